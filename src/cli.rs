@@ -1,0 +1,67 @@
+//! The command line: one file a subcommand, arguments in, exit code out, no logic.
+//!
+//! Exit codes of every subcommand: 0 done, 1 a failure while running, 2 wrong arguments or settings.
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+mod agent;
+mod generate;
+mod probe;
+#[cfg(feature = "sandbox")]
+mod sandbox;
+
+/// Exit code for wrong arguments or settings.
+const EXIT_SETTINGS: u8 = 2;
+/// Exit code for a failure while running.
+const EXIT_RUNTIME: u8 = 1;
+
+/// Stops load-balancer traffic to a Kubernetes node before the node goes away.
+#[derive(Debug, Parser)]
+#[command(name = "headgate", version, propagate_version = true, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve /healthz and /livez for one node, beside kube-proxy
+    Agent(agent::Arguments),
+    /// Ask the agent in this container, over its Unix socket, whether it is live or ready
+    Probe(probe::Arguments),
+    /// Run a real control plane, nodes and agents on this machine, to try things out
+    #[cfg(feature = "sandbox")]
+    Sandbox(sandbox::Arguments),
+    /// Print a completion script for a shell
+    Completions(generate::CompletionsArguments),
+    /// Print the man page
+    Man,
+}
+
+/// The command line's definition, for the man page, completions and the generated reference.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Arguments::command()
+}
+
+/// Parses the process's arguments and runs what they ask for.
+#[must_use]
+pub fn run() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Agent(arguments) => agent::run(&arguments),
+        Command::Probe(arguments) => probe::run(&arguments),
+        #[cfg(feature = "sandbox")]
+        Command::Sandbox(arguments) => sandbox::run(&arguments),
+        Command::Completions(arguments) => generate::completions(&arguments),
+        Command::Man => generate::man(),
+    }
+}
+
+/// Says on standard error what went wrong, with its causes, and what to do about it.
+#[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
+fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
+    eprintln!("headgate: {error:#}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,103 @@
+//! Settings: what an operator may set, its defaults, and what is said about a mistake.
+//!
+//! A settings file becomes one validated [`Settings`]; nobody re-checks a value afterwards. Flags win
+//! over the file, the file over defaults. Every mistake is collected before anything is reported.
+//! Which keys exist, what they mean and what they allow is said once, in `config/keys.rs`; the
+//! reference in `docs/settings.md` is generated from that table.
+
+mod keys;
+mod load;
+mod mistake;
+mod reference;
+mod value;
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use load::{Override, load};
+pub use mistake::{Mistake, Mistakes};
+pub use reference::reference;
+pub use value::duration_text;
+
+/// Taint keys that mean a node is about to go away (DESIGN decision 1).
+pub const DEFAULT_SIGNALS: [&str; 6] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "node.kubernetes.io/out-of-service",
+    "node.cloudprovider.kubernetes.io/shutdown",
+    "cloudprovider.azure.microsoft.com/draining",
+    "karpenter.sh/disrupted",
+    "headgate.dev/maintenance",
+];
+
+/// Port of `/healthz` and `/livez`. 10256 is kube-proxy's own.
+pub const HEALTHZ_PORT: u16 = 10456;
+/// Port of metrics and of the process's own probes.
+pub const METRICS_PORT: u16 = 10457;
+
+/// Everything the agent can be told, validated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where `/healthz` and `/livez` are served.
+    pub healthz_bind_address: SocketAddr,
+    /// Where metrics and the process's own probes are served.
+    pub metrics_bind_address: SocketAddr,
+    /// Exit when an address cannot be bound, instead of trying again.
+    pub bind_address_hard_fail: bool,
+    /// Directory of the remembered state and of the probe socket.
+    pub state_dir: PathBuf,
+    /// How long `/healthz` answers 503 after SIGTERM before the port closes; zero for a plain roll.
+    pub shutdown_delay: Duration,
+    /// Which taints are drain signals.
+    pub signals: SignalSettings,
+    /// How kube-proxy is asked for its status.
+    pub proxy: ProxySettings,
+}
+
+/// Taint keys, by what they stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignalSettings {
+    /// Fail this node's `/healthz`.
+    pub health: Vec<String>,
+    /// Take this node out of its load balancers' pools (leader only).
+    pub admin_state: Vec<String>,
+}
+
+/// How kube-proxy is asked for its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxySettings {
+    /// `host:port` of kube-proxy's health server; `None` never asks.
+    pub healthz_authority: Option<String>,
+    /// Time from one question to the next.
+    pub poll_interval: Duration,
+    /// How long kube-proxy may stay silent, or a change unapplied, before the node counts as unhealthy.
+    pub health_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let signals = || DEFAULT_SIGNALS.iter().map(ToString::to_string).collect::<Vec<_>>();
+        Self {
+            healthz_bind_address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTHZ_PORT)),
+            metrics_bind_address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, METRICS_PORT)),
+            bind_address_hard_fail: false,
+            state_dir: PathBuf::from("/var/lib/headgate"),
+            shutdown_delay: Duration::ZERO,
+            signals: SignalSettings { health: signals(), admin_state: signals() },
+            proxy: ProxySettings {
+                healthz_authority: Some("127.0.0.1:10256".to_owned()),
+                poll_interval: Duration::from_secs(1),
+                // Twice kube-proxy's default syncPeriod, as kube-proxy itself counts.
+                health_timeout: Duration::from_secs(60),
+            },
+        }
+    }
+}
+
+impl Settings {
+    /// These settings as a YAML document in the form of a settings file.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        load::to_yaml(self)
+    }
+}

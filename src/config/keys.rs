@@ -1,0 +1,162 @@
+//! The table of settings: one row a key, with its meaning, what it allows, and how it is read and shown.
+//!
+//! Everything else about settings is derived from this table: loading, unknown-key suggestions, the
+//! effective settings printed at start, and the reference.
+
+use std::time::Duration;
+
+use serde_yaml::Value;
+
+use super::value::{self, Parsed};
+use super::{HEALTHZ_PORT, METRICS_PORT, Settings};
+
+/// One setting.
+pub(super) struct Key {
+    /// Dotted path in the file.
+    pub(super) path: &'static str,
+    /// The flag that overrides it, if there is one.
+    pub(super) flag: Option<&'static str>,
+    /// What it means, in full sentences.
+    pub(super) about: &'static str,
+    /// Reads a value into the settings.
+    pub(super) set: fn(&mut Settings, &Value) -> Parsed<()>,
+    /// The value the settings have.
+    pub(super) get: fn(&Settings) -> Value,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn duration_value(duration: Duration) -> Value {
+    Value::String(value::duration_text(duration))
+}
+
+fn list_value(keys: &[String]) -> Value {
+    Value::Sequence(keys.iter().cloned().map(Value::String).collect())
+}
+
+/// Every setting, in the order of the reference.
+pub(super) const KEYS: &[Key] = &[
+    Key {
+        path: "healthzBindAddress",
+        flag: Some("--healthz-bind-address"),
+        about: "Address and port of `/healthz` and `/livez`. `[::]` serves both IP families; where the machine has no \
+                IPv6 it falls back to `0.0.0.0`. Port 0 takes a free one.",
+        set: |settings, value| {
+            settings.healthz_bind_address = value::bind_address(value, HEALTHZ_PORT)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.healthz_bind_address.to_string()),
+    },
+    Key {
+        path: "metricsBindAddress",
+        flag: Some("--metrics-bind-address"),
+        about: "Address and port of operations: `/metrics`, `/statusz`, and this process's own `/livez` and `/readyz`.",
+        set: |settings, value| {
+            settings.metrics_bind_address = value::bind_address(value, METRICS_PORT)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.metrics_bind_address.to_string()),
+    },
+    Key {
+        path: "bindAddressHardFail",
+        flag: Some("--bind-address-hard-fail"),
+        about: "When an address cannot be bound: `true` exits with code 1, `false` tries again every 5 s for ever.",
+        set: |settings, value| {
+            settings.bind_address_hard_fail = value::boolean(value)?;
+            Ok(())
+        },
+        get: |settings| Value::Bool(settings.bind_address_hard_fail),
+    },
+    Key {
+        path: "stateDir",
+        flag: Some("--state-dir"),
+        about: "Directory of the remembered state (`state.json`) and of the probe socket (`headgate.sock`). One agent each. \
+                Where it cannot be written the agent works without memory and says so.",
+        set: |settings, value| {
+            settings.state_dir = value::directory(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.state_dir.display().to_string()),
+    },
+    Key {
+        path: "shutdownDelay",
+        flag: None,
+        about: "How long `/healthz` answers 503 after SIGTERM before the port closes. `0s`: a roll of headgate is not a \
+                drain; the new process takes over on the same port without a failed probe.",
+        set: |settings, value| {
+            settings.shutdown_delay = value::duration(value, Duration::ZERO, 10 * MINUTE)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.shutdown_delay),
+    },
+    Key {
+        path: "signals.health",
+        flag: None,
+        about: "Taint keys that fail `/healthz` of the node that carries them, whatever the taint's value and effect. The \
+                list replaces the default as a whole. A Node's `deletionTimestamp` always is a signal; cordon, NotReady \
+                and `DeletionCandidateOfClusterAutoscaler` are not unless listed here.",
+        set: |settings, value| {
+            settings.signals.health = value::taint_keys(value)?;
+            Ok(())
+        },
+        get: |settings| list_value(&settings.signals.health),
+    },
+    Key {
+        path: "signals.adminState",
+        flag: None,
+        about: "Taint keys that take the node's addresses out of its load balancers' backend pools. Read and checked, not \
+                acted upon yet: the leader is not part of this version.",
+        set: |settings, value| {
+            settings.signals.admin_state = value::taint_keys(value)?;
+            Ok(())
+        },
+        get: |settings| list_value(&settings.signals.admin_state),
+    },
+    Key {
+        path: "proxy.healthzUrl",
+        flag: None,
+        about: "Address of kube-proxy's health server, asked at `/livez`, or at `/healthz` where `/livez` is not there \
+                (kube-proxy before 1.28). `off` never asks. One that was never reached since start is ignored with a \
+                warning: clusters without kube-proxy work unchanged.",
+        set: |settings, value| {
+            settings.proxy.healthz_authority = value::health_server(value)?;
+            Ok(())
+        },
+        get: |settings| {
+            let authority = settings.proxy.healthz_authority.as_ref();
+            Value::String(authority.map_or_else(|| "off".to_owned(), |authority| format!("http://{authority}")))
+        },
+    },
+    Key {
+        path: "proxy.pollInterval",
+        flag: None,
+        about: "Time from one question to kube-proxy to the next.",
+        set: |settings, value| {
+            settings.proxy.poll_interval = value::duration(value, SECOND / 10, MINUTE)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.proxy.poll_interval),
+    },
+    Key {
+        path: "proxy.healthTimeout",
+        flag: None,
+        about: "How long kube-proxy may give no answer before this node counts as unhealthy. kube-proxy's own 503 counts at once.",
+        set: |settings, value| {
+            settings.proxy.health_timeout = value::duration(value, SECOND, HOUR)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.proxy.health_timeout),
+    },
+];
+
+/// The key at a dotted path.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// Whether a dotted path is a section that holds keys.
+pub(super) fn is_section(path: &str) -> bool {
+    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}

@@ -1,0 +1,42 @@
+//! The reference of all settings, generated from the table of keys.
+
+use std::fmt::Write as _;
+
+use serde_yaml::Value;
+
+use super::Settings;
+use super::keys::{KEYS, Key};
+
+/// `docs/settings.md`.
+#[must_use]
+pub fn reference() -> String {
+    let defaults = Settings::default();
+    let mut text = String::from(
+        "# Settings\n\n\
+         <!-- Generated from src/config/keys.rs by `make docs`; a test compares it. -->\n\n\
+         `headgate agent --config FILE` reads one YAML document. Flags win over the file, the file over the defaults \
+         below. Durations carry their unit (`500ms`, `5s`, `1m30s`). `--check-config` reports every mistake at once \
+         and prints the settings in effect; a mistake ends the process with exit code 2.\n\n\
+         The defaults, as a file:\n\n```yaml\n",
+    );
+    text.push_str(&defaults.to_yaml());
+    text.push_str("```\n");
+    for key in KEYS {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n## `{}`\n\n{}\n\nDefault: {}.", key.path, key.about, default_text(key, &defaults));
+        let _ = writeln!(text, "{}", key.flag.map(|flag| format!(" Flag: `{flag}`.")).unwrap_or_default());
+    }
+    text
+}
+
+fn default_text(key: &Key, defaults: &Settings) -> String {
+    match (key.get)(defaults) {
+        Value::String(text) => format!("`{text}`"),
+        Value::Bool(flag) => format!("`{flag}`"),
+        Value::Sequence(items) => {
+            let items = items.iter().filter_map(Value::as_str).map(|item| format!("`{item}`"));
+            items.collect::<Vec<_>>().join(", ")
+        }
+        other => format!("`{other:?}`"),
+    }
+}

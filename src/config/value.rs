@@ -1,0 +1,229 @@
+//! Reading one setting's value: from YAML or a flag's text to its type, or what would be allowed.
+//!
+//! Each function returns the value or a sentence fragment that completes "allowed: …".
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
+use serde_yaml::Value;
+
+/// A value, or what is allowed instead.
+pub(super) type Parsed<T> = Result<T, String>;
+
+/// A plain scalar as text, the way it was written.
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+/// How a wrong value is shown in a mistake.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Sequence(_) => "a list".to_owned(),
+        Value::Mapping(_) => "a section".to_owned(),
+        Value::Tagged(_) => "a tagged value".to_owned(),
+        scalar => text(scalar).map_or_else(|| "a value".to_owned(), |text| format!("{text:?}")),
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn boolean(value: &Value) -> Parsed<bool> {
+    match value {
+        Value::Bool(flag) => Ok(*flag),
+        Value::String(text) if text == "true" => Ok(true),
+        Value::String(text) if text == "false" => Ok(false),
+        _ => Err("true or false".to_owned()),
+    }
+}
+
+/// An IP address with a port, or without one, which then is `default_port`.
+pub(super) fn bind_address(value: &Value, default_port: u16) -> Parsed<SocketAddr> {
+    let parsed = text(value).and_then(|text| {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&text);
+        text.parse::<SocketAddr>()
+            .ok()
+            .or_else(|| bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::from((ip, default_port))))
+    });
+    parsed.ok_or_else(|| {
+        format!("an IP address with a port, such as [::]:{default_port} (both families), 0.0.0.0:{default_port} or 127.0.0.1:0")
+    })
+}
+
+/// An absolute path.
+pub(super) fn directory(value: &Value) -> Parsed<std::path::PathBuf> {
+    match value {
+        Value::String(text) if text.starts_with('/') => Ok(text.into()),
+        _ => Err("an absolute path, such as /var/lib/headgate".to_owned()),
+    }
+}
+
+/// A duration between `least` and `most`, written as in Kubernetes.
+pub(super) fn duration(value: &Value, least: Duration, most: Duration) -> Parsed<Duration> {
+    text(value)
+        .and_then(|text| text.parse::<SignedDuration>().ok())
+        .and_then(|signed| Duration::try_from(signed).ok())
+        .filter(|duration| (least..=most).contains(duration))
+        .ok_or_else(|| {
+            format!(
+                "a duration from {} to {} with its unit, such as 500ms, 5s or 1m30s",
+                duration_text(least),
+                duration_text(most)
+            )
+        })
+}
+
+/// A duration as settings spell it, `1m30s`.
+#[must_use]
+pub fn duration_text(duration: Duration) -> String {
+    static PRINTER: SpanPrinter = SpanPrinter::new().designator(Designator::Compact).spacing(Spacing::None);
+    PRINTER.unsigned_duration_to_string(&duration)
+}
+
+/// A list of taint keys, each a qualified name, none twice.
+pub(super) fn taint_keys(value: &Value) -> Parsed<Vec<String>> {
+    let Value::Sequence(items) = value else {
+        return Err("a list of taint keys; it replaces the default list as a whole".to_owned());
+    };
+    let mut keys = Vec::with_capacity(items.len());
+    for item in items {
+        match item {
+            Value::String(key) if !is_qualified_name(key) => {
+                return Err(format!("taint keys such as example.com/draining (not {key:?}; no value and no effect)"));
+            }
+            Value::String(key) if keys.contains(key) => return Err(format!("each taint key once (not {key:?} twice)")),
+            Value::String(key) => keys.push(key.clone()),
+            other => return Err(format!("a list of taint keys (not {})", shown(other))),
+        }
+    }
+    Ok(keys)
+}
+
+/// Kubernetes' qualified name: an optional DNS subdomain and a slash, then at most 63 characters.
+fn is_qualified_name(key: &str) -> bool {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let bounded = |part: &str, most: usize, inner: &dyn Fn(char) -> bool| {
+        part.len() <= most
+            && part.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && part.ends_with(|last: char| last.is_ascii_alphanumeric())
+            && part.chars().all(inner)
+    };
+    let subdomain = |label: &str| {
+        bounded(label, 63, &|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    bounded(name, 63, &|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(subdomain))
+}
+
+/// `off`, or the `http://host:port` of a health server; only the `host:port` is kept.
+pub(super) fn health_server(value: &Value) -> Parsed<Option<String>> {
+    let allowed = || {
+        "off, or the address of kube-proxy's health server without a path, such as http://127.0.0.1:10256 \
+         (/livez is asked first, /healthz where that is not there)"
+            .to_owned()
+    };
+    let text = match value {
+        // YAML 1.1 readers take a bare `off` for false; ours keeps the word, and both are meant.
+        Value::Bool(false) => return Ok(None),
+        Value::String(text) if text == "off" => return Ok(None),
+        Value::String(text) => text,
+        _ => return Err(allowed()),
+    };
+    let uri: hyper::Uri = text.parse().map_err(|_| allowed())?;
+    let plain = uri.scheme_str() == Some("http") && uri.query().is_none() && matches!(uri.path(), "" | "/");
+    match uri.authority() {
+        Some(authority) if plain && uri.port_u16().is_some() && !authority.as_str().contains('@') => {
+            Ok(Some(authority.as_str().to_owned()))
+        }
+        _ => Err(allowed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn string(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+
+    #[test]
+    fn bind_addresses() {
+        for (given, want) in [
+            ("[::]:1", Some("[::]:1")),
+            ("127.0.0.1:0", Some("127.0.0.1:0")),
+            ("0.0.0.0", Some("0.0.0.0:7")),
+            ("::1", Some("[::1]:7")),
+            ("[::1]", Some("[::1]:7")),
+            ("localhost:1", None),
+            (":10456", None),
+            ("1.2.3.4:99999", None),
+            ("", None),
+        ] {
+            let parsed = bind_address(&string(given), 7).ok().map(|address| address.to_string());
+            assert_eq!(parsed.as_deref(), want, "{given}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        let parse = |text: &str| duration(&string(text), Duration::from_millis(100), Duration::from_secs(3600)).ok();
+        assert_eq!(parse("5s"), Some(Duration::from_secs(5)));
+        assert_eq!(parse("1m30s"), Some(Duration::from_secs(90)));
+        assert_eq!(parse("1.5s"), Some(Duration::from_millis(1500)));
+        for wrong in ["5", "-5s", "99ms", "2h", "soon", ""] {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+        for (duration, want) in [(0, "0s"), (500, "500ms"), (5_000, "5s"), (90_000, "1m30s"), (3_600_000, "1h")] {
+            assert_eq!(duration_text(Duration::from_millis(duration)), want);
+        }
+    }
+
+    #[test]
+    fn taint_keys_are_qualified_names() {
+        for (key, good) in [
+            ("ToBeDeletedByClusterAutoscaler", true),
+            ("node.kubernetes.io/out-of-service", true),
+            ("a", true),
+            ("", false),
+            ("a/", false),
+            ("/a", false),
+            ("a/b/c", false),
+            ("a b", false),
+            ("UPPER.io/a", false),
+            ("key=value:NoSchedule", false),
+            ("-a", false),
+            (&"x".repeat(64), false),
+        ] {
+            assert_eq!(is_qualified_name(key), good, "{key}");
+        }
+    }
+
+    #[test]
+    fn health_servers() {
+        for (given, want) in [
+            ("http://127.0.0.1:10256", Ok(Some("127.0.0.1:10256"))),
+            ("http://localhost:10256/", Ok(Some("localhost:10256"))),
+            ("http://[::1]:10256", Ok(Some("[::1]:10256"))),
+            ("off", Ok(None)),
+            ("http://127.0.0.1:10256/livez", Err(())),
+            ("https://127.0.0.1:10256", Err(())),
+            ("http://127.0.0.1", Err(())),
+            ("http://user@127.0.0.1:1", Err(())),
+            ("127.0.0.1:10256", Err(())),
+            ("", Err(())),
+        ] {
+            let parsed = health_server(&string(given)).map_err(|_| ());
+            assert_eq!(parsed, want.map(|authority| authority.map(ToOwned::to_owned)), "{given}");
+        }
+    }
+}
