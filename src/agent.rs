@@ -1,1 +1,257 @@
-//! agent.
+//! The composition root of the agent: which tasks run, what they share, in what order they stop.
+//!
+//! The health listener runs on a thread and runtime of its own, so that nothing else can delay an
+//! answer; everything else shares the caller's runtime. Every task is owned here and none may end of
+//! itself: one that does, or panics, ends the process, and the supervisor starts another. Stopping
+//! begins with the health port, whose connections are handed on, and ends with the watch, so that the
+//! answers are right to the last.
+
+mod addresses;
+mod health_thread;
+mod operations;
+mod status;
+mod supervise;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kube::Client;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::health::{self, Inputs, LastChange, ProxyStatus};
+use crate::node::{self, Memory, Report};
+use crate::server::{self, BindState, Binder, Limits, ServeError};
+use crate::telemetry::{self, NodeEvent, NodeEvents};
+
+use health_thread::{Heartbeat, HealthThread};
+use operations::Operations;
+use supervise::Tasks;
+
+pub use addresses::Addresses;
+
+/// File name of the probe socket in the state directory.
+pub const PROBE_SOCKET: &str = "headgate.sock";
+
+/// What an agent is made of.
+pub struct Parts {
+    /// Its settings.
+    pub settings: Settings,
+    /// The Node it speaks for.
+    pub node_name: String,
+    /// How it reaches the API server.
+    pub client: Client,
+    /// Its time.
+    pub clock: Clock,
+    /// Where the bound addresses are written.
+    pub addresses_file: Option<PathBuf>,
+}
+
+/// Why an agent ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A listener cannot be bound and was not to be tried again.
+    #[error("listener {listener}: {source}")]
+    Bind {
+        /// The listener.
+        listener: &'static str,
+        /// The system's reason, with the address.
+        #[source]
+        source: io::Error,
+    },
+    /// A listener failed.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The health thread cannot be started, or panicked.
+    #[error("the health thread failed: {0}")]
+    HealthThread(String),
+    /// A task ended of itself or panicked.
+    #[error("task {task} ended: {why}")]
+    Task {
+        /// The task.
+        task: &'static str,
+        /// How.
+        why: String,
+    },
+}
+
+/// A running agent.
+pub struct Running {
+    health: HealthThread,
+    tasks: Tasks,
+    bound: [watch::Receiver<BindState>; 2],
+    stopping: watch::Sender<bool>,
+    close_operations: watch::Sender<bool>,
+    settings: Settings,
+    events: NodeEvents,
+    reports: watch::Receiver<Report>,
+}
+
+/// Starts an agent on the present runtime. Ports may open later: see [`Running::bound`].
+///
+/// # Errors
+/// When the health thread cannot be started.
+pub fn start(parts: Parts) -> Result<Running, AgentError> {
+    let Parts { settings, node_name, client, clock, addresses_file } = parts;
+    let memory = Memory::load(&settings.state_dir, &node_name).unwrap_or_else(|error| {
+        tracing::warn!(%error, "starting without memory");
+        None
+    });
+    let taint_keys = settings.signals.health.clone();
+    let (reports, report) = watch::channel(Report::initial(memory, &taint_keys, clock.now()));
+    let (proxy_states, proxy) = watch::channel(ProxyStatus::new(settings.proxy.health_timeout));
+    let (stopping, is_stopping) = watch::channel(false);
+    let (changes, last_change) = watch::channel(None::<LastChange>);
+    let (troubles, trouble) = watch::channel(None);
+    let (health_states, health_bound) = watch::channel(BindState::Waiting);
+    let (operations_states, operations_bound) = watch::channel(BindState::Waiting);
+    let (close_operations, close) = watch::channel(false);
+    let inputs = Inputs { node: report.clone(), proxy, stopping: is_stopping };
+    let events = NodeEvents::new(client.clone(), node_name.clone());
+
+    let mut registry = Registry::default();
+    telemetry::register_build(&mut registry);
+    telemetry::register_process(&mut registry);
+    let listener_metrics = server::Metrics::register(&mut registry);
+    let node_metrics = node::Metrics::register(&mut registry, report.clone(), taint_keys.clone());
+    let health_metrics =
+        health::Metrics::register(&mut registry, inputs.clone(), last_change.clone(), clock.clone());
+
+    let heartbeat = Heartbeat::new();
+    let health = HealthThread::start(
+        Binder {
+            name: "healthz",
+            address: settings.healthz_bind_address,
+            hard_fail: settings.bind_address_hard_fail,
+            state: health_states,
+        },
+        health::router(inputs.clone(), health_metrics, clock.clone()),
+        listener_metrics.clone(),
+        report.clone(),
+        Arc::clone(&heartbeat),
+    )?;
+
+    let mut tasks = Tasks::new(clock.clone());
+    let outlet = node::Outlet { reports, trouble: troubles };
+    tasks.endless("node-watch", node::watch(client, node_name.clone(), taint_keys, outlet, node_metrics, clock.clone()));
+    tasks.endless(
+        "remembered-state",
+        node::remember(report.clone(), settings.state_dir.clone(), node_name.clone(), clock.clone()),
+    );
+    if let Some(authority) = settings.proxy.healthz_authority.clone() {
+        let poll = health::poll_kube_proxy(settings.proxy.clone(), authority, proxy_states, clock.clone());
+        tasks.endless("kube-proxy-poll", poll);
+    } else {
+        // Inputs live as long as their senders.
+        tasks.endless("kube-proxy-poll", async move { proxy_states.closed().await });
+    }
+    tasks.endless("verdict-changes", health::follow(inputs.clone(), changes, clock.clone()));
+    tasks.endless("bind-events", bind_events(health_bound.clone(), events.clone(), report.clone(), settings.healthz_bind_address));
+    let bound = [health_bound, operations_bound];
+    if let Some(path) = addresses_file {
+        tasks.once("addresses-file", addresses::write(bound.clone(), path));
+    }
+    let operations = Operations {
+        registry: Arc::new(registry),
+        inputs,
+        last_change,
+        trouble,
+        bound: bound.clone(),
+        heartbeat,
+        tasks: tasks.names(),
+        node_name,
+        proxy_server: settings.proxy.healthz_authority.clone(),
+        started: clock.now().wall,
+        clock,
+    };
+    let router = operations::router(operations);
+    let socket = settings.state_dir.join(PROBE_SOCKET);
+    tasks.listener("probe-socket", operations::serve_socket(socket, router.clone(), listener_metrics.clone(), close.clone()));
+    let binder = Binder {
+        name: "metrics",
+        address: settings.metrics_bind_address,
+        hard_fail: settings.bind_address_hard_fail,
+        state: operations_states,
+    };
+    tasks.listener("operations", async move {
+        let mut told = close.clone();
+        let listener = tokio::select! {
+            bound = binder.bind(&listener_metrics) => bound.map_err(|source| AgentError::Bind { listener: "metrics", source })?,
+            () = server::told(&mut told) => return Ok(()),
+        };
+        server::serve("metrics", listener, router, Limits::OPERATIONS, &listener_metrics, close).await?;
+        Ok(())
+    });
+    Ok(Running { health, tasks, bound, stopping, close_operations, settings, events, reports: report })
+}
+
+impl Running {
+    /// Waits until both ports are bound.
+    pub async fn bound(&self) -> Option<Addresses> {
+        addresses::bound(self.bound.clone()).await
+    }
+
+    /// Waits for the agent to fail, which it never should.
+    pub async fn failed(&mut self) -> AgentError {
+        let error = tokio::select! {
+            ended = self.health.ended() => ended.err().unwrap_or_else(|| AgentError::HealthThread("it ended".to_owned())),
+            error = self.tasks.failed() => error,
+        };
+        if let AgentError::Bind { listener, source } = &error {
+            // Nobody will try again, so this is the last word about it.
+            let note = format!("headgate's listener {listener} cannot be bound: {source}; the process exits");
+            self.events.warn(bind_event(note), uid(&self.reports)).await;
+        }
+        error
+    }
+
+    /// Stops the agent: answers 503 for `shutdownDelay`, hands the health port on, stops the rest.
+    ///
+    /// # Errors
+    /// When a listener panicked on the way.
+    pub async fn stop(mut self) -> Result<(), AgentError> {
+        if !self.settings.shutdown_delay.is_zero() {
+            tracing::info!(delay = ?self.settings.shutdown_delay, "stopping: /healthz answers 503 first");
+            self.stopping.send_replace(true);
+            tokio::time::sleep(self.settings.shutdown_delay).await;
+        }
+        tracing::info!("stopping: handing the health port on");
+        let health = self.health.stop().await;
+        self.close_operations.send_replace(true);
+        let rest = self.tasks.stop().await;
+        tracing::info!("stopped");
+        health.and(rest)
+    }
+}
+
+fn uid(reports: &watch::Receiver<Report>) -> Option<String> {
+    reports.borrow().facts.as_ref().map(|facts| facts.uid.clone())
+}
+
+fn bind_event(note: String) -> NodeEvent {
+    NodeEvent { reason: "FailedToStartHealthServer", action: "Listen", note }
+}
+
+/// Tells people with `kubectl` that the health port is not bound, once for each reason.
+async fn bind_events(
+    mut states: watch::Receiver<BindState>,
+    events: NodeEvents,
+    reports: watch::Receiver<Report>,
+    address: SocketAddr,
+) {
+    loop {
+        let state = states.borrow_and_update().clone();
+        if let BindState::Failed(why) = state {
+            let note = format!("headgate cannot serve /healthz on {address}: {why}; it tries again every 5 s");
+            events.warn(bind_event(note), uid(&reports)).await;
+        }
+        if states.changed().await.is_err() {
+            // The listener is gone: the agent is stopping, and this task with it.
+            return std::future::pending().await;
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! Exit codes of every subcommand: 0 done, 1 a failure while running, 2 wrong arguments or settings.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -64,4 +65,14 @@ pub fn run() -> ExitCode {
 fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
     eprintln!("headgate: {error:#}");
     ExitCode::from(code)
+}
+
+/// Writes a whole text to standard output; a reader that went away early is not a failure.
+fn print(text: &[u8]) -> ExitCode {
+    match io::stdout().lock().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("writing to standard output"))
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }

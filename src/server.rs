@@ -1,1 +1,20 @@
-//! server.
+//! The one listener loop: bind, accept, limit, serve, close. Every port of headgate is served by it.
+//!
+//! What it keeps: an address that cannot be bound is tried again for ever (or fails hard, if asked to);
+//! no peer holds a connection for long by sending half a request, nothing, or never reading; at the
+//! cap the connection that has waited longest goes, so that fresh probes always get in; closing hands
+//! new connections to another process on the same port before it stops accepting. What is answered is
+//! the router's business.
+
+mod activity;
+mod bind;
+mod connection;
+mod connections;
+mod metrics;
+mod serve;
+mod steer;
+
+pub use bind::{BindState, Binder, bind, raise_open_files};
+pub use connections::Limits;
+pub use metrics::Metrics;
+pub use serve::{Incoming, ServeError, UnixIncoming, serve, told};

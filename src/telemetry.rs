@@ -1,1 +1,15 @@
-//! telemetry.
+//! What operators see: metric text, Kubernetes events, logs.
+//!
+//! Rooms own their metrics and register them here; nothing in this room knows what they mean.
+
+mod build;
+mod events;
+mod logs;
+mod process;
+mod text;
+
+pub use build::{VERSION, register as register_build};
+pub use events::{NodeEvent, NodeEvents};
+pub use logs::install as install_logs;
+pub use process::register as register_process;
+pub use text::{Format, content_type, encode};

@@ -3,11 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
+use crate::clock::Clock;
 use crate::config::{self, Override};
+use crate::node::api_server;
+use crate::{agent, server, telemetry};
 
-use super::{EXIT_SETTINGS, fail};
+use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -68,6 +73,54 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(settings) => settings,
         Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
     };
-    let _ = settings;
-    ExitCode::SUCCESS
+    if arguments.check_config {
+        return print(settings.to_yaml().as_bytes());
+    }
+    telemetry::install_logs();
+    server::raise_open_files();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
+    };
+    // clap lets it be missing only together with --check-config.
+    let node_name = arguments.node_name.clone().unwrap_or_default();
+    runtime.block_on(async {
+        let config = match api_server::configuration(arguments.kubeconfig.as_deref()).await {
+            Ok(config) => config,
+            Err(error) => return fail(EXIT_SETTINGS, &error.into()),
+        };
+        let client = match api_server::client(&config) {
+            Ok(client) => client,
+            Err(error) => return fail(EXIT_SETTINGS, &error.into()),
+        };
+        tracing::info!(version = telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
+            settings = settings.to_yaml(), "starting");
+        let addresses_file = arguments.addresses_file.clone();
+        let parts = agent::Parts { settings, node_name, client, clock: Clock::System, addresses_file };
+        match serve(parts).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(EXIT_RUNTIME, &error),
+        }
+    })
+}
+
+/// Runs an agent until SIGTERM or SIGINT, then stops it; a second signal ends the process at once.
+async fn serve(parts: agent::Parts) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let mut signalled = async || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let mut running = agent::start(parts)?;
+    tokio::select! {
+        error = running.failed() => return Err(error.into()),
+        () = signalled() => {}
+    }
+    tokio::select! {
+        stopped = running.stop() => Ok(stopped?),
+        () = signalled() => Err(anyhow::anyhow!("a second signal ended the process before it had stopped")),
+    }
 }

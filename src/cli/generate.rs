@@ -1,12 +1,11 @@
 //! `headgate completions` and `headgate man`: texts generated from the command line's definition.
 
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::Shell;
 
-use super::{EXIT_RUNTIME, definition, fail};
+use super::{EXIT_RUNTIME, definition, fail, print};
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsArguments {
@@ -25,15 +24,5 @@ pub(super) fn man() -> ExitCode {
     match clap_mangen::Man::new(definition()).render(&mut text) {
         Ok(()) => print(&text),
         Err(error) => fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("writing the man page")),
-    }
-}
-
-/// Writes a whole text to standard output; a reader that went away early is not a failure.
-fn print(text: &[u8]) -> ExitCode {
-    match io::stdout().lock().write_all(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("writing to standard output"))
-        }
-        _ => ExitCode::SUCCESS,
     }
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Provides the control plane for tests and the sandbox, building it where that has not been done yet. Says on stderr
 # what it does and prints one line on stdout: the directory that holds etcd, kube-apiserver and the others.
+# `build.sh lint` checks the Go code instead.
 #
 #   KUBEBUILDER_ASSETS  a directory with etcd and kube-apiserver: used as it is, nothing is built
 #   HEADGATE_CACHE      where builds are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
@@ -15,7 +16,12 @@ die() {
   exit 1
 }
 
-if [[ -n ${KUBEBUILDER_ASSETS:-} ]]; then
+case ${1-} in
+  '' | lint) ;;
+  *) die "usage: build.sh [lint]" ;;
+esac
+
+if [[ -z ${1-} && -n ${KUBEBUILDER_ASSETS:-} ]]; then
   for program in etcd kube-apiserver; do
     [[ -x $KUBEBUILDER_ASSETS/$program ]] ||
       die "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS has no executable $program; unset it to have the control plane built here"
@@ -77,11 +83,17 @@ find_go() {
   say "Go $found is ready after $(elapsed)"
 }
 
+# run_go SUBCOMMAND ARGUMENT...: with no C compiler, no other Go than this one and none of the caller's flags. What is
+# compiled with the same flags is shared between subcommands through Go's build cache.
+run_go() {
+  CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='' "$go" "$1" -trimpath -mod=readonly -buildvcs=false "${@:2}"
+}
+
 # Says every half minute that the build goes on, until the shell that started it is gone. The reads never get anything:
 # they are a sleep without a process that would outlive this one and hold the caller's pipe open.
 tick() {
-  local nothing
-  while kill -0 $$ 2>/dev/null && ! read -rt 30 nothing <>"$1"; do
+  local _
+  while kill -0 $$ 2>/dev/null && ! read -rt 30 _ <>"$1"; do
     say "still building, $(elapsed)"
   done
 }
@@ -92,19 +104,17 @@ build() {
   building=$(mktemp -d -- "$root/.building.XXXXXX")
   chmod 755 "$building"
   ticker=
-  trap '[[ -z $ticker ]] || kill "$ticker" 2>/dev/null; rm -rf -- "$building"' EXIT
+  trap 'rm -rf -- "$building"; [[ -z $ticker ]] || kill "$ticker" 2>/dev/null' EXIT
   find_go
 
   version=$(awk '$1 == "k8s.io/kubernetes" { print $2; exit }' go.mod)
   majorminor=${version#v}
   majorminor=${majorminor%.*}
-  say "building Kubernetes $version and etcd with Go $(go_version "$go"); the first time about 5 minutes on 2 cores, 1 GB of downloads and 3 GB of Go's build cache"
+  say "building Kubernetes $version and etcd with Go $(go_version "$go"); the first time 5 to 8 minutes on 2 cores, 1 GB of modules and 3 GB of Go's build cache"
   mkfifo "$building/ticker"
   tick "$building/ticker" &
   ticker=$!
-  # No C compiler, no other Go than this one, no flags of the caller's.
-  CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='' "$go" build -trimpath -mod=readonly -buildvcs=false \
-    -ldflags "-s -w -X $package.gitVersion=$version -X $package.gitMajor=${majorminor%.*} -X $package.gitMinor=${majorminor#*.}" \
+  run_go build -ldflags "-s -w -X $package.gitVersion=$version -X $package.gitMajor=${majorminor%.*} -X $package.gitMinor=${majorminor#*.}" \
     -o "$building/control-plane" .
   kill "$ticker"
   wait "$ticker" 2>/dev/null || true
@@ -122,22 +132,40 @@ build() {
   say "built in $(elapsed): $assets, $(du -sm -- "$assets" | cut -f 1) MB"
 }
 
-provide() {
-  if [[ ! -e $assets/finished ]]; then
-    command -v flock >/dev/null || die "needs flock. On Debian: apt-get install util-linux"
-    exec 9>"$root/lock"
-    if ! flock -n 9; then
-      say "another build is under way; waiting for it"
-      flock -w "$lock_patience" 9 || die "still locked after $((lock_patience / 60)) minutes: $root/lock"
-    fi
-    # What Go leaves running in the background must not keep the lock.
-    [[ -e $assets/finished ]] || build 9>&-
+# locked FUNCTION: runs it while no other build.sh with this cache does.
+locked() {
+  command -v flock >/dev/null || die "needs flock. On Debian: apt-get install util-linux"
+  exec 9>"$root/lock"
+  if ! flock -n 9; then
+    say "another build is under way; waiting for it"
+    flock -w "$lock_patience" 9 || die "still locked after $((lock_patience / 60)) minutes: $root/lock"
   fi
-  if [[ ! $root/current -ef $assets ]]; then
-    ln -sfn -- "$key" "$root/.current.$$"
-    mv -T -- "$root/.current.$$" "$root/current"
-  fi
+  "$1" 9>&- # what Go leaves running in the background must not keep the lock
+  exec 9>&-
 }
 
-provide >&2
+build_unless_built() {
+  [[ -e $assets/finished ]] || build
+}
+
+lint() {
+  local unformatted
+  locked find_go
+  unformatted=$("$(cd / && GOTOOLCHAIN=local "$go" env GOROOT)/bin/gofmt" -l .)
+  [[ -z $unformatted ]] || die "not as gofmt would have it: ${unformatted//$'\n'/ }"
+  run_go vet .
+}
+
+if [[ ${1-} == lint ]]; then
+  lint >&2
+  exit
+fi
+
+if [[ ! -e $assets/finished ]]; then
+  locked build_unless_built >&2
+fi
+if [[ ! $root/current -ef $assets ]]; then
+  ln -sfn -- "$key" "$root/.current.$$"
+  mv -T -- "$root/.current.$$" "$root/current"
+fi
 printf '%s\n' "$assets"

@@ -1,0 +1,32 @@
+# docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=0.1.0 --build-arg REVISION="$(git rev-parse HEAD)" .
+#
+# Each platform is built on itself (natively or emulated), so the compiler's host is the target and nothing is
+# cross-compiled.
+
+# Pinned by version, not by digest, because none could be looked up where this was written. To pin it:
+# rust:1.95-bookworm@sha256:...
+FROM rust:1.95-bookworm AS build
+WORKDIR /src
+COPY . .
+# --target, even though it is the host: without one, RUSTFLAGS would apply to proc macros too, and those cannot be static.
+RUN --mount=type=cache,target=/usr/local/cargo/registry \
+    --mount=type=cache,target=/cache \
+    host="$(rustc -vV | sed -n 's/^host: //p')" \
+    && RUSTFLAGS='-C target-feature=+crt-static' CARGO_TARGET_DIR="/cache/$host" \
+       cargo build --locked --release --no-default-features --bin headgate --target "$host" \
+    && cp "/cache/$host/$host/release/headgate" /headgate
+
+FROM scratch
+ARG VERSION
+ARG REVISION
+LABEL org.opencontainers.image.title="headgate" \
+      org.opencontainers.image.description="Stops load-balancer traffic to a Kubernetes node before the node goes away" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION"
+# For TLS to servers whose CA is not given, as the cluster's is by the ServiceAccount.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /headgate /headgate
+USER 65532:65532
+EXPOSE 10456 10457
+ENTRYPOINT ["/headgate"]

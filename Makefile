@@ -1,0 +1,71 @@
+# Shortcuts for people; each recipe is a line or two that can be typed as well. `make` lists them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+cargo_deny := 0.20.2
+cargo_machete := 0.9.2
+
+target_dir := $(or $(CARGO_TARGET_DIR),target)
+control_plane := tests/control-plane/build.sh
+
+.PHONY: help
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo 'sandbox, test and bench hand on what ARGS says: make sandbox ARGS=--help'
+
+.PHONY: sandbox
+sandbox: build-tools ## the world on one machine, from source: builds all it needs, then runs headgate sandbox
+	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate sandbox --assets "$$assets" $(ARGS)
+
+.PHONY: test
+test: build-tools namespace-tools static-binary ## every test, against the real control plane and the static binary
+	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked $(ARGS)
+
+.PHONY: lint
+lint: build-tools lint-tools ## formatting, clippy with and without the sandbox, licences and bans, unused dependencies, Go
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --all-targets --no-default-features -- -D warnings
+	cargo fetch --locked
+	cargo deny --locked --offline check --hide-inclusion-graph bans licenses sources
+	cargo machete
+	$(control_plane) lint
+
+.PHONY: bench
+bench: build-tools namespace-tools ## the benchmarks, against the real control plane
+	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked $(ARGS)
+
+.PHONY: static-binary
+static-binary: build-tools ## target/static/headgate: the released binary, statically linked, without the sandbox
+	host=$$(rustc -vV | sed -n 's/^host: //p'); \
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --target "$$host" --target-dir $(target_dir)/static; \
+	install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate
+
+.PHONY: control-plane
+control-plane: ## etcd, kube-apiserver, kube-proxy and the others; prints the directory they are in
+	@$(control_plane)
+
+.PHONY: docs
+docs: build-tools ## write the generated parts of the documentation anew
+	UPDATE_EXPECT=1 cargo test --locked generated
+
+.PHONY: clean
+clean: ## remove target; the control plane stays in its cache
+	cargo clean
+
+.PHONY: build-tools
+build-tools:
+	@tests/prerequisites.sh build
+
+.PHONY: namespace-tools
+namespace-tools:
+	@tests/prerequisites.sh namespaces
+
+.PHONY: lint-tools
+lint-tools: build-tools
+	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || cargo install --locked cargo-deny@$(cargo_deny)
+	@[[ $$(cargo machete --version 2>&1) == '$(cargo_machete)' ]] || cargo install --locked cargo-machete@$(cargo_machete)

@@ -1,0 +1,151 @@
+//! The operations port and the probe socket: metrics, the process's own liveness and readiness, and
+//! `/statusz` for people. Nothing here depends on taints, and nothing a load balancer should look at.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::AgentError;
+use super::health_thread::{Heartbeat, STUCK};
+use super::status::Status;
+use crate::clock::Clock;
+use crate::health::{Inputs, LastChange};
+use crate::node::{Source, Trouble};
+use crate::server::{self, BindState, Limits, Metrics, UnixIncoming};
+use crate::telemetry::{self, Format};
+
+/// Time from one failed attempt to bind the probe socket to the next.
+const SOCKET_RETRY: Duration = Duration::from_secs(5);
+
+/// What operations look at.
+#[derive(Clone)]
+pub(super) struct Operations {
+    pub(super) registry: Arc<Registry>,
+    pub(super) inputs: Inputs,
+    pub(super) last_change: watch::Receiver<Option<LastChange>>,
+    pub(super) trouble: watch::Receiver<Option<Trouble>>,
+    /// Of the health port, and of this one.
+    pub(super) bound: [watch::Receiver<BindState>; 2],
+    pub(super) heartbeat: Arc<Heartbeat>,
+    pub(super) tasks: Vec<(&'static str, Timestamp)>,
+    pub(super) node_name: String,
+    pub(super) proxy_server: Option<String>,
+    pub(super) started: Timestamp,
+    pub(super) clock: Clock,
+}
+
+pub(super) fn router(operations: Operations) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/statusz", get(statusz))
+        .with_state(operations)
+}
+
+async fn metrics(State(operations): State<Operations>, headers: HeaderMap) -> Response {
+    let format = Format::from_accept(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    match telemetry::encode(&operations.registry, format) {
+        Ok(text) => ([(CONTENT_TYPE, telemetry::content_type(format))], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}\n")).into_response(),
+    }
+}
+
+/// Each check with its outcome, in the form of the API server's own `/readyz`; 503 if one fails.
+fn checks(checks: &[(&str, Result<(), String>)]) -> Response {
+    let mut text = String::new();
+    for (name, outcome) in checks {
+        // Writing to a String cannot fail.
+        let _ = match outcome {
+            Ok(()) => writeln!(text, "[+]{name} ok"),
+            Err(why) => writeln!(text, "[-]{name} failed: {why}"),
+        };
+    }
+    let good = checks.iter().all(|(_, outcome)| outcome.is_ok());
+    let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}
+
+/// Whether restarting this process could help: only if its health thread is stuck. That this answer is
+/// given at all shows the other runtime to be moving.
+async fn livez(State(operations): State<Operations>) -> Response {
+    let age = operations.heartbeat.age();
+    let moving = if age < STUCK { Ok(()) } else { Err(format!("it has not moved for {} s", age.as_secs())) };
+    checks(&[("health-thread", moving)])
+}
+
+/// Whether this process answers for its node on the grounds of something it knows.
+async fn readyz(State(operations): State<Operations>) -> Response {
+    let bound = match &*operations.bound[0].borrow() {
+        BindState::Bound(_) => Ok(()),
+        BindState::Waiting => Err("not bound yet".to_owned()),
+        BindState::Failed(why) => Err(format!("cannot be bound: {why}")),
+    };
+    let report = operations.inputs.node.borrow();
+    let known = if report.synced() || report.source == Source::Remembered {
+        Ok(())
+    } else {
+        Err("not seen yet, and nothing is remembered".to_owned())
+    };
+    drop(report);
+    checks(&[("health-port", bound), ("node", known)])
+}
+
+async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Response {
+    let status = Status::of(&operations);
+    let json = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|a| a.contains("application/json"));
+    if json { Json(status).into_response() } else { status.to_string().into_response() }
+}
+
+/// Serves the probe socket at `path` until told to close; tries again where it cannot be made.
+pub(super) async fn serve_socket(
+    path: PathBuf,
+    router: Router,
+    metrics: Metrics,
+    close: watch::Receiver<bool>,
+) -> Result<(), AgentError> {
+    let mut told = close.clone();
+    let mut said = false;
+    let listener = loop {
+        match bind_socket(&path) {
+            Ok(listener) => break listener,
+            Err(error) if !said => {
+                said = true;
+                tracing::error!(%error, socket = %path.display(),
+                    "the probe socket cannot be made, so `headgate probe` fails; trying again every {} s", SOCKET_RETRY.as_secs());
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = sleep(SOCKET_RETRY) => {}
+            () = server::told(&mut told) => return Ok(()),
+        }
+    };
+    let served = server::serve("probe", UnixIncoming(listener), router, Limits::OPERATIONS, &metrics, close).await;
+    // The next process makes its own; a file that is left answers nobody.
+    let _ = std::fs::remove_file(&path);
+    Ok(served?)
+}
+
+fn bind_socket(path: &Path) -> io::Result<UnixListener> {
+    // What an earlier process of this container left.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    UnixListener::bind(path)
+}

@@ -1,0 +1,53 @@
+//! The health port's two paths. The request is never looked at beyond its path: every method, query
+//! and body gets the same answer, as from kube-proxy; other paths are not found and counted nowhere.
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::response::IntoResponse;
+use axum::routing::any;
+use hyper::StatusCode;
+
+use super::answer::{self, Answer};
+use super::metrics::Metrics;
+use super::verdict::{Inputs, Verdict};
+use crate::clock::Clock;
+
+#[derive(Clone)]
+struct Health {
+    inputs: Inputs,
+    metrics: Metrics,
+    clock: Clock,
+}
+
+/// The routes, evaluated at each request from the inputs.
+#[must_use]
+pub fn router(inputs: Inputs, metrics: Metrics, clock: Clock) -> Router {
+    Router::new()
+        .route("/healthz", any(healthz))
+        .route("/livez", any(livez))
+        .fallback(not_found)
+        .with_state(Health { inputs, metrics, clock })
+}
+
+async fn healthz(State(health): State<Health>) -> impl IntoResponse {
+    let verdict: Verdict = health.inputs.verdict(health.clock.now());
+    health.metrics.healthz.count(verdict.healthz());
+    json(answer::healthz(&verdict))
+}
+
+async fn livez(State(health): State<Health>) -> impl IntoResponse {
+    let verdict: Verdict = health.inputs.verdict(health.clock.now());
+    health.metrics.livez.count(verdict.livez());
+    json(answer::livez(&verdict))
+}
+
+fn json(answer: Answer) -> impl IntoResponse {
+    (answer.status, [(CONTENT_TYPE, "application/json"), (X_CONTENT_TYPE_OPTIONS, "nosniff")], answer.body)
+}
+
+/// Go's words, headers included.
+async fn not_found() -> impl IntoResponse {
+    let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (StatusCode::NOT_FOUND, headers, "404 page not found\n")
+}

@@ -1,0 +1,105 @@
+//! The connection to the API server: kube's client on a transport that notices a dead peer.
+//!
+//! A watch is silent for minutes at a time, so a connection that died without a word would hide a
+//! taint until the watch's own timeout (290 s). Shortening that timeout costs the API server a request
+//! a minute from every node; TCP keepalive and the user timeout cost it nothing and notice in under a
+//! minute. Retries are left to the callers: kube's own are off.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::Client;
+use kube::client::{Body, ConfigExt as _};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tower::ServiceBuilder;
+
+/// Idle time before the first keepalive probe.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+/// Time between keepalive probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// How long sent data or probes may stay unacknowledged. With the idle time before: noticed in 30 s,
+/// twice as quick as promised.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the API server may take to begin an answer. A watch's answer begins at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig cannot be used.
+    #[error("the kubeconfig {path} cannot be used: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// There is no service account here.
+    #[error(
+        "no Pod service account was found ({source}); outside a cluster give --kubeconfig FILE or set KUBECONFIG"
+    )]
+    InCluster {
+        /// What is missing.
+        #[source]
+        source: kube::config::InClusterError,
+    },
+    /// A proxy is configured, which this transport does not speak.
+    #[error("the kubeconfig asks for the proxy {proxy}; headgate connects to the API server directly, remove proxy-url")]
+    Proxy {
+        /// The proxy's address.
+        proxy: String,
+    },
+    /// Credentials or TLS material cannot be used.
+    #[error("credentials or TLS settings for the API server cannot be used: {source}")]
+    Credentials {
+        /// What is wrong with them.
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+/// The configuration from a kubeconfig file, or from the Pod's service account where none is given.
+///
+/// # Errors
+/// When the file or the service account is missing or cannot be used.
+pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
+    let Some(path) = kubeconfig else {
+        return kube::Config::incluster().map_err(|source| ConnectError::InCluster { source });
+    };
+    let wrap = |source| ConnectError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
+    let file = Kubeconfig::read_from(path).map_err(wrap)?;
+    kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrap)
+}
+
+/// A client that notices a dead peer and never retries of itself.
+///
+/// # Errors
+/// When the configuration asks for a proxy or its credentials cannot be used.
+pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
+    if let Some(proxy) = &config.proxy_url {
+        return Err(ConnectError::Proxy { proxy: proxy.to_string() });
+    }
+    let wrap = |source| ConnectError::Credentials { source: Box::new(source) };
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
+    let tls = config.rustls_https_connector_with_connector(tcp).map_err(wrap)?;
+    let http = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(tls);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer().map_err(wrap)?)
+        .layer(tower::timeout::TimeoutLayer::new(ANSWER_TIMEOUT))
+        .map_err(tower::BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace.clone()))
+}

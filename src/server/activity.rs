@@ -1,0 +1,76 @@
+//! What a connection is doing and since when: one atomic word, written by its task and read by the
+//! sweep.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What a connection is waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The first byte of a next request.
+    Idle,
+    /// The rest of a request, or its first byte on a new connection.
+    Request,
+    /// Its answer, from us.
+    Answer,
+    /// The peer to read what was written.
+    Write,
+}
+
+/// A phase and its start, in milliseconds since `origin`.
+#[derive(Debug)]
+pub(super) struct Activity {
+    origin: Instant,
+    word: AtomicU64,
+}
+
+const PHASE_BITS: u32 = 2;
+
+impl Activity {
+    /// A connection that was just accepted.
+    pub(super) fn new(origin: Instant) -> Self {
+        let activity = Self { origin, word: AtomicU64::new(0) };
+        activity.enter(Phase::Request);
+        activity
+    }
+
+    /// Begins `phase` now.
+    pub(super) fn enter(&self, phase: Phase) {
+        let millis = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX >> PHASE_BITS);
+        // One writer a connection and readers that only compare times: no ordering is needed.
+        self.word.store((millis << PHASE_BITS) | phase as u64, Ordering::Relaxed);
+    }
+
+    /// The present phase.
+    pub(super) fn phase(&self) -> Phase {
+        match self.word.load(Ordering::Relaxed) & ((1 << PHASE_BITS) - 1) {
+            0 => Phase::Idle,
+            1 => Phase::Request,
+            2 => Phase::Answer,
+            _ => Phase::Write,
+        }
+    }
+
+    /// How long the present phase has lasted.
+    pub(super) fn waiting(&self) -> Duration {
+        let since = Duration::from_millis(self.word.load(Ordering::Relaxed) >> PHASE_BITS);
+        self.origin.elapsed().saturating_sub(since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn phases_and_their_ages_survive_the_packing() {
+        let activity = Activity::new(Instant::now());
+        for phase in [Phase::Request, Phase::Answer, Phase::Write, Phase::Idle] {
+            activity.enter(phase);
+            tokio::time::advance(Duration::from_millis(1234)).await;
+            assert_eq!((activity.phase(), activity.waiting()), (phase, Duration::from_millis(1234)));
+        }
+    }
+}

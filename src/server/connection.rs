@@ -1,0 +1,156 @@
+//! One connection: hyper's HTTP/1 over a stream that notes what it is waiting for.
+//!
+//! Adds what Go's server does and hyper does not: HTTP/1.1 without exactly one Host is a 400. While the
+//! listener closes, each answer carries `Connection: close`, so that no peer sends another request into
+//! a connection that is about to go.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::{CONNECTION, CONTENT_TYPE, HOST};
+use axum::http::{HeaderValue, Request, Response, StatusCode, Version};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tower::ServiceExt as _;
+
+use super::activity::{Activity, Phase};
+use super::serve::Closing;
+
+/// Headers and request line may take this much; hyper answers 431 beyond it.
+const MAX_HEADER_BYTES: usize = 16 * 1024;
+
+/// Serves one connection until its peer is done or the listener has closed.
+pub(super) async fn run<S>(stream: S, router: Router, activity: Arc<Activity>, mut closing: watch::Receiver<Closing>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let watched = Watched { stream, activity: Arc::clone(&activity) };
+    let announced = closing.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        activity.enter(Phase::Answer);
+        let last = *announced.borrow() != Closing::No;
+        let router = router.clone();
+        async move {
+            let mut response = if has_one_host(&request) {
+                // The router's error type is Infallible.
+                router.oneshot(request.map(Body::new)).await?
+            } else {
+                bad_request()
+            };
+            if last {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let mut connection = pin!(
+        http1::Builder::new()
+            // Time limits are the sweep's, which knows an idle connection from half a request.
+            .header_read_timeout(None)
+            .max_buf_size(MAX_HEADER_BYTES)
+            // A peer may say "that was all" before it has its answer.
+            .half_close(true)
+            .serve_connection(TokioIo::new(watched), service)
+    );
+    let mut asked_to_end = false;
+    loop {
+        tokio::select! {
+            // A failed connection is its peer's business; nothing of ours depends on it.
+            _ = connection.as_mut() => return,
+            () = told_to_end(&mut closing), if !asked_to_end => {
+                asked_to_end = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+/// Waits until connections are to end; a listener that is gone means the same.
+async fn told_to_end(closing: &mut watch::Receiver<Closing>) {
+    // The outcome holds a lock and is dropped here.
+    let _ = closing.wait_for(|closing| *closing == Closing::Now).await;
+}
+
+/// RFC 9112, 3.2: a request in HTTP/1.1 has exactly one Host. Older versions need none.
+fn has_one_host<B>(request: &Request<B>) -> bool {
+    let hosts = request.headers().get_all(HOST).iter().count();
+    if request.version() == Version::HTTP_11 { hosts == 1 } else { hosts <= 1 }
+}
+
+fn bad_request() -> Response<Body> {
+    let mut response = Response::new(Body::from("400 Bad Request: missing or repeated Host header"));
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// A stream that notes its reads and writes.
+struct Watched<S> {
+    stream: S,
+    activity: Arc<Activity>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
+        // The first byte starts the request's clock; later ones do not move it.
+        if buffer.filled().len() > before && this.activity.phase() == Phase::Idle {
+            this.activity.enter(Phase::Request);
+        }
+        outcome
+    }
+}
+
+impl<S> Watched<S> {
+    fn wrote<T>(&self, outcome: Poll<T>) -> Poll<T> {
+        match outcome {
+            Poll::Pending if self.activity.phase() != Phase::Write => self.activity.enter(Phase::Write),
+            Poll::Ready(_) if matches!(self.activity.phase(), Phase::Answer | Phase::Write) => {
+                self.activity.enter(Phase::Idle);
+            }
+            _ => {}
+        }
+        outcome
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let outcome = Pin::new(&mut this.stream).poll_write(cx, buffer);
+        this.wrote(outcome)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let outcome = Pin::new(&mut this.stream).poll_write_vectored(cx, buffers);
+        this.wrote(outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,22 @@
+//! Logs: to standard error, as lines for people on a terminal and as JSON elsewhere.
+
+use std::io::{self, IsTerminal as _};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// Levels unless `RUST_LOG` says otherwise: ours in full, libraries' troubles only.
+const DEFAULT_FILTER: &str = "warn,headgate=info";
+
+/// Installs the process's log output. A second call does nothing.
+pub fn install() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let builder = fmt().with_env_filter(filter).with_writer(io::stderr);
+    // The only failure is that there is a subscriber already.
+    let _ = if io::stderr().is_terminal() {
+        builder.with_target(false).finish().try_init()
+    } else {
+        builder.json().flatten_event(true).with_current_span(false).with_span_list(false).finish().try_init()
+    };
+}
