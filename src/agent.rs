@@ -28,7 +28,7 @@ use crate::node::{self, Memory, Report};
 use crate::server::{self, BindState, Binder, Limits, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
 
-use health_thread::{Heartbeat, HealthThread};
+use health_thread::{HealthThread, Heartbeat};
 use operations::Operations;
 use supervise::Tasks;
 
@@ -96,7 +96,13 @@ pub struct Running {
 /// # Errors
 /// When the health thread cannot be started.
 pub fn start(parts: Parts) -> Result<Running, AgentError> {
-    let Parts { settings, node_name, client, clock, addresses_file } = parts;
+    let Parts {
+        settings,
+        node_name,
+        client,
+        clock,
+        addresses_file,
+    } = parts;
     let memory = Memory::load(&settings.state_dir, &node_name).unwrap_or_else(|error| {
         tracing::warn!(%error, "starting without memory");
         None
@@ -110,7 +116,11 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let (health_states, health_bound) = watch::channel(BindState::Waiting);
     let (operations_states, operations_bound) = watch::channel(BindState::Waiting);
     let (close_operations, close) = watch::channel(false);
-    let inputs = Inputs { node: report.clone(), proxy, stopping: is_stopping };
+    let inputs = Inputs {
+        node: report.clone(),
+        proxy,
+        stopping: is_stopping,
+    };
     let events = NodeEvents::new(client.clone(), node_name.clone());
 
     let mut registry = Registry::default();
@@ -118,8 +128,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     telemetry::register_process(&mut registry);
     let listener_metrics = server::Metrics::register(&mut registry);
     let node_metrics = node::Metrics::register(&mut registry, report.clone(), taint_keys.clone());
-    let health_metrics =
-        health::Metrics::register(&mut registry, inputs.clone(), last_change.clone(), clock.clone());
+    let health_metrics = health::Metrics::register(&mut registry, inputs.clone(), last_change.clone(), clock.clone());
 
     let heartbeat = Heartbeat::new();
     let health = HealthThread::start(
@@ -136,11 +145,30 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     )?;
 
     let mut tasks = Tasks::new(clock.clone());
-    let outlet = node::Outlet { reports, trouble: troubles };
-    tasks.endless("node-watch", node::watch(client, node_name.clone(), taint_keys, outlet, node_metrics, clock.clone()));
+    tasks.list("health-thread");
+    let outlet = node::Outlet {
+        reports,
+        trouble: troubles,
+    };
+    tasks.endless(
+        "node-watch",
+        node::watch(
+            client,
+            node_name.clone(),
+            taint_keys,
+            outlet,
+            node_metrics,
+            clock.clone(),
+        ),
+    );
     tasks.endless(
         "remembered-state",
-        node::remember(report.clone(), settings.state_dir.clone(), node_name.clone(), clock.clone()),
+        node::remember(
+            report.clone(),
+            settings.state_dir.clone(),
+            node_name.clone(),
+            clock.clone(),
+        ),
     );
     if let Some(authority) = settings.proxy.healthz_authority.clone() {
         let poll = health::poll_kube_proxy(settings.proxy.clone(), authority, proxy_states, clock.clone());
@@ -149,8 +177,19 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         // Inputs live as long as their senders.
         tasks.endless("kube-proxy-poll", async move { proxy_states.closed().await });
     }
-    tasks.endless("verdict-changes", health::follow(inputs.clone(), changes, clock.clone()));
-    tasks.endless("bind-events", bind_events(health_bound.clone(), events.clone(), report.clone(), settings.healthz_bind_address));
+    tasks.endless(
+        "verdict-changes",
+        health::follow(inputs.clone(), changes, clock.clone()),
+    );
+    tasks.endless(
+        "bind-events",
+        bind_events(
+            health_bound.clone(),
+            events.clone(),
+            report.clone(),
+            settings.healthz_bind_address,
+        ),
+    );
     let bound = [health_bound, operations_bound];
     if let Some(path) = addresses_file {
         tasks.once("addresses-file", addresses::write(bound.clone(), path));
@@ -162,7 +201,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         trouble,
         bound: bound.clone(),
         heartbeat,
-        tasks: tasks.names(),
+        tasks: tasks.listed(),
         node_name,
         proxy_server: settings.proxy.healthz_authority.clone(),
         started: clock.now().wall,
@@ -170,7 +209,10 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     };
     let router = operations::router(operations);
     let socket = settings.state_dir.join(PROBE_SOCKET);
-    tasks.listener("probe-socket", operations::serve_socket(socket, router.clone(), listener_metrics.clone(), close.clone()));
+    tasks.listener(
+        "probe-socket",
+        operations::serve_socket(socket, router.clone(), listener_metrics.clone(), close.clone()),
+    );
     let binder = Binder {
         name: "metrics",
         address: settings.metrics_bind_address,
@@ -186,7 +228,16 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         server::serve("metrics", listener, router, Limits::OPERATIONS, &listener_metrics, close).await?;
         Ok(())
     });
-    Ok(Running { health, tasks, bound, stopping, close_operations, settings, events, reports: report })
+    Ok(Running {
+        health,
+        tasks,
+        bound,
+        stopping,
+        close_operations,
+        settings,
+        events,
+        reports: report,
+    })
 }
 
 impl Running {
@@ -233,7 +284,11 @@ fn uid(reports: &watch::Receiver<Report>) -> Option<String> {
 }
 
 fn bind_event(note: String) -> NodeEvent {
-    NodeEvent { reason: "FailedToStartHealthServer", action: "Listen", note }
+    NodeEvent {
+        reason: "FailedToStartHealthServer",
+        action: "Listen",
+        note,
+    }
 }
 
 /// Tells people with `kubectl` that the health port is not bound, once for each reason.

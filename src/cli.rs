@@ -70,9 +70,10 @@ fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
 /// Writes a whole text to standard output; a reader that went away early is not a failure.
 fn print(text: &[u8]) -> ExitCode {
     match io::stdout().lock().write_all(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("writing to standard output"))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(
+            EXIT_RUNTIME,
+            &anyhow::Error::new(error).context("writing to standard output"),
+        ),
         _ => ExitCode::SUCCESS,
     }
 }

@@ -30,7 +30,10 @@ impl Clock {
     /// A clock that starts at `wall` now and advances with tokio's time only.
     #[must_use]
     pub fn anchored(wall: Timestamp) -> Self {
-        Self::Anchored(Moment { wall, mono: Instant::now() })
+        Self::Anchored(Moment {
+            wall,
+            mono: Instant::now(),
+        })
     }
 
     /// The present moment.
@@ -38,10 +41,16 @@ impl Clock {
     pub fn now(&self) -> Moment {
         let mono = Instant::now();
         match self {
-            Self::System => Moment { wall: Timestamp::now(), mono },
+            Self::System => Moment {
+                wall: Timestamp::now(),
+                mono,
+            },
             Self::Anchored(anchor) => {
                 let elapsed = SignedDuration::try_from(mono - anchor.mono).unwrap_or(SignedDuration::MAX);
-                Moment { wall: anchor.wall.saturating_add(elapsed).unwrap_or(Timestamp::MAX), mono }
+                Moment {
+                    wall: anchor.wall.saturating_add(elapsed).unwrap_or(Timestamp::MAX),
+                    mono,
+                }
             }
         }
     }

@@ -83,12 +83,15 @@ impl Default for Settings {
             bind_address_hard_fail: false,
             state_dir: PathBuf::from("/var/lib/headgate"),
             shutdown_delay: Duration::ZERO,
-            signals: SignalSettings { health: signals(), admin_state: signals() },
+            signals: SignalSettings {
+                health: signals(),
+                admin_state: signals(),
+            },
             proxy: ProxySettings {
                 healthz_authority: Some("127.0.0.1:10256".to_owned()),
                 poll_interval: Duration::from_secs(1),
                 // Twice kube-proxy's default syncPeriod, as kube-proxy itself counts.
-                health_timeout: Duration::from_secs(60),
+                health_timeout: Duration::from_mins(1),
             },
         }
     }

@@ -10,6 +10,6 @@ mod text;
 
 pub use build::{VERSION, register as register_build};
 pub use events::{NodeEvent, NodeEvents};
-pub use logs::install as install_logs;
+pub use logs::{chain, install as install_logs};
 pub use process::register as register_process;
 pub use text::{Format, content_type, encode};

@@ -20,8 +20,16 @@ pub struct Addresses {
 
 /// Waits until both listeners are bound; `None` when one never will be.
 pub(super) async fn bound([mut healthz, mut metrics]: [watch::Receiver<BindState>; 2]) -> Option<Addresses> {
-    let healthz = healthz.wait_for(|state| state.address().is_some()).await.ok()?.address()?;
-    let metrics = metrics.wait_for(|state| state.address().is_some()).await.ok()?.address()?;
+    let healthz = healthz
+        .wait_for(|state| state.address().is_some())
+        .await
+        .ok()?
+        .address()?;
+    let metrics = metrics
+        .wait_for(|state| state.address().is_some())
+        .await
+        .ok()?
+        .address()?;
     Some(Addresses { healthz, metrics })
 }
 
@@ -34,7 +42,10 @@ pub(super) async fn write(states: [watch::Receiver<BindState>; 2], path: PathBuf
 }
 
 fn replace(path: &Path, addresses: &Addresses) -> io::Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().prefix(".addresses-").tempfile_in(directory)?;
     serde_json::to_writer(&mut file, addresses)?;
     file.persist(path)?;

@@ -33,7 +33,10 @@ pub(super) struct Heartbeat {
 
 impl Heartbeat {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { origin: Instant::now(), last_millis: AtomicU64::new(0) })
+        Arc::new(Self {
+            origin: Instant::now(),
+            last_millis: AtomicU64::new(0),
+        })
     }
 
     fn beat(&self) {
@@ -43,7 +46,9 @@ impl Heartbeat {
 
     /// Time since the last beat.
     pub(super) fn age(&self) -> Duration {
-        self.origin.elapsed().saturating_sub(Duration::from_millis(self.last_millis.load(Ordering::Relaxed)))
+        self.origin
+            .elapsed()
+            .saturating_sub(Duration::from_millis(self.last_millis.load(Ordering::Relaxed)))
     }
 }
 
@@ -64,7 +69,10 @@ impl HealthThread {
         heartbeat: Arc<Heartbeat>,
     ) -> Result<Self, AgentError> {
         let failed = |error: std::io::Error| AgentError::HealthThread(error.to_string());
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let (done, outcome) = oneshot::channel();
         let (close, closing) = watch::channel(false);
         let thread = thread::Builder::new()
@@ -80,7 +88,11 @@ impl HealthThread {
                 let _ = done.send(served);
             })
             .map_err(failed)?;
-        Ok(Self { thread: Some(thread), outcome, close })
+        Ok(Self {
+            thread: Some(thread),
+            outcome,
+            close,
+        })
     }
 
     /// Waits for the thread to end of itself.
@@ -124,7 +136,10 @@ async fn serve(
             tracing::warn!("nothing is known of the Node yet and nothing is remembered: it counts as eligible");
         }
         let name = binder.name;
-        binder.bind(&metrics).await.map_err(|source| AgentError::Bind { listener: name, source })
+        binder
+            .bind(&metrics)
+            .await
+            .map_err(|source| AgentError::Bind { listener: name, source })
     };
     let listener = tokio::select! {
         listener = open => listener?,

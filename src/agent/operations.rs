@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use super::AgentError;
 use super::health_thread::{Heartbeat, STUCK};
 use super::status::Status;
+use super::supervise::TaskInfo;
 use crate::clock::Clock;
 use crate::health::{Inputs, LastChange};
 use crate::node::{Source, Trouble};
@@ -41,7 +42,7 @@ pub(super) struct Operations {
     /// Of the health port, and of this one.
     pub(super) bound: [watch::Receiver<BindState>; 2],
     pub(super) heartbeat: Arc<Heartbeat>,
-    pub(super) tasks: Vec<(&'static str, Timestamp)>,
+    pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
     pub(super) node_name: String,
     pub(super) proxy_server: Option<String>,
     pub(super) started: Timestamp,
@@ -61,7 +62,11 @@ async fn metrics(State(operations): State<Operations>, headers: HeaderMap) -> Re
     let format = Format::from_accept(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
     match telemetry::encode(&operations.registry, format) {
         Ok(text) => ([(CONTENT_TYPE, telemetry::content_type(format))], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {error}\n")).into_response(),
+        Err(error) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("metrics cannot be written: {error}\n"),
+        )
+            .into_response(),
     }
 }
 
@@ -76,7 +81,11 @@ fn checks(checks: &[(&str, Result<(), String>)]) -> Response {
         };
     }
     let good = checks.iter().all(|(_, outcome)| outcome.is_ok());
-    let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if good {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
@@ -84,7 +93,11 @@ fn checks(checks: &[(&str, Result<(), String>)]) -> Response {
 /// given at all shows the other runtime to be moving.
 async fn livez(State(operations): State<Operations>) -> Response {
     let age = operations.heartbeat.age();
-    let moving = if age < STUCK { Ok(()) } else { Err(format!("it has not moved for {} s", age.as_secs())) };
+    let moving = if age < STUCK {
+        Ok(())
+    } else {
+        Err(format!("it has not moved for {} s", age.as_secs()))
+    };
     checks(&[("health-thread", moving)])
 }
 
@@ -107,8 +120,15 @@ async fn readyz(State(operations): State<Operations>) -> Response {
 
 async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Response {
     let status = Status::of(&operations);
-    let json = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).is_some_and(|a| a.contains("application/json"));
-    if json { Json(status).into_response() } else { status.to_string().into_response() }
+    let json = headers
+        .get(ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .is_some_and(|a| a.contains("application/json"));
+    if json {
+        Json(status).into_response()
+    } else {
+        status.to_string().into_response()
+    }
 }
 
 /// Serves the probe socket at `path` until told to close; tries again where it cannot be made.
@@ -135,7 +155,15 @@ pub(super) async fn serve_socket(
             () = server::told(&mut told) => return Ok(()),
         }
     };
-    let served = server::serve("probe", UnixIncoming(listener), router, Limits::OPERATIONS, &metrics, close).await;
+    let served = server::serve(
+        "probe",
+        UnixIncoming(listener),
+        router,
+        Limits::OPERATIONS,
+        &metrics,
+        close,
+    )
+    .await;
     // The next process makes its own; a file that is left answers nobody.
     let _ = std::fs::remove_file(&path);
     Ok(served?)

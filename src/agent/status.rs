@@ -79,8 +79,11 @@ impl Status {
         let report = operations.inputs.node.borrow().clone();
         let last_change = *operations.last_change.borrow();
         let code = |good: bool| if good { 200 } else { 503 };
-        let since: BTreeMap<String, Timestamp> =
-            report.signals.iter().map(|(signal, since)| (signal.to_string(), *since)).collect();
+        let since: BTreeMap<String, Timestamp> = report
+            .signals
+            .iter()
+            .map(|(signal, since)| (signal.to_string(), *since))
+            .collect();
         let signals = verdict.signals.iter().map(|signal| SignalStatus {
             signal: signal.clone(),
             since: since.get(signal).copied(),
@@ -102,18 +105,45 @@ impl Status {
                 object: report.presence.as_str(),
                 source: report.source.as_str(),
                 signals: signals.collect(),
-                watch_error: trouble.map(|t| WatchError { reason: t.reason, error: t.error, since: t.since }),
+                watch_error: trouble.map(|t| WatchError {
+                    reason: t.reason,
+                    error: t.error,
+                    since: t.since,
+                }),
             },
-            healthz: PathStatus { code: code(verdict.healthz()), since: last_change.map(|change| change.healthz) },
-            livez: PathStatus { code: code(verdict.livez()), since: last_change.map(|change| change.livez) },
+            healthz: PathStatus {
+                code: code(verdict.healthz()),
+                since: last_change.map(|change| change.healthz),
+            },
+            livez: PathStatus {
+                code: code(verdict.livez()),
+                since: last_change.map(|change| change.livez),
+            },
             proxy: ProxyStatusView {
-                server: operations.proxy_server.as_ref().map(|authority| format!("http://{authority}")),
+                server: operations
+                    .proxy_server
+                    .as_ref()
+                    .map(|authority| format!("http://{authority}")),
                 healthy: verdict.proxy.healthy,
                 last_updated: verdict.proxy.last_updated,
-                families: verdict.proxy.families.iter().map(|(family, (_, healthy))| (*family, *healthy)).collect(),
+                families: verdict
+                    .proxy
+                    .families
+                    .iter()
+                    .map(|(family, (_, healthy))| (*family, *healthy))
+                    .collect(),
             },
-            listeners: [("healthz", listener(&health.borrow())), ("metrics", listener(&metrics.borrow()))].into(),
-            tasks: operations.tasks.iter().map(|&(name, since)| TaskStatus { name, since }).collect(),
+            listeners: [
+                ("healthz", listener(&health.borrow())),
+                ("metrics", listener(&metrics.borrow())),
+            ]
+            .into(),
+            tasks: operations
+                .tasks
+                .borrow()
+                .iter()
+                .map(|&(name, since)| TaskStatus { name, since })
+                .collect(),
         }
     }
 }
@@ -123,7 +153,9 @@ struct Since(Option<Timestamp>, Timestamp);
 
 impl fmt::Display for Since {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(since) = self.0 else { return f.write_str("unknown since when") };
+        let Some(since) = self.0 else {
+            return f.write_str("unknown since when");
+        };
         let age = self.1.duration_since(since).as_secs().max(0);
         write!(f, "since {since:.0} ({age} s)")
     }
@@ -138,7 +170,11 @@ impl fmt::Display for Status {
         writeln!(f, "/healthz   {} {}", self.healthz.code, since(self.healthz.since))?;
         writeln!(f, "/livez     {} {}", self.livez.code, since(self.livez.since))?;
         let uid = self.node.uid.as_deref().unwrap_or("unknown");
-        writeln!(f, "node       {}, UID {uid}, known from: {}", self.node.object, self.node.source)?;
+        writeln!(
+            f,
+            "node       {}, UID {uid}, known from: {}",
+            self.node.object, self.node.source
+        )?;
         if self.node.signals.is_empty() {
             writeln!(f, "signals    none")?;
         }
@@ -146,7 +182,13 @@ impl fmt::Display for Status {
             writeln!(f, "signal     {} {}", signal.signal, since(signal.since))?;
         }
         if let Some(error) = &self.node.watch_error {
-            writeln!(f, "watch      {} {}: {}", error.reason, since(Some(error.since)), error.error)?;
+            writeln!(
+                f,
+                "watch      {} {}: {}",
+                error.reason,
+                since(Some(error.since)),
+                error.error
+            )?;
         }
         match (&self.proxy.server, self.proxy.last_updated) {
             (None, _) => writeln!(f, "kube-proxy not asked (proxy.healthzUrl: off)")?,
@@ -155,7 +197,11 @@ impl fmt::Display for Status {
                 let state = if self.proxy.healthy { "healthy" } else { "unhealthy" };
                 writeln!(f, "kube-proxy {server} {state}, last update {}", since(updated))?;
                 for (family, healthy) in &self.proxy.families {
-                    writeln!(f, "           {family:?} {}", if *healthy { "healthy" } else { "unhealthy" })?;
+                    writeln!(
+                        f,
+                        "           {family:?} {}",
+                        if *healthy { "healthy" } else { "unhealthy" }
+                    )?;
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::timeout;
 
@@ -27,14 +28,24 @@ enum End {
 /// The tasks on the agent's runtime.
 pub(super) struct Tasks {
     set: JoinSet<End>,
-    names: HashMap<Id, (&'static str, Timestamp)>,
+    names: HashMap<Id, &'static str>,
     listeners: usize,
+    listed: watch::Sender<Vec<TaskInfo>>,
     clock: Clock,
 }
 
+/// A task for `/statusz`: its name and its start.
+pub(super) type TaskInfo = (&'static str, Timestamp);
+
 impl Tasks {
     pub(super) fn new(clock: Clock) -> Self {
-        Self { set: JoinSet::new(), names: HashMap::new(), listeners: 0, clock }
+        Self {
+            set: JoinSet::new(),
+            names: HashMap::new(),
+            listeners: 0,
+            listed: watch::Sender::default(),
+            clock,
+        }
     }
 
     /// A task that must run until it is aborted.
@@ -65,26 +76,36 @@ impl Tasks {
 
     fn spawn(&mut self, name: &'static str, work: impl Future<Output = End> + Send + 'static) {
         let id = self.set.spawn(work).id();
-        self.names.insert(id, (name, self.clock.now().wall));
+        self.names.insert(id, name);
+        self.list(name);
     }
 
-    /// Names of the tasks, each with its start.
-    pub(super) fn names(&self) -> Vec<(&'static str, Timestamp)> {
-        let mut names: Vec<_> = self.names.values().copied().collect();
-        names.sort_unstable();
-        names
+    /// Lists a task that is owned elsewhere.
+    pub(super) fn list(&self, name: &'static str) {
+        let since = self.clock.now().wall;
+        self.listed.send_modify(|listed| listed.push((name, since)));
+    }
+
+    /// The tasks started so far.
+    pub(super) fn listed(&self) -> watch::Receiver<Vec<TaskInfo>> {
+        self.listed.subscribe()
     }
 
     /// Waits for a task to end that should not have.
     pub(super) async fn failed(&mut self) -> AgentError {
         loop {
-            let Some(ended) = self.set.join_next_with_id().await else { return std::future::pending().await };
+            let Some(ended) = self.set.join_next_with_id().await else {
+                return std::future::pending().await;
+            };
             match self.outcome(ended) {
                 (_, Ok(End::Done)) => {}
                 (task, Ok(End::Unexpected | End::Listener(Ok(())))) => {
-                    return AgentError::Task { task, why: "it should not end of itself".to_owned() };
+                    return AgentError::Task {
+                        task,
+                        why: "it should not end of itself".to_owned(),
+                    };
                 }
-                (_, Ok(End::Listener(Err(error)))) | (_, Err(error)) => return error,
+                (_, Ok(End::Listener(Err(error))) | Err(error)) => return error,
             }
         }
     }
@@ -93,7 +114,9 @@ impl Tasks {
     pub(super) async fn stop(&mut self) -> Result<(), AgentError> {
         let close = async {
             while self.listeners > 0 {
-                let Some(ended) = self.set.join_next_with_id().await else { break };
+                let Some(ended) = self.set.join_next_with_id().await else {
+                    break;
+                };
                 match self.outcome(ended) {
                     (_, Ok(End::Listener(outcome))) => {
                         self.listeners -= 1;
@@ -111,12 +134,18 @@ impl Tasks {
     }
 
     fn outcome(&self, ended: Result<(Id, End), JoinError>) -> (&'static str, Result<End, AgentError>) {
-        let name = |id| self.names.get(&id).map_or("unknown", |(name, _)| *name);
+        let name = |id| self.names.get(&id).copied().unwrap_or("unknown");
         match ended {
             Ok((id, end)) => (name(id), Ok(end)),
             Err(error) => {
                 let task = name(error.id());
-                (task, Err(AgentError::Task { task, why: error.to_string() }))
+                (
+                    task,
+                    Err(AgentError::Task {
+                        task,
+                        why: error.to_string(),
+                    }),
+                )
             }
         }
     }
@@ -141,7 +170,7 @@ mod tests {
     #[tokio::test]
     async fn listeners_are_waited_for_and_the_rest_is_ended() {
         let mut tasks = Tasks::new(Clock::System);
-        let (told, mut close) = tokio::sync::watch::channel(false);
+        let (told, mut close) = watch::channel(false);
         tasks.endless("endless", std::future::pending());
         tasks.listener("listener", async move {
             let _ = close.wait_for(|close| *close).await;

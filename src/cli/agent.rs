@@ -17,7 +17,12 @@ use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the Node this agent speaks for
-    #[arg(long, env = "NODE_NAME", value_name = "NAME", required_unless_present = "check_config")]
+    #[arg(
+        long,
+        env = "NODE_NAME",
+        value_name = "NAME",
+        required_unless_present = "check_config"
+    )]
     node_name: Option<String>,
 
     /// Settings file (YAML); flags win over it
@@ -57,13 +62,27 @@ impl Arguments {
     fn overrides(&self) -> Vec<Override> {
         let hard_fail = self.bind_address_hard_fail.then(|| "true".to_owned());
         [
-            ("--healthz-bind-address", "healthzBindAddress", &self.healthz_bind_address),
-            ("--metrics-bind-address", "metricsBindAddress", &self.metrics_bind_address),
+            (
+                "--healthz-bind-address",
+                "healthzBindAddress",
+                &self.healthz_bind_address,
+            ),
+            (
+                "--metrics-bind-address",
+                "metricsBindAddress",
+                &self.metrics_bind_address,
+            ),
             ("--bind-address-hard-fail", "bindAddressHardFail", &hard_fail),
             ("--state-dir", "stateDir", &self.state_dir),
         ]
         .into_iter()
-        .filter_map(|(flag, key, value)| Some(Override { flag, key, value: value.clone()? }))
+        .filter_map(|(flag, key, value)| {
+            Some(Override {
+                flag,
+                key,
+                value: value.clone()?,
+            })
+        })
         .collect()
     }
 }
@@ -96,7 +115,13 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         tracing::info!(version = telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
         let addresses_file = arguments.addresses_file.clone();
-        let parts = agent::Parts { settings, node_name, client, clock: Clock::System, addresses_file };
+        let parts = agent::Parts {
+            settings,
+            node_name,
+            client,
+            clock: Clock::System,
+            addresses_file,
+        };
         match serve(parts).await {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(EXIT_RUNTIME, &error),

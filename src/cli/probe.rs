@@ -44,7 +44,11 @@ enum Question {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let state_dir = arguments.state_dir.clone().map(|value| Override { flag: "--state-dir", key: "stateDir", value });
+    let state_dir = arguments.state_dir.clone().map(|value| Override {
+        flag: "--state-dir",
+        key: "stateDir",
+        value,
+    });
     let settings = match config::load(arguments.config.as_deref(), state_dir.as_slice()) {
         Ok(settings) => settings,
         Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
@@ -55,7 +59,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     };
     match ask(&settings.state_dir.join(PROBE_SOCKET), path) {
         Ok((200, body)) => print(body.as_bytes()),
-        Ok((code, body)) => fail(EXIT_RUNTIME, &anyhow::anyhow!("{path} answers {code}\n{}", body.trim_end())),
+        Ok((code, body)) => fail(
+            EXIT_RUNTIME,
+            &anyhow::anyhow!("{path} answers {code}\n{}", body.trim_end()),
+        ),
         Err(error) => fail(EXIT_RUNTIME, &error),
     }
 }
@@ -68,8 +75,16 @@ fn ask(socket: &Path, path: &str) -> anyhow::Result<(u16, String)> {
     stream.set_write_timeout(Some(TIMEOUT)).with_context(context)?;
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").with_context(context)?;
     let mut answer = String::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_string(&mut answer).with_context(context)?;
-    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("{} gave no whole answer", socket.display()))?;
+    stream
+        .take(MAX_ANSWER_BYTES)
+        .read_to_string(&mut answer)
+        .with_context(context)?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .with_context(|| format!("{} gave no whole answer", socket.display()))?;
     let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    Ok((code.with_context(|| format!("{} gave no HTTP answer", socket.display()))?, body.to_owned()))
+    Ok((
+        code.with_context(|| format!("{} gave no HTTP answer", socket.display()))?,
+        body.to_owned(),
+    ))
 }

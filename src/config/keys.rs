@@ -25,8 +25,8 @@ pub(super) struct Key {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-const MINUTE: Duration = Duration::from_secs(60);
-const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_mins(1);
+const HOUR: Duration = Duration::from_hours(1);
 
 fn duration_value(duration: Duration) -> Value {
     Value::String(value::duration_text(duration))
@@ -158,5 +158,6 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
 
 /// Whether a dotted path is a section that holds keys.
 pub(super) fn is_section(path: &str) -> bool {
-    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+    KEYS.iter()
+        .any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }

@@ -38,13 +38,27 @@ pub fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settings, Mis
         let origin = path.display().to_string();
         match read(path).and_then(|text| parse(&text)) {
             Ok(document) => walk(&mut settings, &mut mistakes, &origin, "", &document),
-            Err(message) => mistakes.push(Mistake { origin, key: None, message }),
+            Err(message) => mistakes.push(Mistake {
+                origin,
+                key: None,
+                message,
+            }),
         }
     }
     for given in overrides {
-        apply(&mut settings, &mut mistakes, given.flag, given.key, &Value::String(given.value.clone()));
+        apply(
+            &mut settings,
+            &mut mistakes,
+            given.flag,
+            given.key,
+            &Value::String(given.value.clone()),
+        );
     }
-    if mistakes.is_empty() { Ok(settings) } else { Err(Mistakes(mistakes)) }
+    if mistakes.is_empty() {
+        Ok(settings)
+    } else {
+        Err(Mistakes(mistakes))
+    }
 }
 
 /// The whole file as text.
@@ -54,7 +68,9 @@ fn read(path: &Path) -> Result<String, String> {
         .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
         .map_err(|error| format!("cannot be read: {error}; allowed: a YAML file, as in the settings reference"))?;
     if u64::try_from(length).is_ok_and(|length| length > MAX_FILE_BYTES) {
-        return Err(format!("is larger than {MAX_FILE_BYTES} bytes; allowed: a YAML file, as in the settings reference"));
+        return Err(format!(
+            "is larger than {MAX_FILE_BYTES} bytes; allowed: a YAML file, as in the settings reference"
+        ));
     }
     Ok(text)
 }
@@ -66,7 +82,9 @@ fn parse(text: &str) -> Result<Mapping, String> {
         Ok(Value::Null) => Ok(Mapping::new()),
         Ok(other) => Err(format!("holds {} at its top; allowed: keys with values", shown(&other))),
         // The error's text ends in "at line L column C".
-        Err(error) => Err(format!("is not YAML: {error}; allowed: one YAML document of keys with values")),
+        Err(error) => Err(format!(
+            "is not YAML: {error}; allowed: one YAML document of keys with values"
+        )),
     }
 }
 
@@ -75,10 +93,18 @@ fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pref
         let Value::String(name) = name else {
             let key = (!prefix.is_empty()).then(|| prefix.to_owned());
             let message = format!("{} is not a key; allowed: names", shown(name));
-            mistakes.push(Mistake { origin: origin.to_owned(), key, message });
+            mistakes.push(Mistake {
+                origin: origin.to_owned(),
+                key,
+                message,
+            });
             continue;
         };
-        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        let path = if prefix.is_empty() {
+            name.clone()
+        } else {
+            format!("{prefix}.{name}")
+        };
         match value {
             Value::Mapping(inner) if is_section(&path) => walk(settings, mistakes, origin, &path, inner),
             _ if find(&path).is_some() => apply(settings, mistakes, origin, &path, value),
@@ -88,10 +114,7 @@ fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pref
 }
 
 fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, path: &str, value: &Value) {
-    let outcome = find(path).map_or_else(
-        || Err("a known key".to_owned()),
-        |key| (key.set)(settings, value),
-    );
+    let outcome = find(path).map_or_else(|| Err("a known key".to_owned()), |key| (key.set)(settings, value));
     if let Err(allowed) = outcome {
         mistakes.push(Mistake {
             origin: origin.to_owned(),
@@ -103,8 +126,14 @@ fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pat
 
 fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
     let message = if is_section(path) {
-        let inner = KEYS.iter().filter_map(|key| key.path.strip_prefix(path)?.strip_prefix('.'));
-        format!("{} is not allowed; allowed: a section with {}", shown(value), inner.collect::<Vec<_>>().join(", "))
+        let inner = KEYS
+            .iter()
+            .filter_map(|key| key.path.strip_prefix(path)?.strip_prefix('.'));
+        format!(
+            "{} is not allowed; allowed: a section with {}",
+            shown(value),
+            inner.collect::<Vec<_>>().join(", ")
+        )
     } else {
         let nearest = KEYS
             .iter()
@@ -112,11 +141,20 @@ fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
             .flatten()
             .max_by(|a, b| strsim::jaro_winkler(path, a).total_cmp(&strsim::jaro_winkler(path, b)))
             .filter(|candidate| strsim::jaro_winkler(path, candidate) > 0.7);
-        let hint = nearest.map(|nearest| format!("did you mean {nearest}? ")).unwrap_or_default();
+        let hint = nearest
+            .map(|nearest| format!("did you mean {nearest}? "))
+            .unwrap_or_default();
         let known = KEYS.iter().map(|key| key.path).collect::<Vec<_>>().join(", ");
-        format!("this key is not known (value: {}); {hint}allowed: {known}", shown(value))
+        format!(
+            "this key is not known (value: {}); {hint}allowed: {known}",
+            shown(value)
+        )
     };
-    Mistake { origin: origin.to_owned(), key: Some(path.to_owned()), message }
+    Mistake {
+        origin: origin.to_owned(),
+        key: Some(path.to_owned()),
+        message,
+    }
 }
 
 /// Settings in the form of a settings file.
@@ -129,7 +167,9 @@ pub(super) fn to_yaml(settings: &Settings) -> String {
                 document.insert(Value::from(key.path), value);
             }
             Some((section, name)) => {
-                let inner = document.entry(Value::from(section)).or_insert_with(|| Value::Mapping(Mapping::new()));
+                let inner = document
+                    .entry(Value::from(section))
+                    .or_insert_with(|| Value::Mapping(Mapping::new()));
                 if let Value::Mapping(inner) = inner {
                     inner.insert(Value::from(name), value);
                 }
@@ -152,7 +192,14 @@ mod tests {
         load(Some(file.path()), &[]).map_err(|mistakes| {
             let origin = file.path().display().to_string();
             Mistakes(
-                mistakes.0.into_iter().map(|m| Mistake { origin: m.origin.replace(&origin, "f.yaml"), ..m }).collect(),
+                mistakes
+                    .0
+                    .into_iter()
+                    .map(|m| Mistake {
+                        origin: m.origin.replace(&origin, "f.yaml"),
+                        ..m
+                    })
+                    .collect(),
             )
         })
     }
@@ -202,24 +249,49 @@ mod tests {
         assert!(mistakes.0[0].message.contains("line 2"), "{mistakes}");
         let mistakes = from("shutdownDelay: 5s\nshutdownDelay: 6s\n").unwrap_err();
         assert!(mistakes.0[0].message.contains("duplicate"), "{mistakes}");
-        assert!(from("- a\n").unwrap_err().to_string().contains("holds a list at its top"));
+        assert!(
+            from("- a\n")
+                .unwrap_err()
+                .to_string()
+                .contains("holds a list at its top")
+        );
     }
 
     #[test]
     fn flags_win_over_the_file() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(b"stateDir: /file\nhealthzBindAddress: 127.0.0.1:1\n").unwrap();
-        let given = |value: &str| Override { flag: "--state-dir", key: "stateDir", value: value.to_owned() };
+        file.write_all(b"stateDir: /file\nhealthzBindAddress: 127.0.0.1:1\n")
+            .unwrap();
+        let given = |value: &str| Override {
+            flag: "--state-dir",
+            key: "stateDir",
+            value: value.to_owned(),
+        };
         let settings = load(Some(file.path()), &[given("/flag")]).unwrap();
         assert_eq!(settings.state_dir, Path::new("/flag"));
         assert_eq!(settings.healthz_bind_address.to_string(), "127.0.0.1:1");
         let mistakes = load(None, &[given("relative")]).unwrap_err();
-        assert!(mistakes.to_string().contains("--state-dir: stateDir: \"relative\" is not allowed"), "{mistakes}");
+        assert!(
+            mistakes
+                .to_string()
+                .contains("--state-dir: stateDir: \"relative\" is not allowed"),
+            "{mistakes}"
+        );
     }
 
     #[test]
     fn a_missing_or_huge_file_is_a_mistake() {
-        assert!(load(Some(Path::new("/does/not/exist")), &[]).unwrap_err().to_string().contains("cannot be read"));
-        assert!(from(&"#".repeat(1024 * 1024 + 1)).unwrap_err().to_string().contains("larger than"));
+        assert!(
+            load(Some(Path::new("/does/not/exist")), &[])
+                .unwrap_err()
+                .to_string()
+                .contains("cannot be read")
+        );
+        assert!(
+            from(&"#".repeat(1024 * 1024 + 1))
+                .unwrap_err()
+                .to_string()
+                .contains("larger than")
+        );
     }
 }

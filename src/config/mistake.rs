@@ -29,7 +29,11 @@ pub struct Mistakes(pub Vec<Mistake>);
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        write!(f, "{count} {} in the settings", if count == 1 { "mistake" } else { "mistakes" })?;
+        write!(
+            f,
+            "{count} {} in the settings",
+            if count == 1 { "mistake" } else { "mistakes" }
+        )?;
         for mistake in &self.0 {
             write!(f, "\n  {mistake}")?;
         }

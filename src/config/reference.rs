@@ -23,8 +23,18 @@ pub fn reference() -> String {
     text.push_str("```\n");
     for key in KEYS {
         // Writing to a String cannot fail.
-        let _ = write!(text, "\n## `{}`\n\n{}\n\nDefault: {}.", key.path, key.about, default_text(key, &defaults));
-        let _ = writeln!(text, "{}", key.flag.map(|flag| format!(" Flag: `{flag}`.")).unwrap_or_default());
+        let _ = write!(
+            text,
+            "\n## `{}`\n\n{}\n\nDefault: {}.",
+            key.path,
+            key.about,
+            default_text(key, &defaults)
+        );
+        let _ = writeln!(
+            text,
+            "{}",
+            key.flag.map(|flag| format!(" Flag: `{flag}`.")).unwrap_or_default()
+        );
     }
     text
 }

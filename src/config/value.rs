@@ -46,10 +46,15 @@ pub(super) fn boolean(value: &Value) -> Parsed<bool> {
 /// An IP address with a port, or without one, which then is `default_port`.
 pub(super) fn bind_address(value: &Value, default_port: u16) -> Parsed<SocketAddr> {
     let parsed = text(value).and_then(|text| {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&text);
-        text.parse::<SocketAddr>()
-            .ok()
-            .or_else(|| bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::from((ip, default_port))))
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'))
+            .unwrap_or(&text);
+        text.parse::<SocketAddr>().ok().or_else(|| {
+            bare.parse::<IpAddr>()
+                .ok()
+                .map(|ip| SocketAddr::from((ip, default_port)))
+        })
     });
     parsed.ok_or_else(|| {
         format!("an IP address with a port, such as [::]:{default_port} (both families), 0.0.0.0:{default_port} or 127.0.0.1:0")
@@ -82,7 +87,9 @@ pub(super) fn duration(value: &Value, least: Duration, most: Duration) -> Parsed
 /// A duration as settings spell it, `1m30s`.
 #[must_use]
 pub fn duration_text(duration: Duration) -> String {
-    static PRINTER: SpanPrinter = SpanPrinter::new().designator(Designator::Compact).spacing(Spacing::None);
+    static PRINTER: SpanPrinter = SpanPrinter::new()
+        .designator(Designator::Compact)
+        .spacing(Spacing::None);
     PRINTER.unsigned_duration_to_string(&duration)
 }
 
@@ -95,7 +102,9 @@ pub(super) fn taint_keys(value: &Value) -> Parsed<Vec<String>> {
     for item in items {
         match item {
             Value::String(key) if !is_qualified_name(key) => {
-                return Err(format!("taint keys such as example.com/draining (not {key:?}; no value and no effect)"));
+                return Err(format!(
+                    "taint keys such as example.com/draining (not {key:?}; no value and no effect)"
+                ));
             }
             Value::String(key) if keys.contains(key) => return Err(format!("each taint key once (not {key:?} twice)")),
             Value::String(key) => keys.push(key.clone()),
@@ -117,9 +126,7 @@ fn is_qualified_name(key: &str) -> bool {
             && part.ends_with(|last: char| last.is_ascii_alphanumeric())
             && part.chars().all(inner)
     };
-    let subdomain = |label: &str| {
-        bounded(label, 63, &|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
-    };
+    let subdomain = |label: &str| bounded(label, 63, &|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     bounded(name, 63, &|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(subdomain))
 }
@@ -176,14 +183,20 @@ mod tests {
 
     #[test]
     fn durations() {
-        let parse = |text: &str| duration(&string(text), Duration::from_millis(100), Duration::from_secs(3600)).ok();
+        let parse = |text: &str| duration(&string(text), Duration::from_millis(100), Duration::from_hours(1)).ok();
         assert_eq!(parse("5s"), Some(Duration::from_secs(5)));
         assert_eq!(parse("1m30s"), Some(Duration::from_secs(90)));
         assert_eq!(parse("1.5s"), Some(Duration::from_millis(1500)));
         for wrong in ["5", "-5s", "99ms", "2h", "soon", ""] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
-        for (duration, want) in [(0, "0s"), (500, "500ms"), (5_000, "5s"), (90_000, "1m30s"), (3_600_000, "1h")] {
+        for (duration, want) in [
+            (0, "0s"),
+            (500, "500ms"),
+            (5_000, "5s"),
+            (90_000, "1m30s"),
+            (3_600_000, "1h"),
+        ] {
             assert_eq!(duration_text(Duration::from_millis(duration)), want);
         }
     }
@@ -223,7 +236,11 @@ mod tests {
             ("", Err(())),
         ] {
             let parsed = health_server(&string(given)).map_err(|_| ());
-            assert_eq!(parsed, want.map(|authority| authority.map(ToOwned::to_owned)), "{given}");
+            assert_eq!(
+                parsed,
+                want.map(|authority| authority.map(ToOwned::to_owned)),
+                "{given}"
+            );
         }
     }
 }

@@ -66,7 +66,11 @@ impl Serialize for Time {
 /// The answer of `/healthz`.
 #[must_use]
 pub fn healthz(verdict: &Verdict) -> Answer {
-    let extra = (Some(verdict.eligible()), Some(verdict.signals.as_slice()), Some(verdict.source.as_str()));
+    let extra = (
+        Some(verdict.eligible()),
+        Some(verdict.signals.as_slice()),
+        Some(verdict.source.as_str()),
+    );
     answer(verdict, verdict.healthz(), extra)
 }
 
@@ -84,20 +88,34 @@ fn answer(
     let families = verdict.proxy.families.iter();
     let body = Body {
         // A good answer is as fresh as can be; a bad one shows how old the last good state is.
-        last_updated: Time(if good { Some(verdict.at.wall) } else { verdict.proxy.last_updated }),
+        last_updated: Time(if good {
+            Some(verdict.at.wall)
+        } else {
+            verdict.proxy.last_updated
+        }),
         current_time: Time(Some(verdict.at.wall)),
         node_eligible,
         healthy: verdict.proxy.healthy,
         status: families
             .map(|(family, (updated, healthy))| {
-                (*family, FamilyBody { last_updated: Time(Some(*updated)), healthy: *healthy })
+                (
+                    *family,
+                    FamilyBody {
+                        last_updated: Time(Some(*updated)),
+                        healthy: *healthy,
+                    },
+                )
             })
             .collect(),
         signals,
         source,
     };
     Answer {
-        status: if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE },
+        status: if good {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        },
         // Serializing strings, booleans and times has no failure; an empty body would still carry the status.
         body: serde_json::to_vec(&body).unwrap_or_default(),
     }
@@ -114,11 +132,17 @@ mod tests {
     use crate::node::{Facts, Report};
 
     fn at(wall: &str) -> Moment {
-        Moment { wall: wall.parse().unwrap(), ..Clock::System.now() }
+        Moment {
+            wall: wall.parse().unwrap(),
+            ..Clock::System.now()
+        }
     }
 
     fn node(taints: &[&str], now: Moment) -> Report {
-        let facts = Facts { taints: taints.iter().map(ToString::to_string).collect(), ..Facts::default() };
+        let facts = Facts {
+            taints: taints.iter().map(ToString::to_string).collect(),
+            ..Facts::default()
+        };
         Report::initial(None, &[], now).observed(facts, &["drain".to_owned()], now)
     }
 
@@ -130,15 +154,26 @@ mod tests {
     #[test]
     fn before_any_update() {
         let now = at("2026-01-02T03:04:05.06Z");
-        let [healthz, livez] = texts(&Report::initial(None, &[], now), &ProxyStatus::new(Duration::from_secs(60)), now);
+        let [healthz, livez] = texts(
+            &Report::initial(None, &[], now),
+            &ProxyStatus::new(Duration::from_mins(1)),
+            now,
+        );
         assert_eq!(healthz, (200, r#"{"lastUpdated":"2026-01-02T03:04:05.06Z","currentTime":"2026-01-02T03:04:05.06Z","nodeEligible":true,"healthy":true,"signals":[],"source":"none"}"#.into()));
-        assert_eq!(livez, (200, r#"{"lastUpdated":"2026-01-02T03:04:05.06Z","currentTime":"2026-01-02T03:04:05.06Z","healthy":true}"#.into()));
+        assert_eq!(
+            livez,
+            (
+                200,
+                r#"{"lastUpdated":"2026-01-02T03:04:05.06Z","currentTime":"2026-01-02T03:04:05.06Z","healthy":true}"#
+                    .into()
+            )
+        );
     }
 
     #[test]
     fn a_tainted_node_before_any_update_shows_the_zero_time() {
         let now = at("2026-01-02T03:04:05Z");
-        let [healthz, livez] = texts(&node(&["drain"], now), &ProxyStatus::new(Duration::from_secs(60)), now);
+        let [healthz, livez] = texts(&node(&["drain"], now), &ProxyStatus::new(Duration::from_mins(1)), now);
         assert_eq!(healthz, (503, r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-01-02T03:04:05Z","nodeEligible":false,"healthy":true,"signals":["drain"],"source":"watch"}"#.into()));
         assert_eq!(livez.0, 200);
     }
@@ -146,20 +181,34 @@ mod tests {
     #[test]
     fn families_in_order_with_their_own_times() {
         let now = at("2026-01-02T03:04:05.123456789Z");
-        let mut proxy = ProxyStatus::new(Duration::from_secs(60));
+        let mut proxy = ProxyStatus::new(Duration::from_mins(1));
         proxy.updated(Part::Family(Family::IPv6), "2026-01-02T03:00:00.5Z".parse().unwrap());
-        proxy.failing(Part::Family(Family::IPv4), Some("2026-01-02T02:00:00Z".parse().unwrap()));
+        proxy.failing(
+            Part::Family(Family::IPv4),
+            Some("2026-01-02T02:00:00Z".parse().unwrap()),
+        );
         let [healthz, livez] = texts(&node(&[], now), &proxy, now);
         let status = r#""status":{"IPv4":{"lastUpdated":"2026-01-02T02:00:00Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-02T03:00:00.5Z","healthy":true}}"#;
         let start = r#"{"lastUpdated":"2026-01-02T03:00:00.5Z","currentTime":"2026-01-02T03:04:05.123456789Z","#;
-        assert_eq!(healthz, (503, format!(r#"{start}"nodeEligible":true,"healthy":false,{status},"signals":[],"source":"watch"}}"#)));
+        assert_eq!(
+            healthz,
+            (
+                503,
+                format!(r#"{start}"nodeEligible":true,"healthy":false,{status},"signals":[],"source":"watch"}}"#)
+            )
+        );
         assert_eq!(livez, (503, format!(r#"{start}"healthy":false,{status}}}"#)));
     }
 
     #[test]
     fn stopping_is_a_signal_of_its_own() {
         let now = at("2026-01-02T03:04:05Z");
-        let verdict = verdict(&node(&["drain"], now), &ProxyStatus::new(Duration::from_secs(60)), true, now);
+        let verdict = verdict(
+            &node(&["drain"], now),
+            &ProxyStatus::new(Duration::from_mins(1)),
+            true,
+            now,
+        );
         assert_eq!(verdict.signals, ["drain", "headgateStopping"]);
         assert!(!verdict.healthz() && verdict.livez());
     }

@@ -22,7 +22,7 @@ pub struct LastChange {
 }
 
 /// Follows the inputs for ever, logs each change of verdict and publishes its time.
-pub async fn follow(mut inputs: Inputs, changes: watch::Sender<Option<LastChange>>, clock: Clock) {
+pub async fn follow(mut inputs: Inputs, times: watch::Sender<Option<LastChange>>, clock: Clock) {
     let mut before: Option<(bool, bool)> = None;
     loop {
         let verdict = inputs.verdict(clock.now());
@@ -30,9 +30,15 @@ pub async fn follow(mut inputs: Inputs, changes: watch::Sender<Option<LastChange
         if before != Some(now) {
             let at = verdict.at.wall;
             let signals = verdict.signals.join(", ");
-            tracing::info!(healthz = now.0, livez = now.1, signals, source = verdict.source.as_str(), "the verdict");
-            changes.send_modify(|change| {
-                let last = change.get_or_insert(LastChange { healthz: at, livez: at });
+            tracing::info!(
+                healthz = now.0,
+                livez = now.1,
+                signals,
+                source = verdict.source.as_str(),
+                "the verdict"
+            );
+            times.send_modify(|time| {
+                let last = time.get_or_insert(LastChange { healthz: at, livez: at });
                 if before.is_some_and(|before| before.0 != now.0) {
                     last.healthz = at;
                 }

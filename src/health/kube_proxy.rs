@@ -22,6 +22,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::proxy::{Family, Part, ProxyStatus};
 use crate::clock::{Clock, Moment};
 use crate::config::ProxySettings;
+use crate::telemetry;
 
 /// How long one question may take; kube-proxy answers from memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -96,7 +97,9 @@ pub async fn poll(settings: ProxySettings, authority: String, state: watch::Send
         };
         let answered = match answered {
             Answered::Yes(code, _) if code != StatusCode::OK && code != StatusCode::SERVICE_UNAVAILABLE => {
-                Answered::No(format!("it answers {code}, which no health server of kube-proxy's does"))
+                Answered::No(format!(
+                    "it answers {code}, which no health server of kube-proxy's does"
+                ))
             }
             other => other,
         };
@@ -113,16 +116,28 @@ pub async fn poll(settings: ProxySettings, authority: String, state: watch::Send
 fn announce(reached: &mut Option<bool>, answered: &Answered, authority: &str) {
     match (*reached, answered) {
         (None | Some(false), Answered::Yes(code, _)) => {
-            tracing::info!(server = authority, code = code.as_u16(), "kube-proxy's health is part of the answers");
+            tracing::info!(
+                server = authority,
+                code = code.as_u16(),
+                "kube-proxy's health is part of the answers"
+            );
             *reached = Some(true);
         }
         (None, Answered::No(why)) => {
-            tracing::warn!(server = authority, why, "kube-proxy's health server has not answered; ignored until it does");
+            tracing::warn!(
+                server = authority,
+                why,
+                "kube-proxy's health server has not answered; ignored until it does"
+            );
             // Told once; until the first answer the state has no part that could be queued.
             *reached = Some(false);
         }
         (Some(true), Answered::No(why)) => {
-            tracing::warn!(server = authority, why, "kube-proxy's health server stopped answering; counts after the health timeout");
+            tracing::warn!(
+                server = authority,
+                why,
+                "kube-proxy's health server stopped answering; counts after the health timeout"
+            );
             *reached = Some(false);
         }
         _ => {}
@@ -131,8 +146,15 @@ fn announce(reached: &mut Option<bool>, answered: &Answered, authority: &str) {
 
 async fn ask(client: &Client<HttpConnector, Empty<Bytes>>, authority: &str, path: &str) -> Answered {
     let exchange = async {
-        let uri = hyper::Uri::builder().scheme("http").authority(authority).path_and_query(path).build();
-        let response = client.get(uri.map_err(|error| error.to_string())?).await.map_err(|error| chain(&error))?;
+        let uri = hyper::Uri::builder()
+            .scheme("http")
+            .authority(authority)
+            .path_and_query(path)
+            .build();
+        let response = client
+            .get(uri.map_err(|error| error.to_string())?)
+            .await
+            .map_err(|error| telemetry::chain(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
         Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
@@ -144,27 +166,19 @@ async fn ask(client: &Client<HttpConnector, Empty<Bytes>>, authority: &str, path
     }
 }
 
-/// An error with its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_mins(1);
     const V4: Part = Part::Family(Family::IPv4);
     const V6: Part = Part::Family(Family::IPv6);
 
     fn yes(code: u16, body: &str) -> Answered {
-        Answered::Yes(StatusCode::from_u16(code).unwrap(), Bytes::copy_from_slice(body.as_bytes()))
+        Answered::Yes(
+            StatusCode::from_u16(code).unwrap(),
+            Bytes::copy_from_slice(body.as_bytes()),
+        )
     }
 
     fn after(answers: &[Answered]) -> (ProxyStatus, Moment) {
@@ -186,7 +200,10 @@ mod tests {
         assert_eq!(status.parts(), [V4, V6]);
         let health = status.health(now);
         assert!(health.healthy);
-        assert_eq!(health.families[&Family::IPv6], ("2026-01-01T00:00:02.5Z".parse().unwrap(), true));
+        assert_eq!(
+            health.families[&Family::IPv6],
+            ("2026-01-01T00:00:02.5Z".parse().unwrap(), true)
+        );
     }
 
     #[test]
@@ -211,7 +228,9 @@ mod tests {
 
     #[test]
     fn a_503_whose_families_all_claim_health_still_counts() {
-        let body = V6_FAILS.replace("false", "true").replacen("\"healthy\":true", "\"healthy\":false", 1);
+        let body = V6_FAILS
+            .replace("false", "true")
+            .replacen("\"healthy\":true", "\"healthy\":false", 1);
         let (status, now) = after(&[yes(503, &body)]);
         assert!(!status.health(now).healthy);
     }
@@ -226,10 +245,16 @@ mod tests {
     fn silence_counts_after_the_timeout_and_only_once_reached() {
         let silence = || Answered::No("refused".into());
         let (status, now) = after(&[silence()]);
-        let later = Moment { mono: now.mono + 10 * TIMEOUT, ..now };
+        let later = Moment {
+            mono: now.mono + 10 * TIMEOUT,
+            ..now
+        };
         assert!(status.health(later).healthy, "never reached is ignored");
         let (status, now) = after(&[yes(200, BOTH), silence()]);
-        let late = |seconds| Moment { mono: now.mono + Duration::from_secs(seconds), ..now };
+        let late = |seconds| Moment {
+            mono: now.mono + Duration::from_secs(seconds),
+            ..now
+        };
         assert!(status.health(late(59)).healthy);
         assert!(!status.health(late(60)).healthy);
     }

@@ -29,13 +29,20 @@ impl Codes {
     fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
         let family = Family::<CodeLabels, Counter>::default();
         let counter = |code| family.get_or_create(&CodeLabels { code }).clone();
-        let codes = Self { good: counter("200"), bad: counter("503") };
+        let codes = Self {
+            good: counter("200"),
+            bad: counter("503"),
+        };
         registry.register(name, help, family);
         codes
     }
 
     pub(super) fn count(&self, good: bool) {
-        if good { self.good.inc() } else { self.bad.inc() };
+        if good {
+            self.good.inc()
+        } else {
+            self.bad.inc()
+        };
     }
 }
 
@@ -60,7 +67,11 @@ impl Metrics {
             healthz: Codes::register(registry, "proxy_healthz", "Cumulative proxy healthz HTTP status"),
             livez: Codes::register(registry, "proxy_livez", "Cumulative proxy livez HTTP status"),
         };
-        registry.register_collector(Box::new(Verdicts { inputs, last_change, clock }));
+        registry.register_collector(Box::new(Verdicts {
+            inputs,
+            last_change,
+            clock,
+        }));
         metrics
     }
 }
@@ -77,7 +88,7 @@ impl Collector for Verdicts {
         let verdict = self.inputs.verdict(self.clock.now());
         let mut healthy = encoder.encode_descriptor(
             "headgate_healthy",
-            "1 where the path would answer 200 now, 0 where 503",
+            "1 where the path would answer 200 now, 0 where 503.",
             None,
             MetricType::Gauge,
         )?;
@@ -86,12 +97,15 @@ impl Collector for Verdicts {
         }
         let mut changed = encoder.encode_descriptor(
             "headgate_verdict_last_change_timestamp_seconds",
-            "When the answer of the path last changed, or was first known, in Unix time",
+            "When the answer of the path last changed, or was first known, in Unix time.",
             None,
             MetricType::Gauge,
         )?;
         let last_change = *self.last_change.borrow();
-        for (path, at) in [("healthz", last_change.map(|l| l.healthz)), ("livez", last_change.map(|l| l.livez))] {
+        for (path, at) in [
+            ("healthz", last_change.map(|l| l.healthz)),
+            ("livez", last_change.map(|l| l.livez)),
+        ] {
             let seconds = at.map_or(0.0, |at| at.as_duration().as_secs_f64());
             ConstGauge::new(seconds).encode(changed.encode_family(&[("path", path)])?)?;
         }

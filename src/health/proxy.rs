@@ -61,7 +61,10 @@ impl ProxyStatus {
     /// Nothing known yet, which is healthy.
     #[must_use]
     pub fn new(timeout: Duration) -> Self {
-        Self { timeout, parts: BTreeMap::new() }
+        Self {
+            timeout,
+            parts: BTreeMap::new(),
+        }
     }
 
     /// `part` wants an update; the first such call since its last update starts the clock.
@@ -80,14 +83,28 @@ impl ProxyStatus {
 
     /// `part` was brought up to date at `at`.
     pub fn updated(&mut self, part: Part, at: Timestamp) {
-        self.parts.insert(part, PartState { last_updated: at, oldest_pending: None, failing: false });
+        self.parts.insert(
+            part,
+            PartState {
+                last_updated: at,
+                oldest_pending: None,
+                failing: false,
+            },
+        );
     }
 
     /// `part` says of itself that it is unhealthy; its last update was at `last_updated`, if that is known.
     pub fn failing(&mut self, part: Part, last_updated: Option<Timestamp>) {
         let known = self.parts.get(&part).map(|state| state.last_updated);
         let last_updated = last_updated.or(known).unwrap_or(Timestamp::UNIX_EPOCH);
-        self.parts.insert(part, PartState { last_updated, oldest_pending: None, failing: true });
+        self.parts.insert(
+            part,
+            PartState {
+                last_updated,
+                oldest_pending: None,
+                failing: true,
+            },
+        );
     }
 
     /// Forgets every part not in `parts`.
@@ -131,14 +148,24 @@ mod tests {
     /// A moment some seconds after a common start.
     fn at(start: Instant, seconds: u64) -> Moment {
         let wall = Timestamp::from_second(1_000_000 + i64::try_from(seconds).unwrap()).unwrap();
-        Moment { wall, mono: start + Duration::from_secs(seconds) }
+        Moment {
+            wall,
+            mono: start + Duration::from_secs(seconds),
+        }
     }
 
     #[test]
     fn nothing_known_is_healthy() {
         let start = Instant::now();
         let health = ProxyStatus::new(TIMEOUT).health(at(start, 100));
-        assert_eq!(health, ProxyHealth { healthy: true, last_updated: None, families: BTreeMap::new() });
+        assert_eq!(
+            health,
+            ProxyHealth {
+                healthy: true,
+                last_updated: None,
+                families: BTreeMap::new()
+            }
+        );
     }
 
     #[test]
@@ -156,7 +183,10 @@ mod tests {
         let mut status = ProxyStatus::new(TIMEOUT);
         status.updated(V4, at(start, 0).wall);
         status.queued(V4, at(start, 5));
-        let just_before = Moment { mono: start + Duration::from_millis(14_999), ..at(start, 14) };
+        let just_before = Moment {
+            mono: start + Duration::from_millis(14_999),
+            ..at(start, 14)
+        };
         assert!(status.health(just_before).healthy);
         assert!(!status.health(at(start, 15)).healthy);
     }
@@ -170,7 +200,10 @@ mod tests {
         status.queued(V4, at(start, 9));
         assert!(!status.health(at(start, 11)).healthy);
         status.updated(V4, at(start, 11).wall);
-        assert!(status.health(at(start, 10_000)).healthy, "nothing pending is healthy for ever");
+        assert!(
+            status.health(at(start, 10_000)).healthy,
+            "nothing pending is healthy for ever"
+        );
     }
 
     #[test]

@@ -43,11 +43,18 @@ async fn livez(State(health): State<Health>) -> impl IntoResponse {
 }
 
 fn json(answer: Answer) -> impl IntoResponse {
-    (answer.status, [(CONTENT_TYPE, "application/json"), (X_CONTENT_TYPE_OPTIONS, "nosniff")], answer.body)
+    (
+        answer.status,
+        [(CONTENT_TYPE, "application/json"), (X_CONTENT_TYPE_OPTIONS, "nosniff")],
+        answer.body,
+    )
 }
 
 /// Go's words, headers included.
 async fn not_found() -> impl IntoResponse {
-    let headers = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    let headers = [
+        (CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
     (StatusCode::NOT_FOUND, headers, "404 page not found\n")
 }

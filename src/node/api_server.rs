@@ -41,16 +41,16 @@ pub enum ConnectError {
         source: Box<kube::config::KubeconfigError>,
     },
     /// There is no service account here.
-    #[error(
-        "no Pod service account was found ({source}); outside a cluster give --kubeconfig FILE or set KUBECONFIG"
-    )]
+    #[error("no Pod service account was found ({source}); outside a cluster give --kubeconfig FILE or set KUBECONFIG")]
     InCluster {
         /// What is missing.
         #[source]
         source: kube::config::InClusterError,
     },
     /// A proxy is configured, which this transport does not speak.
-    #[error("the kubeconfig asks for the proxy {proxy}; headgate connects to the API server directly, remove proxy-url")]
+    #[error(
+        "the kubeconfig asks for the proxy {proxy}; headgate connects to the API server directly, remove proxy-url"
+    )]
     Proxy {
         /// The proxy's address.
         proxy: String,
@@ -72,9 +72,14 @@ pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, Co
     let Some(path) = kubeconfig else {
         return kube::Config::incluster().map_err(|source| ConnectError::InCluster { source });
     };
-    let wrap = |source| ConnectError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
+    let wrap = |source| ConnectError::Kubeconfig {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
     let file = Kubeconfig::read_from(path).map_err(wrap)?;
-    kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrap)
+    kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(wrap)
 }
 
 /// A client that notices a dead peer and never retries of itself.
@@ -83,9 +88,13 @@ pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, Co
 /// When the configuration asks for a proxy or its credentials cannot be used.
 pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
-        return Err(ConnectError::Proxy { proxy: proxy.to_string() });
+        return Err(ConnectError::Proxy {
+            proxy: proxy.to_string(),
+        });
     }
-    let wrap = |source| ConnectError::Credentials { source: Box::new(source) };
+    let wrap = |source| ConnectError::Credentials {
+        source: Box::new(source),
+    };
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);

@@ -28,7 +28,10 @@ impl Metrics {
     /// Registers the watch's counters, and gauges computed from the reports at each scrape.
     #[must_use]
     pub fn register(registry: &mut Registry, reports: watch::Receiver<Report>, taint_keys: Vec<String>) -> Self {
-        let metrics = Self { errors: Family::default(), lists: Counter::default() };
+        let metrics = Self {
+            errors: Family::default(),
+            lists: Counter::default(),
+        };
         for reason in super::watch::REASONS {
             drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
         }
@@ -67,7 +70,7 @@ impl Collector for Reports {
         let report = self.reports.borrow().clone();
         let mut signals = encoder.encode_descriptor(
             "headgate_node_signal",
-            "1 for each drain signal in force on this node, 0 for each that is watched for",
+            "1 for each drain signal in force on this node, 0 for each that is watched for.",
             None,
             MetricType::Gauge,
         )?;
@@ -78,7 +81,7 @@ impl Collector for Reports {
         }
         let mut presence = encoder.encode_descriptor(
             "headgate_node_object",
-            "1 for what is known of this node's Node object: unknown, present, missing or deleted",
+            "1 for what is known of this node's Node object: unknown, present, missing or deleted.",
             None,
             MetricType::Gauge,
         )?;

@@ -56,7 +56,10 @@ impl SlimNode {
             condition.type_ == "Ready"
                 && condition.status == "False"
                 && condition.reason.as_deref() == Some("KubeletNotReady")
-                && condition.message.as_deref().is_some_and(|message| message.contains(SHUTTING_DOWN))
+                && condition
+                    .message
+                    .as_deref()
+                    .is_some_and(|message| message.contains(SHUTTING_DOWN))
         });
         Facts {
             uid: self.metadata.uid.clone().unwrap_or_default(),
@@ -79,7 +82,13 @@ mod tests {
 
     #[test]
     fn a_bare_node_says_nothing() {
-        assert_eq!(facts(&json!({"metadata": {"uid": "u"}})), Facts { uid: "u".into(), ..Facts::default() });
+        assert_eq!(
+            facts(&json!({"metadata": {"uid": "u"}})),
+            Facts {
+                uid: "u".into(),
+                ..Facts::default()
+            }
+        );
     }
 
     #[test]
@@ -99,11 +108,31 @@ mod tests {
             facts(&node).shutting_down
         };
         assert!(condition("Ready", "False", "KubeletNotReady", "node is shutting down"));
-        assert!(condition("Ready", "False", "KubeletNotReady", "[PLEG is not healthy, node is shutting down]"));
+        assert!(condition(
+            "Ready",
+            "False",
+            "KubeletNotReady",
+            "[PLEG is not healthy, node is shutting down]"
+        ));
         assert!(!condition("Ready", "True", "KubeletReady", "node is shutting down"));
-        assert!(!condition("Ready", "Unknown", "NodeStatusUnknown", "node is shutting down"));
-        assert!(!condition("Ready", "False", "KubeletNotReady", "container runtime is down"));
+        assert!(!condition(
+            "Ready",
+            "Unknown",
+            "NodeStatusUnknown",
+            "node is shutting down"
+        ));
+        assert!(!condition(
+            "Ready",
+            "False",
+            "KubeletNotReady",
+            "container runtime is down"
+        ));
         assert!(!condition("Ready", "False", "Other", "node is shutting down"));
-        assert!(!condition("DiskPressure", "False", "KubeletNotReady", "node is shutting down"));
+        assert!(!condition(
+            "DiskPressure",
+            "False",
+            "KubeletNotReady",
+            "node is shutting down"
+        ));
     }
 }

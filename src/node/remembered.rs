@@ -89,8 +89,18 @@ impl Memory {
     #[must_use]
     pub fn of(node_name: &str, report: &Report, now: Moment) -> Option<Self> {
         let facts = report.facts.clone()?;
-        let since = report.signals.iter().map(|(signal, since)| (signal.to_string(), *since)).collect();
-        Some(Self { version: VERSION, node_name: node_name.to_owned(), facts, since, written_at: now.wall })
+        let since = report
+            .signals
+            .iter()
+            .map(|(signal, since)| (signal.to_string(), *since))
+            .collect();
+        Some(Self {
+            version: VERSION,
+            node_name: node_name.to_owned(),
+            facts,
+            since,
+            written_at: now.wall,
+        })
     }
 
     /// The memory in `state_dir`, if there is one.
@@ -113,12 +123,15 @@ impl Memory {
         let path = path.to_owned();
         match serde_json::from_slice::<Self>(bytes) {
             Err(source) => Err(RememberedError::Corrupt { path, source }),
-            Ok(memory) if memory.version != VERSION => {
-                Err(RememberedError::Version { path, found: memory.version })
-            }
-            Ok(memory) if memory.node_name != node_name => {
-                Err(RememberedError::Foreign { path, found: memory.node_name, expected: node_name.to_owned() })
-            }
+            Ok(memory) if memory.version != VERSION => Err(RememberedError::Version {
+                path,
+                found: memory.version,
+            }),
+            Ok(memory) if memory.node_name != node_name => Err(RememberedError::Foreign {
+                path,
+                found: memory.node_name,
+                expected: node_name.to_owned(),
+            }),
             Ok(memory) => Ok(memory),
         }
     }
@@ -168,7 +181,11 @@ mod tests {
 
     fn memory() -> Memory {
         let report = Report::initial(None, &[], Clock::System.now()).observed(
-            Facts { uid: "u".into(), taints: vec!["drain".into()], ..Facts::default() },
+            Facts {
+                uid: "u".into(),
+                taints: vec!["drain".into()],
+                ..Facts::default()
+            },
             &["drain".to_owned()],
             Clock::System.now(),
         );
@@ -183,7 +200,11 @@ mod tests {
         memory().store(dir.path()).unwrap();
         let loaded = Memory::load(dir.path(), "node-1").unwrap().unwrap();
         assert_eq!(loaded.facts, memory().facts);
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file is left");
+        assert_eq!(
+            std::fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no temporary file is left"
+        );
     }
 
     #[test]
@@ -199,7 +220,17 @@ mod tests {
         assert!(matches!(load(), RememberedError::TooLarge { .. }));
         write(&serde_json::to_vec(&Memory { version: 2, ..memory() }).unwrap());
         assert!(matches!(load(), RememberedError::Version { found: 2, .. }));
-        write(&serde_json::to_vec(&Memory { node_name: "node-2".into(), ..memory() }).unwrap());
-        assert!(load().to_string().contains("is about Node \"node-2\", this is \"node-1\""));
+        write(
+            &serde_json::to_vec(&Memory {
+                node_name: "node-2".into(),
+                ..memory()
+            })
+            .unwrap(),
+        );
+        assert!(
+            load()
+                .to_string()
+                .contains("is about Node \"node-2\", this is \"node-1\"")
+        );
     }
 }

@@ -80,21 +80,46 @@ impl Report {
     /// The report at start: what an earlier process remembered, or nothing.
     #[must_use]
     pub fn initial(memory: Option<Memory>, taint_keys: &[String], now: Moment) -> Self {
-        let empty =
-            Self { source: Source::None, presence: Presence::Unknown, facts: None, signals: BTreeMap::new() };
+        let empty = Self {
+            source: Source::None,
+            presence: Presence::Unknown,
+            facts: None,
+            signals: BTreeMap::new(),
+        };
         let Some(memory) = memory else { return empty };
         let since = |signal: &Signal| memory.since.get(&signal.to_string()).copied().unwrap_or(now.wall);
-        let signals = signals(&memory.facts, taint_keys).into_iter().map(|signal| (signal.clone(), since(&signal)));
-        Self { source: Source::Remembered, signals: signals.collect(), facts: Some(memory.facts), ..empty }
+        let signals = signals(&memory.facts, taint_keys)
+            .into_iter()
+            .map(|signal| (signal.clone(), since(&signal)));
+        Self {
+            source: Source::Remembered,
+            signals: signals.collect(),
+            facts: Some(memory.facts),
+            ..empty
+        }
     }
 
     /// The Node was seen.
     #[must_use]
     pub fn observed(&self, facts: Facts, taint_keys: &[String], now: Moment) -> Self {
         let same_node = self.facts.as_ref().is_some_and(|known| known.uid == facts.uid);
-        let since = |signal: &Signal| self.signals.get(signal).filter(|_| same_node).copied().unwrap_or(now.wall);
-        let signals = signals(&facts, taint_keys).into_iter().map(|signal| (signal.clone(), since(&signal))).collect();
-        Self { source: Source::Watch, presence: Presence::Present, facts: Some(facts), signals }
+        let since = |signal: &Signal| {
+            self.signals
+                .get(signal)
+                .filter(|_| same_node)
+                .copied()
+                .unwrap_or(now.wall)
+        };
+        let signals = signals(&facts, taint_keys)
+            .into_iter()
+            .map(|signal| (signal.clone(), since(&signal)))
+            .collect();
+        Self {
+            source: Source::Watch,
+            presence: Presence::Present,
+            facts: Some(facts),
+            signals,
+        }
     }
 
     /// The API server has no such Node: what was known of one goes on.
@@ -104,7 +129,10 @@ impl Report {
             Presence::Present | Presence::Deleted => Presence::Deleted,
             Presence::Unknown | Presence::Missing => Presence::Missing,
         };
-        Self { presence, ..self.clone() }
+        Self {
+            presence,
+            ..self.clone()
+        }
     }
 
     /// Whether the API server has answered once in this process's life.
@@ -130,11 +158,18 @@ mod tests {
     }
 
     fn facts(uid: &str, taints: &[&str]) -> Facts {
-        Facts { uid: uid.into(), taints: taints.iter().map(ToString::to_string).collect(), ..Facts::default() }
+        Facts {
+            uid: uid.into(),
+            taints: taints.iter().map(ToString::to_string).collect(),
+            ..Facts::default()
+        }
     }
 
     fn at(second: i64) -> Moment {
-        Moment { wall: Timestamp::from_second(second).unwrap(), ..Clock::System.now() }
+        Moment {
+            wall: Timestamp::from_second(second).unwrap(),
+            ..Clock::System.now()
+        }
     }
 
     #[test]
@@ -171,7 +206,9 @@ mod tests {
 
     #[test]
     fn a_node_of_another_uid_starts_afresh() {
-        let old = Report::initial(None, &keys(), at(1)).observed(facts("u", &["drain"]), &keys(), at(2)).absent();
+        let old = Report::initial(None, &keys(), at(1))
+            .observed(facts("u", &["drain"]), &keys(), at(2))
+            .absent();
         let new = old.observed(facts("v", &["drain"]), &keys(), at(9));
         assert_eq!(new.signals.values().next(), Some(&at(9).wall));
         assert!(old.observed(facts("v", &[]), &keys(), at(9)).eligible());
@@ -187,6 +224,9 @@ mod tests {
         assert_eq!(report.absent().signals, seen.signals);
         let report = report.observed(facts("u", &["drain"]), &keys(), at(9));
         assert_eq!(report.signals.values().next(), Some(&at(2).wall));
-        assert!(Report::initial(Some(memory), &[], at(8)).eligible(), "the present settings decide, not the old ones");
+        assert!(
+            Report::initial(Some(memory), &[], at(8)).eligible(),
+            "the present settings decide, not the old ones"
+        );
     }
 }

@@ -62,7 +62,12 @@ impl FromStr for Signal {
 /// The signals in `facts`, given the taint keys that count.
 #[must_use]
 pub fn signals(facts: &Facts, taint_keys: &[String]) -> BTreeSet<Signal> {
-    let taints = facts.taints.iter().filter(|key| taint_keys.contains(key)).cloned().map(Signal::Taint);
+    let taints = facts
+        .taints
+        .iter()
+        .filter(|key| taint_keys.contains(key))
+        .cloned()
+        .map(Signal::Taint);
     let deletion = facts.deleting.then_some(Signal::Deletion);
     let shutdown = facts.shutting_down.then_some(Signal::Shutdown);
     taints.chain(deletion).chain(shutdown).collect()
@@ -74,7 +79,10 @@ mod tests {
     use crate::config::DEFAULT_SIGNALS;
 
     fn of(taints: &[&str], keys: &[&str]) -> Vec<String> {
-        let facts = Facts { taints: taints.iter().map(ToString::to_string).collect(), ..Facts::default() };
+        let facts = Facts {
+            taints: taints.iter().map(ToString::to_string).collect(),
+            ..Facts::default()
+        };
         let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
         signals(&facts, &keys).iter().map(ToString::to_string).collect()
     }
@@ -113,7 +121,11 @@ mod tests {
 
     #[test]
     fn deletion_and_shutdown_count_whatever_the_list() {
-        let facts = Facts { deleting: true, shutting_down: true, ..Facts::default() };
+        let facts = Facts {
+            deleting: true,
+            shutting_down: true,
+            ..Facts::default()
+        };
         assert_eq!(signals(&facts, &[]), [Signal::Deletion, Signal::Shutdown].into());
     }
 

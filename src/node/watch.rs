@@ -14,6 +14,7 @@ use super::metrics::Metrics;
 use super::object::SlimNode;
 use super::report::Report;
 use crate::clock::Clock;
+use crate::telemetry;
 
 /// Reasons an error is counted under.
 pub(super) const REASONS: [&str; 6] = ["connection", "expired", "forbidden", "server", "unauthorized", "other"];
@@ -49,13 +50,17 @@ pub async fn run(
 ) {
     let Outlet { reports, trouble } = outlet;
     let selector = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = watcher(Api::<SlimNode>::all(client), selector).default_backoff().boxed();
+    let mut events = watcher(Api::<SlimNode>::all(client), selector)
+        .default_backoff()
+        .boxed();
     let mut listed = None;
     while let Some(event) = events.next().await {
         let next = match event {
             Ok(event) => {
                 // An answer to a list or watch; `Init` only says that one is about to be asked for.
-                if !matches!(event, watcher::Event::Init) && trouble.send_if_modified(|trouble| trouble.take().is_some()) {
+                if !matches!(event, watcher::Event::Init)
+                    && trouble.send_if_modified(|trouble| trouble.take().is_some())
+                {
                     tracing::info!(node = name, "the own Node is watched again");
                 }
                 match event {
@@ -78,8 +83,18 @@ pub async fn run(
                 metrics.error(reason);
                 let news = trouble.borrow().as_ref().is_none_or(|trouble| trouble.reason != reason);
                 if news {
-                    tracing::warn!(node = name, reason, %error, "the own Node cannot be watched; its last known state goes on");
-                    trouble.send_replace(Some(Trouble { reason, error: error.to_string(), since: clock.now().wall }));
+                    let error = telemetry::chain(&error);
+                    tracing::warn!(
+                        node = name,
+                        reason,
+                        error,
+                        "the own Node cannot be watched; its last known state goes on"
+                    );
+                    trouble.send_replace(Some(Trouble {
+                        reason,
+                        error,
+                        since: clock.now().wall,
+                    }));
                 }
                 continue;
             }
@@ -93,7 +108,12 @@ pub async fn run(
                 return false;
             }
             if current.presence != report.presence {
-                tracing::info!(node = name, was = current.presence.as_str(), now = report.presence.as_str(), "the Node object");
+                tracing::info!(
+                    node = name,
+                    was = current.presence.as_str(),
+                    now = report.presence.as_str(),
+                    "the Node object"
+                );
             }
             *current = report;
             true

@@ -31,7 +31,10 @@ const PHASE_BITS: u32 = 2;
 impl Activity {
     /// A connection that was just accepted.
     pub(super) fn new(origin: Instant) -> Self {
-        let activity = Self { origin, word: AtomicU64::new(0) };
+        let activity = Self {
+            origin,
+            word: AtomicU64::new(0),
+        };
         activity.enter(Phase::Request);
         activity
     }
@@ -40,7 +43,8 @@ impl Activity {
     pub(super) fn enter(&self, phase: Phase) {
         let millis = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX >> PHASE_BITS);
         // One writer a connection and readers that only compare times: no ordering is needed.
-        self.word.store((millis << PHASE_BITS) | phase as u64, Ordering::Relaxed);
+        self.word
+            .store((millis << PHASE_BITS) | phase as u64, Ordering::Relaxed);
     }
 
     /// The present phase.
@@ -70,7 +74,10 @@ mod tests {
         for phase in [Phase::Request, Phase::Answer, Phase::Write, Phase::Idle] {
             activity.enter(phase);
             tokio::time::advance(Duration::from_millis(1234)).await;
-            assert_eq!((activity.phase(), activity.waiting()), (phase, Duration::from_millis(1234)));
+            assert_eq!(
+                (activity.phase(), activity.waiting()),
+                (phase, Duration::from_millis(1234))
+            );
         }
     }
 }

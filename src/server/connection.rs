@@ -32,7 +32,10 @@ pub(super) async fn run<S>(stream: S, router: Router, activity: Arc<Activity>, m
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let watched = Watched { stream, activity: Arc::clone(&activity) };
+    let watched = Watched {
+        stream,
+        activity: Arc::clone(&activity),
+    };
     let announced = closing.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         activity.enter(Phase::Answer);
@@ -46,7 +49,9 @@ where
                 bad_request()
             };
             if last {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, std::convert::Infallible>(response)
         }
@@ -56,6 +61,8 @@ where
             // Time limits are the sweep's, which knows an idle connection from half a request.
             .header_read_timeout(None)
             .max_buf_size(MAX_HEADER_BYTES)
+            // Header names as Go spells them, for peers that compare them to the letter.
+            .title_case_headers(true)
             // A peer may say "that was all" before it has its answer.
             .half_close(true)
             .serve_connection(TokioIo::new(watched), service)
@@ -82,14 +89,22 @@ async fn told_to_end(closing: &mut watch::Receiver<Closing>) {
 /// RFC 9112, 3.2: a request in HTTP/1.1 has exactly one Host. Older versions need none.
 fn has_one_host<B>(request: &Request<B>) -> bool {
     let hosts = request.headers().get_all(HOST).iter().count();
-    if request.version() == Version::HTTP_11 { hosts == 1 } else { hosts <= 1 }
+    if request.version() == Version::HTTP_11 {
+        hosts == 1
+    } else {
+        hosts <= 1
+    }
 }
 
 fn bad_request() -> Response<Body> {
     let mut response = Response::new(Body::from("400 Bad Request: missing or repeated Host header"));
     *response.status_mut() = StatusCode::BAD_REQUEST;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -34,7 +34,7 @@ impl Limits {
         // More probers than any load balancer has; some 10 KiB each at the worst.
         connections: 1024,
         request: Duration::from_secs(15),
-        idle: Duration::from_secs(120),
+        idle: Duration::from_mins(2),
         answer: Duration::from_secs(5),
         write: Duration::from_secs(10),
         // Longer than most probe intervals, well within a Pod's grace period of 30 s.
@@ -42,8 +42,12 @@ impl Limits {
     };
 
     /// Limits of the operations port and the probe socket: a few scrapers and people.
-    pub const OPERATIONS: Self =
-        Self { connections: 64, answer: Duration::from_secs(10), linger: Duration::ZERO, ..Self::HEALTH };
+    pub const OPERATIONS: Self = Self {
+        connections: 64,
+        answer: Duration::from_secs(10),
+        linger: Duration::ZERO,
+        ..Self::HEALTH
+    };
 }
 
 /// The open connections; their tasks are owned here.
@@ -58,7 +62,13 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn new(limits: Limits, metrics: ListenerMetrics) -> Self {
-        Self { limits, origin: Instant::now(), tasks: JoinSet::new(), open: HashMap::new(), metrics }
+        Self {
+            limits,
+            origin: Instant::now(),
+            tasks: JoinSet::new(),
+            open: HashMap::new(),
+            metrics,
+        }
     }
 
     /// Takes one more, closing the one that has waited longest where there are too many.
@@ -91,7 +101,11 @@ impl Connections {
             };
             (activity.waiting() >= limit).then_some(reason)
         };
-        let late: Vec<_> = self.open.iter().filter_map(|(id, (_, activity))| Some((*id, late(activity)?))).collect();
+        let late: Vec<_> = self
+            .open
+            .iter()
+            .filter_map(|(id, (_, activity))| Some((*id, late(activity)?)))
+            .collect();
         for (id, reason) in late {
             self.close(id, reason);
         }
@@ -140,6 +154,8 @@ impl Connections {
     }
 
     fn count(&self) {
-        self.metrics.connections.set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));
+        self.metrics
+            .connections
+            .set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));
     }
 }

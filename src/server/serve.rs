@@ -117,6 +117,7 @@ pub async fn serve<I: Incoming>(
     mut close: watch::Receiver<bool>,
 ) -> Result<(), ServeError> {
     let metrics = metrics.listener(name);
+    metrics.bound.set(1);
     let panicked = |source| ServeError::Panicked { listener: name, source };
     let mut connections = Connections::new(limits, metrics.clone());
     let (closing, closings) = watch::channel(Closing::No);

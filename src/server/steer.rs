@@ -2,7 +2,7 @@
 //!
 //! Closing one of several SO_REUSEPORT sockets resets what waits in its queue, and the kernel goes on
 //! choosing it until it is closed. A classic BPF program on the group chooses the socket instead
-//! (SO_ATTACH_REUSEPORT_CBPF; needs no privilege). It must name another socket's index, and the kernel
+//! (`SO_ATTACH_REUSEPORT_CBPF`; needs no privilege). It must name another socket's index, and the kernel
 //! tells nobody theirs: sockets are numbered in the order of binding, but the last takes the place of
 //! one that leaves. So it is found by trial: the program names an index, a connection to ourselves
 //! shows whether that is us. An index beyond the group makes the kernel choose by hash, as before.
@@ -29,21 +29,31 @@ pub(super) async fn away(listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
     // With one process leaving and one staying the indexes are 0 and 1.
     choose(listener, 0)?;
     let ours = trial(listener, &mut arrived).await;
-    choose(listener, if ours { 1 } else { 0 })?;
+    choose(listener, u32::from(ours))?;
     Ok(arrived)
 }
 
 /// Has the kernel choose the socket at `index` for each new connection.
 fn choose(listener: &TcpListener, index: u32) -> io::Result<()> {
     let code = u16::try_from(libc::BPF_RET | libc::BPF_K).map_err(io::Error::other)?;
-    let mut program = [sock_filter { code, jt: 0, jf: 0, k: index }];
-    let program = sock_fprog { len: 1, filter: program.as_mut_ptr() };
+    let mut program = [sock_filter {
+        code,
+        jt: 0,
+        jf: 0,
+        k: index,
+    }];
+    let program = sock_fprog {
+        len: 1,
+        filter: program.as_mut_ptr(),
+    };
     setsockopt(listener, AttachReusePortCbpf, &program).map_err(io::Error::from)
 }
 
 /// Connects to the listener's own address; whether it was we who got the connection.
 async fn trial(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> bool {
-    let Ok(address) = listener.local_addr() else { return false };
+    let Ok(address) = listener.local_addr() else {
+        return false;
+    };
     let reachable = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -100,7 +110,11 @@ mod tests {
             assert!(away(&leaver).await.unwrap().is_empty());
             // A trial that was chosen to arrive at the other is there as an extra connection.
             spread(address, &[&stayer], 0).await;
-            assert_eq!(spread(address, &[&leaver, &stayer], 50).await, [0, 50], "leaver first: {leaver_first}");
+            assert_eq!(
+                spread(address, &[&leaver, &stayer], 50).await,
+                [0, 50],
+                "leaver first: {leaver_first}"
+            );
             drop(leaver);
             assert_eq!(spread(address, &[&stayer], 20).await, [20]);
             let third = bind(address).unwrap();
@@ -116,6 +130,9 @@ mod tests {
         let alone = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
         assert!(away(&alone).await.unwrap().is_empty());
         let port = alone.local_addr().unwrap().port();
-        assert_eq!(spread(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), &[&alone], 20).await, [20]);
+        assert_eq!(
+            spread(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), &[&alone], 20).await,
+            [20]
+        );
     }
 }

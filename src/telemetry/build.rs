@@ -18,8 +18,15 @@ struct Labels {
 /// Registers `headgate_build_info`.
 pub fn register(registry: &mut Registry) {
     let info = Family::<Labels, Gauge>::default();
-    let labels =
-        Labels { version: VERSION, os: std::env::consts::OS, architecture: std::env::consts::ARCH };
+    let labels = Labels {
+        version: VERSION,
+        os: std::env::consts::OS,
+        architecture: std::env::consts::ARCH,
+    };
     info.get_or_create(&labels).set(1);
-    registry.register("headgate_build_info", "1, with the version and platform of this build as labels", info);
+    registry.register(
+        "headgate_build_info",
+        "1, with the version and platform of this build as labels",
+        info,
+    );
 }

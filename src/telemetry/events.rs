@@ -15,7 +15,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A warning about the Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvent {
-    /// Why, in PascalCase.
+    /// Why, in `PascalCase`.
     pub reason: &'static str,
     /// What was being done.
     pub action: &'static str,
@@ -34,8 +34,14 @@ impl NodeEvents {
     /// A writer of events about `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> Self {
-        let reporter = Reporter { controller: "headgate".to_owned(), instance: Some(node_name.clone()) };
-        Self { recorder: Recorder::new(client, reporter), node_name }
+        let reporter = Reporter {
+            controller: "headgate".to_owned(),
+            instance: Some(node_name.clone()),
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            node_name,
+        }
     }
 
     /// Writes a warning. `uid` is the Node's where it is known; `kubectl describe node` looks events up

@@ -1,5 +1,6 @@
 //! Logs: to standard error, as lines for people on a terminal and as JSON elsewhere.
 
+use std::error::Error;
 use std::io::{self, IsTerminal as _};
 
 use tracing_subscriber::EnvFilter;
@@ -17,6 +18,27 @@ pub fn install() {
     let _ = if io::stderr().is_terminal() {
         builder.with_target(false).finish().try_init()
     } else {
-        builder.json().flatten_event(true).with_current_span(false).with_span_list(false).finish().try_init()
+        builder
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .finish()
+            .try_init()
     };
+}
+
+/// An error with its causes, on one line; a cause that its effect has told already is not told again.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }

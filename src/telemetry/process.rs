@@ -48,37 +48,67 @@ fn parse_stat(text: &str) -> Option<Stat> {
 /// When the machine started, in Unix seconds.
 fn boot_seconds() -> Option<u64> {
     let text = fs::read_to_string("/proc/stat").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
+    text.lines()
+        .find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
 
 /// The soft limit on open files.
 fn open_files_limit() -> Option<u64> {
-    nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).ok().map(|(soft, _)| soft)
+    nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)
+        .ok()
+        .map(|(soft, _)| soft)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "metrics are floating point; 2^53 ticks are 2.8 million years")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "metrics are floating point; 2^53 ticks are 2.8 million years"
+)]
 fn seconds(ticks: u64, per_second: u64) -> f64 {
     ticks as f64 / per_second as f64
 }
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let stat = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(parse_stat);
+        let stat = fs::read_to_string("/proc/self/stat")
+            .ok()
+            .as_deref()
+            .and_then(parse_stat);
         let Some(stat) = stat else { return Ok(()) };
-        let system = |name| nix::unistd::sysconf(name).ok().flatten().and_then(|value| u64::try_from(value).ok());
+        let system = |name| {
+            nix::unistd::sysconf(name)
+                .ok()
+                .flatten()
+                .and_then(|value| u64::try_from(value).ok())
+        };
         let per_second = system(nix::unistd::SysconfVar::CLK_TCK).unwrap_or(100);
         let page = system(nix::unistd::SysconfVar::PAGE_SIZE).unwrap_or(4096);
 
         let cpu = ConstCounter::new(seconds(stat.cpu_ticks, per_second));
-        let help = "Total user and system CPU time spent in seconds";
+        let help = "Total user and system CPU time spent in seconds.";
         cpu.encode(encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?)?;
         let files = fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as u64);
         for (name, help, value) in [
-            ("process_resident_memory_bytes", "Resident memory size in bytes", Some(stat.resident_pages * page)),
-            ("process_virtual_memory_bytes", "Virtual memory size in bytes", Some(stat.virtual_bytes)),
-            ("process_threads", "Number of OS threads in the process", Some(stat.threads)),
-            ("process_open_fds", "Number of open file descriptors", files),
-            ("process_max_fds", "Maximum number of open file descriptors", open_files_limit()),
+            (
+                "process_resident_memory_bytes",
+                "Resident memory size in bytes.",
+                Some(stat.resident_pages * page),
+            ),
+            (
+                "process_virtual_memory_bytes",
+                "Virtual memory size in bytes.",
+                Some(stat.virtual_bytes),
+            ),
+            (
+                "process_threads",
+                "Number of OS threads in the process.",
+                Some(stat.threads),
+            ),
+            ("process_open_fds", "Number of open file descriptors.", files),
+            (
+                "process_max_fds",
+                "Maximum number of open file descriptors.",
+                open_files_limit(),
+            ),
         ] {
             if let Some(value) = value.and_then(|value| i64::try_from(value).ok()) {
                 let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -86,9 +116,9 @@ impl Collector for Process {
             }
         }
         if let Some(boot) = boot_seconds() {
-            let start = ConstGauge::new(seconds(boot, 1) + seconds(stat.start_ticks, per_second));
-            let help = "Start time of the process since unix epoch in seconds";
-            start.encode(encoder.encode_descriptor("process_start_time_seconds", help, None, MetricType::Gauge)?)?;
+            let began = ConstGauge::new(seconds(boot, 1) + seconds(stat.start_ticks, per_second));
+            let help = "Start time of the process since unix epoch in seconds.";
+            began.encode(encoder.encode_descriptor("process_start_time_seconds", help, None, MetricType::Gauge)?)?;
         }
         Ok(())
     }
@@ -100,9 +130,15 @@ mod tests {
 
     #[test]
     fn a_command_name_with_spaces_and_parentheses_is_skipped() {
-        let text = "7 (a) b (c) S 1 7 7 0 -1 4194304 10 0 0 0 250 50 0 0 20 0 3 0 1234 10485760 256 18446744073709551615 1 1";
-        let want =
-            Stat { cpu_ticks: 300, threads: 3, start_ticks: 1234, virtual_bytes: 10_485_760, resident_pages: 256 };
+        let text =
+            "7 (a) b (c) S 1 7 7 0 -1 4194304 10 0 0 0 250 50 0 0 20 0 3 0 1234 10485760 256 18446744073709551615 1 1";
+        let want = Stat {
+            cpu_ticks: 300,
+            threads: 3,
+            start_ticks: 1234,
+            virtual_bytes: 10_485_760,
+            resident_pages: 256,
+        };
         assert_eq!(parse_stat(text), Some(want));
         assert_eq!(parse_stat("7 (a) S 1"), None);
         assert_eq!(parse_stat(""), None);
@@ -113,7 +149,11 @@ mod tests {
         let mut registry = Registry::default();
         register(&mut registry);
         let text = crate::telemetry::encode(&registry, crate::telemetry::Format::OpenMetrics).unwrap();
-        for name in ["process_resident_memory_bytes ", "process_cpu_seconds_total ", "process_start_time_seconds "] {
+        for name in [
+            "process_resident_memory_bytes ",
+            "process_cpu_seconds_total ",
+            "process_start_time_seconds ",
+        ] {
             let line = text.lines().find(|line| line.starts_with(name)).unwrap();
             assert!(line.split(' ').nth(1).unwrap().parse::<f64>().unwrap() >= 0.0, "{line}");
         }

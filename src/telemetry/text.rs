@@ -32,17 +32,26 @@ impl Format {
     #[must_use]
     pub fn from_accept(accept: Option<&str>) -> Self {
         let quality = |wanted: &str| {
-            accept.unwrap_or_default().split(',').filter_map(|range| {
-                let mut parts = range.split(';').map(str::trim);
-                let media = parts.next()?;
-                let named = media.eq_ignore_ascii_case(wanted);
-                let quality = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok()).unwrap_or(1.0);
-                named.then_some(quality)
-            })
-            .fold(0.0, f32::max)
+            accept
+                .unwrap_or_default()
+                .split(',')
+                .filter_map(|range| {
+                    let mut parts = range.split(';').map(str::trim);
+                    let media = parts.next()?;
+                    let named = media.eq_ignore_ascii_case(wanted);
+                    let quality = parts
+                        .find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok())
+                        .unwrap_or(1.0);
+                    named.then_some(quality)
+                })
+                .fold(0.0, f32::max)
         };
         let open = quality("application/openmetrics-text");
-        if open > 0.0 && open >= quality("text/plain") { Self::OpenMetrics } else { Self::Prometheus }
+        if open > 0.0 && open >= quality("text/plain") {
+            Self::OpenMetrics
+        } else {
+            Self::Prometheus
+        }
     }
 }
 
@@ -102,7 +111,10 @@ mod tests {
             (Some("text/plain"), Format::Prometheus),
             (Some("application/openmetrics-text"), Format::OpenMetrics),
             (Some(scraper), Format::OpenMetrics),
-            (Some("application/openmetrics-text;q=0.1, text/plain"), Format::Prometheus),
+            (
+                Some("application/openmetrics-text;q=0.1, text/plain"),
+                Format::Prometheus,
+            ),
             (Some("application/openmetrics-text;q=0"), Format::Prometheus),
             (Some(";;;,,q=,"), Format::Prometheus),
         ] {
