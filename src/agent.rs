@@ -7,6 +7,7 @@
 //! answers are right to the last.
 
 mod addresses;
+mod channels;
 mod health_thread;
 mod operations;
 mod status;
@@ -18,16 +19,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::Client;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::health::{self, Inputs, LastChange, ProxyStatus};
+use crate::health;
 use crate::node::{self, Memory, Report};
-use crate::server::{self, BindState, Binder, Limits, ServeError};
+use crate::server::{BindState, Binder, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
 
+use channels::{Channels, Metrics};
 use health_thread::{HealthThread, Heartbeat};
 use operations::Operations;
 use supervise::Tasks;
@@ -91,6 +92,17 @@ pub struct Running {
     reports: watch::Receiver<Report>,
 }
 
+/// The metrics of an agent with `settings` before anything has happened, as OpenMetrics text.
+///
+/// # Errors
+/// When a collector fails to write.
+pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> {
+    let clock = Clock::System;
+    let channels = Channels::new(settings, None, &clock);
+    let metrics = Metrics::register(settings, &channels, &clock);
+    telemetry::encode(&metrics.registry, telemetry::Format::OpenMetrics)
+}
+
 /// Starts an agent on the present runtime. Ports may open later: see [`Running::bound`].
 ///
 /// # Errors
@@ -107,49 +119,41 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         tracing::warn!(%error, "starting without memory");
         None
     });
-    let taint_keys = settings.signals.health.clone();
-    let (reports, report) = watch::channel(Report::initial(memory, &taint_keys, clock.now()));
-    let (proxy_states, proxy) = watch::channel(ProxyStatus::new(settings.proxy.health_timeout));
-    let (stopping, is_stopping) = watch::channel(false);
-    let (changes, last_change) = watch::channel(None::<LastChange>);
-    let (troubles, trouble) = watch::channel(None);
-    let (health_states, health_bound) = watch::channel(BindState::Waiting);
-    let (operations_states, operations_bound) = watch::channel(BindState::Waiting);
-    let (close_operations, close) = watch::channel(false);
-    let inputs = Inputs {
-        node: report.clone(),
-        proxy,
-        stopping: is_stopping,
-    };
+    let channels = Channels::new(&settings, memory, &clock);
+    let metrics = Metrics::register(&settings, &channels, &clock);
+    let (inputs, bound) = (channels.inputs(), channels.bound());
     let events = NodeEvents::new(client.clone(), node_name.clone());
-
-    let mut registry = Registry::default();
-    telemetry::register_build(&mut registry);
-    telemetry::register_process(&mut registry);
-    let listener_metrics = server::Metrics::register(&mut registry);
-    let node_metrics = node::Metrics::register(&mut registry, report.clone(), taint_keys.clone());
-    let health_metrics = health::Metrics::register(&mut registry, inputs.clone(), last_change.clone(), clock.clone());
-
     let heartbeat = Heartbeat::new();
-    let health = HealthThread::start(
-        Binder {
-            name: "healthz",
-            address: settings.healthz_bind_address,
-            hard_fail: settings.bind_address_hard_fail,
-            state: health_states,
-        },
-        health::router(inputs.clone(), health_metrics, clock.clone()),
-        listener_metrics.clone(),
-        report.clone(),
-        Arc::clone(&heartbeat),
-    )?;
-
     let mut tasks = Tasks::new(clock.clone());
-    tasks.list("health-thread");
-    let outlet = node::Outlet {
-        reports,
-        trouble: troubles,
+    let operations = Operations::new(
+        metrics.registry,
+        &channels,
+        Arc::clone(&heartbeat),
+        tasks.listed(),
+        node_name.clone(),
+        settings.proxy.healthz_authority.clone(),
+        clock.clone(),
+    );
+
+    let binder = |name, address, state| Binder {
+        name,
+        address,
+        hard_fail: settings.bind_address_hard_fail,
+        state,
     };
+    tasks.list("health-thread");
+    let health = HealthThread::start(
+        binder("healthz", settings.healthz_bind_address, channels.health_bound),
+        health::router(inputs.clone(), metrics.health, clock.clone()),
+        metrics.listeners.clone(),
+        inputs.node.clone(),
+        heartbeat,
+    )?;
+    let outlet = node::Outlet {
+        reports: channels.reports,
+        trouble: channels.trouble,
+    };
+    let taint_keys = settings.signals.health.clone();
     tasks.endless(
         "node-watch",
         node::watch(
@@ -157,86 +161,61 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
             node_name.clone(),
             taint_keys,
             outlet,
-            node_metrics,
+            metrics.node,
             clock.clone(),
         ),
     );
     tasks.endless(
         "remembered-state",
         node::remember(
-            report.clone(),
+            inputs.node.clone(),
             settings.state_dir.clone(),
-            node_name.clone(),
+            node_name,
             clock.clone(),
         ),
     );
-    if let Some(authority) = settings.proxy.healthz_authority.clone() {
-        let poll = health::poll_kube_proxy(settings.proxy.clone(), authority, proxy_states, clock.clone());
-        tasks.endless("kube-proxy-poll", poll);
-    } else {
-        // Inputs live as long as their senders.
-        tasks.endless("kube-proxy-poll", async move { proxy_states.closed().await });
-    }
+    tasks.endless(
+        "kube-proxy-poll",
+        health::follow_kube_proxy(settings.proxy.clone(), channels.proxy, clock.clone()),
+    );
     tasks.endless(
         "verdict-changes",
-        health::follow(inputs.clone(), changes, clock.clone()),
+        health::follow(inputs.clone(), channels.last_change, clock),
     );
+    let [health_bound, _] = bound.clone();
     tasks.endless(
         "bind-events",
         bind_events(
-            health_bound.clone(),
+            health_bound,
             events.clone(),
-            report.clone(),
+            inputs.node.clone(),
             settings.healthz_bind_address,
         ),
     );
-    let bound = [health_bound, operations_bound];
     if let Some(path) = addresses_file {
         tasks.once("addresses-file", addresses::write(bound.clone(), path));
     }
-    let operations = Operations {
-        registry: Arc::new(registry),
-        inputs,
-        last_change,
-        trouble,
-        bound: bound.clone(),
-        heartbeat,
-        tasks: tasks.listed(),
-        node_name,
-        proxy_server: settings.proxy.healthz_authority.clone(),
-        started: clock.now().wall,
-        clock,
-    };
     let router = operations::router(operations);
+    let close = channels.close_operations.subscribe();
     let socket = settings.state_dir.join(PROBE_SOCKET);
     tasks.listener(
         "probe-socket",
-        operations::serve_socket(socket, router.clone(), listener_metrics.clone(), close.clone()),
+        operations::serve_socket(socket, router.clone(), metrics.listeners.clone(), close.clone()),
     );
-    let binder = Binder {
-        name: "metrics",
-        address: settings.metrics_bind_address,
-        hard_fail: settings.bind_address_hard_fail,
-        state: operations_states,
-    };
-    tasks.listener("operations", async move {
-        let mut told = close.clone();
-        let listener = tokio::select! {
-            bound = binder.bind(&listener_metrics) => bound.map_err(|source| AgentError::Bind { listener: "metrics", source })?,
-            () = server::told(&mut told) => return Ok(()),
-        };
-        server::serve("metrics", listener, router, Limits::OPERATIONS, &listener_metrics, close).await?;
-        Ok(())
-    });
+    let binder = binder("metrics", settings.metrics_bind_address, channels.operations_bound);
+    tasks.listener(
+        "operations",
+        operations::serve_port(binder, router, metrics.listeners, close),
+    );
     Ok(Running {
         health,
         tasks,
         bound,
-        stopping,
-        close_operations,
+        stopping: channels.stopping,
+        close_operations: channels.close_operations,
         settings,
         events,
-        reports: report,
+        reports: inputs.node,
     })
 }
 

@@ -20,13 +20,14 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::AgentError;
+use super::channels::Channels;
 use super::health_thread::{Heartbeat, STUCK};
 use super::status::Status;
 use super::supervise::TaskInfo;
 use crate::clock::Clock;
 use crate::health::{Inputs, LastChange};
 use crate::node::{Source, Trouble};
-use crate::server::{self, BindState, Limits, Metrics, UnixIncoming};
+use crate::server::{self, BindState, Binder, Limits, Metrics, UnixIncoming};
 use crate::telemetry::{self, Format};
 
 /// Time from one failed attempt to bind the probe socket to the next.
@@ -47,6 +48,32 @@ pub(super) struct Operations {
     pub(super) proxy_server: Option<String>,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
+}
+
+impl Operations {
+    pub(super) fn new(
+        registry: Registry,
+        channels: &Channels,
+        heartbeat: Arc<Heartbeat>,
+        tasks: watch::Receiver<Vec<TaskInfo>>,
+        node_name: String,
+        proxy_server: Option<String>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            registry: Arc::new(registry),
+            inputs: channels.inputs(),
+            last_change: channels.last_change.subscribe(),
+            trouble: channels.trouble.subscribe(),
+            bound: channels.bound(),
+            heartbeat,
+            tasks,
+            node_name,
+            proxy_server,
+            started: clock.now().wall,
+            clock,
+        }
+    }
 }
 
 pub(super) fn router(operations: Operations) -> Router {
@@ -129,6 +156,21 @@ async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Re
     } else {
         status.to_string().into_response()
     }
+}
+
+/// Binds and serves the operations port until told to close.
+pub(super) async fn serve_port(
+    binder: Binder,
+    router: Router,
+    metrics: Metrics,
+    close: watch::Receiver<bool>,
+) -> Result<(), AgentError> {
+    let (name, mut told) = (binder.name, close.clone());
+    let listener = tokio::select! {
+        bound = binder.bind(&metrics) => bound.map_err(|source| AgentError::Bind { listener: name, source })?,
+        () = server::told(&mut told) => return Ok(()),
+    };
+    Ok(server::serve(name, listener, router, Limits::OPERATIONS, &metrics, close).await?)
 }
 
 /// Serves the probe socket at `path` until told to close; tries again where it cannot be made.

@@ -186,21 +186,21 @@ mod tests {
 
     use super::*;
 
-    fn from(text: &str) -> Result<Settings, Mistakes> {
+    fn file(text: &str) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    fn from(text: &str) -> Result<Settings, Mistakes> {
+        let file = file(text);
         load(Some(file.path()), &[]).map_err(|mistakes| {
             let origin = file.path().display().to_string();
-            Mistakes(
-                mistakes
-                    .0
-                    .into_iter()
-                    .map(|m| Mistake {
-                        origin: m.origin.replace(&origin, "f.yaml"),
-                        ..m
-                    })
-                    .collect(),
-            )
+            let renamed = |m: Mistake| Mistake {
+                origin: m.origin.replace(&origin, "f.yaml"),
+                ..m
+            };
+            Mistakes(mistakes.0.into_iter().map(renamed).collect())
         })
     }
 

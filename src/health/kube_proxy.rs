@@ -81,8 +81,13 @@ fn apply(status: &mut ProxyStatus, answered: &Answered, now: Moment) {
     }
 }
 
-/// Asks kube-proxy for ever and publishes its state; never returns of itself.
-pub async fn poll(settings: ProxySettings, authority: String, state: watch::Sender<ProxyStatus>, clock: Clock) {
+/// Asks kube-proxy for ever and publishes its state, or keeps it unknown where it is not to be asked;
+/// never returns of itself.
+pub async fn follow(settings: ProxySettings, state: watch::Sender<ProxyStatus>, clock: Clock) {
+    let Some(authority) = settings.healthz_authority else {
+        // Whoever reads the state needs its sender to live.
+        return state.closed().await;
+    };
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(ANSWER_TIMEOUT));
     let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector);

@@ -21,7 +21,6 @@ struct Health {
 }
 
 /// The routes, evaluated at each request from the inputs.
-#[must_use]
 pub fn router(inputs: Inputs, metrics: Metrics, clock: Clock) -> Router {
     Router::new()
         .route("/healthz", any(healthz))

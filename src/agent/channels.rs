@@ -1,0 +1,74 @@
+//! What the agent's tasks share: channels of current state, and the registry of metrics.
+
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::health::{self, Inputs, LastChange, ProxyStatus};
+use crate::node::{self, Memory, Report, Trouble};
+use crate::server::{self, BindState};
+use crate::telemetry;
+
+/// The channels of current state that the tasks share. One writer each, handed to its task.
+pub(super) struct Channels {
+    pub(super) reports: watch::Sender<Report>,
+    pub(super) proxy: watch::Sender<ProxyStatus>,
+    pub(super) stopping: watch::Sender<bool>,
+    pub(super) trouble: watch::Sender<Option<Trouble>>,
+    pub(super) last_change: watch::Sender<Option<LastChange>>,
+    pub(super) health_bound: watch::Sender<BindState>,
+    pub(super) operations_bound: watch::Sender<BindState>,
+    pub(super) close_operations: watch::Sender<bool>,
+}
+
+impl Channels {
+    pub(super) fn new(settings: &Settings, memory: Option<Memory>, clock: &Clock) -> Self {
+        let report = Report::initial(memory, &settings.signals.health, clock.now());
+        Self {
+            reports: watch::Sender::new(report),
+            proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
+            stopping: watch::Sender::new(false),
+            trouble: watch::Sender::new(None),
+            last_change: watch::Sender::new(None),
+            health_bound: watch::Sender::new(BindState::Waiting),
+            operations_bound: watch::Sender::new(BindState::Waiting),
+            close_operations: watch::Sender::new(false),
+        }
+    }
+
+    pub(super) fn inputs(&self) -> Inputs {
+        Inputs {
+            node: self.reports.subscribe(),
+            proxy: self.proxy.subscribe(),
+            stopping: self.stopping.subscribe(),
+        }
+    }
+
+    pub(super) fn bound(&self) -> [watch::Receiver<BindState>; 2] {
+        [self.health_bound.subscribe(), self.operations_bound.subscribe()]
+    }
+}
+
+/// Every room's metrics, in one registry.
+pub(super) struct Metrics {
+    pub(super) registry: Registry,
+    pub(super) listeners: server::Metrics,
+    pub(super) node: node::Metrics,
+    pub(super) health: health::Metrics,
+}
+
+impl Metrics {
+    pub(super) fn register(settings: &Settings, channels: &Channels, clock: &Clock) -> Self {
+        let mut registry = Registry::default();
+        telemetry::register_build(&mut registry);
+        telemetry::register_process(&mut registry);
+        let (reports, last_change) = (channels.reports.subscribe(), channels.last_change.subscribe());
+        Self {
+            listeners: server::Metrics::register(&mut registry),
+            node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
+            health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
+            registry,
+        }
+    }
+}
