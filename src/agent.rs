@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use axum::Router;
 use kube::Client;
 use tokio::sync::watch;
 
@@ -25,7 +26,7 @@ use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health;
 use crate::node::{self, Memory, Report};
-use crate::server::{BindState, Binder, ServeError};
+use crate::server::{self, BindState, Binder, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
 
 use channels::{Channels, Metrics};
@@ -123,8 +124,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
     let events = NodeEvents::new(client.clone(), node_name.clone());
-    let heartbeat = Heartbeat::new();
-    let mut tasks = Tasks::new(clock.clone());
+    let (heartbeat, mut tasks) = (Heartbeat::new(), Tasks::new(clock.clone()));
     let operations = Operations::new(
         metrics.registry,
         &channels,
@@ -198,15 +198,8 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let router = operations::router(operations);
     let close = channels.close_operations.subscribe();
     let socket = settings.state_dir.join(PROBE_SOCKET);
-    tasks.listener(
-        "probe-socket",
-        operations::serve_socket(socket, router.clone(), metrics.listeners.clone(), close.clone()),
-    );
     let binder = binder("metrics", settings.metrics_bind_address, channels.operations_bound);
-    tasks.listener(
-        "operations",
-        operations::serve_port(binder, router, metrics.listeners, close),
-    );
+    listen_for_operations(&mut tasks, router, socket, binder, metrics.listeners, close);
     Ok(Running {
         health,
         tasks,
@@ -217,6 +210,20 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         events,
         reports: inputs.node,
     })
+}
+
+/// Serves operations on their port and on the probe socket.
+fn listen_for_operations(
+    tasks: &mut Tasks,
+    router: Router,
+    socket: PathBuf,
+    binder: Binder,
+    metrics: server::Metrics,
+    close: watch::Receiver<bool>,
+) {
+    let probes = operations::serve_socket(socket, router.clone(), metrics.clone(), close.clone());
+    tasks.listener("probe-socket", probes);
+    tasks.listener("operations", operations::serve_port(binder, router, metrics, close));
 }
 
 impl Running {

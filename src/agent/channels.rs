@@ -64,8 +64,12 @@ impl Metrics {
         telemetry::register_build(&mut registry);
         telemetry::register_process(&mut registry);
         let (reports, last_change) = (channels.reports.subscribe(), channels.last_change.subscribe());
+        let listeners = server::Metrics::register(&mut registry);
+        for listener in ["healthz", "metrics", "probe"] {
+            listeners.announce(listener);
+        }
         Self {
-            listeners: server::Metrics::register(&mut registry),
+            listeners,
             node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
             health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
             registry,

@@ -81,6 +81,11 @@ impl Metrics {
         metrics
     }
 
+    /// Shows a listener's series before it is bound.
+    pub fn announce(&self, listener: &'static str) {
+        drop(self.listener(listener));
+    }
+
     pub(super) fn listener(&self, listener: &'static str) -> ListenerMetrics {
         let labels = Labels { listener };
         ListenerMetrics {

@@ -1,0 +1,5 @@
+//! The integration tests: one binary, so that there is one link and one control plane.
+
+mod conformance;
+mod generated;
+mod rooms;
