@@ -2,4 +2,5 @@
 
 mod conformance;
 mod generated;
+mod listener;
 mod rooms;

@@ -1,0 +1,263 @@
+//! The listener loop against peers that are slow, rude, or too many: in paused time, over in-memory
+//! streams, so that every second of patience is counted exactly.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use headgate::server::{Incoming, Limits, Metrics, ServeError, serve};
+use headgate::telemetry::{Format, encode};
+use prometheus_client::registry::Registry;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// Connections that a test hands in.
+struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+
+impl Incoming for Handed {
+    type Stream = DuplexStream;
+
+    async fn accept(&self) -> std::io::Result<DuplexStream> {
+        match self.0.lock().await.recv().await {
+            Some(stream) => Ok(stream),
+            None => std::future::pending().await,
+        }
+    }
+
+    async fn steer_away(&self) -> Vec<DuplexStream> {
+        Vec::new()
+    }
+}
+
+struct Listener {
+    hand: mpsc::UnboundedSender<DuplexStream>,
+    close: watch::Sender<bool>,
+    registry: Registry,
+    served: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Listener {
+    fn start(limits: Limits) -> Self {
+        let (hand, handed) = mpsc::unbounded_channel();
+        let (close, closing) = watch::channel(false);
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let router = Router::new()
+            .route("/", get(|| async { "good" }))
+            .route("/panic", get(|| async { if true { panic!("a defect") } }));
+        let served = tokio::spawn(async move {
+            serve("test", Handed(Mutex::new(handed)), router, limits, &metrics, closing).await
+        });
+        Self { hand, close, registry, served }
+    }
+
+    fn connect(&self) -> DuplexStream {
+        self.connect_with_buffer(64 * 1024)
+    }
+
+    fn connect_with_buffer(&self, bytes: usize) -> DuplexStream {
+        let (ours, theirs) = duplex(bytes);
+        self.hand.send(theirs).unwrap();
+        ours
+    }
+
+    fn closed(&self, reason: &str) -> String {
+        let text = encode(&self.registry, Format::OpenMetrics).unwrap();
+        let name = format!("headgate_listener_closed_total{{listener=\"test\",reason=\"{reason}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().to_owned()
+    }
+}
+
+/// What the peer sends until it closes or `wait` is over; whether it closed.
+async fn read(stream: &mut DuplexStream, wait: Duration) -> (String, bool) {
+    let mut bytes = Vec::new();
+    let closed = timeout(wait, stream.read_to_end(&mut bytes)).await.is_ok();
+    (String::from_utf8_lossy(&bytes).into_owned(), closed)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+async fn ask(stream: &mut DuplexStream) -> String {
+    stream.write_all(REQUEST).await.unwrap();
+    read(stream, SECOND).await.0
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_request_is_closed_after_15_s_however_it_trickles() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut silent = listener.connect();
+    let mut half = listener.connect();
+    half.write_all(&REQUEST[..10]).await.unwrap();
+    let mut trickling = listener.connect();
+    for byte in REQUEST.iter().take(14) {
+        trickling.write_all(&[*byte]).await.unwrap();
+        sleep(SECOND).await;
+    }
+    assert!(!read(&mut half, Duration::ZERO).await.1, "14 s are not too long");
+    for stream in [&mut silent, &mut half, &mut trickling] {
+        assert_eq!(read(stream, 3 * SECOND).await, (String::new(), true));
+    }
+    assert_eq!(listener.closed("request-timeout"), "3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keep_alive_prober_has_two_minutes_between_probes() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut prober = listener.connect();
+    for _ in 0..3 {
+        assert!(ask(&mut prober).await.ends_with("good"));
+        sleep(Duration::from_secs(110)).await;
+    }
+    assert!(read(&mut prober, 20 * SECOND).await.1);
+    assert_eq!(listener.closed("idle"), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_half_request_does_not_get_the_idle_time() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut stream = listener.connect();
+    assert!(ask(&mut stream).await.ends_with("good"));
+    sleep(60 * SECOND).await;
+    stream.write_all(&REQUEST[..5]).await.unwrap();
+    assert!(read(&mut stream, 17 * SECOND).await.1);
+    assert_eq!(listener.closed("request-timeout"), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_never_reads_is_closed_after_10_s() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut stream = listener.connect_with_buffer(256);
+    let flood = tokio::spawn(async move {
+        // Ends when the other side closes.
+        while stream.write_all(REQUEST).await.is_ok() {}
+    });
+    timeout(12 * SECOND, flood).await.unwrap().unwrap();
+    assert_eq!(listener.closed("write-timeout"), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_cap_the_one_that_waited_longest_goes() {
+    let listener = Listener::start(Limits { connections: 3, ..Limits::HEALTH });
+    let mut waiting = Vec::new();
+    for _ in 0..3 {
+        let mut stream = listener.connect();
+        stream.write_all(&REQUEST[..3]).await.unwrap();
+        waiting.push(stream);
+        sleep(SECOND).await;
+    }
+    assert!(ask(&mut listener.connect()).await.ends_with("good"), "a fresh probe gets in");
+    assert!(read(&mut waiting[0], Duration::ZERO).await.1, "the oldest made room");
+    for stream in &mut waiting[1..] {
+        stream.write_all(&REQUEST[3..]).await.unwrap();
+        assert!(read(stream, SECOND).await.0.ends_with("good"), "the others are still there");
+    }
+    assert_eq!(listener.closed("evicted"), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_half_requests_at_once_keep_no_probe_out() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut peers = Vec::new();
+    for number in 0..10_000 {
+        let mut stream = listener.connect_with_buffer(64);
+        stream.write_all(&REQUEST[..9]).await.unwrap();
+        peers.push(stream);
+        if number % 1000 == 999 {
+            assert!(ask(&mut listener.connect()).await.ends_with("good"));
+        }
+    }
+    sleep(17 * SECOND).await;
+    for peer in &mut peers {
+        assert!(read(peer, Duration::ZERO).await.1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_none() {
+    let listener = Listener::start(Limits::HEALTH);
+    let huge = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(64 * 1024));
+    let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(200));
+    for (bytes, status) in [
+        (&b"GET / HTTP/1.1\r\n\r\n"[..], "400"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
+        (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", "400"),
+        (b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\0\x01\0\x02GET / HTTP/1.1\r\nHost: x\r\n\r\n", "400"),
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03 a TLS hello\r\n\r\n", "400"),
+        (huge.as_bytes(), "431"),
+        (many.as_bytes(), "431"),
+    ] {
+        let mut stream = listener.connect();
+        // A request too large is refused before it is read to its end.
+        let _ = stream.write_all(bytes).await;
+        let (answer, closed) = read(&mut stream, 2 * SECOND).await;
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
+        assert!(closed, "{shown:?} must be closed");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn http_1_0_is_answered_as_such() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut stream = listener.connect();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+    let (answer, closed) = read(&mut stream, SECOND).await;
+    assert!(answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.ends_with("good") && closed, "{answer}");
+    let mut stream = listener.connect();
+    stream.write_all(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await.unwrap();
+    let (answer, closed) = read(&mut stream, SECOND).await;
+    assert!(answer.starts_with("HTTP/1.0 200 OK\r\n") && !closed, "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_has_finished_sending_still_gets_its_answer() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut stream = listener.connect();
+    stream.write_all(REQUEST).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let (answer, closed) = read(&mut stream, SECOND).await;
+    assert!(answer.ends_with("good") && closed, "{answer}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closing_listener_gives_open_connections_a_last_answer() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut prober = listener.connect();
+    let answer = ask(&mut prober).await;
+    assert!(answer.ends_with("good") && !answer.contains("Connection: close"), "{answer}");
+    let mut idle = listener.connect();
+    assert!(ask(&mut idle).await.ends_with("good"));
+    listener.close.send_replace(true);
+    sleep(8 * SECOND).await;
+    prober.write_all(REQUEST).await.unwrap();
+    let (answer, closed) = read(&mut prober, SECOND).await;
+    assert!(answer.contains("Connection: close") && answer.ends_with("good") && closed, "{answer}");
+    assert!(!read(&mut idle, Duration::ZERO).await.1, "within the linger nobody is cut off");
+    assert!(read(&mut idle, 4 * SECOND).await.1);
+    listener.served.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_in_the_queue_is_answered_before_the_listener_goes() {
+    let listener = Listener::start(Limits::OPERATIONS);
+    listener.close.send_replace(true);
+    let mut queued: Vec<_> = (0..20).map(|_| listener.connect()).collect();
+    for stream in &mut queued {
+        let answer = ask(stream).await;
+        assert!(answer.contains("Connection: close") && answer.ends_with("good"), "{answer}");
+    }
+    timeout(5 * SECOND, listener.served).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_while_serving_is_not_lived_with() {
+    let listener = Listener::start(Limits::HEALTH);
+    let mut stream = listener.connect();
+    stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let error = timeout(5 * SECOND, listener.served).await.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains("listener test panicked"), "{error}");
+}
