@@ -1,6 +1,22 @@
-//! The integration tests: one binary, so that there is one link and one control plane.
+//! Tests against real parts: one control plane (etcd and kube-apiserver) for all of them, real agents as
+//! child processes. One binary, so that there is one link and one control plane.
+//!
+//! `KUBEBUILDER_ASSETS` names the control plane's programs; without it tests/control-plane/build.sh
+//! provides them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "what a test cannot do without fails the test"
+)]
 
 mod conformance;
 mod generated;
+mod harness;
 mod listener;
+mod node;
+mod process;
+mod rollover;
 mod rooms;

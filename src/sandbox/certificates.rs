@@ -1,0 +1,219 @@
+//! Who is who in a control plane of our own: a certificate authority, kube-apiserver's serving
+//! certificate, the key that signs service-account tokens, and the administrator's token.
+//!
+//! Everything is made anew for each control plane and lies in files only their owner can read, so two
+//! sandboxes cannot be mistaken for one another and no other user of the machine gets in.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+
+/// Names and addresses kube-apiserver is reached by; the last is the first IP of the service CIDR.
+const SERVING_NAMES: [&str; 8] = [
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "127.0.0.1",
+    "::1",
+    super::control_plane::FIRST_SERVICE_IP,
+];
+
+/// Certificates or keys cannot be made or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificatesError {
+    /// A key or certificate cannot be made.
+    #[error("cannot make {what}: {source}")]
+    Make {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: rcgen::Error,
+    },
+    /// The system gives no random bytes.
+    #[error("cannot get random bytes for a token: {0}")]
+    Random(io::Error),
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}; check the directory's permissions and free space", file.display())]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The files made for one control plane.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    /// The authority's certificate, as PEM text.
+    pub authority: String,
+    /// The authority's certificate.
+    pub authority_file: PathBuf,
+    /// kube-apiserver's serving certificate.
+    pub serving_certificate_file: PathBuf,
+    /// Its key.
+    pub serving_key_file: PathBuf,
+    /// The key that signs service-account tokens.
+    pub service_account_key_file: PathBuf,
+    /// Its public half, which verifies them.
+    pub service_account_public_key_file: PathBuf,
+    /// The administrator's bearer token.
+    pub token: String,
+    /// kube-apiserver's list of tokens: only the administrator's.
+    pub token_file: PathBuf,
+}
+
+impl Certificates {
+    /// Makes everything, in `directory`, which is made too.
+    ///
+    /// # Errors
+    /// A key cannot be made or a file cannot be written.
+    pub fn make(directory: &Path) -> Result<Self, CertificatesError> {
+        private_directory(directory).map_err(|source| CertificatesError::Write {
+            file: directory.to_owned(),
+            source,
+        })?;
+
+        let mut params = named("headgate sandbox CA");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let key = key("the authority's key")?;
+        let authority = params
+            .self_signed(&key)
+            .map_err(|source| CertificatesError::Make {
+                what: "the authority",
+                source,
+            })?
+            .pem();
+        let issuer = Issuer::new(params, key);
+
+        let serving = |source| CertificatesError::Make {
+            what: "kube-apiserver's certificate",
+            source,
+        };
+        let mut params = CertificateParams::new(SERVING_NAMES.map(str::to_owned)).map_err(serving)?;
+        params.distinguished_name = named("kube-apiserver").distinguished_name;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let serving_key = self::key("kube-apiserver's key")?;
+        let serving_certificate = params.signed_by(&serving_key, &issuer).map_err(serving)?;
+
+        let service_account_key = self::key("the service-account key")?;
+        let token = random_token().map_err(CertificatesError::Random)?;
+        Ok(Self {
+            authority_file: write(directory, "ca.crt", &authority)?,
+            authority,
+            serving_certificate_file: write(directory, "kube-apiserver.crt", &serving_certificate.pem())?,
+            serving_key_file: write(directory, "kube-apiserver.key", &serving_key.serialize_pem())?,
+            service_account_key_file: write(directory, "service-account.key", &service_account_key.serialize_pem())?,
+            service_account_public_key_file: write(
+                directory,
+                "service-account.pub",
+                &service_account_key.public_key_pem(),
+            )?,
+            token_file: write(
+                directory,
+                "tokens.csv",
+                &format!("{token},admin,admin,\"system:masters\"\n"),
+            )?,
+            token,
+        })
+    }
+}
+
+/// Makes a directory that only its owner can enter; one that exists is left as it is.
+///
+/// # Errors
+/// The directory cannot be made.
+pub fn private_directory(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Writes a new file that only its owner can read.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_private(file: &Path, text: &str) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file)?
+        .write_all(text.as_bytes())
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, CertificatesError> {
+    let file = directory.join(name);
+    match write_private(&file, text) {
+        Ok(()) => Ok(file),
+        Err(source) => Err(CertificatesError::Write { file, source }),
+    }
+}
+
+fn key(what: &'static str) -> Result<KeyPair, CertificatesError> {
+    KeyPair::generate().map_err(|source| CertificatesError::Make { what, source })
+}
+
+fn named(common_name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params
+}
+
+/// 128 random bits in hexadecimal.
+fn random_token() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn files_are_for_their_owner_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let pki = directory.path().join("pki");
+        let made = Certificates::make(&pki).unwrap();
+        assert_eq!(fs::metadata(&pki).unwrap().permissions().mode() & 0o777, 0o700);
+        let mut files = 0;
+        for entry in fs::read_dir(&pki).unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(
+                entry.metadata().unwrap().permissions().mode() & 0o777,
+                0o600,
+                "{entry:?}"
+            );
+            files += 1;
+        }
+        assert_eq!(files, 6);
+        assert!(
+            fs::read_to_string(&made.service_account_key_file)
+                .unwrap()
+                .contains("PRIVATE KEY")
+        );
+        assert!(made.authority.starts_with("-----BEGIN CERTIFICATE-----"));
+        assert_eq!(made.token.len(), 32);
+
+        let again = Certificates::make(&pki).unwrap();
+        assert_ne!(again.token, made.token);
+        assert_ne!(again.authority, made.authority);
+    }
+}

@@ -1,0 +1,96 @@
+//! The flags each component is run with. Relative paths are relative to `control-plane/`, where all run.
+
+use std::path::Path;
+
+use super::{ProxyAddresses, SERVICE_CIDR};
+use crate::sandbox::certificates::Certificates;
+
+/// etcd's sockets: relative, because a socket's path may have no more than 108 bytes. etcd wants a
+/// port in every URL; in a Unix socket's it is part of the file name.
+const ETCD_CLIENTS: &str = "unix://etcd.sock:0";
+const ETCD_PEERS: &str = "unix://etcd-peers.sock:0";
+
+pub(super) fn etcd() -> Vec<String> {
+    vec![
+        "--name=sandbox".to_owned(),
+        "--data-dir=etcd".to_owned(),
+        format!("--listen-client-urls={ETCD_CLIENTS}"),
+        format!("--advertise-client-urls={ETCD_CLIENTS}"),
+        format!("--listen-peer-urls={ETCD_PEERS}"),
+        format!("--initial-advertise-peer-urls={ETCD_PEERS}"),
+        format!("--initial-cluster=sandbox={ETCD_PEERS}"),
+        // The data is thrown away in the end.
+        "--unsafe-no-fsync".to_owned(),
+        "--log-level=warn".to_owned(),
+    ]
+}
+
+pub(super) fn apiserver(port: u16, certificates: &Certificates) -> Vec<String> {
+    vec![
+        format!("--etcd-servers={ETCD_CLIENTS}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        // Lets it bind the port that is reserved for it.
+        "--permit-port-sharing=true".to_owned(),
+        // Without these two it looks for a default route, which a network namespace of its own has not.
+        "--advertise-address=127.0.0.1".to_owned(),
+        "--endpoint-reconciler-type=none".to_owned(),
+        format!("--tls-cert-file={}", certificates.serving_certificate_file.display()),
+        format!("--tls-private-key-file={}", certificates.serving_key_file.display()),
+        format!("--token-auth-file={}", certificates.token_file.display()),
+        format!(
+            "--service-account-key-file={}",
+            certificates.service_account_public_key_file.display()
+        ),
+        format!(
+            "--service-account-signing-key-file={}",
+            certificates.service_account_key_file.display()
+        ),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        "--authorization-mode=Node,RBAC".to_owned(),
+        format!("--service-cluster-ip-range={SERVICE_CIDR}"),
+        // It taints every new Node not-ready, and without a node lifecycle controller nobody takes that away.
+        "--disable-admission-plugins=TaintNodesByCondition".to_owned(),
+        "--profiling=false".to_owned(),
+    ]
+}
+
+pub(super) fn controller_manager(kubeconfig: &Path, certificates: &Certificates) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!(
+            "--service-account-private-key-file={}",
+            certificates.service_account_key_file.display()
+        ),
+        format!("--root-ca-file={}", certificates.authority_file.display()),
+        format!("--service-cluster-ip-range={SERVICE_CIDR}"),
+        "--leader-elect=false".to_owned(),
+        "--secure-port=0".to_owned(),
+    ]
+}
+
+pub(super) fn scheduler(kubeconfig: &Path) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        "--leader-elect=false".to_owned(),
+        "--secure-port=0".to_owned(),
+    ]
+}
+
+pub(super) fn proxy(kubeconfig: &Path, node: &str, addresses: ProxyAddresses) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--hostname-override={node}"),
+        format!("--healthz-bind-address={}", addresses.healthz),
+        format!("--metrics-bind-address={}", addresses.metrics),
+        "--bind-address-hard-fail=true".to_owned(),
+        "--proxy-mode=iptables".to_owned(),
+        // Zero leaves the kernel's connection tracking as it is: it is the whole machine's.
+        "--conntrack-max-per-core=0".to_owned(),
+        "--conntrack-min=0".to_owned(),
+        "--conntrack-tcp-timeout-established=0s".to_owned(),
+        "--conntrack-tcp-timeout-close-wait=0s".to_owned(),
+        "--conntrack-udp-timeout=0s".to_owned(),
+        "--conntrack-udp-timeout-stream=0s".to_owned(),
+    ]
+}

@@ -1,0 +1,39 @@
+//! The administrator's kubeconfig, as a file's text and as a client's configuration.
+
+use k8s_openapi::ByteString;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+use crate::sandbox::certificates::Certificates;
+
+/// A self-contained kubeconfig: clients verify the server against the authority in it.
+pub(super) fn text(server: &str, certificates: &Certificates) -> String {
+    // A JSON string is a YAML scalar too.
+    let authority = serde_json::json!(ByteString(certificates.authority.clone().into_bytes()));
+    let token = &certificates.token;
+    format!(
+        "apiVersion: v1
+kind: Config
+current-context: sandbox
+contexts:
+- name: sandbox
+  context:
+    cluster: sandbox
+    user: admin
+clusters:
+- name: sandbox
+  cluster:
+    server: {server}
+    certificate-authority-data: {authority}
+users:
+- name: admin
+  user:
+    token: {token:?}
+"
+    )
+}
+
+/// The configuration that a kubeconfig's text asks for.
+pub(super) async fn client_config(text: &str) -> Result<kube::Config, KubeconfigError> {
+    let kubeconfig = Kubeconfig::from_yaml(text)?;
+    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await
+}

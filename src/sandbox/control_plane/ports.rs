@@ -1,0 +1,73 @@
+//! Ports on 127.0.0.1 for programs that must be told a number.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use socket2::{Domain, Socket, Type};
+
+/// A port held by a socket that is bound but never listens, with SO_REUSEPORT: nobody is given it as a free
+/// port, no outgoing connection takes it, connections to it are refused, and yet a program that itself
+/// asks for SO_REUSEPORT (`kube-apiserver --permit-port-sharing`) can listen on it, again and again.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    number: u16,
+    _socket: Socket,
+}
+
+impl Reserved {
+    pub(super) fn loopback() -> io::Result<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+        let address = socket
+            .local_addr()?
+            .as_socket()
+            .ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self {
+            number: address.port(),
+            _socket: socket,
+        })
+    }
+
+    pub(super) fn number(&self) -> u16 {
+        self.number
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.number)
+    }
+}
+
+/// A port that is free now. Somebody else may take it before it is used.
+pub(super) fn free() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn a_reserved_port_refuses_until_its_program_listens() {
+        let reserved = Reserved::loopback().unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserved.number()));
+        let refused = |result: io::Result<TcpStream>| result.unwrap_err().kind() == io::ErrorKind::ConnectionRefused;
+        assert!(refused(TcpStream::connect(address)));
+        assert_eq!(TcpListener::bind(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+
+        for _ in 0..2 {
+            let program = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            program.set_reuse_address(true).unwrap();
+            program.set_reuse_port(true).unwrap();
+            program.bind(&address.into()).unwrap();
+            program.listen(8).unwrap();
+            for _ in 0..5 {
+                TcpStream::connect(address).unwrap();
+            }
+            drop(program);
+            assert!(refused(TcpStream::connect(address)));
+        }
+    }
+}

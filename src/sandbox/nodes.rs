@@ -1,0 +1,123 @@
+//! Nodes without a machine behind them: objects in the API, reported ready by nobody but ourselves.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+
+/// The label on every Node made here. Its value tells which sandbox made it.
+pub const LABEL: &str = "headgate.dev/sandbox";
+
+/// Nodes cannot be made or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum NodesError {
+    /// A Node cannot be made.
+    #[error("cannot create Node {name}: {source}; the kubeconfig's user needs the verb create on nodes")]
+    Create {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// The Nodes of a sandbox cannot be removed.
+    #[error(
+        "cannot delete the Nodes of this sandbox: {source}; delete them with: kubectl delete nodes -l {LABEL}={sandbox}"
+    )]
+    Delete {
+        /// The sandbox.
+        sandbox: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+}
+
+/// The name of the `number`th Node, counted from 1.
+#[must_use]
+pub fn name(number: u8) -> String {
+    format!("node-{number}")
+}
+
+/// A Node that is ready, has an internal address on loopback and no taints.
+#[must_use]
+pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
+    let mut node = Node::default();
+    node.metadata.name = Some(name.to_owned());
+    node.metadata.labels = Some(BTreeMap::from([
+        ("kubernetes.io/hostname".to_owned(), name.to_owned()),
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+        (LABEL.to_owned(), sandbox.to_owned()),
+    ]));
+    let address = |type_: &str, address: String| NodeAddress {
+        type_: type_.to_owned(),
+        address,
+    };
+    let now = Timestamp::now();
+    node.status = Some(NodeStatus {
+        addresses: Some(vec![
+            address("InternalIP", IpAddr::from(Ipv4Addr::new(127, 0, 0, number)).to_string()),
+            address("Hostname", name.to_owned()),
+        ]),
+        conditions: Some(vec![NodeCondition {
+            type_: "Ready".to_owned(),
+            status: "True".to_owned(),
+            reason: Some("HeadgateSandbox".to_owned()),
+            message: Some("there is no kubelet; headgate's sandbox says so".to_owned()),
+            last_heartbeat_time: Some(Time(now)),
+            last_transition_time: Some(Time(now)),
+        }]),
+        ..NodeStatus::default()
+    });
+    node
+}
+
+/// Makes the Nodes that are missing of `node-1` to `node-COUNT`; gives the names of all, and how many it made.
+///
+/// # Errors
+/// A Node cannot be made.
+pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<String>, usize), NodesError> {
+    let api: Api<Node> = Api::all(client.clone());
+    let mut names = Vec::with_capacity(count.into());
+    let mut made = 0;
+    for number in 1..=count {
+        let name = name(number);
+        match api.create(&PostParams::default(), &node(&name, number, sandbox)).await {
+            Ok(_) => made += 1,
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(source) => {
+                return Err(NodesError::Create {
+                    name,
+                    source: Box::new(source),
+                });
+            }
+        }
+        names.push(name);
+    }
+    Ok((names, made))
+}
+
+/// Deletes the Nodes that this sandbox made, and no others; gives their names.
+///
+/// # Errors
+/// They cannot be listed or deleted.
+pub async fn remove(client: &Client, sandbox: &str) -> Result<Vec<String>, NodesError> {
+    let api: Api<Node> = Api::all(client.clone());
+    let failed = |source| NodesError::Delete {
+        sandbox: sandbox.to_owned(),
+        source: Box::new(source),
+    };
+    let ours = ListParams::default().labels(&format!("{LABEL}={sandbox}"));
+    let mut names = Vec::new();
+    for node in api.list_metadata(&ours).await.map_err(failed)? {
+        let name = node.name_any();
+        match api.delete(&name, &DeleteParams::default()).await {
+            Ok(_) => names.push(name),
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,124 @@
+//! Agents under test: the real program, as a child process.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use headgate::sandbox::agents::{self, Launch};
+use nix::sys::signal::Signal;
+
+use super::http::{self, Answer};
+use super::scratch;
+
+/// An agent yet to be started; started again, it finds the state it left.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentOptions(Launch);
+
+impl AgentOptions {
+    /// An agent that asks no kube-proxy, with a state directory of its own.
+    pub(crate) fn new(node: &str, kubeconfig: &Path) -> Self {
+        let directory = scratch(&format!("agent-{node}"));
+        Self(Launch {
+            program: PathBuf::from(env!("CARGO_BIN_EXE_headgate")),
+            node: node.to_owned(),
+            kubeconfig: kubeconfig.to_owned(),
+            log: directory.join("agent.log"),
+            directory,
+            settings: "proxy: {healthzUrl: off}\n".to_owned(),
+            arguments: Vec::new(),
+        })
+    }
+
+    /// With this settings file instead. It has to say `proxy: {healthzUrl: …}` itself.
+    pub(crate) fn settings(mut self, yaml: &str) -> Self {
+        yaml.clone_into(&mut self.0.settings);
+        self
+    }
+
+    /// With one more flag; a repeated one is refused.
+    pub(crate) fn argument(mut self, argument: &str) -> Self {
+        self.0.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Its state directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.0.directory
+    }
+
+    /// Starts it and waits until it has bound its addresses.
+    pub(crate) async fn start(&self) -> Agent {
+        let agent = self.0.start().await.unwrap_or_else(|error| panic!("{error}"));
+        Agent {
+            agent,
+            directory: self.0.directory.clone(),
+        }
+    }
+}
+
+/// A running agent; dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    agent: agents::Agent,
+    directory: PathBuf,
+}
+
+impl Agent {
+    /// Where `/healthz` and `/livez` are.
+    pub(crate) fn healthz_address(&self) -> SocketAddr {
+        self.agent.addresses.healthz
+    }
+
+    /// Where `/metrics` and the process's own probes are.
+    pub(crate) fn metrics_address(&self) -> SocketAddr {
+        self.agent.addresses.metrics
+    }
+
+    /// Asks `/healthz`.
+    pub(crate) async fn healthz(&self) -> Answer {
+        http::get(self.healthz_address(), "/healthz").await.unwrap()
+    }
+
+    /// The text of `/metrics`.
+    pub(crate) async fn metrics(&self) -> String {
+        http::get(self.metrics_address(), "/metrics").await.unwrap().text()
+    }
+
+    /// Its state directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Everything it has logged, earlier starts included.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.agent.process.log()).unwrap()
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.agent.process.id().unwrap()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.agent.process.signal(signal);
+    }
+
+    /// Waits until it ends of its own accord; none if it has not within the bound.
+    pub(crate) async fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
+        self.agent.process.wait(bound).await
+    }
+
+    /// Stops it with SIGTERM; panics if it has not ended after `bound`.
+    pub(crate) async fn stop(mut self, bound: Duration) -> ExitStatus {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait(bound).await;
+        status.unwrap_or_else(|| panic!("still there {bound:?} after SIGTERM; its log:\n{}", self.log()))
+    }
+
+    /// Kills it with SIGKILL.
+    pub(crate) async fn kill(self) {
+        self.agent.process.kill().await;
+    }
+}

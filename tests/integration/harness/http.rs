@@ -1,0 +1,176 @@
+//! HTTP/1.1 as bytes: what exactly was answered, in which order.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long one exchange may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One answer, as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// Such as `HTTP/1.1 200 OK`.
+    pub(crate) status_line: String,
+    /// The code in it.
+    pub(crate) status: u16,
+    /// Names and values as sent, in the order they came.
+    pub(crate) headers: Vec<(String, String)>,
+    /// The body, with any chunking taken away.
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The first header of that name, in any spelling.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
+        Some(&found.1)
+    }
+
+    /// The body as text.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    /// The body as JSON.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+/// Asks for a path on a connection of its own.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Answer> {
+    exchange(
+        address,
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes(),
+    )
+    .await
+}
+
+/// Sends these very bytes on a connection of its own and reads one answer.
+pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Answer> {
+    let exchange = async {
+        let mut connection = Connection::open(address).await?;
+        connection.send(request).await?;
+        connection.answer().await
+    };
+    timeout(PATIENCE, exchange)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// One connection, for several requests or half of one. Its waits are bounded by the caller.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    unread: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects.
+    pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
+        Ok(Self {
+            stream: TcpStream::connect(address).await?,
+            unread: Vec::new(),
+        })
+    }
+
+    /// Sends bytes.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
+    /// Reads one answer (to a request that is not HEAD).
+    pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
+        let head = self.until(b"\r\n\r\n").await?;
+        let head = String::from_utf8(head).map_err(io::Error::other)?;
+        let mut lines = head.trim_end().split("\r\n");
+        let status_line = lines.next().unwrap_or_default().to_owned();
+        let status = status_line.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let headers: Option<Vec<(String, String)>> = lines
+            .map(|line| {
+                line.split_once(':')
+                    .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+            })
+            .collect();
+        let (Some(status), Some(headers)) = (status, headers) else {
+            return Err(io::Error::other(format!("not an HTTP answer: {head:?}")));
+        };
+        let mut answer = Answer {
+            status_line,
+            status,
+            headers,
+            body: Vec::new(),
+        };
+        answer.body = if answer
+            .header("transfer-encoding")
+            .is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
+        {
+            self.chunks().await?
+        } else if let Some(length) = answer.header("content-length") {
+            let length = length.parse().map_err(io::Error::other)?;
+            self.exactly(length).await?
+        } else if matches!(answer.status, 100..200 | 204 | 304) {
+            Vec::new()
+        } else {
+            self.rest().await?
+        };
+        Ok(answer)
+    }
+
+    /// Reads until the other side closes.
+    pub(crate) async fn rest(&mut self) -> io::Result<Vec<u8>> {
+        let mut bytes = std::mem::take(&mut self.unread);
+        self.stream.read_to_end(&mut bytes).await?;
+        Ok(bytes)
+    }
+
+    async fn chunks(&mut self) -> io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let line = self.until(b"\r\n").await?;
+            let text = String::from_utf8_lossy(&line);
+            let size = text.trim_end().split(';').next().unwrap_or_default();
+            let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
+            let mut chunk = self.exactly(size + 2).await?;
+            chunk.truncate(size);
+            body.append(&mut chunk);
+            if size == 0 {
+                return Ok(body);
+            }
+        }
+    }
+
+    async fn until(&mut self, end: &[u8]) -> io::Result<Vec<u8>> {
+        loop {
+            if let Some(at) = self.unread.windows(end.len()).position(|window| window == end) {
+                let later = self.unread.split_off(at + end.len());
+                return Ok(std::mem::replace(&mut self.unread, later));
+            }
+            self.more().await?;
+        }
+    }
+
+    async fn exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        while self.unread.len() < length {
+            self.more().await?;
+        }
+        let later = self.unread.split_off(length);
+        Ok(std::mem::replace(&mut self.unread, later))
+    }
+
+    async fn more(&mut self) -> io::Result<()> {
+        if self.stream.read_buf(&mut self.unread).await? == 0 {
+            let read = String::from_utf8_lossy(&self.unread).into_owned();
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("closed after {read:?}"),
+            ));
+        }
+        Ok(())
+    }
+}
