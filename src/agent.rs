@@ -10,6 +10,7 @@ mod addresses;
 mod channels;
 mod health_thread;
 mod operations;
+mod services;
 mod status;
 mod supervise;
 
@@ -142,9 +143,16 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         state,
     };
     tasks.list("health-thread");
+    let extra = channels.services.start(
+        &mut tasks,
+        &settings,
+        (client.clone(), node_name.clone(), events.clone()),
+        (inputs.clone(), metrics.services, clock.clone()),
+    );
     let health = HealthThread::start(
         binder("healthz", settings.healthz_bind_address, channels.health_bound),
         health::router(inputs.clone(), metrics.health, clock.clone()),
+        extra,
         metrics.listeners.clone(),
         inputs.node.clone(),
         heartbeat,
