@@ -36,7 +36,7 @@ impl Channels {
             health_bound: watch::Sender::new(BindState::Waiting),
             operations_bound: watch::Sender::new(BindState::Waiting),
             close_operations: watch::Sender::new(false),
-            services: services::Channels::new(settings),
+            services: services::Channels::new(settings, clock),
         }
     }
 

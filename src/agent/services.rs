@@ -25,6 +25,7 @@ use crate::telemetry::NodeEvents;
 /// The channels of per-Service health.
 pub(super) struct Channels {
     mode: ServiceHealth,
+    clock: Clock,
     tables: watch::Sender<Option<Arc<Table>>>,
     troubles: watch::Sender<[Option<Trouble>; 2]>,
     ports: watch::Sender<Ports>,
@@ -43,9 +44,10 @@ pub(super) struct Extra {
 }
 
 impl Channels {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, clock: &Clock) -> Self {
         Self {
             mode: settings.service_health,
+            clock: clock.clone(),
             tables: watch::Sender::new(None),
             troubles: watch::Sender::default(),
             ports: watch::Sender::default(),
@@ -72,13 +74,14 @@ impl Channels {
         tasks: &mut Tasks,
         settings: &Settings,
         (client, node, events): (Client, String, NodeEvents),
-        (inputs, metrics, clock): (Inputs, Metrics, Clock),
+        inputs: Inputs,
+        metrics: Metrics,
     ) -> Extra {
         let routes = Routes {
             tables: self.tables.subscribe(),
             inputs,
             metrics: metrics.clone(),
-            clock: clock.clone(),
+            clock: self.clock.clone(),
         };
         let extra = match self.mode {
             ServiceHealth::Off => return Extra::default(),
@@ -109,7 +112,10 @@ impl Channels {
             tables: self.tables,
             troubles: self.troubles,
         };
-        tasks.endless("service-watch", services::watch(client, node, outlet, metrics, clock));
+        tasks.endless(
+            "service-watch",
+            services::watch(client, node, outlet, metrics, self.clock),
+        );
         extra
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex as SyncMutex};
+use std::sync::{Arc, Mutex as SyncMutex, MutexGuard};
 use std::time::Duration;
 
 use axum::Router;
@@ -67,7 +67,7 @@ impl Sockets for Machine {
     type Incoming = Handed;
 
     fn bind(&self, address: SocketAddr) -> io::Result<Handed> {
-        let mut inside = self.0.lock().unwrap();
+        let mut inside = self.inside();
         inside.attempts += 1;
         if inside.taken.contains(&address) {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody has it"));
@@ -78,19 +78,23 @@ impl Sockets for Machine {
     }
 
     fn local_addresses(&self) -> io::Result<Vec<IpAddr>> {
-        Ok(self.0.lock().unwrap().local.clone())
+        Ok(self.inside().local.clone())
     }
 }
 
 impl Machine {
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap()
+    }
+
     fn open(&self) -> Vec<String> {
-        let inside = self.0.lock().unwrap();
+        let inside = self.inside();
         let open = inside.open.iter().filter(|(_, hand)| !hand.is_closed());
         open.map(|(address, _)| address.to_string()).collect()
     }
 
     fn taken(&self, address: &str, taken: bool) {
-        let mut inside = self.0.lock().unwrap();
+        let mut inside = self.inside();
         let address = address.parse().unwrap();
         if taken {
             inside.taken.insert(address);
@@ -101,9 +105,7 @@ impl Machine {
 
     fn connect(&self, address: &str) -> DuplexStream {
         let (ours, theirs) = duplex(64 * 1024);
-        self.0.lock().unwrap().open[&address.parse().unwrap()]
-            .send(theirs)
-            .unwrap();
+        self.inside().open[&address.parse().unwrap()].send(theirs).unwrap();
         ours
     }
 }
@@ -180,7 +182,7 @@ impl Server {
             clock,
         };
         let machine = Machine::default();
-        machine.0.lock().unwrap().local = local.iter().map(|ip| ip.parse().unwrap()).collect();
+        machine.inside().local = local.iter().map(|ip| ip.parse().unwrap()).collect();
         let path = routes.clone().path_router();
         let node_ports = NodePorts {
             routes,
@@ -379,7 +381,7 @@ async fn test_server() {
     ] {
         server.expect(key, address, count, true).await;
     }
-    let before = server.machine.0.lock().unwrap().attempts;
+    let before = server.machine.inside().attempts;
     server
         .sync_services(&[("c/d", 12909), ("e/f", 11114), ("g/h", 11878)])
         .await;
@@ -389,7 +391,7 @@ async fn test_server() {
         ["0.0.0.0:11114", "0.0.0.0:11878", "0.0.0.0:12909"]
     );
     assert_eq!(
-        server.machine.0.lock().unwrap().attempts,
+        server.machine.inside().attempts,
         before + 2,
         "what is open is left alone"
     );
@@ -466,7 +468,7 @@ async fn a_selected_address_may_come_and_go() {
         ),
         (local(&["192.0.2.8"]), vec!["192.0.2.8:9376"]),
     ] {
-        server.machine.0.lock().unwrap().local = addresses;
+        server.machine.inside().local = addresses;
         sleep(Duration::from_secs(7)).await;
         assert_eq!(server.machine.open(), open);
     }
@@ -538,7 +540,7 @@ async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
     server.machine.taken("0.0.0.0:9376", true);
     server.sync_endpoints(&[("a/b", 2)]).await;
     server.sync_services(&[("a/b", 9376)]).await;
-    let attempts = |server: &Server| server.machine.0.lock().unwrap().attempts;
+    let attempts = |server: &Server| server.machine.inside().attempts;
     assert_eq!(attempts(&server), 1);
     let failed = server.ports.borrow().failed.clone();
     let (key, failure) = failed.first_key_value().unwrap();

@@ -228,8 +228,8 @@ mod tests {
     }
 
     fn counts(index: &Index, name: &str) -> Option<(u32, u32)> {
-        let table = index.table().unwrap();
-        table
+        index
+            .table()?
             .get(&ObjectKey::new("a", name))
             .map(|served| (served.endpoints.v4, served.endpoints.v6))
     }

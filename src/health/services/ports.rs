@@ -213,13 +213,11 @@ impl<S: Sockets> NodePorts<S> {
         addresses: &[SocketAddr],
         held: &BTreeMap<SocketAddr, Arc<ObjectKey>>,
     ) -> Result<Vec<S::Incoming>, String> {
+        let told = |address: &SocketAddr, error: io::Error| format!("{address} cannot be bound: {error}");
         let bind = |address: &SocketAddr| match held.get(address) {
             // Sockets of one process may share a port, so the system would not say so.
             Some(service) => Err(format!("{address} is open for Service {service}")),
-            None => {
-                let told = |error: io::Error| format!("{address} cannot be bound: {error}");
-                self.sockets.bind(*address).map_err(told)
-            }
+            None => self.sockets.bind(*address).map_err(|error| told(address, error)),
         };
         addresses.iter().map(bind).collect()
     }

@@ -132,6 +132,101 @@ impl Story {
     }
 }
 
+/// A Pod of the kind, on a node.
+fn pod(name: &str, node: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": pod_spec(node)})
+}
+
+fn pod_spec(node: &str) -> Value {
+    json!({"nodeName": node, "containers": [{"name": "web", "image": "web"}]})
+}
+
+/// The two Pods of a Deployment, one after the other, and one on another node.
+async fn pods_become_ready(story: &Story, here: &str, there: &str) -> Vec<String> {
+    let deployment = json!({"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": pod_spec(here)}}});
+    let deployments = Api::<Deployment>::default_namespaced(story.client.clone());
+    let deployment = object(deployment);
+    deployments.create(&PostParams::default(), &deployment).await.unwrap();
+    let pods = story.pods(2).await;
+    // Its service account was there for the others.
+    let elsewhere = object(pod("elsewhere", there));
+    story.pods.create(&PostParams::default(), &elsewhere).await.unwrap();
+    story.pod_is("elsewhere", "10.244.1.1", true).await;
+    story.pod_is(&pods[0], "10.244.0.1", true).await;
+    story.both_say(1, "one Pod ready, the other without an address").await;
+    story.pod_is(&pods[1], "10.244.0.2", true).await;
+    story.both_say(2, "both Pods ready").await;
+    story.pod_is(&pods[0], "10.244.0.1", false).await;
+    story.both_say(1, "one Pod not ready").await;
+    story.pod_is(&pods[0], "10.244.0.1", true).await;
+    story.both_say(2, "both Pods ready again").await;
+    pods
+}
+
+/// Without a kubelet they stay, terminating and still ready themselves: KEP-1669. Then they are gone.
+async fn pods_terminate(story: &Story, here: &str, pods: &[String]) {
+    story.scale(0).await;
+    story.both_say(0, "only terminating Pods").await;
+    let slices = Api::<EndpointSlice>::default_namespaced(story.client.clone());
+    let of_service = ListParams::default().labels("kubernetes.io/service-name=web");
+    let slices = slices.list(&of_service).await.unwrap();
+    let endpoints = slices.iter().flat_map(|slice| &slice.endpoints);
+    let terminating: Vec<_> = endpoints
+        .filter(|endpoint| endpoint.node_name.as_deref() == Some(here))
+        .map(|endpoint| endpoint.conditions.clone().unwrap())
+        .map(|conditions| (conditions.ready, conditions.serving, conditions.terminating))
+        .collect();
+    assert_eq!(terminating, [(Some(false), Some(true), Some(true)); 2]);
+    story.patch_service(json!({"publishNotReadyAddresses": true})).await;
+    story.both_say(2, "the Service publishes what is not ready").await;
+    story.patch_service(json!({"publishNotReadyAddresses": false})).await;
+    story.both_say(0, "it does so no more").await;
+    let at_once = DeleteParams::default().grace_period(0);
+    for name in pods {
+        story.pods.delete(name, &at_once).await.unwrap();
+    }
+    story.both_say(0, "the Pods are gone").await;
+}
+
+/// A drain signal is no business of a Service's.
+async fn node_goes_away(story: &Story, here: &str) {
+    let taint =
+        Patch::Merge(json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}}));
+    let nodes = Api::<Node>::all(story.client.clone());
+    nodes.patch(here, &PatchParams::default(), &taint).await.unwrap();
+    for agent in [&story.at_path, &story.on_port] {
+        eventually(SOON, "/healthz fails", async || {
+            let status = agent.healthz().await.status;
+            if status == 503 { Ok(()) } else { Err(status.to_string()) }
+        })
+        .await;
+    }
+    story.both_say(1, "a node that goes away still serves").await;
+}
+
+/// Both agents go on without the API server; whether they have noticed that it is gone is asked first.
+async fn api_server_is_away(story: &Story, port: u16) {
+    for agent in [&story.at_path, &story.on_port] {
+        eventually(SOON, "the loss is seen", async || {
+            let errors = statusz(agent).await["services"]["watchErrors"].clone();
+            if errors.as_object().is_some_and(|errors| errors.len() == 2) {
+                Ok(())
+            } else {
+                Err(errors.to_string())
+            }
+        })
+        .await;
+    }
+    let at_path = http::get(story.at_path.healthz_address(), "/healthz/services/default/web").await;
+    let on_port = http::get(local(port), "/").await;
+    assert_eq!(
+        (at_path.unwrap().status, on_port.unwrap().status),
+        (200, 200),
+        "the last state goes on"
+    );
+}
+
 /// Pods set ready, terminating and gone; a path and a node port say the same at each step.
 #[tokio::test]
 async fn a_deployment_through_the_real_endpoint_slice_controller() {
@@ -150,101 +245,20 @@ async fn a_deployment_through_the_real_endpoint_slice_controller() {
         on_port: options("nodePorts").start().await,
         services: Api::default_namespaced(client.clone()),
         pods: Api::default_namespaced(client.clone()),
-        client: client.clone(),
+        client,
     };
-    story
-        .services
-        .create(&PostParams::default(), &object(web(&json!({}))))
-        .await
-        .unwrap();
+    let service = object(web(&json!({})));
+    story.services.create(&PostParams::default(), &service).await.unwrap();
     story.both_say(0, "a Service without Pods").await;
-
-    let deployment = json!({"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}},
-        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"nodeName": here, "containers": [{"name": "web", "image": "web"}]}}}});
-    let deployments = Api::<Deployment>::default_namespaced(client.clone());
-    deployments
-        .create(&PostParams::default(), &object(deployment))
-        .await
-        .unwrap();
-    let pods = story.pods(2).await;
-    let elsewhere = json!({"metadata": {"name": "elsewhere", "labels": {"app": "web"}},
-        "spec": {"nodeName": there, "containers": [{"name": "web", "image": "web"}]}});
-    // Its ServiceAccount may not be there yet.
-    eventually(SOON, "a Pod elsewhere", async || {
-        let created = story
-            .pods
-            .create(&PostParams::default(), &object(elsewhere.clone()))
-            .await;
-        created.map(drop).map_err(|error| error.to_string())
-    })
-    .await;
-    story.pod_is("elsewhere", "10.244.1.1", true).await;
-    story.pod_is(&pods[0], "10.244.0.1", true).await;
-    story.both_say(1, "one Pod ready, the other without an address").await;
-    story.pod_is(&pods[1], "10.244.0.2", true).await;
-    story.both_say(2, "both Pods ready").await;
-    story.pod_is(&pods[0], "10.244.0.1", false).await;
-    story.both_say(1, "one Pod not ready").await;
-    story.pod_is(&pods[0], "10.244.0.1", true).await;
-    story.both_say(2, "both Pods ready again").await;
-
-    // No kubelet, so they stay, terminating and still ready themselves: KEP-1669.
-    story.scale(0).await;
-    story.both_say(0, "only terminating Pods").await;
-    let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
-    let slices = slices
-        .list(&ListParams::default().labels("kubernetes.io/service-name=web"))
-        .await
-        .unwrap();
-    let ours = |slice: &EndpointSlice| {
-        slice
-            .endpoints
-            .iter()
-            .filter(|e| e.node_name.as_deref() == Some(&here))
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let terminating: Vec<_> = slices.iter().flat_map(ours).collect();
-    assert_eq!(terminating.len(), 2);
-    for endpoint in terminating {
-        let conditions = endpoint.conditions.unwrap();
-        assert_eq!(
-            (conditions.ready, conditions.serving, conditions.terminating),
-            (Some(false), Some(true), Some(true))
-        );
-    }
-    story.patch_service(json!({"publishNotReadyAddresses": true})).await;
-    story.both_say(2, "the Service publishes what is not ready").await;
-    story.patch_service(json!({"publishNotReadyAddresses": false})).await;
-    story.both_say(0, "it does so no more").await;
-    for pod in &pods {
-        story
-            .pods
-            .delete(pod, &DeleteParams::default().grace_period(0))
-            .await
-            .unwrap();
-    }
-    story.both_say(0, "the Pods are gone").await;
+    let pods = pods_become_ready(&story, &here, &there).await;
+    pods_terminate(&story, &here, &pods).await;
 
     story.scale(1).await;
     let pods = story.pods(2).await;
-    let pod = pods.iter().find(|pod| *pod != "elsewhere").unwrap();
-    story.pod_is(pod, "10.244.0.3", true).await;
+    let new = pods.iter().find(|name| *name != "elsewhere").unwrap();
+    story.pod_is(new, "10.244.0.3", true).await;
     story.both_say(1, "a new Pod").await;
-    let taint =
-        Patch::Merge(json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}}));
-    Api::<Node>::all(client.clone())
-        .patch(&here, &PatchParams::default(), &taint)
-        .await
-        .unwrap();
-    for agent in [&story.at_path, &story.on_port] {
-        eventually(SOON, "/healthz fails", async || {
-            let status = agent.healthz().await.status;
-            if status == 503 { Ok(()) } else { Err(status.to_string()) }
-        })
-        .await;
-    }
-    story.both_say(1, "a node that goes away still serves").await;
+    node_goes_away(&story, &here).await;
 
     let port = health_check_port(&story.services.get("web").await.unwrap());
     story.patch_service(json!({"externalTrafficPolicy": "Cluster"})).await;
@@ -254,25 +268,7 @@ async fn a_deployment_through_the_real_endpoint_slice_controller() {
 
     control_plane.stop_others().await;
     control_plane.stop_apiserver().await;
-    for agent in [&story.at_path, &story.on_port] {
-        eventually(SOON, "the loss is seen", async || {
-            let status = statusz(agent).await["services"]["watchErrors"].clone();
-            if status.as_object().is_some_and(|errors| errors.len() == 2) {
-                Ok(())
-            } else {
-                Err(status.to_string())
-            }
-        })
-        .await;
-    }
-    let path = http::get(story.at_path.healthz_address(), "/healthz/services/default/web")
-        .await
-        .unwrap();
-    assert_eq!(
-        (path.status, http::get(local(port), "/").await.unwrap().status),
-        (200, 200),
-        "the last state goes on"
-    );
+    api_server_is_away(&story, port).await;
     control_plane.start_apiserver().await.unwrap();
     story.services.delete("web", &DeleteParams::default()).await.unwrap();
     story.both_know_nothing(port).await;
@@ -303,7 +299,7 @@ fn the_settings_example_is_accepted() {
     assert_eq!(settings["serviceHealth"], "nodePorts");
 }
 
-/// A kubeconfig for headgate's ServiceAccount with the rights of the manifests, and no others.
+/// A kubeconfig for headgate's service account with the rights of the manifests, and no others.
 async fn as_headgate(client: &Client, kubeconfig: &Path) -> std::path::PathBuf {
     let rendered = kubectl(kubeconfig).arg("kustomize").arg(example()).output().unwrap();
     assert!(
@@ -323,6 +319,64 @@ async fn as_headgate(client: &Client, kubeconfig: &Path) -> std::path::PathBuf {
     with_token(kubeconfig, &granted.status.unwrap().token)
 }
 
+/// A port that somebody has: an event on the Service, for people on `/statusz`, in metrics.
+async fn failure_is_told(client: &Client, agent: &Agent, node: &str, service: &Service) {
+    let event = eventually(SOON, "an event on the Service", async || {
+        let uid = service.uid().unwrap();
+        let about = ListParams::default().fields(&format!("involvedObject.kind=Service,involvedObject.uid={uid}"));
+        let events = Api::<Event>::default_namespaced(client.clone());
+        let mut events = events.list(&about).await.unwrap().items;
+        events.pop().ok_or_else(|| agent.log())
+    })
+    .await;
+    let fields = (event.type_.as_deref(), event.reason.as_deref(), event.action.as_deref());
+    let want = ("Warning", "FailedToStartServiceHealthcheck", "Listen");
+    assert_eq!(fields, (Some(want.0), Some(want.1), Some(want.2)));
+    let message = event.message.unwrap();
+    let start = format!(
+        "node {node} failed to start healthcheck \"default/web\" on port 31234: 0.0.0.0:31234 cannot be bound: Address"
+    );
+    assert!(message.starts_with(&start), "{message}");
+    let status = statusz(agent).await["services"].clone();
+    assert_eq!((&status["services"], &status["openPorts"]), (&json!(1), &json!(0)));
+    let failed = &status["failedPorts"][0];
+    assert_eq!(
+        (&failed["service"], &failed["port"]),
+        (&json!("default/web"), &json!(31234))
+    );
+    let text = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
+    assert!(
+        text.contains("services   nodePorts: 1, 0 ports open, 1 failed"),
+        "{text}"
+    );
+    let metrics = agent.metrics().await;
+    assert!(metrics.contains("headgate_service_ports{state=\"failed\"} 1"));
+    assert_eq!(agent.healthz().await.status, 200, "the node is none the worse");
+}
+
+/// Another process takes the ports over; nobody who probes without a pause sees it.
+async fn ports_are_handed_on(agent: Agent, next: &AgentOptions) {
+    let probing = tokio::spawn(async {
+        for asked in 0_u32.. {
+            let answer = http::get(local(31234), "/").await.map(|answer| answer.status);
+            assert!(matches!(answer, Ok(200)), "{answer:?} after {asked}");
+        }
+    });
+    let next = next.start().await;
+    eventually(SOON, "the next one is ready", async || {
+        let answer = http::get(next.metrics_address(), "/readyz").await.unwrap();
+        if answer.status == 200 {
+            Ok(())
+        } else {
+            Err(answer.text())
+        }
+    })
+    .await;
+    assert!(agent.stop(SOON).await.success());
+    assert!(!probing.is_finished(), "{:?}", probing.await);
+    probing.abort();
+}
+
 /// On kube-proxy's own port, with the example's settings and rights; a port that is taken first.
 #[test]
 fn where_there_is_no_kube_proxy() {
@@ -332,69 +386,25 @@ fn where_there_is_no_kube_proxy() {
         let node = create_node(&client, "alone").await;
         let kubeconfig = as_headgate(&client, control_plane.kubeconfig()).await;
         let settings = std::fs::read_to_string(example().join("settings.yaml")).unwrap();
-        let agent = AgentOptions::new(&node, &kubeconfig)
-            .settings(&settings)
-            .healthz("[::]:10256".parse().unwrap())
-            .start()
-            .await;
+        let options = || {
+            let options = AgentOptions::new(&node, &kubeconfig).settings(&settings);
+            options.healthz("[::]:10256".parse().unwrap())
+        };
+        let agent = options().start().await;
         for address in ["127.0.0.1:10256", "[::1]:10256"] {
-            assert_eq!(
-                http::get(address.parse().unwrap(), "/healthz").await.unwrap().status,
-                200
-            );
+            let answer = http::get(address.parse().unwrap(), "/healthz").await.unwrap();
+            assert_eq!(answer.status, 200);
         }
 
-        let services = Api::<Service>::default_namespaced(client.clone());
         let stranger = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 31234)).unwrap();
         let slice = json!({"metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
             "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": node}], "ports": [{"name": "http", "port": 8080}]});
-        Api::<EndpointSlice>::default_namespaced(client.clone())
-            .create(&PostParams::default(), &object(slice))
-            .await
-            .unwrap();
-        let service = web(&json!({"healthCheckNodePort": 31234}));
-        let service = services.create(&PostParams::default(), &object(service)).await.unwrap();
-        let event = eventually(SOON, "an event on the Service", async || {
-            let fields = format!(
-                "involvedObject.kind=Service,involvedObject.uid={}",
-                service.uid().unwrap()
-            );
-            let events = Api::<Event>::default_namespaced(client.clone());
-            let mut events = events.list(&ListParams::default().fields(&fields)).await.unwrap().items;
-            events.pop().ok_or_else(|| agent.log())
-        })
-        .await;
-        assert_eq!(
-            (event.type_.as_deref(), event.reason.as_deref(), event.action.as_deref()),
-            (Some("Warning"), Some("FailedToStartServiceHealthcheck"), Some("Listen"))
-        );
-        let note = event.message.unwrap();
-        let start = format!(
-            "node {node} failed to start healthcheck \"default/web\" on port 31234: 0.0.0.0:31234 cannot be bound: Address"
-        );
-        assert!(note.starts_with(&start), "{note}");
-        let services_status = statusz(&agent).await["services"].clone();
-        assert_eq!(
-            (&services_status["services"], &services_status["openPorts"]),
-            (&json!(1), &json!(0))
-        );
-        let failed = &services_status["failedPorts"][0];
-        assert_eq!(
-            (&failed["service"], &failed["port"]),
-            (&json!("default/web"), &json!(31234))
-        );
-        let text = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
-        assert!(
-            text.contains("services   nodePorts: 1, 0 ports open, 1 failed"),
-            "{text}"
-        );
-        assert!(
-            agent
-                .metrics()
-                .await
-                .contains("headgate_service_ports{state=\"failed\"} 1")
-        );
-        assert_eq!(agent.healthz().await.status, 200, "the node is none the worse");
+        let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
+        slices.create(&PostParams::default(), &object(slice)).await.unwrap();
+        let services = Api::<Service>::default_namespaced(client.clone());
+        let service = object(web(&json!({"healthCheckNodePort": 31234})));
+        let service = services.create(&PostParams::default(), &service).await.unwrap();
+        failure_is_told(&client, &agent, &node, &service).await;
 
         drop(stranger);
         eventually(SOON, "it is opened once it is free", async || {
@@ -404,40 +414,12 @@ fn where_there_is_no_kube_proxy() {
             }
         })
         .await;
+        let metrics = agent.metrics().await;
         assert!(
-            agent
-                .metrics()
-                .await
-                .contains("headgate_service_ports{state=\"open\"} 1")
+            metrics.contains("headgate_service_ports{state=\"open\"} 1"),
+            "{metrics}"
         );
-
-        // The next process takes the port over while this one hands it on.
-        let probing = tokio::spawn(async {
-            let mut asked = 0;
-            loop {
-                let answer = http::get(local(31234), "/").await.map(|answer| answer.status);
-                assert!(matches!(answer, Ok(200)), "{answer:?} after {asked}");
-                asked += 1;
-            }
-        });
-        let next = AgentOptions::new(&node, &kubeconfig)
-            .settings(&settings)
-            .healthz("[::]:10256".parse().unwrap())
-            .start()
-            .await;
-        eventually(SOON, "the next one is ready", async || {
-            let answer = http::get(next.metrics_address(), "/readyz").await.unwrap();
-            if answer.status == 200 {
-                Ok(())
-            } else {
-                Err(answer.text())
-            }
-        })
-        .await;
-        assert!(agent.stop(SOON).await.success());
-        assert!(!probing.is_finished(), "{:?}", probing.await);
-        probing.abort();
-        drop(next);
+        ports_are_handed_on(agent, &options()).await;
         control_plane.stop().await;
     });
 }
