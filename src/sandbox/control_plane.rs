@@ -23,6 +23,7 @@ use self::ports::Reserved;
 use super::assets::{Assets, AssetsError};
 use super::certificates::{Certificates, CertificatesError, private_directory, write_private};
 use super::process::{Process, ProcessError, command};
+use crate::node::api_server::{self, ConnectError};
 
 mod arguments;
 mod kubeconfig;
@@ -68,21 +69,8 @@ pub enum ControlPlaneError {
         source: io::Error,
     },
     /// The kubeconfig just written is not accepted.
-    #[error("cannot use {}: {source}", path.display())]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: kube::config::KubeconfigError,
-    },
-    /// The client cannot be made.
-    #[error("cannot make a client for {server}: {source}")]
-    Client {
-        /// The server's URL.
-        server: String,
-        /// Why.
-        source: Box<kube::Error>,
-    },
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// A component runs but does not get ready.
     #[error("{component} is not ready after {} s (last answer: {answer}); its last log lines:\n{tail}", waited.as_secs())]
     NotReady {
@@ -144,12 +132,7 @@ impl ControlPlane {
             path: kubeconfig.clone(),
             source,
         })?;
-        let client_config = kubeconfig::client_config(&text)
-            .await
-            .map_err(|source| ControlPlaneError::Kubeconfig {
-                path: kubeconfig.clone(),
-                source,
-            })?;
+        let client_config = api_server::configuration(Some(&kubeconfig)).await?;
 
         let etcd = start(&assets, &directory, "etcd", arguments::etcd())?;
         let mut control_plane = Self {
@@ -220,7 +203,7 @@ impl ControlPlane {
         }
         let arguments = arguments::apiserver(self.port.number(), &self.certificates);
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
-        let client = ready::client(&self.client_config, &self.port.url())?;
+        let client = api_server::client(&self.client_config)?;
         tokio::select! {
             ready = ready::apiserver(&client, STARTING, apiserver.log().to_owned()) => ready?,
             end = apiserver.ended() => return Err(end.into()),
