@@ -7,6 +7,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::telemetry;
+
 mod agent;
 mod generate;
 mod probe;
@@ -63,7 +65,7 @@ pub fn run() -> ExitCode {
 /// Says on standard error what went wrong, with its causes, and what to do about it.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
 fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
-    eprintln!("headgate: {error:#}");
+    eprintln!("headgate: {}", telemetry::chain(error.as_ref()));
     ExitCode::from(code)
 }
 

@@ -21,8 +21,7 @@ pub(super) struct Arguments {
         long,
         env = "NODE_NAME",
         value_name = "NAME",
-        required_unless_present = "check_config"
-    )]
+        required_unless_present = "check_config", value_parser = node_name)]
     node_name: Option<String>,
 
     /// Settings file (YAML); flags win over it
@@ -56,6 +55,20 @@ pub(super) struct Arguments {
     /// Check the settings, print those in effect, and exit
     #[arg(long)]
     check_config: bool,
+}
+
+/// A Node's name: a DNS subdomain, as the API server demands. kube-proxy lower-cases what it is given,
+/// since kubelet registers the host's name that way.
+fn node_name(text: &str) -> Result<String, String> {
+    let name = text.trim().to_ascii_lowercase();
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let label =
+        |label: &str| label.starts_with(plain) && label.ends_with(plain) && label.chars().all(|c| plain(c) || c == '-');
+    if name.len() <= 253 && name.split('.').all(label) {
+        Ok(name)
+    } else {
+        Err("allowed: the name of a Node, such as worker-1 or ip-10-0-0-1.ec2.internal".to_owned())
+    }
 }
 
 impl Arguments {

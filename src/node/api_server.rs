@@ -20,11 +20,11 @@ use tower::ServiceBuilder;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// Time between keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// How long sent data or probes may stay unacknowledged. With the idle time before: noticed in 30 s,
-/// twice as quick as promised.
+/// How long sent data or probes may stay unacknowledged. The loss is then noticed, and counted once
+/// connecting anew has failed too, some 40 s after it happened; 60 s are promised.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a connection may take to open.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the API server may take to begin an answer. A watch's answer begins at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -65,6 +65,8 @@ pub struct Launch {
     pub log: PathBuf,
     /// Its settings file's text.
     pub settings: String,
+    /// Where it serves `/healthz`; port 0 takes a free one.
+    pub healthz: SocketAddr,
     /// Further flags.
     pub arguments: Vec<String>,
 }
@@ -88,7 +90,7 @@ pub struct Agent {
 }
 
 impl Launch {
-    /// Starts the agent on free ports of 127.0.0.1 and waits until it has bound them.
+    /// Starts the agent, its operations on a free port of 127.0.0.1, and waits until it has bound them.
     ///
     /// # Errors
     /// It cannot be run, ends, or does not bind its addresses within half a minute.
@@ -110,12 +112,8 @@ impl Launch {
         let mut command = command(&self.program, &self.directory);
         command
             .args(["agent", "--node-name", &self.node])
-            .args([
-                "--healthz-bind-address",
-                "127.0.0.1:0",
-                "--metrics-bind-address",
-                "127.0.0.1:0",
-            ])
+            .args(["--healthz-bind-address", &self.healthz.to_string()])
+            .args(["--metrics-bind-address", "127.0.0.1:0"])
             .args([
                 Path::new("--kubeconfig"),
                 &self.kubeconfig,

@@ -261,6 +261,13 @@ impl ControlPlane {
         Ok(addresses)
     }
 
+    /// Stops kube-controller-manager, kube-scheduler and kube-proxy, as far as they were started.
+    pub async fn stop_others(&mut self) {
+        for other in self.others.drain(..).rev() {
+            other.stop(STOPPING).await;
+        }
+    }
+
     /// Waits, without a bound, until one of the processes ends that should be running; tells which and how.
     pub async fn ended(&mut self) -> ProcessError {
         let processes = self

@@ -46,13 +46,24 @@ impl Listener {
         let (close, closing) = watch::channel(false);
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let router = Router::new()
-            .route("/", get(|| async { "good" }))
-            .route("/panic", get(|| async { if true { panic!("a defect") } }));
-        let served = tokio::spawn(async move {
-            serve("test", Handed(Mutex::new(handed)), router, limits, &metrics, closing).await
-        });
-        Self { hand, close, registry, served }
+        let router = Router::new().route("/", get(|| async { "good" })).route(
+            "/panic",
+            get(|| async {
+                if true {
+                    panic!("a defect")
+                }
+            }),
+        );
+        let served =
+            tokio::spawn(
+                async move { serve("test", Handed(Mutex::new(handed)), router, limits, &metrics, closing).await },
+            );
+        Self {
+            hand,
+            close,
+            registry,
+            served,
+        }
     }
 
     fn connect(&self) -> DuplexStream {
@@ -68,7 +79,10 @@ impl Listener {
     fn closed(&self, reason: &str) -> String {
         let text = encode(&self.registry, Format::OpenMetrics).unwrap();
         let name = format!("headgate_listener_closed_total{{listener=\"test\",reason=\"{reason}\"}} ");
-        text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().to_owned()
+        text.lines()
+            .find_map(|line| line.strip_prefix(&name))
+            .unwrap()
+            .to_owned()
     }
 }
 
@@ -141,7 +155,10 @@ async fn a_peer_that_never_reads_is_closed_after_10_s() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_cap_the_one_that_waited_longest_goes() {
-    let listener = Listener::start(Limits { connections: 3, ..Limits::HEALTH });
+    let listener = Listener::start(Limits {
+        connections: 3,
+        ..Limits::HEALTH
+    });
     let mut waiting = Vec::new();
     for _ in 0..3 {
         let mut stream = listener.connect();
@@ -149,11 +166,17 @@ async fn at_the_cap_the_one_that_waited_longest_goes() {
         waiting.push(stream);
         sleep(SECOND).await;
     }
-    assert!(ask(&mut listener.connect()).await.ends_with("good"), "a fresh probe gets in");
+    assert!(
+        ask(&mut listener.connect()).await.ends_with("good"),
+        "a fresh probe gets in"
+    );
     assert!(read(&mut waiting[0], Duration::ZERO).await.1, "the oldest made room");
     for stream in &mut waiting[1..] {
         stream.write_all(&REQUEST[3..]).await.unwrap();
-        assert!(read(stream, SECOND).await.0.ends_with("good"), "the others are still there");
+        assert!(
+            read(stream, SECOND).await.0.ends_with("good"),
+            "the others are still there"
+        );
     }
     assert_eq!(listener.closed("evicted"), "1");
 }
@@ -184,8 +207,14 @@ async fn requests_that_are_none() {
     for (bytes, status) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], "400"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
-        (b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", "400"),
-        (b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\0\x01\0\x02GET / HTTP/1.1\r\nHost: x\r\n\r\n", "400"),
+        (
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "400",
+        ),
+        (
+            b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x0c\x0a\0\0\x01\x0a\0\0\x02\0\x01\0\x02GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "400",
+        ),
         (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03 a TLS hello\r\n\r\n", "400"),
         (huge.as_bytes(), "431"),
         (many.as_bytes(), "431"),
@@ -195,7 +224,10 @@ async fn requests_that_are_none() {
         let _ = stream.write_all(bytes).await;
         let (answer, closed) = read(&mut stream, 2 * SECOND).await;
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{shown:?}: {answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{shown:?}: {answer}"
+        );
         assert!(closed, "{shown:?} must be closed");
     }
 }
@@ -206,9 +238,15 @@ async fn http_1_0_is_answered_as_such() {
     let mut stream = listener.connect();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
     let (answer, closed) = read(&mut stream, SECOND).await;
-    assert!(answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.ends_with("good") && closed, "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.0 200 OK\r\n") && answer.ends_with("good") && closed,
+        "{answer}"
+    );
     let mut stream = listener.connect();
-    stream.write_all(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        .await
+        .unwrap();
     let (answer, closed) = read(&mut stream, SECOND).await;
     assert!(answer.starts_with("HTTP/1.0 200 OK\r\n") && !closed, "{answer}");
 }
@@ -228,15 +266,24 @@ async fn a_closing_listener_gives_open_connections_a_last_answer() {
     let listener = Listener::start(Limits::HEALTH);
     let mut prober = listener.connect();
     let answer = ask(&mut prober).await;
-    assert!(answer.ends_with("good") && !answer.contains("Connection: close"), "{answer}");
+    assert!(
+        answer.ends_with("good") && !answer.contains("Connection: close"),
+        "{answer}"
+    );
     let mut idle = listener.connect();
     assert!(ask(&mut idle).await.ends_with("good"));
     listener.close.send_replace(true);
     sleep(8 * SECOND).await;
     prober.write_all(REQUEST).await.unwrap();
     let (answer, closed) = read(&mut prober, SECOND).await;
-    assert!(answer.contains("Connection: close") && answer.ends_with("good") && closed, "{answer}");
-    assert!(!read(&mut idle, Duration::ZERO).await.1, "within the linger nobody is cut off");
+    assert!(
+        answer.contains("Connection: close") && answer.ends_with("good") && closed,
+        "{answer}"
+    );
+    assert!(
+        !read(&mut idle, Duration::ZERO).await.1,
+        "within the linger nobody is cut off"
+    );
     assert!(read(&mut idle, 4 * SECOND).await.1);
     listener.served.await.unwrap().unwrap();
 }
@@ -248,7 +295,10 @@ async fn what_waits_in_the_queue_is_answered_before_the_listener_goes() {
     let mut queued: Vec<_> = (0..20).map(|_| listener.connect()).collect();
     for stream in &mut queued {
         let answer = ask(stream).await;
-        assert!(answer.contains("Connection: close") && answer.ends_with("good"), "{answer}");
+        assert!(
+            answer.contains("Connection: close") && answer.ends_with("good"),
+            "{answer}"
+        );
     }
     timeout(5 * SECOND, listener.served).await.unwrap().unwrap().unwrap();
 }
@@ -257,7 +307,14 @@ async fn what_waits_in_the_queue_is_answered_before_the_listener_goes() {
 async fn a_panic_while_serving_is_not_lived_with() {
     let listener = Listener::start(Limits::HEALTH);
     let mut stream = listener.connect();
-    stream.write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-    let error = timeout(5 * SECOND, listener.served).await.unwrap().unwrap().unwrap_err();
+    stream
+        .write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let error = timeout(5 * SECOND, listener.served)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap_err();
     assert!(error.to_string().contains("listener test panicked"), "{error}");
 }

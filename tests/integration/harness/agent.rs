@@ -1,6 +1,6 @@
 //! Agents under test: the real program, as a child process.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -26,6 +26,7 @@ impl AgentOptions {
             log: directory.join("agent.log"),
             directory,
             settings: "proxy: {healthzUrl: off}\n".to_owned(),
+            healthz: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             arguments: Vec::new(),
         })
     }
@@ -33,6 +34,12 @@ impl AgentOptions {
     /// With this settings file instead. It has to say `proxy: {healthzUrl: …}` itself.
     pub(crate) fn settings(mut self, yaml: &str) -> Self {
         yaml.clone_into(&mut self.0.settings);
+        self
+    }
+
+    /// With this address for `/healthz`.
+    pub(crate) fn healthz(mut self, address: SocketAddr) -> Self {
+        self.0.healthz = address;
         self
     }
 

@@ -1,0 +1,329 @@
+//! Beside the real kube-proxy: the same answers to the same requests, and its health as an input.
+//!
+//! kube-proxy writes iptables rules, so these run in a network namespace of their own, with etcd,
+//! kube-apiserver and the agent beside it.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::any;
+use headgate::clock::Clock;
+use headgate::config::Settings;
+use headgate::health::{ProxyStatus, follow_kube_proxy};
+use headgate::server;
+use hyper::StatusCode;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::harness::agent::Agent;
+use crate::harness::http::{self, Answer};
+use crate::harness::{AgentOptions, create_node, eventually, in_own_network, own_control_plane};
+
+const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+const SOON: Duration = Duration::from_secs(30);
+
+async fn patch(client: &Client, node: &str, patch: Value) {
+    let nodes = Api::<Node>::all(client.clone());
+    nodes
+        .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+}
+
+/// What both must agree on: status, the headers of the contract, and the body without times and additions.
+fn comparable(answer: &Answer) -> Value {
+    let headers: Vec<_> = ["Content-Type", "X-Content-Type-Options"]
+        .iter()
+        .map(|name| {
+            answer
+                .headers
+                .iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.clone())
+        })
+        .collect();
+    let body = match serde_json::from_slice::<Value>(&answer.body) {
+        Ok(mut body) => {
+            if let Some(fields) = body.as_object_mut() {
+                for added in ["signals", "source", "lastUpdated", "currentTime"] {
+                    fields.remove(added);
+                }
+            }
+            body
+        }
+        Err(_) => json!(String::from_utf8_lossy(&answer.body)),
+    };
+    let length = answer.header("content-length").is_some();
+    json!({"status": answer.status_line, "headers": headers, "body": body, "length": length})
+}
+
+/// The names of a JSON object's fields, in their order.
+fn fields(answer: &Answer) -> Vec<String> {
+    let text = answer.text();
+    let depth_one = text
+        .char_indices()
+        .fold((0, Vec::new()), |(depth, mut starts), (index, c)| {
+            match c {
+                '{' => return (depth + 1, if depth == 0 { vec![index + 1] } else { starts }),
+                '}' => return (depth - 1, starts),
+                ',' if depth == 1 => starts.push(index + 1),
+                _ => {}
+            }
+            (depth, starts)
+        });
+    let name = |start: usize| text[start..].split('"').nth(1).unwrap().to_owned();
+    depth_one
+        .1
+        .into_iter()
+        .map(name)
+        .filter(|name| name != "signals" && name != "source")
+        .collect()
+}
+
+async fn both_answer(agent: &Agent, proxy: SocketAddr, status: u16, what: &str) {
+    eventually(SOON, what, async || {
+        let ours = agent.healthz().await;
+        let theirs = http::get(proxy, "/healthz").await.map_err(|error| error.to_string())?;
+        if ours.status == status && theirs.status == status && comparable(&ours) == comparable(&theirs) {
+            assert_eq!(fields(&ours), fields(&theirs), "the same fields in the same order");
+            return Ok(());
+        }
+        Err(format!("ours {} theirs {}", ours.text(), theirs.text()))
+    })
+    .await;
+}
+
+#[test]
+fn the_same_answers_to_the_same_requests() {
+    in_own_network("kube_proxy::the_same_answers_to_the_same_requests", async || {
+        let mut control_plane = own_control_plane().await;
+        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let node = create_node(&client, "beside").await;
+        let proxy = control_plane.start_proxy(&node).await.unwrap().healthz;
+        let settings = format!("proxy: {{healthzUrl: \"http://{proxy}\", pollInterval: 100ms, healthTimeout: 2s}}\n");
+        let agent = AgentOptions::new(&node, control_plane.kubeconfig())
+            .settings(&settings)
+            .start()
+            .await;
+
+        both_answer(&agent, proxy, 200, "an untainted node").await;
+        let request = |line: &str| format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n");
+        for line in [
+            "GET /healthz",
+            "GET /livez",
+            "POST /healthz",
+            "PUT /livez",
+            "DELETE /healthz",
+            "OPTIONS /livez",
+            "GET /healthz?verbose",
+            "GET /",
+            "GET /healthz/",
+            "GET /HEALTHZ",
+            "GET /metrics",
+            "POST /nothing",
+            "GET /livez/x",
+            "GET /healthz%2f",
+        ] {
+            let ours = http::exchange(agent.healthz_address(), request(line).as_bytes())
+                .await
+                .unwrap();
+            let theirs = http::exchange(proxy, request(line).as_bytes()).await.unwrap();
+            assert_eq!(comparable(&ours), comparable(&theirs), "{line}");
+        }
+        for bytes in [
+            &b"GET /healthz HTTP/1.1\r\n\r\n"[..],
+            b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"garbage\r\n\r\n",
+            b"GET /healthz HTTP/1.0\r\n\r\n",
+        ] {
+            let ours = http::exchange(agent.healthz_address(), bytes).await.unwrap();
+            let theirs = http::exchange(proxy, bytes).await.unwrap();
+            let shown = String::from_utf8_lossy(bytes);
+            assert_eq!(ours.status, theirs.status, "{shown}");
+            let version = |answer: &Answer| answer.status_line.split(' ').next().unwrap().to_owned();
+            assert_eq!(version(&ours), version(&theirs), "{shown}");
+        }
+
+        patch(
+            &client,
+            &node,
+            json!({"spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}}),
+        )
+        .await;
+        both_answer(&agent, proxy, 200, "another taint").await;
+        patch(
+            &client,
+            &node,
+            json!({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}),
+        )
+        .await;
+        both_answer(&agent, proxy, 503, "the autoscaler's taint").await;
+        patch(&client, &node, json!({"spec": {"taints": null}})).await;
+        both_answer(&agent, proxy, 200, "the taint gone").await;
+        patch(
+            &client,
+            &node,
+            json!({"metadata": {"finalizers": ["example.com/hold"]}}),
+        )
+        .await;
+        Api::<Node>::all(client.clone())
+            .delete(&node, &kube::api::DeleteParams::default())
+            .await
+            .unwrap();
+        both_answer(&agent, proxy, 503, "a node being deleted").await;
+        let livez = http::get(agent.healthz_address(), "/livez").await.unwrap();
+        assert_eq!(livez.status, 200);
+
+        // Families and their times are kube-proxy's own.
+        let theirs = http::get(proxy, "/livez").await.unwrap().json();
+        assert!(theirs["status"]["IPv4"]["lastUpdated"].is_string(), "{theirs}");
+        eventually(SOON, "the same families", async || {
+            let ours = http::get(agent.healthz_address(), "/livez").await.unwrap().json();
+            let theirs = http::get(proxy, "/livez").await.unwrap().json();
+            if ours["status"] == theirs["status"] {
+                Ok(())
+            } else {
+                Err(format!("{ours} {theirs}"))
+            }
+        })
+        .await;
+
+        // kube-proxy falls silent: that counts after the health timeout, and not before.
+        let silent = Instant::now();
+        control_plane.stop_others().await;
+        eventually(SOON, "/livez follows kube-proxy", async || {
+            let answer = http::get(agent.healthz_address(), "/livez").await.unwrap();
+            if answer.status == 503 {
+                Ok(())
+            } else {
+                Err(answer.text())
+            }
+        })
+        .await;
+        assert!(silent.elapsed() >= Duration::from_secs(2), "{:?}", silent.elapsed());
+        assert_eq!(
+            http::get(agent.metrics_address(), "/livez").await.unwrap().status,
+            200,
+            "restarting us cures nothing"
+        );
+        assert!(agent.log().contains("stopped answering"), "{}", agent.log());
+        drop(agent);
+        control_plane.stop().await;
+    });
+}
+
+#[test]
+fn a_connection_that_dies_without_a_word_is_noticed_within_a_minute() {
+    in_own_network(
+        "kube_proxy::a_connection_that_dies_without_a_word_is_noticed_within_a_minute",
+        async || {
+            let control_plane = own_control_plane().await;
+            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let node = create_node(&client, "silent").await;
+            let agent = AgentOptions::new(&node, control_plane.kubeconfig()).start().await;
+            let port = control_plane
+                .server()
+                .rsplit(':')
+                .next()
+                .unwrap()
+                .trim_end_matches('/')
+                .to_owned();
+            let rule = |action: &str| {
+                let status = Command::new("iptables")
+                    .args(["-w", action, "INPUT", "-p", "tcp", "--dport", &port, "-j", "DROP"])
+                    .status();
+                assert!(status.unwrap().success());
+            };
+            let error = async || {
+                let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
+                http::exchange(agent.metrics_address(), request).await.unwrap().json()["node"]["watchError"].clone()
+            };
+            assert_eq!(error().await, Value::Null);
+            let dead = Instant::now();
+            rule("-A");
+            eventually(Duration::from_secs(90), "the loss is seen", async || {
+                let error = error().await;
+                if error["reason"] == "connection" {
+                    Ok(())
+                } else {
+                    Err(error.to_string())
+                }
+            })
+            .await;
+            println!("noticed after {:?}", dead.elapsed());
+            assert!(dead.elapsed() < Duration::from_secs(60), "{:?}", dead.elapsed());
+            assert_eq!(agent.healthz().await.status, 200, "the last state goes on");
+            rule("-D");
+            patch(
+                &client,
+                &node,
+                json!({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}),
+            )
+            .await;
+            eventually(Duration::from_secs(60), "what was missed is seen", async || {
+                let answer = agent.healthz().await;
+                if answer.status == 503 {
+                    Ok(())
+                } else {
+                    Err(answer.text())
+                }
+            })
+            .await;
+            drop(agent);
+            control_plane.stop().await;
+        },
+    );
+}
+
+/// A stand-in for kube-proxies that cannot be built here any more: before 1.28 there is no `/livez`.
+#[tokio::test]
+async fn before_1_28_healthz_is_asked_instead() {
+    let old =
+        r#"{"lastUpdated": "2020-06-03 23:59:53 +0000 UTC m=+202.6","currentTime": "2020-06-03 23:59:53 +0000 UTC"}"#;
+    let code = watch::Sender::new(StatusCode::OK);
+    let answers = code.subscribe();
+    let router = Router::new().route(
+        "/healthz",
+        any(move || {
+            let code = *answers.borrow();
+            async move { (code, old) }
+        }),
+    );
+    let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (_close, closing) = watch::channel(false);
+    let metrics = server::Metrics::default();
+    let serving = tokio::spawn(async move {
+        server::serve("old", listener, router, server::Limits::OPERATIONS, &metrics, closing).await
+    });
+    let mut settings = Settings::default().proxy;
+    settings.healthz_authority = Some(address.to_string());
+    settings.poll_interval = Duration::from_millis(100);
+    let state = watch::Sender::new(ProxyStatus::new(settings.health_timeout));
+    let mut status = state.subscribe();
+    let polling = tokio::spawn(follow_kube_proxy(settings, state, Clock::System));
+    let mut becomes = async |healthy: bool| {
+        let known =
+            |status: &ProxyStatus| !status.parts().is_empty() && status.health(Clock::System.now()).healthy == healthy;
+        tokio::time::timeout(SOON, status.wait_for(known))
+            .await
+            .unwrap()
+            .unwrap();
+    };
+    becomes(true).await;
+    code.send_replace(StatusCode::SERVICE_UNAVAILABLE);
+    becomes(false).await;
+    code.send_replace(StatusCode::OK);
+    becomes(true).await;
+    // 404 on both, and other codes, are no answers: they count after the timeout, not at once.
+    code.send_replace(StatusCode::BAD_GATEWAY);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    becomes(true).await;
+    polling.abort();
+    serving.abort();
+}

@@ -1,0 +1,404 @@
+//! What a node is told, on a real API server: taints, deletion, re-creation, a Node nobody knows, an API
+//! server that is away or refuses, and what is remembered across a restart
+//! (the cases of kube-proxy's node manager, and those it never tested).
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::harness::agent::Agent;
+use crate::harness::{AgentOptions, control_plane, create_node, eventually, http, own_control_plane, scratch};
+
+const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+/// Longer than anything here takes on a busy machine.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn patch(client: &Client, node: &str, patch: Value) {
+    let nodes = Api::<Node>::all(client.clone());
+    nodes
+        .patch(node, &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .unwrap();
+}
+
+async fn taint(client: &Client, node: &str, key: &str) {
+    patch(
+        client,
+        node,
+        json!({"spec": {"taints": [{"key": key, "value": "1", "effect": "NoSchedule"}]}}),
+    )
+    .await;
+}
+
+async fn untaint(client: &Client, node: &str) {
+    patch(client, node, json!({"spec": {"taints": null}})).await;
+}
+
+async fn delete(client: &Client, node: &str) {
+    Api::<Node>::all(client.clone())
+        .delete(node, &DeleteParams::default())
+        .await
+        .unwrap();
+}
+
+async fn create(client: &Client, node: &str, taints: Value) {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}, "spec": {"taints": taints}});
+    let node: Node = serde_json::from_value(node).unwrap();
+    Api::<Node>::all(client.clone())
+        .create(&PostParams::default(), &node)
+        .await
+        .unwrap();
+}
+
+/// Waits for `/healthz` to answer `status`, with these signals and from this source.
+async fn answers(agent: &Agent, status: u16, signals: &[&str], source: &str) {
+    let what = format!("{status} {signals:?} {source}");
+    eventually(SOON, &what, async || {
+        let answer = agent.healthz().await;
+        let body = answer.json();
+        let good = answer.status == status && body["signals"] == json!(signals) && body["source"] == source;
+        if good {
+            Ok(())
+        } else {
+            Err(format!("{} {body}", answer.status))
+        }
+    })
+    .await;
+    let eligible = agent.healthz().await.json()["nodeEligible"] == json!(signals.is_empty());
+    assert!(eligible, "nodeEligible says the same");
+    let livez = http::get(agent.healthz_address(), "/livez").await.unwrap();
+    assert_eq!(livez.status, 200, "/livez never depends on the node");
+}
+
+async fn statusz(agent: &Agent) -> Value {
+    let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
+    http::exchange(agent.metrics_address(), request).await.unwrap().json()
+}
+
+async fn object(agent: &Agent, state: &str) {
+    eventually(SOON, state, async || {
+        let object = statusz(agent).await["node"]["object"].clone();
+        if object == state {
+            Ok(())
+        } else {
+            Err(object.to_string())
+        }
+    })
+    .await;
+    let line = format!("headgate_node_object{{state=\"{state}\"}} 1");
+    assert!(agent.metrics().await.contains(&line), "{line}");
+}
+
+#[tokio::test]
+async fn each_signal_turns_healthz_503_and_its_end_turns_it_200() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "signals").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    answers(&agent, 200, &[], "watch").await;
+    for key in headgate::config::DEFAULT_SIGNALS {
+        taint(&client, &node, key).await;
+        answers(&agent, 503, &[key], "watch").await;
+        let line = format!("headgate_node_signal{{signal=\"{key}\"}} 1");
+        assert!(agent.metrics().await.contains(&line), "{line}");
+        untaint(&client, &node).await;
+        answers(&agent, 200, &[], "watch").await;
+    }
+    for other in ["DeletionCandidateOfClusterAutoscaler", "node.kubernetes.io/not-ready"] {
+        taint(&client, &node, other).await;
+    }
+    patch(&client, &node, json!({"spec": {"unschedulable": true}})).await;
+    // One more signal, to know that the others were seen.
+    patch(
+        &client,
+        &node,
+        json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoExecute"},
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}}),
+    )
+    .await;
+    answers(&agent, 503, &["karpenter.sh/disrupted"], "watch").await;
+}
+
+#[tokio::test]
+async fn own_lists_replace_the_default_ones() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "own-list").await;
+    let settings = "proxy: {healthzUrl: off}\nsignals: {health: [example.com/going]}\n";
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig)
+        .settings(settings)
+        .start()
+        .await;
+    taint(&client, &node, TAINT).await;
+    taint(&client, &node, "example.com/going").await;
+    answers(&agent, 503, &["example.com/going"], "watch").await;
+}
+
+#[tokio::test]
+async fn kubelets_shutdown_condition_is_a_signal_and_other_not_ready_is_none() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "shutdown").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    let nodes = Api::<Node>::all(client.clone());
+    let ready = async |status: &str, reason: &str, message: &str| {
+        let condition = json!({"type": "Ready", "status": status, "reason": reason, "message": message});
+        let patch = json!({"status": {"conditions": [condition]}});
+        nodes
+            .patch_status(&node, &PatchParams::default(), &Patch::Strategic(patch))
+            .await
+            .unwrap();
+    };
+    ready("False", "KubeletNotReady", "node is shutting down").await;
+    answers(&agent, 503, &["nodeShutdown"], "watch").await;
+    ready("False", "KubeletNotReady", "container runtime is down").await;
+    answers(&agent, 200, &[], "watch").await;
+    ready("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.").await;
+    taint(&client, &node, TAINT).await;
+    answers(&agent, 503, &[TAINT], "watch").await;
+}
+
+#[tokio::test]
+async fn a_node_nobody_knows_is_eligible_and_is_seen_when_it_comes() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let started = Instant::now();
+    let agent = AgentOptions::new("nobody-knows-me", &cluster.kubeconfig).start().await;
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "the API server said so; there is nothing to wait for"
+    );
+    answers(&agent, 200, &[], "none").await;
+    object(&agent, "missing").await;
+    create(
+        &client,
+        "nobody-knows-me",
+        json!([{"key": TAINT, "effect": "NoSchedule"}]),
+    )
+    .await;
+    answers(&agent, 503, &[TAINT], "watch").await;
+    object(&agent, "present").await;
+}
+
+#[tokio::test]
+async fn a_node_being_deleted_fails_and_a_deleted_one_keeps_its_last_verdict() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "deleted").await;
+    patch(
+        &client,
+        &node,
+        json!({"metadata": {"finalizers": ["example.com/hold"]}}),
+    )
+    .await;
+    let mut agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    answers(&agent, 200, &[], "watch").await;
+    delete(&client, &node).await;
+    answers(&agent, 503, &["deletionTimestamp"], "watch").await;
+    patch(&client, &node, json!({"metadata": {"finalizers": null}})).await;
+    object(&agent, "deleted").await;
+    answers(&agent, 503, &["deletionTimestamp"], "watch").await;
+    assert_eq!(
+        agent.wait(Duration::from_millis(500)).await,
+        None,
+        "the process does not exit"
+    );
+}
+
+#[tokio::test]
+async fn a_healthy_node_that_is_deleted_at_once_stays_eligible() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "vanished").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    answers(&agent, 200, &[], "watch").await;
+    delete(&client, &node).await;
+    object(&agent, "deleted").await;
+    answers(&agent, 200, &[], "watch").await;
+}
+
+#[tokio::test]
+async fn a_node_created_anew_under_its_name_starts_afresh() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "again").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    taint(&client, &node, TAINT).await;
+    answers(&agent, 503, &[TAINT], "watch").await;
+    let first = statusz(&agent).await["node"]["uid"].clone();
+    delete(&client, &node).await;
+    object(&agent, "deleted").await;
+    answers(&agent, 503, &[TAINT], "watch").await;
+    create(&client, &node, json!([])).await;
+    answers(&agent, 200, &[], "watch").await;
+    assert_ne!(statusz(&agent).await["node"]["uid"], first);
+}
+
+#[tokio::test]
+async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    create(&client, "good", json!([])).await;
+    create(&client, "drained", json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+    let good = AgentOptions::new("good", control_plane.kubeconfig()).start().await;
+    let drained = AgentOptions::new("drained", control_plane.kubeconfig()).start().await;
+    answers(&good, 200, &[], "watch").await;
+    answers(&drained, 503, &[TAINT], "watch").await;
+    control_plane.stop_apiserver().await;
+    eventually(SOON, "the loss is seen", async || {
+        let error = statusz(&good).await["node"]["watchError"]["reason"].clone();
+        if error == "connection" {
+            Ok(())
+        } else {
+            Err(error.to_string())
+        }
+    })
+    .await;
+    answers(&good, 200, &[], "watch").await;
+    answers(&drained, 503, &[TAINT], "watch").await;
+    control_plane.start_apiserver().await.unwrap();
+    taint(&client, "good", TAINT).await;
+    untaint(&client, "drained").await;
+    // The watch's backoff may have grown to some seconds meanwhile.
+    answers(&good, 503, &[TAINT], "watch").await;
+    answers(&drained, 200, &[], "watch").await;
+    assert!(statusz(&good).await["node"].get("watchError").is_none());
+    let log = good.log();
+    let told = log
+        .lines()
+        .filter(|line| line.contains("cannot be watched") && line.contains("\"reason\":\"connection\""));
+    assert_eq!(told.count(), 1, "told once: {log}");
+    drop((good, drained));
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn restarts_while_the_api_server_is_away() {
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    create(&client, "drained", json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+    create(&client, "good", json!([])).await;
+    let drained = AgentOptions::new("drained", control_plane.kubeconfig());
+    let good = AgentOptions::new("good", control_plane.kubeconfig());
+    let (first, second) = (drained.start().await, good.start().await);
+    answers(&first, 503, &[TAINT], "watch").await;
+    let since = statusz(&first).await["node"]["signals"][0]["since"].clone();
+    answers(&second, 200, &[], "watch").await;
+    for agent in [&first, &second] {
+        let state = agent.directory().join("state.json");
+        eventually(SOON, "the state is on disk", async || {
+            state.exists().then_some(()).ok_or("no file".into())
+        })
+        .await;
+    }
+    control_plane.stop_apiserver().await;
+    first.kill().await;
+    second.kill().await;
+
+    // With something remembered the port opens at once, and the last verdict goes on.
+    let started = Instant::now();
+    let agent = drained.start().await;
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "it opened after {:?}",
+        started.elapsed()
+    );
+    answers(&agent, 503, &[TAINT], "remembered").await;
+    assert_eq!(
+        statusz(&agent).await["node"]["signals"][0]["since"],
+        since,
+        "since when is remembered too"
+    );
+    assert_eq!(http::get(agent.metrics_address(), "/readyz").await.unwrap().status, 200);
+    let eligible = good.start().await;
+    answers(&eligible, 200, &[], "remembered").await;
+
+    // With nothing remembered it opens after 5 s, as eligible, and is not ready.
+    let forgetful = AgentOptions::new("drained", control_plane.kubeconfig());
+    let started = Instant::now();
+    let forgetful = forgetful.start().await;
+    assert!(
+        started.elapsed() >= Duration::from_secs(5),
+        "it opened after {:?}",
+        started.elapsed()
+    );
+    answers(&forgetful, 200, &[], "none").await;
+    let readyz = http::get(forgetful.metrics_address(), "/readyz").await.unwrap();
+    assert_eq!(
+        (readyz.status, readyz.text().contains("[-]node failed: not seen yet")),
+        (503, true)
+    );
+
+    // With another node's memory, or a broken one, it starts from nothing, and says so.
+    for (text, complaint) in [
+        ("{", "is corrupt"),
+        (
+            r#"{"version":1,"nodeName":"other","facts":{"uid":"u","deleting":true,"shuttingDown":false,"taints":[]},"since":{},"writtenAt":"2026-01-01T00:00:00Z"}"#,
+            "is about Node",
+        ),
+    ] {
+        let options = AgentOptions::new("drained", control_plane.kubeconfig());
+        std::fs::write(options.directory().join("state.json"), text).unwrap();
+        let agent = options.start().await;
+        answers(&agent, 200, &[], "none").await;
+        assert!(agent.log().contains(complaint), "{}", agent.log());
+    }
+
+    control_plane.start_apiserver().await.unwrap();
+    answers(&agent, 503, &[TAINT], "watch").await;
+    answers(&forgetful, 503, &[TAINT], "watch").await;
+    answers(&eligible, 200, &[], "watch").await;
+    drop((agent, forgetful, eligible));
+    control_plane.stop().await;
+}
+
+/// A kubeconfig for a service account of its own, without any rights.
+async fn powerless(client: &Client, kubeconfig: &Path, name: &str) -> PathBuf {
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
+    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let request = TokenRequest::default();
+    let granted = accounts
+        .create_token_request(name, &PostParams::default(), &request)
+        .await
+        .unwrap();
+    with_token(kubeconfig, &granted.status.unwrap().token)
+}
+
+/// The kubeconfig with another token.
+pub(crate) fn with_token(kubeconfig: &Path, token: &str) -> PathBuf {
+    let mut file: serde_yaml::Value = serde_yaml::from_str(&std::fs::read_to_string(kubeconfig).unwrap()).unwrap();
+    file["users"][0]["user"] = serde_yaml::to_value(json!({"token": token})).unwrap();
+    let path = scratch("kubeconfig").join("kubeconfig");
+    std::fs::write(&path, serde_yaml::to_string(&file).unwrap()).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn being_forbidden_is_told_once_and_counted_and_no_crash() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "forbidden").await;
+    let kubeconfig = powerless(&client, &cluster.kubeconfig, "powerless").await;
+    let mut agent = AgentOptions::new(&node, &kubeconfig).start().await;
+    answers(&agent, 200, &[], "none").await;
+    eventually(SOON, "several attempts", async || {
+        let metrics = agent.metrics().await;
+        let name = "headgate_node_watch_errors_total{reason=\"forbidden\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+        if count.parse::<u64>().unwrap() >= 3 {
+            Ok(())
+        } else {
+            Err(count.to_owned())
+        }
+    })
+    .await;
+    assert_eq!(agent.log().matches("cannot be watched").count(), 1, "{}", agent.log());
+    assert_eq!(statusz(&agent).await["node"]["watchError"]["reason"], "forbidden");
+    assert_eq!(agent.wait(Duration::from_millis(200)).await, None);
+}

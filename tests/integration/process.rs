@@ -1,0 +1,405 @@
+//! The process as operators meet it: exit codes, mistakes in settings, ports that are taken, probes,
+//! metrics that promtool accepts, and what happens on SIGTERM.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::{AgentOptions, assets, control_plane, create_node, eventually, http, scratch};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn headgate(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command
+        .args(arguments)
+        .env_remove("NODE_NAME")
+        .env_remove("KUBECONFIG")
+        .stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn settings_file(text: &str) -> PathBuf {
+    let path = scratch("settings").join("settings.yaml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn every_mistake_is_reported_at_once_with_exit_code_2() {
+    let file = settings_file("shutdownDelay: soon\nproxy: {healthTimout: 5s}\n");
+    let file = file.to_str().unwrap();
+    for check in [&["--check-config"][..], &[]] {
+        let mut arguments = vec![
+            "agent",
+            "--node-name",
+            "n",
+            "--config",
+            file,
+            "--metrics-bind-address",
+            "nowhere",
+        ];
+        arguments.extend(check);
+        let output = headgate(&arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for part in [
+            "3 mistakes in the settings",
+            &format!("{file}: shutdownDelay: \"soon\" is not allowed; allowed: a duration"),
+            &format!(
+                "{file}: proxy.healthTimout: this key is not known (value: \"5s\"); did you mean proxy.healthTimeout?"
+            ),
+            "--metrics-bind-address: metricsBindAddress: \"nowhere\" is not allowed; allowed: an IP address",
+        ] {
+            assert!(said.contains(part), "{part:?} is not in {said}");
+        }
+    }
+}
+
+#[test]
+fn check_config_prints_the_settings_in_effect() {
+    let file = settings_file("shutdownDelay: 7s\nstateDir: /a\n");
+    let output = headgate(&[
+        "agent",
+        "--config",
+        file.to_str().unwrap(),
+        "--state-dir",
+        "/b",
+        "--check-config",
+    ]);
+    assert_eq!(output.status.code(), Some(0));
+    let printed: Value = serde_yaml::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&printed["shutdownDelay"], &printed["stateDir"]),
+        (&json!("7s"), &json!("/b"))
+    );
+    assert_eq!(printed["signals"]["health"].as_array().unwrap().len(), 6);
+}
+
+#[test]
+fn wrong_arguments_and_a_missing_cluster_exit_with_2() {
+    for (arguments, part) in [
+        (&["agent"][..], "--node-name"),
+        (&["agent", "--node-name", "n", "--nonsense"], "--nonsense"),
+        (&["agent", "--node-name", "n"], "no Pod service account was found"),
+        (
+            &["agent", "--node-name", "n", "--kubeconfig", "/does/not/exist"],
+            "/does/not/exist cannot be used",
+        ),
+        (
+            &["agent", "--node-name", "", "--kubeconfig", "/does/not/exist"],
+            "allowed: the name of a Node",
+        ),
+        (&["frobnicate"], "frobnicate"),
+        (&[], "Usage"),
+    ] {
+        let output = headgate(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn help_completions_and_man_page_are_there() {
+    for (arguments, part) in [
+        (&["--help"][..], "agent"),
+        (&["agent", "--help"], "--healthz-bind-address"),
+        (&["completions", "bash"], "_headgate"),
+        (&["completions", "zsh"], "#compdef headgate"),
+        (&["completions", "fish"], "complete -c headgate"),
+        (&["man"], ".TH headgate"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+    ] {
+        let output = headgate(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(
+            String::from_utf8(output.stdout).unwrap().contains(part),
+            "{arguments:?}"
+        );
+    }
+}
+
+fn promlint(text: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(assets().program("promlint").unwrap());
+    let mut child = command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
+}
+
+#[tokio::test]
+async fn metrics_are_what_promtool_accepts_and_count_exactly() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "metrics").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    for (path, times) in [("/healthz", 3), ("/livez", 2), ("/", 4)] {
+        for _ in 0..times {
+            http::get(agent.healthz_address(), path).await.unwrap();
+        }
+    }
+    let text = agent.metrics().await;
+    for line in [
+        "proxy_healthz_total{code=\"200\"} 3",
+        "proxy_healthz_total{code=\"503\"} 0",
+        "proxy_livez_total{code=\"200\"} 2",
+        "proxy_livez_total{code=\"503\"} 0",
+        "headgate_listener_bound{listener=\"healthz\"} 1",
+        "headgate_healthy{path=\"healthz\"} 1",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+    }
+    let (good, said) = promlint(&text, &[]);
+    assert!(good, "{said}");
+    let request = |accept: &str| format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n");
+    let open = http::exchange(
+        agent.metrics_address(),
+        request("application/openmetrics-text").as_bytes(),
+    )
+    .await
+    .unwrap();
+    assert_eq!(
+        open.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert!(open.text().ends_with("# EOF\n"));
+    let plain = http::exchange(agent.metrics_address(), request("text/plain").as_bytes())
+        .await
+        .unwrap();
+    assert_eq!(
+        plain.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
+    let (good, said) = promlint("a b c d\n", &["--lint=off"]);
+    assert!(!good, "the judge can say no: {said}");
+}
+
+#[tokio::test]
+async fn probes_speak_to_this_very_process() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "probe").await;
+    let options = AgentOptions::new(&node, &cluster.kubeconfig);
+    let state_dir = options.directory().to_str().unwrap().to_owned();
+    let probe = |question: &str| headgate(&["probe", question, "--state-dir", &state_dir]).status.code();
+    assert_eq!(probe("livez"), Some(1), "nobody is there");
+    let agent = options.start().await;
+    let ready = || async {
+        if probe("readyz") == Some(0) {
+            Ok(())
+        } else {
+            Err("not ready".to_owned())
+        }
+    };
+    eventually(SOON, "ready", ready).await;
+    assert_eq!(probe("livez"), Some(0));
+    assert!(Path::new(&state_dir).join("headgate.sock").exists());
+    assert!(agent.stop(SOON).await.success());
+    assert!(!Path::new(&state_dir).join("headgate.sock").exists());
+    assert_eq!(probe("readyz"), Some(1));
+    assert_eq!(
+        headgate(&["probe", "healthz"]).status.code(),
+        Some(2),
+        "there is no such question"
+    );
+}
+
+#[tokio::test]
+async fn statusz_is_for_people_and_for_tools() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "statusz").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    let text = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
+    for part in [
+        &format!("on node {node}"),
+        "/healthz   200 since",
+        "node-watch",
+        "health-thread",
+        "kube-proxy not asked",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(
+            http::get(agent.metrics_address(), path).await.unwrap().status,
+            200,
+            "{path}"
+        );
+    }
+    assert_eq!(
+        http::get(agent.metrics_address(), "/healthz").await.unwrap().status,
+        404
+    );
+}
+
+/// Starts an agent whose health port is taken, without waiting for it to be bound.
+fn with_taken_port(node: &str, kubeconfig: &Path, taken: SocketAddr, more: &[&str]) -> (std::process::Child, PathBuf) {
+    let directory = scratch("taken");
+    let settings = settings_file("proxy: {healthzUrl: off}\nmetricsBindAddress: 127.0.0.1:0\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command
+        .arg("agent")
+        .args(["--node-name", node])
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .arg("--config")
+        .arg(settings);
+    command
+        .arg("--state-dir")
+        .arg(&directory)
+        .arg("--addresses-file")
+        .arg(directory.join("addresses.json"));
+    command.arg("--healthz-bind-address").arg(taken.to_string()).args(more);
+    command
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(directory.join("log")).unwrap());
+    (command.spawn().unwrap(), directory)
+}
+
+#[tokio::test]
+async fn a_taken_port_is_tried_again_for_ever_and_told_on_the_node() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "taken").await;
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap();
+    let (mut child, directory) = with_taken_port(&node, &cluster.kubeconfig, address, &[]);
+    let events = Api::<Event>::namespaced(client, "default");
+    let selector = ListParams::default().fields(&format!("involvedObject.kind=Node,involvedObject.name={node}"));
+    let event = eventually(SOON, "an event on the Node", async || {
+        events
+            .list(&selector)
+            .await
+            .unwrap()
+            .items
+            .pop()
+            .ok_or_else(|| "none".to_owned())
+    })
+    .await;
+    assert_eq!(
+        (event.type_.as_deref(), event.reason.as_deref()),
+        (Some("Warning"), Some("FailedToStartHealthServer"))
+    );
+    let note = event.message.unwrap();
+    assert!(
+        note.contains(&address.to_string()) && note.contains("Address already in use"),
+        "{note}"
+    );
+    assert_eq!(child.try_wait().unwrap(), None);
+    drop(stranger);
+    eventually(SOON, "it binds once the port is free", async || {
+        http::get(address, "/healthz")
+            .await
+            .map(|answer| assert_eq!(answer.status, 200))
+            .map_err(|e| e.to_string())
+    })
+    .await;
+    eventually(SOON, "the addresses file", async || {
+        std::fs::read_to_string(directory.join("addresses.json"))
+            .map_err(|error| error.to_string())
+            .map(|text| {
+                let addresses: Value = serde_json::from_str(&text).unwrap();
+                assert_eq!(addresses["healthz"], address.to_string());
+                assert!(addresses["metrics"].as_str().unwrap().starts_with("127.0.0.1:"));
+            })
+    })
+    .await;
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    assert!(
+        tokio::task::spawn_blocking(move || child.wait())
+            .await
+            .unwrap()
+            .unwrap()
+            .success()
+    );
+}
+
+#[tokio::test]
+async fn a_hard_failure_exits_with_1_and_says_why() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "hard").await;
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap();
+    let (mut child, directory) = with_taken_port(&node, &cluster.kubeconfig, address, &["--bind-address-hard-fail"]);
+    let status = tokio::task::spawn_blocking(move || child.wait())
+        .await
+        .unwrap()
+        .unwrap();
+    let log = std::fs::read_to_string(directory.join("log")).unwrap();
+    assert_eq!(status.code(), Some(1), "{log}");
+    assert!(
+        log.contains(&format!("{address} cannot be bound: Address already in use")),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn sigterm_without_a_delay_ends_at_once_with_0() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "sigterm").await;
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+        let started = Instant::now();
+        agent.signal(signal);
+        let status = agent.wait(SOON).await.unwrap();
+        assert!(status.success(), "{signal}: {}", agent.log());
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "{signal}: {:?}",
+            started.elapsed()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_shutdown_delay_answers_503_first_and_a_second_signal_cuts_it_short() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "delay").await;
+    let settings = "proxy: {healthzUrl: off}\nshutdownDelay: 2s\n";
+    let mut agent = AgentOptions::new(&node, &cluster.kubeconfig)
+        .settings(settings)
+        .start()
+        .await;
+    let started = Instant::now();
+    agent.signal(Signal::SIGTERM);
+    eventually(SOON, "503", async || {
+        let answer = agent.healthz().await;
+        let body = answer.json();
+        let good =
+            answer.status == 503 && body["signals"] == json!(["headgateStopping"]) && body["nodeEligible"] == false;
+        if good { Ok(()) } else { Err(body.to_string()) }
+    })
+    .await;
+    assert_eq!(http::get(agent.healthz_address(), "/livez").await.unwrap().status, 200);
+    assert!(agent.wait(SOON).await.unwrap().success());
+    assert!(started.elapsed() >= Duration::from_secs(2));
+
+    let settings = "proxy: {healthzUrl: off}\nshutdownDelay: 10m\n";
+    let mut agent = AgentOptions::new(&node, &cluster.kubeconfig)
+        .settings(settings)
+        .start()
+        .await;
+    agent.signal(Signal::SIGTERM);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(agent.healthz().await.status, 503);
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.wait(SOON).await.unwrap().code(), Some(1));
+}
