@@ -23,7 +23,7 @@ use super::{EXIT_RUNTIME, fail};
 /// etcd and kube-apiserver are programs of their own: `make control-plane` provides them.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Directory with etcd, kube-apiserver and kubectl [default: $KUBEBUILDER_ASSETS, else where
+    /// Directory with etcd, kube-apiserver and kubectl [default: `$KUBEBUILDER_ASSETS`, else where
     /// `make control-plane` puts them]
     #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
     assets: Option<PathBuf>,

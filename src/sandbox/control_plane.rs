@@ -17,7 +17,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::select_all;
+use futures::future::{join_all, select_all};
 
 use self::ports::Reserved;
 use super::assets::{Assets, AssetsError};
@@ -35,7 +35,7 @@ pub(super) const SERVICE_CIDR: &str = "10.0.0.0/16";
 /// The first of them: the Service `default/kubernetes`.
 pub(super) const FIRST_SERVICE_IP: &str = "10.0.0.1";
 
-/// How long a component is given to end after SIGTERM. They need well under a second.
+/// How long kube-apiserver is given to end after SIGTERM. It needs one to two seconds.
 const STOPPING: Duration = Duration::from_secs(5);
 /// How long kube-apiserver is waited for; it is ready in 2 to 3 s on two cores.
 const STARTING: Duration = Duration::from_mins(1);
@@ -280,7 +280,7 @@ impl ControlPlane {
             .0
     }
 
-    /// Stops everything, each component within a bound: what uses the API first, etcd last.
+    /// Ends everything at once. Nothing here is worth an orderly end: its data is thrown away.
     pub async fn stop(self) {
         let Self {
             others,
@@ -288,11 +288,7 @@ impl ControlPlane {
             etcd,
             ..
         } = self;
-        futures::future::join_all(others.into_iter().map(|process| process.stop(STOPPING))).await;
-        if let Some(apiserver) = apiserver {
-            apiserver.stop(STOPPING).await;
-        }
-        etcd.stop(STOPPING).await;
+        join_all(others.into_iter().chain(apiserver).chain([etcd]).map(Process::kill)).await;
     }
 
     fn start_other(&mut self, program: &str, arguments: Vec<String>) -> Result<(), ControlPlaneError> {

@@ -3,8 +3,9 @@
 //! The invariant: nothing is removed that the sandbox did not make, and no file that was there before is
 //! overwritten. A lock tells a directory in use from one left behind by a sandbox that was killed.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -66,7 +67,10 @@ impl Directory {
     /// Takes the directory the user named, or a fresh temporary one.
     pub(super) fn prepare(given: Option<&Path>) -> Result<Self, DirectoryError> {
         let Some(given) = given else {
-            let temporary = tempfile::Builder::new().prefix("headgate-sandbox-").tempdir();
+            let temporary = tempfile::Builder::new()
+                .prefix("headgate-sandbox-")
+                .permissions(Permissions::from_mode(0o700))
+                .tempdir();
             let temporary = temporary.map_err(failed("make a directory in", &std::env::temp_dir()))?;
             let path = temporary.path().to_owned();
             let lock = lock(&path)?;

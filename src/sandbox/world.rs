@@ -3,6 +3,7 @@
 //! Ended politely by [`World::end`]; dropped, everything is killed.
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ use crate::node::api_server;
 const REGISTERING: Duration = Duration::from_secs(30);
 /// How long an agent is given to end after SIGTERM.
 const STOPPING: Duration = Duration::from_secs(5);
+/// Where agents serve `/healthz`.
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Agents get no kube-proxy: there is none here.
 const SETTINGS: &str = "# Written by headgate sandbox.\nproxy: {healthzUrl: off}\n";
 
@@ -86,7 +89,11 @@ impl World {
 
         let registering = nodes::register(&client, options.nodes, &sandbox);
         let (names, made) = in_time(&server, "making Nodes", registering).await??;
-        progress.say(format_args!("made {made} Nodes, {} were there", names.len() - made));
+        let before = names.len() - made;
+        progress.say(match before {
+            0 => format!("registered {made} Nodes"),
+            before => format!("registered {made} Nodes; {before} were there before"),
+        });
 
         progress.say(format_args!("starting {} agents", names.len()));
         let program = std::env::current_exe().map_err(SandboxError::Program)?;
@@ -102,6 +109,7 @@ impl World {
                 directory: directory.node(&node),
                 log: directory.logs().join(format!("agent-{node}.log")),
                 settings: SETTINGS.to_owned(),
+                healthz: ANY_PORT,
                 arguments: Vec::new(),
                 node,
             })
