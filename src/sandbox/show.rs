@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use console::Term;
 use futures::future::join_all;
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -47,13 +47,13 @@ pub(super) async fn run(nodes: &[NodeAddresses]) -> io::Result<()> {
         redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
-                Some((number, said)) = hearing.recv() => board.hear(number, said, Timestamp::now()),
+                Some((number, said)) = hearing.recv() => board.hear(number, said, now()),
                 _ = redraw.tick(), if table.is_some() => None,
             };
             let shown = match (&mut table, news) {
                 (None, Some(news)) => line(news),
                 (None, None) => Ok(()),
-                (Some(table), _) => table.draw(&board, Timestamp::now()),
+                (Some(table), _) => table.draw(&board, now()),
             };
             match shown {
                 Ok(()) => {}
@@ -66,6 +66,12 @@ pub(super) async fn run(nodes: &[NodeAddresses]) -> io::Result<()> {
         _ = asking => Ok(()),
         shown = showing => shown,
     }
+}
+
+/// The time, as exactly as anybody wants to read it.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    now.round(Unit::Millisecond).unwrap_or(now)
 }
 
 fn line(news: &impl serde::Serialize) -> io::Result<()> {
