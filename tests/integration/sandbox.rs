@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
@@ -209,6 +209,49 @@ async fn kube_apiserver_goes_away_and_comes_back_at_the_same_address() {
     let nodes = Api::<Node>::all(client);
     eventually(Duration::from_secs(5), "the Node is still there", async || {
         nodes.get(&name).await.map_err(|error| error.to_string())
+    })
+    .await;
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn kube_controller_manager_and_kube_scheduler_do_their_work() {
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let node = create_node(&client, "scheduled").await;
+    control_plane
+        .start_controller_manager(&["--controllers=*,-node-lifecycle-controller"])
+        .unwrap();
+    control_plane.start_scheduler().unwrap();
+
+    let pods = Api::<Pod>::default_namespaced(client);
+    let mut pod = Pod::default();
+    pod.metadata.name = Some("any".to_owned());
+    pod.spec = Some(PodSpec {
+        containers: vec![Container {
+            name: "any".to_owned(),
+            image: Some("any".to_owned()),
+            ..Container::default()
+        }],
+        ..PodSpec::default()
+    });
+    eventually(
+        Duration::from_mins(1),
+        "the namespace has a service account",
+        async || {
+            let created = pods.create(&PostParams::default(), &pod).await;
+            created.map(|_| ()).map_err(|error| error.to_string())
+        },
+    )
+    .await;
+    eventually(Duration::from_mins(1), "the Pod is bound to the Node", async || {
+        let pod = pods.get("any").await.map_err(|error| error.to_string())?;
+        let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        if bound.as_ref() == Some(&node) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", pod.status))
+        }
     })
     .await;
     control_plane.stop().await;
