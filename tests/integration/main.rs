@@ -22,3 +22,4 @@ mod process;
 mod rollover;
 mod rooms;
 mod sandbox;
+mod why;
