@@ -127,11 +127,13 @@ async fn live(
     directory: &Directory,
     progress: &Progress,
 ) -> Result<(), SandboxError> {
-    world.begin(options, directory, progress).await?;
+    let program = std::env::current_exe().map_err(SandboxError::Program)?;
+    world.begin(&program, options, directory, progress).await?;
     let nodes = world.nodes();
     directory.describe(world.kubeconfig(), &nodes)?;
     progress.say("ready");
     show::hints(&hints::text(
+        &program,
         world.kubeconfig(),
         world.assets(),
         &nodes,

@@ -12,12 +12,20 @@ use super::directory::NodeAddresses;
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// The text, made for the first of the nodes.
-pub(super) fn text(kubeconfig: &Path, assets: Option<&Assets>, nodes: &[NodeAddresses], logs: &Path) -> String {
+pub(super) fn text(
+    program: &Path,
+    kubeconfig: &Path,
+    assets: Option<&Assets>,
+    nodes: &[NodeAddresses],
+    logs: &Path,
+) -> String {
     let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
-    let kubectl = format!("{kubectl} --kubeconfig {}", quoted(&kubeconfig.to_string_lossy()));
+    let kubeconfig = quoted(&kubeconfig.to_string_lossy());
+    let kubectl = format!("{kubectl} --kubeconfig {kubeconfig}");
+    let headgate = quoted(&program.to_string_lossy());
     let mut text = String::new();
     let Some(first) = nodes.first() else { return text };
-    let (name, address) = (&first.name, first.addresses.healthz);
+    let (name, address, operations) = (&first.name, first.addresses.healthz, first.addresses.metrics);
     let commands = [
         (
             "Say that a node is about to go, as cluster-autoscaler does:",
@@ -28,15 +36,19 @@ pub(super) fn text(kubeconfig: &Path, assets: Option<&Assets>, nodes: &[NodeAddr
             format!("curl -i http://{address}/healthz"),
         ),
         (
+            "Ask why, in words:",
+            format!("{headgate} why {name} --kubeconfig {kubeconfig} --statusz http://{operations}/statusz"),
+        ),
+        (
             "Let it stay after all:",
             format!("{kubectl} taint node {name} {TAINT}-"),
         ),
         ("See the nodes:", format!("{kubectl} get nodes")),
     ];
-    text.push_str("To try in another terminal:\n");
+    text.push_str("To try in another terminal:\n\n");
     for (what, command) in commands {
         // Writing to a String cannot fail.
-        let _ = write!(text, "\n{what}\n  {command}\n");
+        let _ = write!(text, "{what}\n  {command}\n");
     }
     let _ = write!(text, "\nLogs are in {}. Ctrl-C ends everything.\n", logs.display());
     text
@@ -88,6 +100,7 @@ mod tests {
             addresses,
         }];
         let text = text(
+            Path::new("/usr/bin/headgate"),
             Path::new("/tmp/a b/kubeconfig"),
             None,
             &nodes,
@@ -97,6 +110,7 @@ mod tests {
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler=1:NoSchedule",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler-",
             "curl -i http://127.0.0.1:1234/healthz",
+            "/usr/bin/headgate why node-1 --kubeconfig '/tmp/a b/kubeconfig' --statusz http://127.0.0.1:1235/statusz",
         ] {
             assert!(text.lines().any(|line| line.trim() == command), "{command}\n{text}");
         }

@@ -59,9 +59,10 @@ impl std::fmt::Debug for DebugClient {
 }
 
 impl World {
-    /// Starts everything; what has been started stays owned here even where a later step fails.
+    /// Starts everything, agents from `program`; what has been started stays owned here even where a later step fails.
     pub(super) async fn begin(
         &mut self,
+        program: &Path,
         options: &Options,
         directory: &Directory,
         progress: &Progress,
@@ -96,7 +97,6 @@ impl World {
         });
 
         progress.say(format_args!("starting {} agents", names.len()));
-        let program = std::env::current_exe().map_err(SandboxError::Program)?;
         private_directory(&directory.logs()).map_err(|source| ControlPlaneError::Write {
             path: directory.logs(),
             source,
@@ -104,7 +104,7 @@ impl World {
         let launches: Vec<Launch> = names
             .into_iter()
             .map(|node| Launch {
-                program: program.clone(),
+                program: program.to_owned(),
                 kubeconfig: self.kubeconfig.clone(),
                 directory: directory.node(&node),
                 log: directory.logs().join(format!("agent-{node}.log")),
