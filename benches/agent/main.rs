@@ -5,8 +5,8 @@
 //! budgets is a file in `rows/`; its figures are printed as a table and written to
 //! `target/headgate-bench/NAME.json`. Ratios are what counts: absolute figures are the machine's.
 //!
-//! `cargo bench taint` runs the rows whose names contain `taint`. A budget that is missed is shown;
-//! with `cargo bench -- --strict` it also fails the run. A row that could not be measured always does.
+//! `cargo bench -- taint memory` runs the rows whose names contain one of these words. A budget that is
+//! missed is shown; with `cargo bench -- --strict` it also fails the run. A row that could not be measured always does.
 
 mod bare;
 mod cpu;
@@ -91,9 +91,11 @@ fn measure(words: &[String]) -> anyhow::Result<bool> {
     // Before there is a second thread.
     namespace::enter()?;
     memory::raise_open_files()?;
+    let precedence = cpu::Precedence::take();
     let cores = cpu::Cores::take()?;
     let mut report = Report::new(
         &cores,
+        precedence.allowed,
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("headgate-bench"),
     )?;
     // One thread: the children are bound to the one that starts them, and load is made on it as well.

@@ -115,10 +115,11 @@ pub(crate) struct Report {
 
 impl Report {
     /// A report into `directory`.
-    pub(crate) fn new(cores: &Cores, directory: PathBuf) -> anyhow::Result<Self> {
+    pub(crate) fn new(cores: &Cores, precedence: bool, directory: PathBuf) -> anyhow::Result<Self> {
         fs::create_dir_all(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
         let mut conditions = Map::new();
         conditions.insert("cores".to_owned(), cores.count().into());
+        conditions.insert("precedence".to_owned(), precedence.into());
         let mut table = Table::new();
         table.load_style(presets::UTF8_HORIZONTAL_ONLY);
         table.set_content_arrangement(ContentArrangement::Disabled);
