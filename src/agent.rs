@@ -10,6 +10,7 @@ mod addresses;
 mod channels;
 mod health_thread;
 mod operations;
+mod services;
 mod status;
 mod supervise;
 
@@ -116,11 +117,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         clock,
         addresses_file,
     } = parts;
-    let memory = Memory::load(&settings.state_dir, &node_name).unwrap_or_else(|error| {
-        tracing::warn!(%error, "starting without memory");
-        None
-    });
-    let channels = Channels::new(&settings, memory, &clock);
+    let channels = Channels::new(&settings, memory(&settings, &node_name), &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
     let events = NodeEvents::new(client.clone(), node_name.clone());
@@ -142,9 +139,12 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         state,
     };
     tasks.list("health-thread");
+    let shared = (client.clone(), node_name.clone(), events.clone());
+    let extra = (channels.services).start(&mut tasks, &settings, shared, inputs.clone(), metrics.services);
     let health = HealthThread::start(
         binder("healthz", settings.healthz_bind_address, channels.health_bound),
         health::router(inputs.clone(), metrics.health, clock.clone()),
+        extra,
         metrics.listeners.clone(),
         inputs.node.clone(),
         heartbeat,
@@ -209,6 +209,14 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         settings,
         events,
         reports: inputs.node,
+    })
+}
+
+/// What an earlier process remembered of the Node, if that can be used.
+fn memory(settings: &Settings, node_name: &str) -> Option<Memory> {
+    Memory::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
+        tracing::warn!(%error, "starting without memory");
+        None
     })
 }
 

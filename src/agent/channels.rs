@@ -3,6 +3,7 @@
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::services;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
@@ -20,6 +21,7 @@ pub(super) struct Channels {
     pub(super) health_bound: watch::Sender<BindState>,
     pub(super) operations_bound: watch::Sender<BindState>,
     pub(super) close_operations: watch::Sender<bool>,
+    pub(super) services: services::Channels,
 }
 
 impl Channels {
@@ -34,6 +36,7 @@ impl Channels {
             health_bound: watch::Sender::new(BindState::Waiting),
             operations_bound: watch::Sender::new(BindState::Waiting),
             close_operations: watch::Sender::new(false),
+            services: services::Channels::new(settings, clock),
         }
     }
 
@@ -56,6 +59,7 @@ pub(super) struct Metrics {
     pub(super) listeners: server::Metrics,
     pub(super) node: node::Metrics,
     pub(super) health: health::Metrics,
+    pub(super) services: health::services::Metrics,
 }
 
 impl Metrics {
@@ -72,6 +76,7 @@ impl Metrics {
             listeners,
             node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
             health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
+            services: channels.services.metrics(&mut registry),
             registry,
         }
     }

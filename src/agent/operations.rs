@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use super::AgentError;
 use super::channels::Channels;
 use super::health_thread::{Heartbeat, STUCK};
+use super::services::View;
 use super::status::Status;
 use super::supervise::TaskInfo;
 use crate::clock::Clock;
@@ -46,6 +47,8 @@ pub(super) struct Operations {
     pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
     pub(super) node_name: String,
     pub(super) proxy_server: Option<String>,
+    /// Of per-Service health, where it is on.
+    pub(super) services: Option<View>,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
 }
@@ -70,6 +73,7 @@ impl Operations {
             tasks,
             node_name,
             proxy_server,
+            services: channels.services.view(),
             started: clock.now().wall,
             clock,
         }
@@ -142,7 +146,12 @@ async fn readyz(State(operations): State<Operations>) -> Response {
         Err("not seen yet, and nothing is remembered".to_owned())
     };
     drop(report);
-    checks(&[("health-port", bound), ("node", known)])
+    let services = operations.services.as_ref().map(|view| ("services", view.ready()));
+    let all: Vec<_> = [("health-port", bound), ("node", known)]
+        .into_iter()
+        .chain(services)
+        .collect();
+    checks(&all)
 }
 
 async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Response {

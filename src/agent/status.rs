@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::operations::Operations;
+use super::services::{ServicesStatus, View};
 use crate::health::Family;
 use crate::server::BindState;
 use crate::telemetry;
@@ -22,6 +23,8 @@ pub(super) struct Status {
     healthz: PathStatus,
     livez: PathStatus,
     proxy: ProxyStatusView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    services: Option<ServicesStatus>,
     listeners: BTreeMap<&'static str, String>,
     tasks: Vec<TaskStatus>,
 }
@@ -133,6 +136,7 @@ impl Status {
                     .map(|(family, (_, healthy))| (*family, *healthy))
                     .collect(),
             },
+            services: operations.services.as_ref().map(View::status),
             listeners: [
                 ("healthz", listener(&health.borrow())),
                 ("metrics", listener(&metrics.borrow())),
@@ -204,6 +208,9 @@ impl fmt::Display for Status {
                     )?;
                 }
             }
+        }
+        if let Some(services) = &self.services {
+            write!(f, "{services}")?;
         }
         writeln!(f)?;
         for (name, state) in &self.listeners {

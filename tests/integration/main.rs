@@ -22,4 +22,5 @@ mod process;
 mod rollover;
 mod rooms;
 mod sandbox;
+mod services;
 mod why;
