@@ -26,7 +26,7 @@ use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health;
 use crate::node::{self, Memory, Report};
-use crate::server::{self, BindState, Binder, ServeError};
+use crate::server::{self, BindState, Binder, Limits, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
 
 use channels::{Channels, Metrics};
@@ -116,10 +116,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         clock,
         addresses_file,
     } = parts;
-    let memory = Memory::load(&settings.state_dir, &node_name).unwrap_or_else(|error| {
-        tracing::warn!(%error, "starting without memory");
-        None
-    });
+    let memory = remembered(&settings, &node_name);
     let channels = Channels::new(&settings, memory, &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
@@ -145,6 +142,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let health = HealthThread::start(
         binder("healthz", settings.healthz_bind_address, channels.health_bound),
         health::router(inputs.clone(), metrics.health, clock.clone()),
+        limits(&settings),
         metrics.listeners.clone(),
         inputs.node.clone(),
         heartbeat,
@@ -210,6 +208,21 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         events,
         reports: inputs.node,
     })
+}
+
+fn remembered(settings: &Settings, node_name: &str) -> Option<Memory> {
+    Memory::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
+        tracing::warn!(%error, "starting without memory");
+        None
+    })
+}
+
+/// What peers of the health port are allowed.
+fn limits(settings: &Settings) -> Limits {
+    Limits {
+        proxy_protocol: settings.proxy_protocol,
+        ..Limits::HEALTH
+    }
 }
 
 /// Serves operations on their port and on the probe socket.

@@ -64,6 +64,7 @@ impl HealthThread {
     pub(super) fn start(
         binder: Binder,
         router: Router,
+        limits: Limits,
         metrics: Metrics,
         reports: watch::Receiver<Report>,
         heartbeat: Arc<Heartbeat>,
@@ -80,7 +81,7 @@ impl HealthThread {
             .spawn(move || {
                 let served = runtime.block_on(async {
                     tokio::select! {
-                        served = serve(binder, router, metrics, reports, closing) => served,
+                        served = serve(binder, router, limits, metrics, reports, closing) => served,
                         () = beat(&heartbeat) => Ok(()),
                     }
                 });
@@ -126,6 +127,7 @@ async fn beat(heartbeat: &Heartbeat) {
 async fn serve(
     binder: Binder,
     router: Router,
+    limits: Limits,
     metrics: Metrics,
     mut reports: watch::Receiver<Report>,
     mut close: watch::Receiver<bool>,
@@ -145,6 +147,6 @@ async fn serve(
         listener = open => listener?,
         () = server::told(&mut close) => return Ok(()),
     };
-    server::serve("healthz", listener, router, Limits::HEALTH, &metrics, close).await?;
+    server::serve("healthz", listener, router, limits, &metrics, close).await?;
     Ok(())
 }

@@ -9,6 +9,8 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
+use super::ProxyProtocol;
+
 /// A value, or what is allowed instead.
 pub(super) type Parsed<T> = Result<T, String>;
 
@@ -152,6 +154,30 @@ pub(super) fn health_server(value: &Value) -> Parsed<Option<String>> {
             Ok(Some(authority.as_str().to_owned()))
         }
         _ => Err(allowed()),
+    }
+}
+
+/// `off`, `optional` or `required`.
+pub(super) fn proxy_protocol(value: &Value) -> Parsed<ProxyProtocol> {
+    use ProxyProtocol::{Off, Optional, Required};
+    // A bare `off` is false to some who write YAML.
+    let text = if *value == Value::Bool(false) {
+        Some("off".to_owned())
+    } else {
+        text(value)
+    };
+    [Off, Optional, Required]
+        .into_iter()
+        .find(|known| text.as_deref() == Some(proxy_protocol_text(*known)))
+        .ok_or_else(|| "off, optional or required".to_owned())
+}
+
+/// How settings spell it.
+pub(super) fn proxy_protocol_text(setting: ProxyProtocol) -> &'static str {
+    match setting {
+        ProxyProtocol::Off => "off",
+        ProxyProtocol::Optional => "optional",
+        ProxyProtocol::Required => "required",
     }
 }
 
