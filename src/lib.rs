@@ -10,9 +10,11 @@ pub mod agent;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod fetch;
 pub mod health;
 pub mod node;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod server;
 pub mod telemetry;
+pub mod why;
