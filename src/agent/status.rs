@@ -96,6 +96,7 @@ impl Status {
             BindState::Bound(address) => address.to_string(),
             BindState::Waiting => "not bound yet".to_owned(),
             BindState::Failed(why) => format!("cannot be bound: {why}"),
+            BindState::Closing => "closing".to_owned(),
         };
         let [health, metrics] = &operations.bound;
         Self {

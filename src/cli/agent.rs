@@ -121,8 +121,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             Ok(config) => config,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
-        let client = match api_server::client(&config) {
-            Ok(client) => client,
+        let api_server = match api_server::connect(&config) {
+            Ok(api_server) => api_server,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
         tracing::info!(version = telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
@@ -131,7 +131,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         let parts = agent::Parts {
             settings,
             node_name,
-            client,
+            api_server,
             clock: Clock::System,
             addresses_file,
         };

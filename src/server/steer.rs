@@ -17,8 +17,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// How long each step of a trial may take; it stays in the kernel or next door.
-const TRIAL_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long a connection to ourselves may take; it stays in the kernel.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long our own connection is looked for in our queue. It stood there before the search began, behind
+/// no more than came before it; what comes later must not prolong the search.
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(60);
+/// How long a process next door may take to show that it stays.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// More processes than ever share a port.
 const MAX_GROUP: u32 = 8;
 /// An index no group has: the kernel chooses by hash.
@@ -85,17 +90,22 @@ async fn trial(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> Chosen {
     let Ok(ours) = stream.local_addr() else {
         return Chosen::Unknown;
     };
-    // A completed handshake stands in its listener's queue already; others may stand before it.
-    while let Ok(Ok((other, peer))) = timeout(Duration::from_millis(20), listener.accept()).await {
-        if same(peer, ours) {
-            return Chosen::Ours;
+    let search = async {
+        while let Ok((other, peer)) = listener.accept().await {
+            if same(peer, ours) {
+                return true;
+            }
+            arrived.push(other);
         }
-        arrived.push(other);
+        false
+    };
+    if timeout(SEARCH_TIMEOUT, search).await == Ok(true) {
+        return Chosen::Ours;
     }
-    if is_leaving(stream).await {
-        Chosen::Leaving
-    } else {
+    if stays(stream).await {
         Chosen::Staying
+    } else {
+        Chosen::Leaving
     }
 }
 
@@ -108,16 +118,16 @@ async fn connect(listener: &TcpListener) -> Option<TcpStream> {
         ip => &[ip],
     };
     for ip in reachable {
-        if let Ok(Ok(stream)) = timeout(TRIAL_TIMEOUT, TcpStream::connect((*ip, address.port()))).await {
+        if let Ok(Ok(stream)) = timeout(CONNECT_TIMEOUT, TcpStream::connect((*ip, address.port()))).await {
             return Some(stream);
         }
     }
     None
 }
 
-/// Whether the process behind `stream` is closing. The path is one that nobody has, so that no counter
-/// moves; one that gives no answer in time counts as staying.
-async fn is_leaving(mut stream: TcpStream) -> bool {
+/// Whether the process behind `stream` stays: it answers, and does not announce that it closes. The path is
+/// one that nobody has, so that no counter moves.
+async fn stays(mut stream: TcpStream) -> bool {
     let answer = async {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: headgate\r\n\r\n").await?;
         let mut head = vec![0; 1024];
@@ -125,12 +135,11 @@ async fn is_leaving(mut stream: TcpStream) -> bool {
         head.truncate(length);
         Ok::<_, io::Error>(head)
     };
-    let Ok(Ok(head)) = timeout(TRIAL_TIMEOUT, answer).await else {
+    let Ok(Ok(head)) = timeout(ANSWER_TIMEOUT, answer).await else {
         return false;
     };
-    String::from_utf8_lossy(&head)
-        .to_ascii_lowercase()
-        .contains("\r\nconnection: close\r\n")
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    head.starts_with("http/") && !head.contains("\r\nconnection: close\r\n")
 }
 
 /// Whether two addresses are the same, seen through a dual-stack socket or not.
@@ -140,24 +149,43 @@ fn same(a: SocketAddr, b: SocketAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::task::JoinHandle;
+
     use super::super::bind;
     use super::*;
 
-    /// How many of `count` new connections come to each listener.
-    async fn spread(address: SocketAddr, listeners: &[&TcpListener], count: usize) -> Vec<usize> {
+    /// A process that answers every connection with `head`; how many there were.
+    fn process(listener: TcpListener, head: &'static str) -> (JoinHandle<()>, Arc<AtomicUsize>) {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&count);
+        let task = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::Relaxed);
+                // Whoever hangs up first does not matter here.
+                let _ = stream.write_all(head.as_bytes()).await;
+            }
+        });
+        (task, count)
+    }
+
+    const STAYS: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    const LEAVES: &str = "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+
+    /// Makes `count` connections; how many of them come to `listener`.
+    async fn arriving(listener: &TcpListener, count: usize) -> usize {
+        let address = listener.local_addr().unwrap();
         let mut clients = Vec::new();
         for _ in 0..count {
             clients.push(TcpStream::connect(address).await.unwrap());
         }
-        let mut counts = Vec::new();
-        for listener in listeners {
-            let mut here = 0;
-            while timeout(Duration::from_millis(20), listener.accept()).await.is_ok() {
-                here += 1;
-            }
-            counts.push(here);
+        let mut here = 0;
+        while timeout(Duration::from_millis(50), listener.accept()).await.is_ok() {
+            here += 1;
         }
-        counts
+        here
     }
 
     #[tokio::test]
@@ -167,32 +195,44 @@ mod tests {
             let address = a.local_addr().unwrap();
             let b = bind(address).unwrap();
             let (leaver, stayer) = if leaver_first { (a, b) } else { (b, a) };
+            let (task, count) = process(stayer, STAYS);
             assert!(away(&leaver).await.unwrap().is_empty());
-            // A trial that was chosen to arrive at the other is there as an extra connection.
-            spread(address, &[&stayer], 0).await;
-            assert_eq!(
-                spread(address, &[&leaver, &stayer], 50).await,
-                [0, 50],
-                "leaver first: {leaver_first}"
-            );
+            let before = count.load(Ordering::Relaxed);
+            assert_eq!(arriving(&leaver, 50).await, 0, "leaver first: {leaver_first}");
+            assert_eq!(count.load(Ordering::Relaxed) - before, 50);
+            // The program stays on the port when the leaver is gone and another process comes.
             drop(leaver);
-            assert_eq!(spread(address, &[&stayer], 20).await, [20]);
-            let third = bind(address).unwrap();
-            assert_eq!(spread(address, &[&stayer, &third], 20).await.iter().sum::<usize>(), 20);
-            assert!(away(&stayer).await.is_ok());
-            spread(address, &[&third], 0).await;
-            assert_eq!(spread(address, &[&stayer, &third], 50).await, [0, 50]);
+            let next = bind(address).unwrap();
+            let before = count.load(Ordering::Relaxed);
+            let here = arriving(&next, 20).await;
+            assert_eq!(count.load(Ordering::Relaxed) - before + here, 20);
+            task.abort();
+        }
+    }
+
+    #[tokio::test]
+    async fn another_that_leaves_is_passed_over() {
+        for positions in [[0, 1, 2], [1, 0, 2], [1, 2, 0], [2, 1, 0], [0, 2, 1], [2, 0, 1]] {
+            let first = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+            let address = first.local_addr().unwrap();
+            let mut listeners = [Some(first), Some(bind(address).unwrap()), Some(bind(address).unwrap())];
+            let leaver = listeners[positions[0]].take().unwrap();
+            let (also_leaving, others) = process(listeners[positions[1]].take().unwrap(), LEAVES);
+            let (staying, count) = process(listeners[positions[2]].take().unwrap(), STAYS);
+            away(&leaver).await.unwrap();
+            let (before, others_before) = (count.load(Ordering::Relaxed), others.load(Ordering::Relaxed));
+            assert_eq!(arriving(&leaver, 30).await, 0, "{positions:?}");
+            assert_eq!(count.load(Ordering::Relaxed) - before, 30, "{positions:?}");
+            assert_eq!(others.load(Ordering::Relaxed), others_before, "{positions:?}");
+            also_leaving.abort();
+            staying.abort();
         }
     }
 
     #[tokio::test]
     async fn alone_it_goes_on_as_before() {
-        let alone = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
+        let alone = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         assert!(away(&alone).await.unwrap().is_empty());
-        let port = alone.local_addr().unwrap().port();
-        assert_eq!(
-            spread(SocketAddr::from((Ipv4Addr::LOCALHOST, port)), &[&alone], 20).await,
-            [20]
-        );
+        assert_eq!(arriving(&alone, 20).await, 20);
     }
 }
