@@ -15,6 +15,7 @@
 mod conformance;
 mod generated;
 mod harness;
+mod image;
 mod kube_proxy;
 mod listener;
 mod node;
