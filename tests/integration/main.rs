@@ -18,6 +18,7 @@ mod harness;
 mod image;
 mod kube_proxy;
 mod listener;
+mod manifests;
 mod node;
 mod process;
 mod proxy_protocol;
