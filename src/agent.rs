@@ -10,6 +10,7 @@ mod addresses;
 mod channels;
 mod health_thread;
 mod operations;
+mod scheduled_events;
 mod status;
 mod supervise;
 
@@ -131,7 +132,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         Arc::clone(&heartbeat),
         tasks.listed(),
         node_name.clone(),
-        settings.proxy.healthz_authority.clone(),
+        &settings,
         clock.clone(),
     );
 
@@ -153,6 +154,14 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         reports: channels.reports,
         trouble: channels.trouble,
     };
+    let events_of_azure = scheduled_events::Parts {
+        settings: settings.azure.clone(),
+        reports: inputs.node.clone(),
+        seen: channels.seen,
+        notices: channels.notices,
+        metrics: metrics.spot,
+    };
+    events_of_azure.start(&mut tasks, &client, &node_name, &clock);
     let taint_keys = settings.signals.health.clone();
     tasks.endless(
         "node-watch",

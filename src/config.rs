@@ -20,12 +20,15 @@ pub use mistake::{Mistake, Mistakes};
 pub use reference::reference;
 pub use value::duration_text;
 
+/// The taint of an eviction that was announced.
+pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
+
 /// Taint keys that mean a node is about to go away (DESIGN decision 1).
 pub const DEFAULT_SIGNALS: [&str; 6] = [
     "ToBeDeletedByClusterAutoscaler",
     "node.kubernetes.io/out-of-service",
     "node.cloudprovider.kubernetes.io/shutdown",
-    "cloudprovider.azure.microsoft.com/draining",
+    DRAINING_TAINT,
     "karpenter.sh/disrupted",
     "headgate.dev/maintenance",
 ];
@@ -52,6 +55,17 @@ pub struct Settings {
     pub signals: SignalSettings,
     /// How kube-proxy is asked for its status.
     pub proxy: ProxySettings,
+    /// What is asked of Azure on the node.
+    pub azure: AzureSettings,
+}
+
+/// What is asked of Azure on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AzureSettings {
+    /// Whether notices of eviction are looked for and acted on.
+    pub scheduled_events: bool,
+    /// `host` or `host:port` of the instance metadata service.
+    pub imds_authority: String,
 }
 
 /// Taint keys, by what they stop.
@@ -92,6 +106,10 @@ impl Default for Settings {
                 poll_interval: Duration::from_secs(1),
                 // Twice kube-proxy's default syncPeriod, as kube-proxy itself counts.
                 health_timeout: Duration::from_mins(1),
+            },
+            azure: AzureSettings {
+                scheduled_events: false,
+                imds_authority: "169.254.169.254".to_owned(),
             },
         }
     }

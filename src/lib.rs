@@ -15,4 +15,5 @@ pub mod node;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod server;
+pub mod spot;
 pub mod telemetry;

@@ -1,5 +1,8 @@
 //! What the agent's tasks share: channels of current state, and the registry of metrics.
 
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -8,6 +11,7 @@ use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::node::{self, Memory, Report, Trouble};
 use crate::server::{self, BindState};
+use crate::spot::{self, Seen};
 use crate::telemetry;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.
@@ -15,6 +19,8 @@ pub(super) struct Channels {
     pub(super) reports: watch::Sender<Report>,
     pub(super) proxy: watch::Sender<ProxyStatus>,
     pub(super) stopping: watch::Sender<bool>,
+    pub(super) notices: watch::Sender<BTreeMap<String, Timestamp>>,
+    pub(super) seen: watch::Sender<Seen>,
     pub(super) trouble: watch::Sender<Option<Trouble>>,
     pub(super) last_change: watch::Sender<Option<LastChange>>,
     pub(super) health_bound: watch::Sender<BindState>,
@@ -29,6 +35,8 @@ impl Channels {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
             stopping: watch::Sender::new(false),
+            notices: watch::Sender::default(),
+            seen: watch::Sender::default(),
             trouble: watch::Sender::new(None),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
@@ -42,6 +50,7 @@ impl Channels {
             node: self.reports.subscribe(),
             proxy: self.proxy.subscribe(),
             stopping: self.stopping.subscribe(),
+            notices: self.notices.subscribe(),
         }
     }
 
@@ -56,6 +65,7 @@ pub(super) struct Metrics {
     pub(super) listeners: server::Metrics,
     pub(super) node: node::Metrics,
     pub(super) health: health::Metrics,
+    pub(super) spot: spot::Metrics,
 }
 
 impl Metrics {
@@ -71,6 +81,7 @@ impl Metrics {
         Self {
             listeners,
             node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
+            spot: spot::Metrics::register(&mut registry, channels.seen.subscribe(), clock.clone()),
             health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
             registry,
         }

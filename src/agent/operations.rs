@@ -25,9 +25,11 @@ use super::health_thread::{Heartbeat, STUCK};
 use super::status::Status;
 use super::supervise::TaskInfo;
 use crate::clock::Clock;
+use crate::config::Settings;
 use crate::health::{Inputs, LastChange};
 use crate::node::{Source, Trouble};
 use crate::server::{self, BindState, Binder, Limits, Metrics, UnixIncoming};
+use crate::spot::Seen;
 use crate::telemetry::{self, Format};
 
 /// Time from one failed attempt to bind the probe socket to the next.
@@ -46,6 +48,8 @@ pub(super) struct Operations {
     pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
     pub(super) node_name: String,
     pub(super) proxy_server: Option<String>,
+    /// Events of the VM, where they are asked for.
+    pub(super) seen: Option<watch::Receiver<Seen>>,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
 }
@@ -57,7 +61,7 @@ impl Operations {
         heartbeat: Arc<Heartbeat>,
         tasks: watch::Receiver<Vec<TaskInfo>>,
         node_name: String,
-        proxy_server: Option<String>,
+        settings: &Settings,
         clock: Clock,
     ) -> Self {
         Self {
@@ -69,7 +73,8 @@ impl Operations {
             heartbeat,
             tasks,
             node_name,
-            proxy_server,
+            proxy_server: settings.proxy.healthz_authority.clone(),
+            seen: settings.azure.scheduled_events.then(|| channels.seen.subscribe()),
             started: clock.now().wall,
             clock,
         }

@@ -149,6 +149,30 @@ pub(super) const KEYS: &[Key] = &[
         },
         get: |settings| duration_value(settings.proxy.health_timeout),
     },
+    Key {
+        path: "azure.scheduledEvents",
+        flag: None,
+        about: "Asks the instance metadata service each second for Scheduled Events. A `Preempt` of this very VM (known \
+                by the Node's `providerID`) fails `/healthz` at once as the signal `azurePreempt`, and taints the own \
+                Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`, which needs `patch` on \
+                Nodes (`manifests/components/spot`). The taint goes when the notice has been gone for 60 s, or after \
+                a reboot. Other events are shown in `/statusz` and in metrics, not acted on. No event is ever approved.",
+        set: |settings, value| {
+            settings.azure.scheduled_events = value::boolean(value)?;
+            Ok(())
+        },
+        get: |settings| Value::Bool(settings.azure.scheduled_events),
+    },
+    Key {
+        path: "azure.imdsEndpoint",
+        flag: Some("--imds-endpoint"),
+        about: "Address of the instance metadata service. Only tests and simulators have another one.",
+        set: |settings, value| {
+            settings.azure.imds_authority = value::http_server(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(format!("http://{}", settings.azure.imds_authority)),
+    },
 ];
 
 /// The key at a dotted path.
