@@ -14,6 +14,7 @@ mod generate;
 mod probe;
 #[cfg(feature = "sandbox")]
 mod sandbox;
+mod why;
 
 /// Exit code for wrong arguments or settings.
 const EXIT_SETTINGS: u8 = 2;
@@ -32,6 +33,8 @@ struct Arguments {
 enum Command {
     /// Serve /healthz and /livez for one node, beside kube-proxy
     Agent(agent::Arguments),
+    /// Say why new connections are or are not sent to a node, since when, and what would change it
+    Why(why::Arguments),
     /// Ask the agent in this container, over its Unix socket, whether it is live or ready
     Probe(probe::Arguments),
     /// Run a real control plane, nodes and agents on this machine, to try things out
@@ -54,6 +57,7 @@ pub fn definition() -> clap::Command {
 pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Command::Agent(arguments) => agent::run(&arguments),
+        Command::Why(arguments) => why::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),

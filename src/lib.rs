@@ -10,6 +10,7 @@ pub mod agent;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod fetch;
 pub mod health;
 pub mod node;
 #[cfg(feature = "sandbox")]
@@ -17,3 +18,4 @@ pub mod sandbox;
 pub mod server;
 pub mod spot;
 pub mod telemetry;
+pub mod why;

@@ -9,20 +9,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::StatusCode;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::proxy::{Family, Part, ProxyStatus};
 use crate::clock::{Clock, Moment};
 use crate::config::ProxySettings;
-use crate::telemetry;
+use crate::fetch::Fetch;
 
 /// How long one question may take; kube-proxy answers from memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -88,16 +84,14 @@ pub async fn follow(settings: ProxySettings, state: watch::Sender<ProxyStatus>, 
         // Whoever reads the state needs its sender to live.
         return state.closed().await;
     };
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(ANSWER_TIMEOUT));
-    let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector);
+    let fetch = Fetch::new(ANSWER_TIMEOUT, MAX_BODY_BYTES);
     let mut ticks = interval(settings.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut reached = None;
     loop {
         ticks.tick().await;
-        let answered = match ask(&client, &authority, "/livez").await {
-            Answered::Yes(StatusCode::NOT_FOUND, _) => ask(&client, &authority, "/healthz").await,
+        let answered = match ask(&fetch, &authority, "/livez").await {
+            Answered::Yes(StatusCode::NOT_FOUND, _) => ask(&fetch, &authority, "/healthz").await,
             other => other,
         };
         let answered = match answered {
@@ -149,25 +143,18 @@ fn announce(reached: &mut Option<bool>, answered: &Answered, authority: &str) {
     }
 }
 
-async fn ask(client: &Client<HttpConnector, Empty<Bytes>>, authority: &str, path: &str) -> Answered {
-    let exchange = async {
-        let uri = hyper::Uri::builder()
-            .scheme("http")
-            .authority(authority)
-            .path_and_query(path)
-            .build();
-        let response = client
-            .get(uri.map_err(|error| error.to_string())?)
-            .await
-            .map_err(|error| telemetry::chain(&error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await;
-        Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
-    };
-    match timeout(ANSWER_TIMEOUT, exchange).await {
-        Ok(Ok((status, body))) => Answered::Yes(status, body),
-        Ok(Err(why)) => Answered::No(why),
-        Err(_) => Answered::No(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())),
+async fn ask(fetch: &Fetch, authority: &str, path: &str) -> Answered {
+    let uri = Uri::builder()
+        .scheme("http")
+        .authority(authority)
+        .path_and_query(path)
+        .build();
+    match uri {
+        Ok(uri) => match fetch.get(uri, &[]).await {
+            Ok((status, body)) => Answered::Yes(status, body),
+            Err(error) => Answered::No(error.to_string()),
+        },
+        Err(error) => Answered::No(error.to_string()),
     }
 }
 

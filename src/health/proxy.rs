@@ -139,6 +139,8 @@ impl ProxyStatus {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_secs(10);
@@ -230,5 +232,51 @@ mod tests {
         assert!(status.health(at(start, 0)).families.is_empty());
         status.updated(Part::Whole, at(start, 1).wall);
         assert!(status.health(at(start, 1)).healthy);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Queued(bool),
+        Updated(bool),
+        Wait(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            any::<bool>().prop_map(Step::Queued),
+            any::<bool>().prop_map(Step::Updated),
+            (0..15_u64).prop_map(Step::Wait)
+        ]
+    }
+
+    proptest! {
+        /// Against the rule in words: a family counts once it was updated, and is late when something has been
+        /// queued, without an update since, for the timeout or longer.
+        #[test]
+        fn any_history_gives_what_the_rule_says(steps in proptest::collection::vec(step(), 0..40)) {
+            let start = Instant::now();
+            let mut status = ProxyStatus::new(TIMEOUT);
+            let mut history: Vec<(u64, bool, bool)> = Vec::new();
+            let mut now = 0;
+            for step in steps {
+                match step {
+                    Step::Wait(seconds) => now += seconds,
+                    Step::Queued(v4) => {
+                        status.queued(if v4 { V4 } else { V6 }, at(start, now));
+                        history.push((now, v4, false));
+                    }
+                    Step::Updated(v4) => {
+                        status.updated(if v4 { V4 } else { V6 }, at(start, now).wall);
+                        history.push((now, v4, true));
+                    }
+                }
+                let good = [true, false].into_iter().all(|family| {
+                    let of_family: Vec<_> = history.iter().filter(|(_, v4, _)| *v4 == family).collect();
+                    let Some(updated) = of_family.iter().rposition(|(_, _, updated)| *updated) else { return true };
+                    of_family.get(updated + 1).is_none_or(|(queued, ..)| now - queued < TIMEOUT.as_secs())
+                });
+                prop_assert_eq!(status.health(at(start, now)).healthy, good);
+            }
+        }
     }
 }

@@ -47,6 +47,13 @@ pub enum ConnectError {
         #[source]
         source: kube::config::InClusterError,
     },
+    /// There is neither a kubeconfig nor a service account.
+    #[error("no cluster was found ({source}); give --kubeconfig FILE, or set KUBECONFIG")]
+    Nowhere {
+        /// What was tried.
+        #[source]
+        source: Box<kube::config::InferConfigError>,
+    },
     /// A proxy is configured, which this transport does not speak.
     #[error(
         "the kubeconfig asks for the proxy {proxy}; headgate connects to the API server directly, remove proxy-url"
@@ -80,6 +87,20 @@ pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, Co
     kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .map_err(wrap)
+}
+
+/// The configuration a person's tools use: the file given, or what `kubectl` would find (`KUBECONFIG`,
+/// `~/.kube/config`), or the Pod's service account.
+///
+/// # Errors
+/// When the file cannot be used or nothing is found.
+pub async fn persons_configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
+    if kubeconfig.is_some() {
+        return configuration(kubeconfig).await;
+    }
+    kube::Config::infer().await.map_err(|source| ConnectError::Nowhere {
+        source: Box::new(source),
+    })
 }
 
 /// A client that notices a dead peer and never retries of itself.

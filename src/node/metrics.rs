@@ -12,6 +12,9 @@ use tokio::sync::watch;
 use super::report::{Presence, Report};
 use super::signal::Signal;
 
+/// Reasons an error is counted under.
+const REASONS: [&str; 6] = ["connection", "expired", "forbidden", "server", "unauthorized", "other"];
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
     reason: &'static str,
@@ -32,7 +35,7 @@ impl Metrics {
             errors: Family::default(),
             lists: Counter::default(),
         };
-        for reason in super::watch::REASONS {
+        for reason in REASONS {
             drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
         }
         registry.register(

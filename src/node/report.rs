@@ -150,6 +150,8 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::clock::Clock;
 
@@ -228,5 +230,36 @@ mod tests {
             Report::initial(Some(memory), &[], at(8)).eligible(),
             "the present settings decide, not the old ones"
         );
+    }
+
+    /// What a watch may bring: the Node with these taints and UID, or its absence.
+    fn news() -> impl Strategy<Value = Option<(String, Vec<String>)>> {
+        proptest::option::weighted(0.7, ("[uv]", proptest::collection::vec("drain|other", 0..3)))
+    }
+
+    proptest! {
+        /// Whatever comes in whatever order: the verdict is that of the Node as last seen.
+        #[test]
+        fn the_verdict_is_that_of_the_last_observation(news in proptest::collection::vec(news(), 0..20)) {
+            let mut report = Report::initial(None, &keys(), at(0));
+            let mut last: Option<Vec<String>> = None;
+            for (second, news) in (1..).zip(news) {
+                report = match news {
+                    None => report.absent(),
+                    Some((uid, taints)) => {
+                        last = Some(taints.clone());
+                        report.observed(Facts { uid, taints, ..Facts::default() }, &keys(), at(second))
+                    }
+                };
+                let drained = last.as_ref().is_some_and(|taints| taints.contains(&"drain".to_owned()));
+                prop_assert_eq!(report.eligible(), !drained);
+                prop_assert_eq!(report.source == Source::None, last.is_none());
+                prop_assert!(report.synced());
+                prop_assert!(report.signals.values().all(|since| *since <= at(second).wall));
+                // A restart forgets nothing of it.
+                let memory = Memory::of("n", &report, at(second));
+                prop_assert_eq!(&Report::initial(memory, &keys(), at(second)).signals, &report.signals);
+            }
+        }
     }
 }

@@ -16,9 +16,6 @@ use super::report::Report;
 use crate::clock::Clock;
 use crate::telemetry;
 
-/// Reasons an error is counted under.
-pub(super) const REASONS: [&str; 6] = ["connection", "expired", "forbidden", "server", "unauthorized", "other"];
-
 /// Why the Node cannot be watched just now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
@@ -121,7 +118,7 @@ pub async fn run(
     }
 }
 
-/// The reason an error is counted and logged under.
+/// The reason an error is counted and logged under, one of the metrics' reasons.
 fn reason(error: &watcher::Error) -> &'static str {
     let of_status = |code: u16| match code {
         401 => "unauthorized",

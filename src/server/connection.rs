@@ -22,10 +22,20 @@ use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::activity::{Activity, Phase};
-use super::serve::Closing;
 
 /// Headers and request line may take this much; hyper answers 431 beyond it.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
+
+/// How far a listener is with closing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Closing {
+    /// Not at all.
+    No,
+    /// The next answer on each connection is its last.
+    Soon,
+    /// Connections without a request end now.
+    Now,
+}
 
 /// Serves one connection until its peer is done or the listener has closed.
 pub(super) async fn run<S>(stream: S, router: Router, activity: Arc<Activity>, mut closing: watch::Receiver<Closing>)

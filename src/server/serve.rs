@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use super::connection;
+use super::connection::{self, Closing};
 use super::connections::{Connections, Limits};
 use super::metrics::Metrics;
 use super::steer;
@@ -39,17 +39,6 @@ pub enum ServeError {
         #[source]
         source: tokio::task::JoinError,
     },
-}
-
-/// How far a listener is with closing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Closing {
-    /// Not at all.
-    No,
-    /// The next answer on each connection is its last.
-    Soon,
-    /// Connections without a request end now.
-    Now,
 }
 
 /// Where connections come from.

@@ -33,6 +33,10 @@ impl Incoming for Handed {
     }
 }
 
+async fn defect() {
+    panic!("a defect");
+}
+
 struct Listener {
     hand: mpsc::UnboundedSender<DuplexStream>,
     close: watch::Sender<bool>,
@@ -46,14 +50,9 @@ impl Listener {
         let (close, closing) = watch::channel(false);
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let router = Router::new().route("/", get(|| async { "good" })).route(
-            "/panic",
-            get(|| async {
-                if true {
-                    panic!("a defect")
-                }
-            }),
-        );
+        let router = Router::new()
+            .route("/", get(|| async { "good" }))
+            .route("/panic", get(defect));
         let served =
             tokio::spawn(
                 async move { serve("test", Handed(Mutex::new(handed)), router, limits, &metrics, closing).await },

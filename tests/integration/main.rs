@@ -21,3 +21,4 @@ mod node;
 mod process;
 mod rollover;
 mod rooms;
+mod why;

@@ -294,10 +294,10 @@ async fn a_taken_port_is_tried_again_for_ever_and_told_on_the_node() {
         (event.type_.as_deref(), event.reason.as_deref()),
         (Some("Warning"), Some("FailedToStartHealthServer"))
     );
-    let note = event.message.unwrap();
+    let said = event.message.unwrap();
     assert!(
-        note.contains(&address.to_string()) && note.contains("Address already in use"),
-        "{note}"
+        said.contains(&address.to_string()) && said.contains("Address already in use"),
+        "{said}"
     );
     assert_eq!(child.try_wait().unwrap(), None);
     drop(stranger);

@@ -10,17 +10,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("config", &[]),
     ("telemetry", &[]),
+    ("fetch", &["telemetry"]),
     ("server", &[]),
     ("node", &[]),
     ("health", &["node", "server"]),
     ("spot", &["node"]),
     ("agent", &["health", "node", "server", "spot"]),
     ("sandbox", &["agent", "health", "node", "server"]),
-    ("cli", &["agent", "health", "node", "sandbox", "server"]),
+    ("cli", &["agent", "health", "node", "sandbox", "server", "why"]),
+    ("why", &["node"]),
     ("main", &["cli"]),
     ("lib", &[]),
 ];
-const OPEN_TO_ALL: [&str; 3] = ["clock", "config", "telemetry"];
+const OPEN_TO_ALL: [&str; 4] = ["clock", "config", "fetch", "telemetry"];
 
 /// The first names of every path that starts at the crate's root.
 #[derive(Default)]

@@ -1,0 +1,96 @@
+//! `headgate why NODE`: also as `kubectl headgate why NODE`, when the binary is called kubectl-headgate.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use hyper::Uri;
+
+use crate::config::{self, METRICS_PORT};
+use crate::node::api_server;
+use crate::why;
+
+use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The Node
+    node: String,
+
+    /// Kubeconfig file; without it the one kubectl would use
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Port of the agents' operations, on the node's InternalIP
+    #[arg(long, default_value_t = METRICS_PORT)]
+    port: u16,
+
+    /// Where this node's agent shows its status, instead of the node's address and port
+    #[arg(long, value_name = "URL", value_parser = http_url)]
+    statusz: Option<Uri>,
+
+    /// Settings file of the agents, for their signals
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+fn http_url(text: &str) -> Result<Uri, String> {
+    let allowed = || "allowed: an http URL, such as http://127.0.0.1:10457/statusz".to_owned();
+    let uri: Uri = text.parse().map_err(|_| allowed())?;
+    if uri.scheme_str() == Some("http") && uri.authority().is_some() {
+        Ok(uri)
+    } else {
+        Err(allowed())
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    let settings = match config::load(arguments.config.as_deref(), &[]) {
+        Ok(settings) => settings,
+        Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
+    };
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
+    };
+    let asked = runtime.block_on(async {
+        let config = match api_server::persons_configuration(arguments.kubeconfig.as_deref()).await {
+            Ok(config) => config,
+            Err(error) => return Err((EXIT_SETTINGS, anyhow::Error::from(error))),
+        };
+        let client = api_server::client(&config).map_err(|error| (EXIT_SETTINGS, error.into()))?;
+        let statusz = arguments.statusz.clone();
+        why::ask(
+            &client,
+            &arguments.node,
+            arguments.port,
+            statusz,
+            &settings.signals.health,
+        )
+        .await
+        .map_err(|error| (EXIT_RUNTIME, error.into()))
+    });
+    match asked {
+        Err((code, error)) => fail(code, &error),
+        Ok(explanation) => match arguments.output {
+            Output::Text => print(explanation.to_string().as_bytes()),
+            Output::Json => match serde_json::to_vec_pretty(&explanation) {
+                Ok(mut json) => {
+                    json.push(b'\n');
+                    print(&json)
+                }
+                Err(error) => fail(EXIT_RUNTIME, &error.into()),
+            },
+        },
+    }
+}

@@ -1,0 +1,80 @@
+//! One bounded GET: connecting, the answer and its body within one time limit, the body within a size.
+//!
+//! For servers next door that answer from memory (kube-proxy, an agent's `/statusz`). Connections are
+//! kept between requests. No TLS, no redirects, no retries: those are other rooms' business.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tokio::time::timeout;
+
+use crate::telemetry;
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchError {
+    /// No whole answer in time.
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    Timeout(Duration),
+    /// No connection, no HTTP, or too large a body.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Asks servers next door.
+#[derive(Clone, Debug)]
+pub struct Fetch {
+    client: Client<HttpConnector, Empty<Bytes>>,
+    timeout: Duration,
+    most_bytes: usize,
+}
+
+impl Fetch {
+    /// Requests that may take `timeout` each and bring `most_bytes` of body.
+    #[must_use]
+    pub fn new(timeout: Duration, most_bytes: usize) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(timeout));
+        Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            timeout,
+            most_bytes,
+        }
+    }
+
+    /// The status and body at `uri`, asked with these headers.
+    ///
+    /// # Errors
+    /// Where there is no whole answer within the bounds.
+    pub async fn get(&self, uri: Uri, headers: &[(&str, &str)]) -> Result<(StatusCode, Bytes), FetchError> {
+        let mut request = Request::get(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request
+            .body(Empty::new())
+            .map_err(|error| FetchError::Failed(error.to_string()))?;
+        let exchange = async {
+            let response = self
+                .client
+                .request(request)
+                .await
+                .map_err(|error| telemetry::chain(&error))?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), self.most_bytes).collect().await;
+            Ok((
+                status,
+                body.map_err(|error| telemetry::chain(error.as_ref()))?.to_bytes(),
+            ))
+        };
+        match timeout(self.timeout, exchange).await {
+            Ok(outcome) => outcome.map_err(FetchError::Failed),
+            Err(_) => Err(FetchError::Timeout(self.timeout)),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `headgate why NODE`, against a real agent and the real API server; also by way of kubectl.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::harness::{AgentOptions, assets, control_plane, create_node, eventually, scratch};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn why(node: &str, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command
+        .args(["why", node])
+        .arg("--kubeconfig")
+        .arg(&control_plane().kubeconfig)
+        .args(more);
+    command.output().unwrap()
+}
+
+fn said(output: Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test]
+async fn a_taint_is_explained_while_it_lasts() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "why").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    let statusz = format!("http://{}/statusz", agent.metrics_address());
+    let text = said(why(&node, &["--statusz", &statusz]));
+    assert!(
+        text.starts_with(&format!("{node}: new connections are sent here, since ")),
+        "{text}"
+    );
+
+    let nodes = Api::<Node>::all(client);
+    let taint =
+        json!({"spec": {"unschedulable": true, "taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}});
+    nodes
+        .patch(&node, &PatchParams::default(), &Patch::Merge(taint))
+        .await
+        .unwrap();
+    eventually(SOON, "503", async || {
+        let answer = agent.healthz().await;
+        if answer.status == 503 {
+            Ok(())
+        } else {
+            Err(answer.text())
+        }
+    })
+    .await;
+    let text = said(why(&node, &["--statusz", &statusz]));
+    for part in [
+        "no new connections are sent here, since ",
+        "karpenter.sh/disrupted, since ",
+        "Karpenter is about to replace or remove the node.",
+        &format!("kubectl taint node {node} karpenter.sh/disrupted-"),
+        "It is cordoned. That keeps new Pods away, not traffic.",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    let json: Value = serde_json::from_str(&said(why(&node, &["--statusz", &statusz, "-o", "json"]))).unwrap();
+    assert_eq!(
+        (&json["sent"], &json["reasons"][0]["name"]),
+        (&json!("no"), &json!("karpenter.sh/disrupted"))
+    );
+
+    // Without its agent the API server's word is all there is.
+    agent.kill().await;
+    let text = said(why(&node, &["--statusz", &statusz]));
+    assert!(
+        text.contains("karpenter.sh/disrupted\n") && text.contains("Its agent could not be asked"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn as_a_plugin_of_kubectl() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "plugin").await;
+    let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
+    let plugins = scratch("plugins");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headgate"), plugins.join("kubectl-headgate")).unwrap();
+    let mut command = Command::new(assets().program("kubectl").unwrap());
+    command.args([
+        "headgate",
+        "why",
+        &node,
+        "--statusz",
+        &format!("http://{}/statusz", agent.metrics_address()),
+    ]);
+    command.env("KUBECONFIG", &cluster.kubeconfig);
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{}:{path}", plugins.display()));
+    let text = said(command.output().unwrap());
+    assert!(text.contains("new connections are sent here"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_asked_is_said() {
+    let output = why("no-such-node", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no Node \"no-such-node\""));
+    let output = why("n", &["--statusz", "nowhere"]);
+    assert_eq!(output.status.code(), Some(2));
+}
