@@ -117,10 +117,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         clock,
         addresses_file,
     } = parts;
-    let memory = Memory::load(&settings.state_dir, &node_name).unwrap_or_else(|error| {
-        tracing::warn!(%error, "starting without memory");
-        None
-    });
+    let memory = remembered(&settings, &node_name);
     let channels = Channels::new(&settings, memory, &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
@@ -154,14 +151,9 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         reports: channels.reports,
         trouble: channels.trouble,
     };
-    let events_of_azure = scheduled_events::Parts {
-        settings: settings.azure.clone(),
-        reports: inputs.node.clone(),
-        seen: channels.seen,
-        notices: channels.notices,
-        metrics: metrics.spot,
-    };
-    events_of_azure.start(&mut tasks, &client, &node_name, &clock);
+    channels
+        .azure
+        .start(&mut tasks, (&client, &node_name), &inputs.node, metrics.spot);
     let taint_keys = settings.signals.health.clone();
     tasks.endless(
         "node-watch",
@@ -218,6 +210,13 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         settings,
         events,
         reports: inputs.node,
+    })
+}
+
+fn remembered(settings: &Settings, node_name: &str) -> Option<Memory> {
+    Memory::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
+        tracing::warn!(%error, "starting without memory");
+        None
     })
 }
 

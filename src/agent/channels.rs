@@ -1,17 +1,15 @@
 //! What the agent's tasks share: channels of current state, and the registry of metrics.
 
-use std::collections::BTreeMap;
-
-use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::scheduled_events;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::node::{self, Memory, Report, Trouble};
 use crate::server::{self, BindState};
-use crate::spot::{self, Seen};
+use crate::spot;
 use crate::telemetry;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.
@@ -19,8 +17,7 @@ pub(super) struct Channels {
     pub(super) reports: watch::Sender<Report>,
     pub(super) proxy: watch::Sender<ProxyStatus>,
     pub(super) stopping: watch::Sender<bool>,
-    pub(super) notices: watch::Sender<BTreeMap<String, Timestamp>>,
-    pub(super) seen: watch::Sender<Seen>,
+    pub(super) azure: scheduled_events::Channels,
     pub(super) trouble: watch::Sender<Option<Trouble>>,
     pub(super) last_change: watch::Sender<Option<LastChange>>,
     pub(super) health_bound: watch::Sender<BindState>,
@@ -35,8 +32,7 @@ impl Channels {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
             stopping: watch::Sender::new(false),
-            notices: watch::Sender::default(),
-            seen: watch::Sender::default(),
+            azure: scheduled_events::Channels::new(&settings.azure, clock),
             trouble: watch::Sender::new(None),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
@@ -50,7 +46,7 @@ impl Channels {
             node: self.reports.subscribe(),
             proxy: self.proxy.subscribe(),
             stopping: self.stopping.subscribe(),
-            notices: self.notices.subscribe(),
+            notices: self.azure.notices.subscribe(),
         }
     }
 
@@ -81,7 +77,7 @@ impl Metrics {
         Self {
             listeners,
             node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
-            spot: spot::Metrics::register(&mut registry, channels.seen.subscribe(), clock.clone()),
+            spot: spot::Metrics::register(&mut registry, channels.azure.seen.subscribe(), clock.clone()),
             health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
             registry,
         }

@@ -74,7 +74,7 @@ impl Operations {
             tasks,
             node_name,
             proxy_server: settings.proxy.healthz_authority.clone(),
-            seen: settings.azure.scheduled_events.then(|| channels.seen.subscribe()),
+            seen: settings.azure.scheduled_events.then(|| channels.azure.seen.subscribe()),
             started: clock.now().wall,
             clock,
         }

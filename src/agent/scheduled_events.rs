@@ -12,24 +12,37 @@ use crate::config::AzureSettings;
 use crate::node::Report;
 use crate::spot::{self, Seen, Timing};
 
-/// What the tasks are made of.
-pub(super) struct Parts {
-    pub(super) settings: AzureSettings,
-    pub(super) reports: watch::Receiver<Report>,
+/// What is seen, and what of it is a signal.
+pub(super) struct Channels {
+    settings: AzureSettings,
+    clock: Clock,
     pub(super) seen: watch::Sender<Seen>,
     pub(super) notices: watch::Sender<BTreeMap<String, Timestamp>>,
-    pub(super) metrics: spot::Metrics,
 }
 
-impl Parts {
+impl Channels {
+    pub(super) fn new(settings: &AzureSettings, clock: &Clock) -> Self {
+        Self {
+            settings: settings.clone(),
+            clock: clock.clone(),
+            seen: watch::Sender::default(),
+            notices: watch::Sender::default(),
+        }
+    }
+
     /// Starts the tasks; where events are not asked for, one that only keeps the channel open.
-    pub(super) fn start(self, tasks: &mut Tasks, client: &Client, node_name: &str, clock: &Clock) {
+    pub(super) fn start(
+        self,
+        tasks: &mut Tasks,
+        (client, node_name): (&Client, &str),
+        reports: &watch::Receiver<Report>,
+        metrics: spot::Metrics,
+    ) {
         let Self {
             settings,
-            reports,
+            clock,
             seen,
             notices,
-            metrics,
         } = self;
         if !settings.scheduled_events {
             tasks.endless("azure-notices", async move { notices.closed().await });
@@ -45,14 +58,8 @@ impl Parts {
             clock.clone(),
         );
         tasks.endless("spot-taint", keeper);
-        let poll = spot::poll(
-            settings.imds_authority,
-            reports,
-            seen,
-            Timing::default(),
-            metrics,
-            clock.clone(),
-        );
+        let authority = settings.imds_authority;
+        let poll = spot::poll(authority, reports.clone(), seen, Timing::default(), metrics, clock);
         tasks.endless("scheduled-events", poll);
     }
 }

@@ -138,20 +138,16 @@ mod tests {
         }
     }
 
-    fn node(taints: Value, annotations: Option<&Record>) -> DynamicObject {
+    fn node(taints: &Value, annotations: Option<&Record>) -> DynamicObject {
         let mut node = json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": "n", "resourceVersion": "7"}, "spec": {"taints": taints}, "status": {"nodeInfo": {"bootID": BOOT}}});
-        if taints_missing(&node) {
+        if taints.is_null() {
             node["spec"].as_object_mut().unwrap().remove("taints");
         }
         if let Some(record) = annotations {
             node["metadata"]["annotations"] = json!({"other": "1", ANNOTATION: json!(record).to_string()});
         }
         serde_json::from_value(node).unwrap()
-    }
-
-    fn taints_missing(node: &Value) -> bool {
-        node["spec"]["taints"].is_null()
     }
 
     fn ours(second: i64) -> Value {
@@ -184,7 +180,7 @@ mod tests {
     fn a_notice_is_written_beside_others_taints() {
         let follow = following(notice("a", Some(100)), true);
         let now = "1970-01-01T00:01:00.9Z".parse().unwrap();
-        let edit = |taints| edit(&follow, &node(taints, None), now).unwrap();
+        let edit = |taints| edit(&follow, &node(&taints, None), now).unwrap();
         let bare = edit(Value::Null);
         assert_eq!(paths(&bare), [TEST, "add /spec/taints", FIRST_NOTE]);
         assert_eq!(bare.operations[0]["value"], "7");
@@ -209,15 +205,15 @@ mod tests {
     fn a_second_notice_keeps_the_taint_of_the_first() {
         let follow = following(notice("b", Some(200)), true);
         let first = record("a", Some(100), Some(50));
-        let kept = edit(&follow, &node(json!([ours(50)]), Some(&first)), at(60)).unwrap();
+        let kept = edit(&follow, &node(&json!([ours(50)]), Some(&first)), at(60)).unwrap();
         assert_eq!(
             (kept.outcome, written(&kept)),
             ("recorded", record("b", Some(200), Some(50)))
         );
-        let removed_meanwhile = edit(&follow, &node(json!([]), Some(&first)), at(60)).unwrap();
+        let removed_meanwhile = edit(&follow, &node(&json!([]), Some(&first)), at(60)).unwrap();
         assert_eq!(paths(&removed_meanwhile), [TEST, "add /spec/taints/-", NOTE]);
         assert_eq!(written(&removed_meanwhile).tainted_at, Some(at(60)));
-        let replaced = edit(&follow, &node(json!([theirs()]), Some(&first)), at(60)).unwrap();
+        let replaced = edit(&follow, &node(&json!([theirs()]), Some(&first)), at(60)).unwrap();
         assert_eq!(
             written(&replaced).tainted_at,
             None,
@@ -228,7 +224,7 @@ mod tests {
     #[test]
     fn only_ours_is_removed() {
         let record = record("a", Some(100), Some(50));
-        let edit = |taints| edit(&clear(), &node(taints, Some(&record)), at(60)).unwrap();
+        let edit = |taints| edit(&clear(), &node(&taints, Some(&record)), at(60)).unwrap();
         let other = json!({"key": "other", "effect": "NoSchedule"});
         let removed = edit(json!([other, ours(50), other]));
         assert_eq!(
@@ -252,7 +248,7 @@ mod tests {
     #[test]
     fn a_fresh_look_may_show_that_nothing_is_left_to_do() {
         let follow = following(notice("a", Some(100)), true);
-        let done = node(json!([ours(50)]), Some(&record("a", Some(100), Some(50))));
+        let done = node(&json!([ours(50)]), Some(&record("a", Some(100), Some(50))));
         assert_eq!(edit(&follow, &done, at(60)), None);
     }
 }

@@ -7,12 +7,7 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
-use hyper::{Request, StatusCode};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -22,8 +17,8 @@ use super::metrics::Metrics;
 use super::notice::ResourceName;
 use super::seen::{Seen, Trouble};
 use crate::clock::{Clock, Moment};
+use crate::fetch::{Fetch, FetchError};
 use crate::node::Report;
-use crate::telemetry;
 
 /// The newest version there is; it has every field that is read.
 const PATH: &str = "/metadata/scheduledevents?api-version=2020-07-01";
@@ -35,11 +30,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const LONG_PATIENCE: Duration = Duration::from_secs(150);
 /// What any other answer may take.
 const SHORT_PATIENCE: Duration = Duration::from_secs(5);
-/// A connection that died without a word is noticed sooner than by long patience.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-
-/// Reasons an error is counted under.
-pub(super) const REASONS: [&str; 5] = ["connection", "document", "event", "status", "timeout"];
 
 /// Why a question got no document.
 #[derive(Debug)]
@@ -75,18 +65,13 @@ pub async fn poll(
     metrics: Metrics,
     clock: Clock,
 ) {
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-    connector.set_keepalive(Some(KEEPALIVE));
-    connector.set_keepalive_interval(Some(KEEPALIVE));
-    connector.set_keepalive_retries(Some(3));
-    let client = Client::builder(TokioExecutor::new()).build::<_, Empty<Bytes>>(connector);
+    let fetch = Fetch::with_connect_timeout(CONNECT_TIMEOUT, LONG_PATIENCE, MAX_BODY_BYTES);
     let mut ticks = interval(timing.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut patience, mut nameless) = (LONG_PATIENCE, false);
     loop {
         ticks.tick().await;
-        let outcome = timeout(patience, ask(&client, &authority)).await.unwrap_or_else(|_| {
+        let outcome = timeout(patience, ask(&fetch, &authority)).await.unwrap_or_else(|_| {
             let error = format!("no answer within {} s", patience.as_secs());
             Err(Failure::new("timeout", error))
         });
@@ -212,30 +197,22 @@ fn announce(before: &Seen, after: &Seen, authority: &str) {
     }
 }
 
-async fn ask(client: &Client<HttpConnector, Empty<Bytes>>, authority: &str) -> Result<Document, Failure> {
-    let request = Request::get(format!("http://{authority}{PATH}"))
-        .header("Metadata", "true")
-        .body(Empty::new())
-        .map_err(|error| Failure::new("connection", error.to_string()))?;
-    let response = client
-        .request(request)
-        .await
-        .map_err(|error| Failure::new("connection", telemetry::chain(&error)))?;
-    let status = response.status();
+async fn ask(fetch: &Fetch, authority: &str) -> Result<Document, Failure> {
+    let uri = Uri::builder()
+        .scheme("http")
+        .authority(authority)
+        .path_and_query(PATH)
+        .build();
+    let uri = uri.map_err(|error| Failure::new("connection", error.to_string()))?;
+    let answer = fetch.get(uri, &[("Metadata", "true")]).await;
+    let (status, body) = answer.map_err(|error| match error {
+        FetchError::Timeout(_) => Failure::new("timeout", error.to_string()),
+        FetchError::Failed(why) => Failure::new("connection", why),
+    })?;
     if status != StatusCode::OK {
         return Err(Failure::new("status", format!("it answers {status}")));
     }
-    let body = Limited::new(response.into_body(), MAX_BODY_BYTES)
-        .collect()
-        .await
-        .map_err(|error| {
-            if error.is::<LengthLimitError>() {
-                Failure::new("document", format!("it is larger than {MAX_BODY_BYTES} bytes"))
-            } else {
-                Failure::new("connection", error.to_string())
-            }
-        })?;
-    Document::parse(&body.to_bytes()).map_err(|error| Failure::new("document", error.to_string()))
+    Document::parse(&body).map_err(|error| Failure::new("document", error.to_string()))
 }
 
 #[cfg(test)]
@@ -248,9 +225,9 @@ mod tests {
         ResourceName::from_provider_id("azure:///p/Microsoft.Compute/virtualMachines/vm-a").unwrap()
     }
 
-    fn document(incarnation: i64, events: &str) -> Result<Document, Failure> {
+    fn document(incarnation: i64, events: &str) -> Document {
         let text = format!(r#"{{"DocumentIncarnation":{incarnation},"Events":[{events}]}}"#);
-        Ok(Document::parse(text.as_bytes()).unwrap())
+        Document::parse(text.as_bytes()).unwrap()
     }
 
     const OURS: &str = r#"{"EventId":"a","EventType":"Preempt","EventStatus":"Scheduled","Resources":["other","VM-A"],"NotBefore":""}"#;
@@ -261,13 +238,13 @@ mod tests {
     fn patience_is_long_until_there_is_a_document_and_after_silence() {
         let silence = || Err(Failure::new("timeout", ""));
         for (patience, outcome, want) in [
-            (LONG_PATIENCE, document(1, ""), SHORT_PATIENCE),
+            (LONG_PATIENCE, Ok(document(1, "")), SHORT_PATIENCE),
             (LONG_PATIENCE, silence(), LONG_PATIENCE),
             (SHORT_PATIENCE, silence(), 2 * SHORT_PATIENCE),
             (100 * SHORT_PATIENCE, silence(), LONG_PATIENCE),
             (LONG_PATIENCE, Err(Failure::new("status", "")), LONG_PATIENCE),
             (SHORT_PATIENCE, Err(Failure::new("connection", "")), SHORT_PATIENCE),
-            (SHORT_PATIENCE, document(1, ""), SHORT_PATIENCE),
+            (SHORT_PATIENCE, Ok(document(1, "")), SHORT_PATIENCE),
         ] {
             assert_eq!(patience_after(patience, &outcome), want, "{patience:?} {outcome:?}");
         }
@@ -276,10 +253,10 @@ mod tests {
     #[test]
     fn failures_change_nothing_but_the_trouble() {
         let now = Clock::System.now();
-        let seen = next(&Seen::default(), document(1, OURS), Some(&vm()), GRACE, now);
+        let seen = next(&Seen::default(), Ok(document(1, OURS)), Some(&vm()), GRACE, now);
         assert!(seen.signals().contains_key("azurePreempt"));
         let mut after = seen.clone();
-        for reason in REASONS {
+        for reason in super::super::metrics::REASONS {
             let later = Moment {
                 mono: now.mono + 10 * GRACE,
                 ..now
@@ -294,16 +271,22 @@ mod tests {
                 seen
             );
         }
-        assert_eq!(next(&after, document(1, OURS), Some(&vm()), GRACE, now), seen);
+        assert_eq!(next(&after, Ok(document(1, OURS)), Some(&vm()), GRACE, now), seen);
     }
 
     #[test]
     fn what_a_document_says_counts_whatever_its_incarnation() {
         let now = Clock::System.now();
         for incarnations in [[1, 2], [2, 2], [2, 1], [i64::MAX, 0]] {
-            let seen = next(&Seen::default(), document(incarnations[0], ""), Some(&vm()), GRACE, now);
+            let seen = next(
+                &Seen::default(),
+                Ok(document(incarnations[0], "")),
+                Some(&vm()),
+                GRACE,
+                now,
+            );
             assert!(seen.signals().is_empty());
-            let seen = next(&seen, document(incarnations[1], OURS), Some(&vm()), GRACE, now);
+            let seen = next(&seen, Ok(document(incarnations[1], OURS)), Some(&vm()), GRACE, now);
             assert_eq!(seen.signals().len(), 1, "{incarnations:?}");
         }
     }
@@ -311,10 +294,10 @@ mod tests {
     #[test]
     fn another_vms_events_are_neither_acted_on_nor_shown() {
         let now = Clock::System.now();
-        let seen = next(&Seen::default(), document(1, OTHERS), Some(&vm()), GRACE, now);
+        let seen = next(&Seen::default(), Ok(document(1, OTHERS)), Some(&vm()), GRACE, now);
         assert!(seen.signals().is_empty() && seen.events.is_empty());
         let both = format!("{OTHERS},{OURS}");
-        let seen = next(&seen, document(1, &both), Some(&vm()), GRACE, now);
+        let seen = next(&seen, Ok(document(1, &both)), Some(&vm()), GRACE, now);
         assert_eq!((seen.signals().len(), seen.events.len()), (1, 1));
         assert_eq!(seen.events[0].event_id, "a");
     }
@@ -322,11 +305,11 @@ mod tests {
     #[test]
     fn before_the_vm_is_known_nothing_is_its_own_and_nothing_is_gone() {
         let now = Clock::System.now();
-        let seen = next(&Seen::default(), document(1, OURS), None, GRACE, now);
+        let seen = next(&Seen::default(), Ok(document(1, OURS)), None, GRACE, now);
         assert!(seen.signals().is_empty() && seen.vm.is_none());
-        let known = next(&seen, document(1, OURS), Some(&vm()), GRACE, now);
+        let known = next(&seen, Ok(document(1, OURS)), Some(&vm()), GRACE, now);
         assert_eq!(known.signals().len(), 1);
-        let unknown = next(&known, document(2, ""), None, GRACE, now);
+        let unknown = next(&known, Ok(document(2, "")), None, GRACE, now);
         assert_eq!(unknown.signals().len(), 1);
     }
 }

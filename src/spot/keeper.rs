@@ -32,19 +32,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// How long the watch may take to show what was written before it is looked at again.
 const WATCH_LAG: Duration = Duration::from_secs(5);
 
-/// Outcomes of attempts, as in metrics.
-pub(super) const OUTCOMES: [&str; 9] = [
-    "conflict",
-    "connection",
-    "error",
-    "forbidden",
-    "missing",
-    "recorded",
-    "tainted",
-    "timeout",
-    "untainted",
-];
-
 /// Why an attempt failed.
 #[derive(Debug)]
 struct Failure {

@@ -12,8 +12,22 @@ use tokio::sync::watch;
 
 use super::document::{Event, Kind};
 use super::seen::Seen;
-use super::{imds, keeper};
 use crate::clock::Clock;
+
+/// Reasons an error of IMDS is counted under.
+pub(super) const REASONS: [&str; 5] = ["connection", "document", "event", "status", "timeout"];
+/// Outcomes of attempts to write.
+const OUTCOMES: [&str; 9] = [
+    "conflict",
+    "connection",
+    "error",
+    "forbidden",
+    "missing",
+    "recorded",
+    "tainted",
+    "timeout",
+    "untainted",
+];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
@@ -42,10 +56,10 @@ impl Metrics {
             errors: Family::default(),
             writes: Family::default(),
         };
-        for reason in imds::REASONS {
+        for reason in REASONS {
             drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
         }
-        for outcome in keeper::OUTCOMES {
+        for outcome in OUTCOMES {
             drop(metrics.writes.get_or_create(&OutcomeLabels { outcome }));
         }
         registry.register(
@@ -55,7 +69,7 @@ impl Metrics {
         );
         registry.register(
             "headgate_imds_errors",
-            "Questions to IMDS that got no document (connection, timeout, status, document), or one with an event that \
+            "Questions to IMDS that got no document (connection, which an answer that is too large counts as, timeout, status, document), or one with an event that \
              cannot be read (event), by reason",
             metrics.errors.clone(),
         );

@@ -173,6 +173,18 @@ mod tests {
                 BOOT,
                 taint(&notice("b", None)),
             ),
+        ] {
+            assert_eq!(wish(&follow, record, boot_id), want, "{say}");
+        }
+    }
+
+    #[test]
+    fn what_is_wished_once_it_is_gone_or_the_machine_rebooted() {
+        let a = notice("a", Some(100));
+        let taint = |notice: &Notice| Some(Wish::Taint(notice.clone()));
+        let ours = record("a", Some(100), Some(50));
+        let theirs = record("a", Some(100), None);
+        for (say, follow, record, boot_id, want) in [
             (
                 "gone, within the grace",
                 following(a.clone(), false),

@@ -21,4 +21,5 @@ mod node;
 mod process;
 mod rollover;
 mod rooms;
+mod spot;
 mod why;
