@@ -154,9 +154,11 @@ pub(super) const KEYS: &[Key] = &[
         flag: None,
         about: "Asks the instance metadata service each second for Scheduled Events. A `Preempt` of this very VM (known \
                 by the Node's `providerID`) fails `/healthz` at once as the signal `azurePreempt`, and taints the own \
-                Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`, which needs `patch` on \
-                Nodes (`manifests/components/spot`, and the host's network where a cluster blocks the service for pods). The taint goes when the notice has been gone for 60 s, or after \
-                a reboot. Other events are shown in `/statusz` and in metrics, not acted on. No event is ever approved.",
+                Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`, for which \
+                `manifests/components/spot` grants `patch` on Nodes. The signal and the taint go when the notice has been \
+                gone for 60 s, the taint also after a reboot. Other events are shown in `/statusz` and in metrics, not \
+                acted on. No event is ever approved. Some clusters block the service for pods that are not on the \
+                host's network.",
         set: |settings, value| {
             settings.azure.scheduled_events = value::boolean(value)?;
             Ok(())

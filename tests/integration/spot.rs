@@ -87,6 +87,14 @@ async fn answers(agent: &Agent, within: Duration, signals: &[&str]) {
     .await;
 }
 
+/// Sees that `/healthz` answers so now.
+async fn holds(agent: &Agent, signals: &[&str]) {
+    let answer = agent.healthz().await;
+    let status = if signals.is_empty() { 200 } else { 503 };
+    let body = answer.json();
+    assert_eq!((answer.status, &body["signals"]), (status, &json!(signals)), "{body}");
+}
+
 async fn statusz(agent: &Agent) -> Value {
     let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
     http::exchange(agent.metrics_address(), request).await.unwrap().json()
@@ -170,7 +178,7 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
     })
     .await;
     imds.asked(2).await;
-    answers(&agent, Duration::ZERO, &[]).await;
+    holds(&agent, &[]).await;
     assert_eq!(state(&client, "spot-story").await, (vec![other_taint()], None));
     for (kind, listed) in [
         ("Freeze", 1),
@@ -185,6 +193,13 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
             "{kind}"
         );
     }
+
+    let text = http::get(agent.metrics_address(), "/statusz").await.unwrap().text();
+    let line = "event      Freeze Scheduled not before 2100-01-01T00:00:00Z, id \"f\"";
+    assert!(
+        text.contains("VM spot-story_3, 4 scheduled events") && text.contains(line),
+        "{text}"
+    );
 
     // Its own.
     imds.set(Fault::None(document(
@@ -288,7 +303,7 @@ async fn whatever_imds_does_wrong_changes_nothing_else() {
                 if count > before { Ok(()) } else { Err(count.to_string()) }
             })
             .await;
-            answers(&agent, Duration::ZERO, signals).await;
+            holds(&agent, signals).await;
             let livez = http::get(agent.metrics_address(), "/livez").await.unwrap();
             assert_eq!(livez.status, 200, "{what:.100}");
         }
@@ -310,6 +325,27 @@ async fn whatever_imds_does_wrong_changes_nothing_else() {
     assert!(
         log.matches("IMDS gives no Scheduled Events").count() <= 10,
         "once for each change: {log}"
+    );
+}
+
+#[tokio::test]
+async fn the_first_answer_may_take_long_and_nothing_waits_for_it() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let imds = Imds::start().await;
+    create(&client, "spot-first").await;
+    let body = document(1, &[event("a", "Preempt", LATER, &["spot-first_3"])]);
+    let delay = Duration::from_secs(8);
+    imds.set(Fault::Slow(delay, body));
+    let started = Instant::now();
+    let agent = options("spot-first", &cluster.kubeconfig, &imds).start().await;
+    holds(&agent, &[]).await;
+    assert!(started.elapsed() < delay, "{:?}", started.elapsed());
+    tainted(&client, "spot-first", true).await;
+    assert_eq!(metric(&agent, "headgate_imds_polls_total").await, 1);
+    assert_eq!(
+        metric(&agent, "headgate_imds_errors_total{reason=\"timeout\"}").await,
+        0
     );
 }
 
@@ -466,7 +502,7 @@ async fn a_node_that_others_write_meanwhile_is_read_again_and_nothing_of_theirs_
     // Each of the first reads is out of date before it arrives.
     let (reads, writes) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (admin, counted) = (client.clone(), (Arc::clone(&reads), Arc::clone(&writes)));
-    let service = tower::service_fn(move |request: http_request::Request| {
+    let service = tower::service_fn(move |request: hyper::Request<Body>| {
         let (admin, (reads, writes)) = (admin.clone(), counted.clone());
         async move {
             let reading = request.method() == "GET";
@@ -500,10 +536,6 @@ async fn a_node_that_others_write_meanwhile_is_read_again_and_nothing_of_theirs_
     })
     .await;
     assert_eq!((reads.load(Ordering::SeqCst), writes.load(Ordering::SeqCst)), (4, 4));
-}
-
-mod http_request {
-    pub(super) type Request = hyper::Request<super::Body>;
 }
 
 /// A token for the service account `headgate`, bound to a Pod on `node`, as kubelet asks for it.
@@ -540,10 +572,13 @@ async fn the_manifests_allow_the_taint_and_no_more() {
     let token = pod_token(&client, "spot-rights").await;
     let kubeconfig = with_token(control_plane.kubeconfig(), &token);
     // The policy holds once the API server has compiled it.
+    let mut tries = 0;
     eventually(SOON, "a label is refused", async || {
+        tries += 1;
+        let label = format!("try={tries}");
         let mut command = kubectl(&kubeconfig);
         let tried = command
-            .args(["label", "node", "spot-rights", "a=b", "--overwrite"])
+            .args(["label", "node", "spot-rights", &label, "--overwrite"])
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&tried.stderr).into_owned();
