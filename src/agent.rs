@@ -11,6 +11,7 @@ mod channels;
 mod health_thread;
 mod operations;
 mod scheduled_events;
+mod services;
 mod status;
 mod supervise;
 
@@ -117,8 +118,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         clock,
         addresses_file,
     } = parts;
-    let memory = remembered(&settings, &node_name);
-    let channels = Channels::new(&settings, memory, &clock);
+    let channels = Channels::new(&settings, memory(&settings, &node_name), &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
     let events = NodeEvents::new(client.clone(), node_name.clone());
@@ -129,7 +129,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         Arc::clone(&heartbeat),
         tasks.listed(),
         node_name.clone(),
-        &settings,
+        settings.proxy.healthz_authority.clone(),
         clock.clone(),
     );
 
@@ -140,9 +140,12 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         state,
     };
     tasks.list("health-thread");
+    let shared = (client.clone(), node_name.clone(), events.clone());
+    let extra = (channels.services).start(&mut tasks, &settings, shared, inputs.clone(), metrics.services);
     let health = HealthThread::start(
         binder("healthz", settings.healthz_bind_address, channels.health_bound),
         health::router(inputs.clone(), metrics.health, clock.clone()),
+        extra,
         metrics.listeners.clone(),
         inputs.node.clone(),
         heartbeat,
@@ -151,9 +154,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         reports: channels.reports,
         trouble: channels.trouble,
     };
-    channels
-        .azure
-        .start(&mut tasks, (&client, &node_name), &inputs.node, metrics.spot);
+    (channels.azure).start(&mut tasks, (&client, &node_name), &inputs.node, metrics.spot);
     let taint_keys = settings.signals.health.clone();
     tasks.endless(
         "node-watch",
@@ -213,7 +214,8 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     })
 }
 
-fn remembered(settings: &Settings, node_name: &str) -> Option<Memory> {
+/// What an earlier process remembered of the Node, if that can be used.
+fn memory(settings: &Settings, node_name: &str) -> Option<Memory> {
     Memory::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
         tracing::warn!(%error, "starting without memory");
         None

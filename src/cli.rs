@@ -37,7 +37,6 @@ enum Command {
     Why(why::Arguments),
     /// Ask the agent in this container, over its Unix socket, whether it is live or ready
     Probe(probe::Arguments),
-    /// Run a real control plane, nodes and agents on this machine, to try things out
     #[cfg(feature = "sandbox")]
     Sandbox(sandbox::Arguments),
     /// Print a completion script for a shell

@@ -5,6 +5,7 @@
 //! Which keys exist, what they mean and what they allow is said once, in `config/keys.rs`; the
 //! reference in `docs/settings.md` is generated from that table.
 
+mod cidr;
 mod keys;
 mod load;
 mod mistake;
@@ -15,6 +16,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use cidr::Cidr;
 pub use load::{Override, load};
 pub use mistake::{Mistake, Mistakes};
 pub use reference::reference;
@@ -55,6 +57,10 @@ pub struct Settings {
     pub signals: SignalSettings,
     /// How kube-proxy is asked for its status.
     pub proxy: ProxySettings,
+    /// Whether and where the health of single Services is served.
+    pub service_health: ServiceHealth,
+    /// Which of the machine's addresses the health check node ports are opened on; empty means all.
+    pub node_port_addresses: Vec<Cidr>,
     /// What is asked of Azure on the node.
     pub azure: AzureSettings,
 }
@@ -66,6 +72,29 @@ pub struct AzureSettings {
     pub scheduled_events: bool,
     /// `host` or `host:port` of the instance metadata service.
     pub imds_authority: String,
+}
+
+/// Where the health of single Services is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceHealth {
+    /// Nowhere; Services are not even watched.
+    Off,
+    /// At a path of the health port.
+    Path,
+    /// On each Service's own `healthCheckNodePort`, as kube-proxy does.
+    NodePorts,
+}
+
+impl ServiceHealth {
+    /// Its name in the settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Path => "path",
+            Self::NodePorts => "nodePorts",
+        }
+    }
 }
 
 /// Taint keys, by what they stop.
@@ -107,6 +136,8 @@ impl Default for Settings {
                 // Twice kube-proxy's default syncPeriod, as kube-proxy itself counts.
                 health_timeout: Duration::from_mins(1),
             },
+            service_health: ServiceHealth::Off,
+            node_port_addresses: Vec::new(),
             azure: AzureSettings {
                 scheduled_events: false,
                 imds_authority: "169.254.169.254".to_owned(),

@@ -10,6 +10,7 @@ mod kube_proxy;
 mod metrics;
 mod proxy;
 mod routes;
+pub mod services;
 mod verdict;
 
 pub use answer::{Answer, healthz, livez};

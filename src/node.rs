@@ -12,9 +12,9 @@ mod report;
 mod signal;
 mod watch;
 
-pub use metrics::Metrics;
+pub use metrics::{Metrics, REASONS as WATCH_ERROR_REASONS};
 pub use object::SlimNode;
 pub use remembered::{Memory, RememberedError, keep as remember};
 pub use report::{Presence, Report, Source};
 pub use signal::{Facts, Signal, signals};
-pub use watch::{Outlet, Trouble, run as watch};
+pub use watch::{Outlet, Trouble, reason as watch_error_reason, run as watch};

@@ -14,7 +14,7 @@ mod metrics;
 mod serve;
 mod steer;
 
-pub use bind::{BindState, Binder, bind, raise_open_files};
+pub use bind::{BindState, Binder, bind, bind_one_family, raise_open_files};
 pub use connections::Limits;
 pub use metrics::Metrics;
 pub use serve::{Incoming, ServeError, UnixIncoming, serve, told};

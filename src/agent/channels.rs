@@ -4,6 +4,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use super::scheduled_events;
+use super::services;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
@@ -23,6 +24,7 @@ pub(super) struct Channels {
     pub(super) health_bound: watch::Sender<BindState>,
     pub(super) operations_bound: watch::Sender<BindState>,
     pub(super) close_operations: watch::Sender<bool>,
+    pub(super) services: services::Channels,
 }
 
 impl Channels {
@@ -38,6 +40,7 @@ impl Channels {
             health_bound: watch::Sender::new(BindState::Waiting),
             operations_bound: watch::Sender::new(BindState::Waiting),
             close_operations: watch::Sender::new(false),
+            services: services::Channels::new(settings, clock),
         }
     }
 
@@ -61,6 +64,7 @@ pub(super) struct Metrics {
     pub(super) listeners: server::Metrics,
     pub(super) node: node::Metrics,
     pub(super) health: health::Metrics,
+    pub(super) services: health::services::Metrics,
     pub(super) spot: spot::Metrics,
 }
 
@@ -79,6 +83,7 @@ impl Metrics {
             node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
             spot: spot::Metrics::register(&mut registry, channels.azure.seen.subscribe(), clock.clone()),
             health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
+            services: channels.services.metrics(&mut registry),
             registry,
         }
     }

@@ -1,19 +1,26 @@
-//! The thread that answers `/healthz` and `/livez`: its own runtime, one listener, nothing else.
+//! The thread that answers `/healthz` and `/livez`: its own runtime, one listener, and those of the
+//! Services' own ports where they are opened; nothing else.
 //!
 //! When the port opens: at once where something is remembered; otherwise after the first sync with the
-//! API server, or after 5 s as eligible. It is never closed by a failure elsewhere.
+//! API server, or after 5 s as eligible. Where it also answers for Services it waits, within the same
+//! 5 s, until these are known, so that a roll of headgate fails none. It is never closed by a failure
+//! elsewhere.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use futures::future::OptionFuture;
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
-use tokio::time::{interval, timeout};
+use tokio::time::{interval, timeout_at};
 
 use super::AgentError;
+use super::services::Extra;
+use crate::health::services::Table;
 use crate::node::{Report, Source};
 use crate::server::{self, Binder, Limits, Metrics};
 
@@ -60,10 +67,11 @@ pub(super) struct HealthThread {
 }
 
 impl HealthThread {
-    /// Starts the thread, which binds and serves `router`.
+    /// Starts the thread, which binds and serves `router` and what there is besides.
     pub(super) fn start(
         binder: Binder,
         router: Router,
+        extra: Extra,
         metrics: Metrics,
         reports: watch::Receiver<Report>,
         heartbeat: Arc<Heartbeat>,
@@ -79,8 +87,18 @@ impl HealthThread {
             .name("health".to_owned())
             .spawn(move || {
                 let served = runtime.block_on(async {
+                    let beside = extra.ports.map(|ports| ports(closing.clone()));
+                    let (router, tables) = match extra.path {
+                        Some((more, tables)) => (router.merge(more), Some(tables)),
+                        None => (router, None),
+                    };
+                    let known = known(reports, tables);
+                    let all = async {
+                        let beside = async { Ok(OptionFuture::from(beside).await.transpose().map(drop)?) };
+                        tokio::try_join!(serve(binder, router, metrics, known, closing), beside).map(drop)
+                    };
                     tokio::select! {
-                        served = serve(binder, router, metrics, reports, closing) => served,
+                        served = all => served,
                         () = beat(&heartbeat) => Ok(()),
                     }
                 });
@@ -123,18 +141,31 @@ async fn beat(heartbeat: &Heartbeat) {
     }
 }
 
+/// Waits, not for ever, for what the answers are made from.
+async fn known(mut reports: watch::Receiver<Report>, tables: Option<watch::Receiver<Option<Arc<Table>>>>) {
+    let deadline = Instant::now() + SYNC_PATIENCE;
+    let known = |report: &Report| report.synced() || report.source == Source::Remembered;
+    if timeout_at(deadline.into(), reports.wait_for(known)).await.is_err() {
+        tracing::warn!("nothing is known of the Node yet and nothing is remembered: it counts as eligible");
+    }
+    if let Some(mut tables) = tables
+        && timeout_at(deadline.into(), tables.wait_for(Option::is_some))
+            .await
+            .is_err()
+    {
+        tracing::warn!("Services and EndpointSlices were not listed yet: each Service is answered with 503");
+    }
+}
+
 async fn serve(
     binder: Binder,
     router: Router,
     metrics: Metrics,
-    mut reports: watch::Receiver<Report>,
+    known: impl Future<Output = ()>,
     mut close: watch::Receiver<bool>,
 ) -> Result<(), AgentError> {
     let open = async {
-        let known = |report: &Report| report.synced() || report.source == Source::Remembered;
-        if timeout(SYNC_PATIENCE, reports.wait_for(known)).await.is_err() {
-            tracing::warn!("nothing is known of the Node yet and nothing is remembered: it counts as eligible");
-        }
+        known.await;
         let name = binder.name;
         binder
             .bind(&metrics)

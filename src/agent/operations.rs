@@ -22,10 +22,10 @@ use tokio::time::sleep;
 use super::AgentError;
 use super::channels::Channels;
 use super::health_thread::{Heartbeat, STUCK};
+use super::services::View;
 use super::status::Status;
 use super::supervise::TaskInfo;
 use crate::clock::Clock;
-use crate::config::Settings;
 use crate::health::{Inputs, LastChange};
 use crate::node::{Source, Trouble};
 use crate::server::{self, BindState, Binder, Limits, Metrics, UnixIncoming};
@@ -48,6 +48,8 @@ pub(super) struct Operations {
     pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
     pub(super) node_name: String,
     pub(super) proxy_server: Option<String>,
+    /// Of per-Service health, where it is on.
+    pub(super) services: Option<View>,
     /// Events of the VM, where they are asked for.
     pub(super) seen: Option<watch::Receiver<Seen>>,
     pub(super) started: Timestamp,
@@ -61,7 +63,7 @@ impl Operations {
         heartbeat: Arc<Heartbeat>,
         tasks: watch::Receiver<Vec<TaskInfo>>,
         node_name: String,
-        settings: &Settings,
+        proxy_server: Option<String>,
         clock: Clock,
     ) -> Self {
         Self {
@@ -73,8 +75,9 @@ impl Operations {
             heartbeat,
             tasks,
             node_name,
-            proxy_server: settings.proxy.healthz_authority.clone(),
-            seen: settings.azure.scheduled_events.then(|| channels.azure.seen.subscribe()),
+            proxy_server,
+            services: channels.services.view(),
+            seen: channels.azure.view(),
             started: clock.now().wall,
             clock,
         }
@@ -147,7 +150,12 @@ async fn readyz(State(operations): State<Operations>) -> Response {
         Err("not seen yet, and nothing is remembered".to_owned())
     };
     drop(report);
-    checks(&[("health-port", bound), ("node", known)])
+    let services = operations.services.as_ref().map(|view| ("services", view.ready()));
+    let all: Vec<_> = [("health-port", bound), ("node", known)]
+        .into_iter()
+        .chain(services)
+        .collect();
+    checks(&all)
 }
 
 async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Response {

@@ -30,6 +30,11 @@ impl Channels {
         }
     }
 
+    /// What is seen, where events are asked for.
+    pub(super) fn view(&self) -> Option<watch::Receiver<Seen>> {
+        self.settings.scheduled_events.then(|| self.seen.subscribe())
+    }
+
     /// Starts the tasks; where events are not asked for, one that only keeps the channel open.
     pub(super) fn start(
         self,

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::operations::Operations;
+use super::services::{ServicesStatus, View};
 use crate::health::Family;
 use crate::server::BindState;
 use crate::spot::Seen;
@@ -23,6 +24,8 @@ pub(super) struct Status {
     healthz: PathStatus,
     livez: PathStatus,
     proxy: ProxyStatusView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    services: Option<ServicesStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduled_events: Option<Seen>,
     listeners: BTreeMap<&'static str, String>,
@@ -138,6 +141,7 @@ impl Status {
                     .map(|(family, (_, healthy))| (*family, *healthy))
                     .collect(),
             },
+            services: operations.services.as_ref().map(View::status),
             scheduled_events: operations.seen.as_ref().map(|seen| seen.borrow().clone()),
             listeners: [
                 ("healthz", listener(&health.borrow())),
@@ -210,6 +214,9 @@ impl fmt::Display for Status {
                     )?;
                 }
             }
+        }
+        if let Some(services) = &self.services {
+            write!(f, "{services}")?;
         }
         if let Some(seen) = &self.scheduled_events {
             write!(f, "{seen}")?;

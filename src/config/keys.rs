@@ -150,6 +150,36 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| duration_value(settings.proxy.health_timeout),
     },
     Key {
+        path: "serviceHealth",
+        flag: None,
+        about: "Health of single Services with `externalTrafficPolicy: Local`: 200 where the node has a ready endpoint. `off`: \
+                not served, and Services are not watched. `path`: at `/healthz/services/NAMESPACE/NAME` of the health port; a \
+                dual-stack Service counts in the family in which the node has more. `nodePorts`: on each Service's \
+                `healthCheckNodePort`, one socket for each IP family, which counts the endpoints of that family; only for \
+                nodes without kube-proxy, which opens these ports itself. Both need the rights in \
+                `manifests/components/service-health`.",
+        set: |settings, value| {
+            settings.service_health = value::service_health(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.service_health.as_str().to_owned()),
+    },
+    Key {
+        path: "nodePortAddresses",
+        flag: None,
+        about: "Which of the node's addresses `serviceHealth: nodePorts` listens on, as address ranges. The default, an empty \
+                list, is all addresses. Given a list, a family without a range in it gets no listener (kube-proxy would then \
+                listen on all of that family).",
+        set: |settings, value| {
+            settings.node_port_addresses = value::cidrs(value)?;
+            Ok(())
+        },
+        get: |settings| {
+            let ranges = settings.node_port_addresses.iter();
+            Value::Sequence(ranges.map(|range| Value::String(range.to_string())).collect())
+        },
+    },
+    Key {
         path: "azure.scheduledEvents",
         flag: None,
         about: "Asks the instance metadata service each second for Scheduled Events. A `Preempt` of this very VM (known \

@@ -9,6 +9,8 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
+use super::{Cidr, ServiceHealth};
+
 /// A value, or what is allowed instead.
 pub(super) type Parsed<T> = Result<T, String>;
 
@@ -155,6 +157,29 @@ pub(super) fn health_server(value: &Value) -> Parsed<Option<String>> {
     }
 }
 
+/// `off`, `path` or `nodePorts`.
+pub(super) fn service_health(value: &Value) -> Parsed<ServiceHealth> {
+    let all = [ServiceHealth::Off, ServiceHealth::Path, ServiceHealth::NodePorts];
+    let named = |text: &str| all.into_iter().find(|mode| mode.as_str() == text);
+    match value {
+        Value::Bool(false) => Some(ServiceHealth::Off),
+        Value::String(text) => named(text),
+        _ => None,
+    }
+    .ok_or_else(|| "off, path or nodePorts".to_owned())
+}
+
+/// A list of address ranges.
+pub(super) fn cidrs(value: &Value) -> Parsed<Vec<Cidr>> {
+    let allowed = |given: String| format!("a list of address ranges, such as [10.0.0.0/8, \"2001:db8::/32\"]{given}");
+    let Value::Sequence(items) = value else {
+        return Err(allowed(String::new()));
+    };
+    let range = |item: &Value| item.as_str().and_then(|text| text.parse().ok());
+    let read = |item| range(item).ok_or_else(|| allowed(format!(" (not {})", shown(item))));
+    items.iter().map(read).collect()
+}
+
 /// The `http://host` or `http://host:port` of a server; only what follows the scheme is kept.
 pub(super) fn http_server(value: &Value) -> Parsed<String> {
     let uri = text(value).and_then(|text| text.parse::<hyper::Uri>().ok());
@@ -271,5 +296,32 @@ mod tests {
                 "{given}"
             );
         }
+    }
+
+    #[test]
+    fn service_health_modes() {
+        assert_eq!(service_health(&Value::Bool(false)), Ok(ServiceHealth::Off));
+        for (given, want) in [
+            ("off", Ok(ServiceHealth::Off)),
+            ("path", Ok(ServiceHealth::Path)),
+            ("nodePorts", Ok(ServiceHealth::NodePorts)),
+            ("nodeports", Err(())),
+            ("", Err(())),
+        ] {
+            assert_eq!(service_health(&string(given)).map_err(|_| ()), want, "{given}");
+        }
+    }
+
+    #[test]
+    fn address_ranges() {
+        let list = |items: &[&str]| Value::Sequence(items.iter().copied().map(string).collect());
+        assert_eq!(cidrs(&list(&[])), Ok(Vec::new()));
+        assert_eq!(
+            cidrs(&list(&["127.0.0.0/8", "::1/128"])).map(|ranges| ranges.len()),
+            Ok(2)
+        );
+        let allowed = cidrs(&list(&["127.0.0.0/8", "all"])).unwrap_err();
+        assert!(allowed.ends_with("(not \"all\")"), "{allowed}");
+        assert!(cidrs(&string("127.0.0.0/8")).is_err());
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Codes {
 }
 
 impl Codes {
-    fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+    pub(super) fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
         let family = Family::<CodeLabels, Counter>::default();
         let counter = |code| family.get_or_create(&CodeLabels { code }).clone();
         let codes = Self {

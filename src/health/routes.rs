@@ -50,7 +50,7 @@ fn json(answer: Answer) -> impl IntoResponse {
 }
 
 /// Go's words, headers included.
-async fn not_found() -> impl IntoResponse {
+pub(super) async fn not_found() -> impl IntoResponse {
     let headers = [
         (CONTENT_TYPE, "text/plain; charset=utf-8"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),

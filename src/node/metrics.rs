@@ -13,7 +13,7 @@ use super::report::{Presence, Report};
 use super::signal::Signal;
 
 /// Reasons an error is counted under.
-const REASONS: [&str; 6] = ["connection", "expired", "forbidden", "server", "unauthorized", "other"];
+pub const REASONS: [&str; 6] = ["connection", "expired", "forbidden", "server", "unauthorized", "other"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {

@@ -119,7 +119,8 @@ pub async fn run(
 }
 
 /// The reason an error is counted and logged under, one of the metrics' reasons.
-fn reason(error: &watcher::Error) -> &'static str {
+#[must_use]
+pub fn reason(error: &watcher::Error) -> &'static str {
     let of_status = |code: u16| match code {
         401 => "unauthorized",
         403 => "forbidden",

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use super::process::{Process, ProcessError, command, tail};
@@ -72,7 +72,7 @@ pub struct Launch {
 }
 
 /// Where an agent answers.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub struct Addresses {
     /// `/healthz` and `/livez`.
     pub healthz: SocketAddr,

@@ -108,7 +108,7 @@ impl Certificates {
         let serving_certificate = params.signed_by(&serving_key, &issuer).map_err(serving)?;
 
         let service_account_key = self::key("the service-account key")?;
-        let token = random_token().map_err(CertificatesError::Random)?;
+        let token = random_word()?;
         Ok(Self {
             authority_file: write(directory, "ca.crt", &authority)?,
             authority,
@@ -174,10 +174,13 @@ fn named(common_name: &str) -> CertificateParams {
     params
 }
 
-/// 128 random bits in hexadecimal.
-fn random_token() -> io::Result<String> {
+/// 128 random bits in hexadecimal: a word nobody guesses, and nobody else has.
+///
+/// # Errors
+/// The system gives no random bytes.
+pub fn random_word() -> Result<String, CertificatesError> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes)?;
+    getrandom::fill(&mut bytes).map_err(|error| CertificatesError::Random(error.into()))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 

@@ -17,12 +17,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::select_all;
+use futures::future::{join_all, select_all};
 
 use self::ports::Reserved;
 use super::assets::{Assets, AssetsError};
 use super::certificates::{Certificates, CertificatesError, private_directory, write_private};
 use super::process::{Process, ProcessError, command};
+use crate::node::api_server::{self, ConnectError};
 
 mod arguments;
 mod kubeconfig;
@@ -34,7 +35,7 @@ pub(super) const SERVICE_CIDR: &str = "10.0.0.0/16";
 /// The first of them: the Service `default/kubernetes`.
 pub(super) const FIRST_SERVICE_IP: &str = "10.0.0.1";
 
-/// How long a component is given to end after SIGTERM. They need well under a second.
+/// How long kube-apiserver is given to end after SIGTERM. It needs one to two seconds.
 const STOPPING: Duration = Duration::from_secs(5);
 /// How long kube-apiserver is waited for; it is ready in 2 to 3 s on two cores.
 const STARTING: Duration = Duration::from_mins(1);
@@ -68,21 +69,8 @@ pub enum ControlPlaneError {
         source: io::Error,
     },
     /// The kubeconfig just written is not accepted.
-    #[error("cannot use {}: {source}", path.display())]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: kube::config::KubeconfigError,
-    },
-    /// The client cannot be made.
-    #[error("cannot make a client for {server}: {source}")]
-    Client {
-        /// The server's URL.
-        server: String,
-        /// Why.
-        source: Box<kube::Error>,
-    },
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
     /// A component runs but does not get ready.
     #[error("{component} is not ready after {} s (last answer: {answer}); its last log lines:\n{tail}", waited.as_secs())]
     NotReady {
@@ -144,12 +132,7 @@ impl ControlPlane {
             path: kubeconfig.clone(),
             source,
         })?;
-        let client_config = kubeconfig::client_config(&text)
-            .await
-            .map_err(|source| ControlPlaneError::Kubeconfig {
-                path: kubeconfig.clone(),
-                source,
-            })?;
+        let client_config = api_server::configuration(Some(&kubeconfig)).await?;
 
         let etcd = start(&assets, &directory, "etcd", arguments::etcd())?;
         let mut control_plane = Self {
@@ -220,7 +203,7 @@ impl ControlPlane {
         }
         let arguments = arguments::apiserver(self.port.number(), &self.certificates);
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
-        let client = ready::client(&self.client_config, &self.port.url())?;
+        let client = api_server::client(&self.client_config)?;
         tokio::select! {
             ready = ready::apiserver(&client, STARTING, apiserver.log().to_owned()) => ready?,
             end = apiserver.ended() => return Err(end.into()),
@@ -297,7 +280,7 @@ impl ControlPlane {
             .0
     }
 
-    /// Stops everything, each component within a bound: what uses the API first, etcd last.
+    /// Ends everything at once. Nothing here is worth an orderly end: its data is thrown away.
     pub async fn stop(self) {
         let Self {
             others,
@@ -305,11 +288,7 @@ impl ControlPlane {
             etcd,
             ..
         } = self;
-        futures::future::join_all(others.into_iter().map(|process| process.stop(STOPPING))).await;
-        if let Some(apiserver) = apiserver {
-            apiserver.stop(STOPPING).await;
-        }
-        etcd.stop(STOPPING).await;
+        join_all(others.into_iter().chain(apiserver).chain([etcd]).map(Process::kill)).await;
     }
 
     fn start_other(&mut self, program: &str, arguments: Vec<String>) -> Result<(), ControlPlaneError> {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
@@ -55,8 +56,13 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
         type_: type_.to_owned(),
         address,
     };
+    let resources = [("cpu", "4"), ("memory", "8Gi"), ("pods", "110")]
+        .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
     let now = Timestamp::now();
     node.status = Some(NodeStatus {
+        // Without these no Pod is ever scheduled to it.
+        capacity: Some(BTreeMap::from(resources.clone())),
+        allocatable: Some(BTreeMap::from(resources)),
         addresses: Some(vec![
             address("InternalIP", IpAddr::from(Ipv4Addr::new(127, 0, 0, number)).to_string()),
             address("Hostname", name.to_owned()),

@@ -32,6 +32,8 @@ const REAPING: Duration = Duration::from_secs(2);
 const TAIL_BYTES: u64 = 16 * 1024;
 /// How many of a log's last lines an error shows.
 const TAIL_LINES: usize = 12;
+/// How much of each of them.
+const TAIL_COLUMNS: usize = 400;
 
 /// What went wrong with a child process.
 #[derive(Debug, thiserror::Error)]
@@ -210,10 +212,15 @@ pub fn tail(log: &Path) -> String {
         return "  (it wrote nothing)".to_owned();
     }
     let last = &lines[lines.len().saturating_sub(TAIL_LINES)..];
-    last.iter()
-        .map(|line| format!("  {line}"))
-        .collect::<Vec<_>>()
-        .join("\n")
+    last.iter().map(|line| shortened(line)).collect::<Vec<_>>().join("\n")
+}
+
+fn shortened(line: &str) -> String {
+    let end = line.char_indices().nth(TAIL_COLUMNS);
+    match end {
+        Some((end, _)) => format!("  {}…", &line[..end]),
+        None => format!("  {line}"),
+    }
 }
 
 fn last_bytes(log: &Path) -> io::Result<String> {

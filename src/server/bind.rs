@@ -104,12 +104,20 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
             Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL)
         )
     };
-    match bind_exactly(address) {
+    match bind_exactly(address, false) {
         Err(error) if address.ip() == IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED) && no_ipv6(&error) => {
-            bind_exactly(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())))
+            bind_exactly(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())), false)
         }
         other => other,
     }
+}
+
+/// Binds `address` once, for its own IP family alone: `0.0.0.0` and `[::]` may then share a port.
+///
+/// # Errors
+/// The system's reason.
+pub fn bind_one_family(address: SocketAddr) -> io::Result<TcpListener> {
+    bind_exactly(address, true)
 }
 
 /// Lifts the process's limit on open files as far as it may be, within reason: a default of 1024 is
@@ -129,14 +137,14 @@ pub fn raise_open_files() {
     }
 }
 
-fn bind_exactly(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind_exactly(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     // A port in TIME_WAIT is no reason not to come back.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     if address.is_ipv6() {
-        socket.set_only_v6(false)?;
+        socket.set_only_v6(one_family)?;
     }
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -158,6 +166,16 @@ mod tests {
                 continue; // This machine has no IPv6; the fall-back was taken.
             }
             tokio::net::TcpStream::connect((ip, port)).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn two_families_share_a_port() {
+        let v4 = bind_one_family(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+        let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, v4.local_addr().unwrap().port()));
+        match bind_one_family(address) {
+            Ok(v6) => assert_eq!(v6.local_addr().unwrap(), address),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(nix::libc::EAFNOSUPPORT)),
         }
     }
 

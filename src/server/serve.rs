@@ -122,7 +122,8 @@ pub async fn serve<I: Incoming>(
             // In this order: a flood of connections must starve neither closing nor the sweep.
             biased;
             () = &mut told => break,
-            _ = sweeps.tick() => connections.sweep(),
+            // There may be thousands of listeners: one without connections has nothing to wake up for.
+            _ = sweeps.tick(), if !connections.is_empty() => connections.sweep(),
             ended = connections.ended() => ended.map_err(panicked)?,
             accepted = incoming.accept() => match accepted {
                 Ok(stream) => add(&mut connections, stream),

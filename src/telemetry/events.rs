@@ -1,4 +1,4 @@
-//! Kubernetes events about the own Node, written without holding anybody up.
+//! Kubernetes events about the own Node and about Services on it, written without holding anybody up.
 //!
 //! Events are for people with `kubectl`; one that cannot be written is logged and dropped.
 
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// How long writing one event may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A warning about the Node.
+/// A warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvent {
     /// Why, in `PascalCase`.
@@ -21,6 +21,17 @@ pub struct NodeEvent {
     pub action: &'static str,
     /// A sentence for people.
     pub note: String,
+}
+
+/// The Service that an event is about.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceReference<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID, by which `kubectl describe` finds the event.
+    pub uid: &'a str,
 }
 
 /// Writes events about one Node.
@@ -54,7 +65,24 @@ impl NodeEvents {
             uid: Some(uid.unwrap_or_else(|| self.node_name.clone())),
             ..ObjectReference::default()
         };
-        let reason = event.reason;
+        self.publish(event, &node).await;
+    }
+
+    /// Writes a warning about a Service, as seen from this node.
+    pub async fn warn_service(&self, event: NodeEvent, service: ServiceReference<'_>) {
+        let service = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace: Some(service.namespace.to_owned()),
+            name: Some(service.name.to_owned()),
+            uid: Some(service.uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        self.publish(event, &service).await;
+    }
+
+    async fn publish(&self, event: NodeEvent, about: &ObjectReference) {
+        let (reason, kind) = (event.reason, about.kind.as_deref().unwrap_or_default());
         let event = Event {
             type_: EventType::Warning,
             reason: reason.to_owned(),
@@ -62,10 +90,10 @@ impl NodeEvents {
             action: event.action.to_owned(),
             secondary: None,
         };
-        match timeout(WRITE_TIMEOUT, self.recorder.publish(&event, &node)).await {
+        match timeout(WRITE_TIMEOUT, self.recorder.publish(&event, about)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(reason, %error, "an event about the Node could not be written"),
-            Err(_) => tracing::warn!(reason, "an event about the Node was not accepted in time"),
+            Ok(Err(error)) => tracing::warn!(reason, %error, "an event about the {kind} could not be written"),
+            Err(_) => tracing::warn!(reason, "an event about the {kind} was not accepted in time"),
         }
     }
 }

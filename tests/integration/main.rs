@@ -21,5 +21,7 @@ mod node;
 mod process;
 mod rollover;
 mod rooms;
+mod sandbox;
+mod services;
 mod spot;
 mod why;

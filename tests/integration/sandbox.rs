@@ -1,11 +1,182 @@
-//! The sandbox's parts, real: the control plane, its nodes, and the command as a user runs it.
+//! The sandbox, as a user meets it: the command with real parts, and what it leaves behind: nothing.
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
+use nix::sys::signal::Signal;
 
-use crate::harness::{control_plane, create_node, eventually, in_own_network, own_control_plane};
+use self::command::Sandbox;
+use crate::harness::cluster::kubectl;
+use crate::harness::{control_plane, create_node, eventually, http, own_control_plane, scratch};
+
+mod command;
+
+const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
+
+#[tokio::test]
+async fn a_taint_shows_as_503_and_ctrl_c_leaves_nothing() {
+    let mut sandbox = Sandbox::start(&["--nodes", "2"]);
+    let description = sandbox.description().await;
+    let kubeconfig = Path::new(description["kubeconfig"].as_str().unwrap()).to_owned();
+    assert!(kubeconfig.starts_with(sandbox.directory()), "{kubeconfig:?}");
+    for (number, node) in ["node-1", "node-2"].into_iter().enumerate() {
+        assert_eq!(description["nodes"][number]["name"], node);
+        sandbox
+            .says(node, |line| line["healthz"] == 200 && line["source"] == "watch")
+            .await;
+    }
+    let address: SocketAddr = description["nodes"][0]["healthz"].as_str().unwrap().parse().unwrap();
+
+    let taint = |text: &str| {
+        let output = kubectl(&kubeconfig)
+            .args(["taint", "node", "node-1", text])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    taint(&format!("{DRAIN}=1:NoSchedule"));
+    let line = sandbox.says("node-1", |line| line["healthz"] == 503).await;
+    assert_eq!(line["signals"], serde_json::json!([DRAIN]));
+    assert_eq!(http::get(address, "/healthz").await.unwrap().status, 503);
+    taint(&format!("{DRAIN}-"));
+    let line = sandbox.says("node-1", |line| line["healthz"] == 200).await;
+    assert_eq!(line["signals"], serde_json::json!([]));
+    for node in ["node-1", "node-2"] {
+        let rest = sandbox.unread(node);
+        assert!(rest.is_empty(), "a line only for a change: {rest:?}");
+    }
+
+    let (directory, hints) = (sandbox.directory(), sandbox.errors());
+    assert!(hints.contains(&format!("curl -i http://{address}/healthz")), "{hints}");
+    sandbox.signal(Signal::SIGINT);
+    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
+    sandbox.left_nothing(&directory);
+}
+
+#[tokio::test]
+async fn it_ends_by_itself_and_keeps_only_the_logs_of_a_named_directory() {
+    let directory = scratch("named").join("made");
+    let mut sandbox = Sandbox::start(&[
+        "--nodes",
+        "1",
+        "--exit-after",
+        "300ms",
+        "--dir",
+        directory.to_str().unwrap(),
+    ]);
+    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
+    let left: Vec<_> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["logs"]);
+    assert!(directory.join("logs/agent-node-1.log").exists());
+    sandbox.left_nothing(&directory.join("nothing"));
+}
+
+#[tokio::test]
+async fn killed_it_leaves_no_process() {
+    let mut sandbox = Sandbox::start(&["--nodes", "2"]);
+    sandbox.description().await;
+    let directory = sandbox.directory();
+    assert!(
+        command::processes_of(&directory).len() >= 4,
+        "etcd, kube-apiserver, two agents"
+    );
+    sandbox.signal(Signal::SIGKILL);
+    assert_eq!(sandbox.ended().await, None);
+    eventually(
+        Duration::from_secs(5),
+        "no process is left",
+        async || match command::processes_of(&directory) {
+            left if left.is_empty() => Ok(()),
+            left => Err(format!("{left:?}")),
+        },
+    )
+    .await;
+}
+
+/// One story, because Nodes of a given cluster are found by their names: only one sandbox at a time.
+#[tokio::test]
+async fn in_a_given_cluster_it_deletes_only_what_it_made() {
+    let cluster = control_plane();
+    let nodes = Api::<Node>::all(cluster.client());
+    let before = headgate::sandbox::nodes::node("node-1", 1, "somebody-else");
+    nodes.create(&PostParams::default(), &before).await.unwrap();
+    let given = ["--nodes", "2", "--kubeconfig", cluster.kubeconfig.to_str().unwrap()];
+
+    // An agent that dies is said and ends everything.
+    let mut sandbox = Sandbox::start(&given);
+    let description = sandbox.description().await;
+    assert_eq!(description["kubeconfig"], cluster.kubeconfig.to_str().unwrap());
+    nodes.get("node-2").await.unwrap();
+    let directory = sandbox.directory();
+    command::signal_agent(&directory, "node-2", Signal::SIGKILL);
+    assert_eq!(sandbox.ended().await, Some(1));
+    let errors = sandbox.errors();
+    assert!(
+        errors.contains("the agent of node-2 ended (signal: 9 (SIGKILL)); its last log lines:\n"),
+        "{errors}"
+    );
+    sandbox.left_nothing(&directory);
+    assert!(nodes.get_opt("node-2").await.unwrap().is_none());
+
+    // A second interrupt does not wait for an agent that does not end.
+    let mut sandbox = Sandbox::start(&given);
+    sandbox.description().await;
+    let directory = sandbox.directory();
+    command::signal_agent(&directory, "node-1", Signal::SIGSTOP);
+    sandbox.signal(Signal::SIGINT);
+    eventually(Duration::from_secs(5), "it is stopping", async || {
+        sandbox
+            .errors()
+            .contains(" s  stopping\n")
+            .then_some(())
+            .ok_or_else(|| sandbox.errors())
+    })
+    .await;
+    sandbox.signal(Signal::SIGINT);
+    let asked = std::time::Instant::now();
+    assert_eq!(sandbox.ended().await, Some(1));
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    let errors = sandbox.errors();
+    assert!(
+        errors.contains("kubectl delete nodes -l headgate.dev/sandbox="),
+        "{errors}"
+    );
+    sandbox.left_nothing(&directory);
+
+    nodes.get("node-1").await.unwrap();
+    nodes.delete("node-1", &DeleteParams::default()).await.unwrap();
+    // The second interrupt left this one, as it said.
+    nodes.delete("node-2", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_missing_or_wrong_is_said_at_once() {
+    let empty = scratch("empty");
+    let empty = empty.to_str().unwrap();
+    for (arguments, code, text) in [
+        (["--assets", empty].as_slice(), 1, "make control-plane"),
+        (&["--kubeconfig", "/nonexistent"], 1, "/nonexistent"),
+        (
+            &["--assets", empty, "--kubeconfig", "/nonexistent"],
+            2,
+            "cannot be used with",
+        ),
+        (&["--nodes", "51"], 2, "1..=50"),
+        (&["--exit-after", "soon"], 2, "such as 500ms, 30s or 1m30s"),
+    ] {
+        let mut sandbox = Sandbox::run(arguments);
+        assert_eq!(sandbox.ended().await, Some(code), "{arguments:?}: {}", sandbox.errors());
+        assert!(sandbox.errors().contains(text), "{arguments:?}: {}", sandbox.errors());
+        sandbox.left_nothing(Path::new("/nonexistent"));
+    }
+}
 
 #[tokio::test]
 async fn a_node_made_by_us_is_ready_and_untainted() {
@@ -43,23 +214,45 @@ async fn kube_apiserver_goes_away_and_comes_back_at_the_same_address() {
     control_plane.stop().await;
 }
 
-#[test]
-fn kube_proxy_answers_in_a_network_of_its_own() {
-    in_own_network("sandbox::kube_proxy_answers_in_a_network_of_its_own", async || {
-        let mut control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
-        let name = create_node(&client, "proxied").await;
-        let addresses = control_plane.start_proxy(&name).await.unwrap();
-        eventually(Duration::from_mins(1), "kube-proxy's /livez is 200", async || {
-            let answer = crate::harness::http::get(addresses.healthz, "/livez").await;
-            let answer = answer.map_err(|error| error.to_string())?;
-            if answer.status == 200 {
-                Ok(())
-            } else {
-                Err(answer.text())
-            }
-        })
-        .await;
-        control_plane.stop().await;
+#[tokio::test]
+async fn kube_controller_manager_and_kube_scheduler_do_their_work() {
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let node = create_node(&client, "scheduled").await;
+    control_plane
+        .start_controller_manager(&["--controllers=*,-node-lifecycle-controller"])
+        .unwrap();
+    control_plane.start_scheduler().unwrap();
+
+    let pods = Api::<Pod>::default_namespaced(client);
+    let mut pod = Pod::default();
+    pod.metadata.name = Some("any".to_owned());
+    pod.spec = Some(PodSpec {
+        containers: vec![Container {
+            name: "any".to_owned(),
+            image: Some("any".to_owned()),
+            ..Container::default()
+        }],
+        ..PodSpec::default()
     });
+    eventually(
+        Duration::from_mins(1),
+        "the namespace has a service account",
+        async || {
+            let created = pods.create(&PostParams::default(), &pod).await;
+            created.map(|_| ()).map_err(|error| error.to_string())
+        },
+    )
+    .await;
+    eventually(Duration::from_mins(1), "the Pod is bound to the Node", async || {
+        let pod = pods.get("any").await.map_err(|error| error.to_string())?;
+        let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        if bound.as_ref() == Some(&node) {
+            Ok(())
+        } else {
+            Err(format!("{:?}", pod.status))
+        }
+    })
+    .await;
+    control_plane.stop().await;
 }

@@ -572,10 +572,10 @@ async fn the_manifests_allow_the_taint_and_no_more() {
     let token = pod_token(&client, "spot-rights").await;
     let kubeconfig = with_token(control_plane.kubeconfig(), &token);
     // The policy holds once the API server has compiled it.
-    let mut tries = 0;
+    let mut number = 0;
     eventually(SOON, "a label is refused", async || {
-        tries += 1;
-        let label = format!("try={tries}");
+        number += 1;
+        let label = format!("try={number}");
         let mut command = kubectl(&kubeconfig);
         let tried = command
             .args(["label", "node", "spot-rights", &label, "--overwrite"])

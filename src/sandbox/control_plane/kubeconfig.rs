@@ -1,7 +1,6 @@
-//! The administrator's kubeconfig, as a file's text and as a client's configuration.
+//! The administrator's kubeconfig.
 
 use k8s_openapi::ByteString;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::sandbox::certificates::Certificates;
 
@@ -30,10 +29,4 @@ users:
     token: {token:?}
 "
     )
-}
-
-/// The configuration that a kubeconfig's text asks for.
-pub(super) async fn client_config(text: &str) -> Result<kube::Config, KubeconfigError> {
-    let kubeconfig = Kubeconfig::from_yaml(text)?;
-    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await
 }

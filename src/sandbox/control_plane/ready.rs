@@ -17,16 +17,6 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A client that does not retry by itself.
-pub(super) fn client(config: &kube::Config, server: &str) -> Result<Client, ControlPlaneError> {
-    let mut config = config.clone();
-    config.default_retry = false;
-    Client::try_from(config).map_err(|source| ControlPlaneError::Client {
-        server: server.to_owned(),
-        source: Box::new(source),
-    })
-}
-
 /// Waits until kube-apiserver's `/readyz` answers 200.
 pub(super) async fn apiserver(client: &Client, bound: Duration, log: PathBuf) -> Result<(), ControlPlaneError> {
     let ask = async || {

@@ -1,0 +1,88 @@
+//! The bare responder: what hyper can do with nothing around it. This benchmark's own program, started
+//! again as a process of its own; it gives the agent's answer, byte for byte, to whatever is asked.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use headgate::sandbox::process::Process;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+/// The word that makes this program the responder.
+const ROLE: &str = "--respond";
+
+/// What the responder is told.
+pub(crate) struct Arguments {
+    body: Bytes,
+    address_file: PathBuf,
+}
+
+impl Arguments {
+    /// Reads them; none where this process is to be something else.
+    pub(crate) fn read(arguments: &[String]) -> Option<Self> {
+        match arguments {
+            [role, body, file] if role == ROLE => Some(Self {
+                body: Bytes::from(body.clone()),
+                address_file: PathBuf::from(file),
+            }),
+            _ => None,
+        }
+    }
+}
+
+/// Starts the responder with this body; its address.
+pub(crate) async fn start(body: &str, directory: &Path) -> anyhow::Result<(Process, SocketAddr)> {
+    let address_file = directory.join("bare.address");
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(ROLE).arg(body).arg(&address_file);
+    let mut process = Process::start("the bare responder", command, &directory.join("bare.log"))?;
+    let address = async {
+        loop {
+            if let Some(address) = std::fs::read_to_string(&address_file)
+                .ok()
+                .and_then(|text| text.parse().ok())
+            {
+                return address;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        address = address => Ok((process, address)),
+        end = process.ended() => Err(end.into()),
+    }
+}
+
+/// Answers for ever.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .context("the bare responder's port")?;
+        std::fs::write(&arguments.address_file, listener.local_addr()?.to_string())?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            stream.set_nodelay(true)?;
+            let body = arguments.body.clone();
+            let service = service_fn(move |_: Request<hyper::body::Incoming>| {
+                let mut response = Response::new(Full::new(body.clone()));
+                let headers = response.headers_mut();
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+                async { Ok::<_, Infallible>(response) }
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    })
+}

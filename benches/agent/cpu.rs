@@ -1,0 +1,152 @@
+//! Which core does what, and how busy a process was.
+//!
+//! Everything measured, load and servers alike, takes precedence over other programs where that is allowed.
+//! A row that asks for what one core can do has the server on one and the load on another. Latency is
+//! measured with everything free to run anywhere, as on a node.
+
+use std::fs;
+
+use anyhow::Context as _;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
+use crate::figures::float;
+
+/// The cores that may be used.
+#[derive(Clone, Debug)]
+pub(crate) struct Cores {
+    all: Vec<usize>,
+}
+
+impl Cores {
+    /// Those this process may run on.
+    pub(crate) fn take() -> anyhow::Result<Self> {
+        let set = sched_getaffinity(Pid::from_raw(0)).context("the cores to run on cannot be told")?;
+        let all = (0..CpuSet::count())
+            .filter(|core| set.is_set(*core).unwrap_or(false))
+            .collect();
+        Ok(Self { all })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The core of what is measured.
+    fn server(&self) -> &[usize] {
+        let last = self.all.len().saturating_sub(1);
+        &self.all[last..]
+    }
+
+    /// The core of the load; the server's where there is no other.
+    fn load(&self) -> &[usize] {
+        &self.all[..1]
+    }
+
+    /// Gives the servers one core and this process another, until the guard is dropped.
+    pub(crate) fn split(&self, servers: &[u32]) -> anyhow::Result<Split> {
+        let split = Split {
+            cores: self.clone(),
+            servers: servers.to_vec(),
+        };
+        for server in servers {
+            pin(*server, self.server())?;
+        }
+        pin(std::process::id(), self.load())?;
+        Ok(split)
+    }
+}
+
+/// While it lives, load and servers have a core each.
+pub(crate) struct Split {
+    cores: Cores,
+    servers: Vec<u32>,
+}
+
+impl Drop for Split {
+    fn drop(&mut self) {
+        for process in self.servers.iter().chain([&std::process::id()]) {
+            // One that has ended meanwhile needs no cores.
+            let _ = pin(*process, &self.cores.all);
+        }
+    }
+}
+
+/// Lets every thread of a process run on `cores` only.
+fn pin(process: u32, cores: &[usize]) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    for core in cores {
+        set.set(*core)?;
+    }
+    let mut pinned = Vec::new();
+    // A thread may start another before it is pinned: look again until there is none.
+    loop {
+        let threads = fs::read_dir(format!("/proc/{process}/task")).context("threads to pin")?;
+        let new: Vec<i32> = threads
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|thread| !pinned.contains(thread))
+            .collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        for thread in &new {
+            match sched_setaffinity(Pid::from_raw(*thread), &set) {
+                Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+                Err(error) => return Err(error).context("pinning a thread to a core"),
+            }
+        }
+        pinned.extend(new);
+    }
+}
+
+/// Processor time, in seconds, used so far by what `/proc/WHAT/stat` tells of: a process, or `thread-self`.
+pub(crate) fn used(what: &str) -> anyhow::Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{what}/stat")).with_context(|| format!("processor time of {what}"))?;
+    // The name may hold anything; fields are counted from its end: the 12th and 13th are user and system.
+    let (_, fields) = stat.rsplit_once(')').context("a stat file without a name")?;
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|field| field.parse::<u64>().ok())
+        .sum();
+    let per_second = sysconf(SysconfVar::CLK_TCK)?.and_then(|ticks| u64::try_from(ticks).ok());
+    Ok(float(ticks) / float(per_second.unwrap_or(100)))
+}
+
+/// While it lives, this process and what it starts run before whatever else the machine is doing, where
+/// that is allowed.
+pub(crate) struct Precedence {
+    /// Where the kernel groups processes by session, a priority counts within its group only.
+    group: Option<String>,
+    /// Whether it was allowed.
+    pub(crate) allowed: bool,
+}
+
+const GROUP: &str = "/proc/self/autogroup";
+
+impl Precedence {
+    pub(crate) fn take() -> Self {
+        // "/autogroup-33 nice 0"
+        let group = fs::read_to_string(GROUP).ok();
+        let group = group.and_then(|text| Some(text.trim().rsplit_once(' ')?.1.to_owned()));
+        let group_allowed = group.is_none() || fs::write(GROUP, "-20").is_ok();
+        let allowed = rustix::process::setpriority_process(None, -20).is_ok() && group_allowed;
+        Self { group, allowed }
+    }
+}
+
+impl Drop for Precedence {
+    fn drop(&mut self) {
+        if let Some(before) = &self.group {
+            // The session is the caller's and goes on after this process.
+            let _ = fs::write(GROUP, before);
+        }
+    }
+}
+
+/// The machine's load average over a minute.
+pub(crate) fn load_average() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().unwrap_or("?").to_owned()
+}

@@ -1,0 +1,39 @@
+//! Numbers from many: medians over rounds, percentiles over trials.
+
+use std::time::Duration;
+
+/// A count as a floating-point number.
+#[expect(clippy::cast_precision_loss, reason = "what is counted here stays far below 2^53")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// Milliseconds, with fractions.
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Bytes as MiB.
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    float(bytes) / 1024.0 / 1024.0
+}
+
+/// The median: the upper one of an even number. Zero of nothing.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// The value that `per_mille` of 1,000 do not exceed (nearest rank). Zero of nothing.
+pub(crate) fn percentile(values: &[Duration], per_mille: usize) -> Duration {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let rank = (sorted.len() * per_mille).div_ceil(1000).max(1);
+    sorted.get(rank - 1).copied().unwrap_or_default()
+}
+
+/// Rounded to what is worth writing down.
+pub(crate) fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

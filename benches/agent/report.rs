@@ -1,0 +1,207 @@
+//! What was measured, against what it should be: a table for people, a JSON file for each row.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::cpu::{self, Cores};
+use crate::figures::rounded;
+use crate::say;
+
+/// What a figure must keep to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Budget {
+    /// No more than this.
+    Most(f64),
+    /// No more than this part of the peer's.
+    ShareAtMost(f64),
+    /// At least this part of the peer's.
+    ShareAtLeast(f64),
+}
+
+/// One figure, its peer's, and its budget.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Check {
+    /// What was measured.
+    pub(crate) figure: &'static str,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    /// The peer's figure.
+    pub(crate) peer: Option<f64>,
+    /// Who the peer is.
+    pub(crate) peer_name: Option<&'static str>,
+    /// The figure as a part of the peer's; of several rounds, the median of their ratios.
+    pub(crate) ratio: Option<f64>,
+    /// The budget in words.
+    pub(crate) budget: String,
+    /// Whether it is kept.
+    pub(crate) pass: bool,
+}
+
+/// A figure beside a peer's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    pub(crate) peer_name: &'static str,
+    pub(crate) peer: f64,
+    pub(crate) ratio: f64,
+}
+
+impl Beside {
+    /// One figure beside one of a peer's.
+    pub(crate) fn one(peer_name: &'static str, value: f64, peer: f64) -> Self {
+        Self {
+            peer_name,
+            peer,
+            ratio: value / peer,
+        }
+    }
+}
+
+impl Check {
+    /// A figure held to its budget.
+    pub(crate) fn new(
+        figure: &'static str,
+        value: f64,
+        unit: &'static str,
+        beside: Option<Beside>,
+        budget: Budget,
+    ) -> Self {
+        let ratio = beside.map(|beside| beside.ratio);
+        let peer_name = beside.map(|beside| beside.peer_name);
+        let (words, pass) = match budget {
+            Budget::Most(most) => (format!("≤ {most} {unit}"), value <= most),
+            Budget::ShareAtMost(most) => (
+                format!("≤ {} × {}", rounded(most), peer_name.unwrap_or("?")),
+                ratio.is_some_and(|ratio| ratio <= most),
+            ),
+            Budget::ShareAtLeast(least) => (
+                format!("≥ {} × {}", rounded(least), peer_name.unwrap_or("?")),
+                ratio.is_some_and(|ratio| ratio >= least),
+            ),
+        };
+        Self {
+            figure,
+            value: rounded(value),
+            unit,
+            peer: beside.map(|beside| rounded(beside.peer)),
+            peer_name,
+            ratio: ratio.map(rounded),
+            budget: words,
+            pass,
+        }
+    }
+}
+
+/// What a row found: the figures that have budgets, the first being the row's own, and all others.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) checks: Vec<Check>,
+    pub(crate) raw: Value,
+}
+
+/// The rows so far.
+pub(crate) struct Report {
+    directory: PathBuf,
+    conditions: Map<String, Value>,
+    table: Table,
+    kept: usize,
+    missed: usize,
+    failed: Vec<&'static str>,
+}
+
+impl Report {
+    /// A report into `directory`.
+    pub(crate) fn new(cores: &Cores, precedence: bool, directory: PathBuf) -> anyhow::Result<Self> {
+        fs::create_dir_all(&directory).with_context(|| format!("{} cannot be made", directory.display()))?;
+        let mut conditions = Map::new();
+        conditions.insert("cores".to_owned(), cores.count().into());
+        conditions.insert("precedence".to_owned(), precedence.into());
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_content_arrangement(ContentArrangement::Disabled);
+        table.set_header(["benchmark", "figure", "headgate", "peer", "ratio", "budget", "within"]);
+        Ok(Self {
+            directory,
+            conditions,
+            table,
+            kept: 0,
+            missed: 0,
+            failed: Vec::new(),
+        })
+    }
+
+    /// Takes a row in and writes its file.
+    pub(crate) fn add(&mut self, name: &'static str, measured: anyhow::Result<Row>) -> anyhow::Result<()> {
+        let row = match measured {
+            Ok(row) => row,
+            Err(error) => {
+                say(&format!("{name} could not be measured: {error:#}"));
+                self.table
+                    .add_row([name, "could not be measured", "", "", "", "", "no"]);
+                self.failed.push(name);
+                return Ok(());
+            }
+        };
+        for (index, check) in row.checks.iter().enumerate() {
+            *(if check.pass { &mut self.kept } else { &mut self.missed }) += 1;
+            let peer = check.peer.zip(check.peer_name);
+            self.table.add_row([
+                if index == 0 { name.to_owned() } else { String::new() },
+                check.figure.to_owned(),
+                format!("{} {}", shown(check.value), check.unit),
+                peer.map_or_else(String::new, |(peer, who)| {
+                    format!("{} {} ({who})", shown(peer), check.unit)
+                }),
+                check.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+                check.budget.clone(),
+                if check.pass { "yes" } else { "NO" }.to_owned(),
+            ]);
+        }
+        let mut file = Map::new();
+        if let Some(Value::Object(first)) = row.checks.first().map(serde_json::to_value).transpose()? {
+            file.extend(first);
+        }
+        file.insert("name".to_owned(), name.into());
+        file.insert("pass".to_owned(), row.checks.iter().all(|check| check.pass).into());
+        file.insert("checks".to_owned(), serde_json::to_value(&row.checks)?);
+        file.insert("raw".to_owned(), row.raw);
+        self.conditions
+            .insert("loadAverage".to_owned(), cpu::load_average().into());
+        file.insert("conditions".to_owned(), self.conditions.clone().into());
+        let path = self.directory.join(format!("{name}.json"));
+        fs::write(&path, serde_json::to_string_pretty(&file)? + "\n")
+            .with_context(|| format!("{} cannot be written", path.display()))
+    }
+
+    /// Shows the table; whether every budget was kept.
+    ///
+    /// # Errors
+    /// When a row could not be measured.
+    pub(crate) fn finish(self) -> anyhow::Result<bool> {
+        say(&self.table.to_string());
+        let (kept, all) = (self.kept, self.kept + self.missed);
+        say(&format!(
+            "{kept} of {all} budgets kept; {} cores, load average {}; figures in {}",
+            self.conditions.get("cores").unwrap_or(&Value::Null),
+            cpu::load_average(),
+            self.directory.display()
+        ));
+        if !self.failed.is_empty() {
+            anyhow::bail!("could not be measured: {}", self.failed.join(", "));
+        }
+        Ok(self.missed == 0)
+    }
+}
+
+/// A figure with three or four digits that mean something.
+fn shown(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        medium if medium >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}

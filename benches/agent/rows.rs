@@ -1,0 +1,65 @@
+//! The rows of budgets, in the order they are measured: memory first, before load has left its traces.
+
+mod hostile;
+mod memory;
+mod size;
+mod taint;
+mod throughput;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::report::Row;
+use crate::world::World;
+
+/// One row and how it is measured.
+pub(crate) struct Benchmark {
+    /// Its name, and its file's.
+    pub(crate) name: &'static str,
+    /// What it is about, in a line.
+    pub(crate) about: &'static str,
+    /// Measures it.
+    pub(crate) measure: for<'a> fn(&'a mut World) -> Measuring<'a>,
+}
+
+/// A measurement under way.
+pub(crate) type Measuring<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Row>> + 'a>>;
+
+/// All rows.
+pub(crate) const ROWS: &[Benchmark] = &[
+    Benchmark {
+        name: "resident-memory",
+        about: "memory of the agent after its first sync and after 1,000 changes of its Node, beside kube-proxy's",
+        measure: |world| Box::pin(memory::measure(world)),
+    },
+    Benchmark {
+        name: "taint-to-503",
+        about: "from the API server's answer to a taint until /healthz says 503, beside kube-proxy's",
+        measure: |world| Box::pin(taint::measure(world)),
+    },
+    Benchmark {
+        name: "healthz-keep-alive",
+        about: "/healthz on one core over 32 kept connections, beside kube-proxy and a bare hyper responder",
+        measure: |world| Box::pin(throughput::keep_alive(world)),
+    },
+    Benchmark {
+        name: "healthz-new-connections",
+        about: "/healthz on one core, a new connection each, beside kube-proxy",
+        measure: |world| Box::pin(throughput::new_connections(world)),
+    },
+    Benchmark {
+        name: "half-sent-requests",
+        about: "10,000 connections that send half a request and stop, beside kube-proxy (up to 2 minutes)",
+        measure: |world| Box::pin(hostile::half_sent(world)),
+    },
+    Benchmark {
+        name: "hostile-clients",
+        about: "1,000 connections each of garbage, endless headers, and peers that never read, beside kube-proxy",
+        measure: |world| Box::pin(hostile::clients(world)),
+    },
+    Benchmark {
+        name: "binary-size",
+        about: "the stripped release binary",
+        measure: |_| Box::pin(async { size::measure() }),
+    },
+];

@@ -1,0 +1,29 @@
+//! Size of the binary: the image's where `make static-binary` has built it, else this run's own.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::figures::mebibytes;
+use crate::report::{Budget, Check, Row};
+use crate::world::BINARY;
+
+pub(super) fn measure() -> anyhow::Result<Row> {
+    let image = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .with_file_name("static")
+        .join("headgate");
+    let (binary, what) = if image.is_file() {
+        (image.as_path(), "the image's, static")
+    } else {
+        (Path::new(BINARY), "dynamic, with the sandbox")
+    };
+    let bytes = fs::metadata(binary)
+        .with_context(|| binary.display().to_string())?
+        .len();
+    Ok(Row {
+        checks: vec![Check::new(what, mebibytes(bytes), "MiB", None, Budget::Most(12.0))],
+        raw: json!({"bytes": bytes, "isImageBinary": binary == image}),
+    })
+}

@@ -1,0 +1,107 @@
+//! From the API server's answer to a taint until `/healthz` says 503: the agent and kube-proxy in the
+//! same trial, asked in turn on kept connections from the moment the answer is there.
+//!
+//! What is seen is a little later than what happened, by up to one round of asking; it is the same for
+//! both, as they take turns at being asked first. Differences below a round are no differences.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::figures::{millis, percentile, rounded};
+use crate::http::Prober;
+use crate::report::{Beside, Budget, Check, Row};
+use crate::world::{World, settled};
+
+/// Trials; 1 of 100 is what p99 leaves out.
+const TRIALS: u32 = 400;
+/// How long a change may take to be seen.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest pause between two trials; they differ, so that no timer beats in step with them.
+const PAUSE_MS: u32 = 7;
+/// The one taint both know.
+const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
+    let servers = [world.agent, world.kube_proxy];
+    let mut probers = [
+        Prober::connect(servers[0].healthz, false)?,
+        Prober::connect(servers[1].healthz, false)?,
+    ];
+    let mut seen: [Vec<Duration>; 2] = [Vec::new(), Vec::new()];
+    let mut rounds = Vec::new();
+    for trial in 0..TRIALS {
+        world
+            .patch_node(&taints(&json!([{"key": TAINT, "effect": "NoSchedule"}])))
+            .await?;
+        let trial_seen = watch(&mut probers, usize::from(trial % 2 == 1), &mut rounds)?;
+        for (seen, after) in seen.iter_mut().zip(trial_seen) {
+            seen.push(after);
+        }
+        world.patch_node(&taints(&Value::Null)).await?;
+        for server in servers {
+            settled(server, 200).await?;
+        }
+        tokio::time::sleep(Duration::from_millis((trial % PAUSE_MS).into())).await;
+    }
+
+    let check = |figure, per_mille| {
+        let [agent, kube_proxy] = [0, 1].map(|index| millis(percentile(&seen[index], per_mille)));
+        let beside = Beside::one("kube-proxy", agent, kube_proxy);
+        Check::new(figure, agent, "ms", Some(beside), Budget::ShareAtMost(1.0))
+    };
+    let first = seen[0]
+        .iter()
+        .zip(&seen[1])
+        .filter(|(agent, kube_proxy)| agent < kube_proxy)
+        .count();
+    let raw = |index: usize| {
+        let at = |per_mille| rounded(millis(percentile(&seen[index], per_mille)));
+        json!({"p50Ms": at(500), "p90Ms": at(900), "p99Ms": at(990), "maxMs": at(1000)})
+    };
+    Ok(Row {
+        checks: vec![check("p99", 990), check("p50", 500)],
+        raw: json!({
+            "trials": TRIALS,
+            "headgate": raw(0),
+            "kubeProxy": raw(1),
+            "trialsHeadgateFirst": first,
+            "roundOfAskingMs": rounded(millis(percentile(&rounds, 500))),
+        }),
+    })
+}
+
+/// Asks both in turn until each has said 503; when each did.
+fn watch(probers: &mut [Prober; 2], first: usize, rounds: &mut Vec<Duration>) -> anyhow::Result<[Duration; 2]> {
+    let start = Instant::now();
+    let mut seen = [None, None];
+    loop {
+        let round = Instant::now();
+        for index in [first, 1 - first] {
+            // Both are asked to the end, so that neither gets faster when the other is done.
+            let status = ask(&mut probers[index])?;
+            if status == 503 && seen[index].is_none() {
+                seen[index] = Some(start.elapsed());
+            }
+        }
+        rounds.push(round.elapsed());
+        if let [Some(agent), Some(kube_proxy)] = seen {
+            return Ok([agent, kube_proxy]);
+        }
+        anyhow::ensure!(
+            start.elapsed() < PATIENCE,
+            "a taint was not seen within {} s: {seen:?}",
+            PATIENCE.as_secs()
+        );
+    }
+}
+
+fn ask(prober: &mut Prober) -> anyhow::Result<u16> {
+    let (status, ..) = prober.ask().context("a probe on a kept connection")?;
+    Ok(status)
+}
+
+fn taints(taints: &Value) -> Value {
+    json!({"spec": {"taints": taints}})
+}

@@ -1,0 +1,111 @@
+//! What one core gives: `/healthz` under full load, the agent and its peers in turns.
+//!
+//! Rounds go forth and back through the servers, so that a machine that is busy for a while is busy for
+//! all; a ratio is the median of the rounds' ratios.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::figures::{median, millis, rounded};
+use crate::load::{self, Connections, Measured};
+use crate::report::{Beside, Budget, Check, Row};
+use crate::world::{Server, World};
+
+/// Rounds for each server.
+const ROUNDS: usize = 6;
+/// Load in one round.
+const ROUND: Duration = Duration::from_millis(1700);
+
+pub(super) async fn keep_alive(world: &mut World) -> anyhow::Result<Row> {
+    let all = run(world, Connections::Kept).await?;
+    let rate = |measured: &Measured| measured.rate;
+    let check = |figure, peer, least| {
+        let (value, beside) = all.beside(peer, rate);
+        Check::new(figure, value, "req/s", Some(beside), Budget::ShareAtLeast(least))
+    };
+    Ok(Row {
+        checks: vec![check("requests", KUBE_PROXY, 2.0), check("requests", BARE, 0.7)],
+        raw: all.raw(),
+    })
+}
+
+pub(super) async fn new_connections(world: &mut World) -> anyhow::Result<Row> {
+    let all = run(world, Connections::New).await?;
+    let (rate, rates) = all.beside(KUBE_PROXY, |measured| measured.rate);
+    let (p99, p99s) = all.beside(KUBE_PROXY, |measured| millis(measured.p99));
+    Ok(Row {
+        checks: vec![
+            Check::new("requests", rate, "req/s", Some(rates), Budget::ShareAtLeast(0.9)),
+            Check::new("p99", p99, "ms", Some(p99s), Budget::ShareAtMost(0.5)),
+        ],
+        raw: all.raw(),
+    })
+}
+
+/// Positions in [`All`].
+const AGENT: usize = 0;
+const KUBE_PROXY: usize = 1;
+const BARE: usize = 2;
+
+/// Every server's rounds.
+struct All {
+    servers: [Server; 3],
+    rounds: [Vec<Measured>; 3],
+    kube_proxy_cores: Option<u64>,
+}
+
+async fn run(world: &World, connections: Connections) -> anyhow::Result<All> {
+    let _split = world.split_cores().await?;
+    let mut all = All {
+        servers: [world.agent, world.kube_proxy, world.bare],
+        rounds: Default::default(),
+        kube_proxy_cores: world.kube_proxy_cores().await,
+    };
+    for round in 0..ROUNDS {
+        let order = if round % 2 == 0 {
+            [AGENT, KUBE_PROXY, BARE]
+        } else {
+            [BARE, KUBE_PROXY, AGENT]
+        };
+        for index in order {
+            all.rounds[index].push(load::measure(&all.servers[index], connections, ROUND)?);
+        }
+    }
+    Ok(all)
+}
+
+impl All {
+    /// The agent's median figure, beside a peer's.
+    fn beside(&self, peer: usize, figure: impl Fn(&Measured) -> f64) -> (f64, Beside) {
+        let of = |index: usize| self.rounds[index].iter().map(&figure);
+        let ratio = median(of(AGENT).zip(of(peer)).map(|(agent, peer)| agent / peer));
+        (
+            median(of(AGENT)),
+            Beside {
+                peer_name: self.servers[peer].name,
+                peer: median(of(peer)),
+                ratio,
+            },
+        )
+    }
+
+    fn raw(&self) -> Value {
+        let rounds = |rounds: &Vec<Measured>| {
+            let list = |figure: fn(&Measured) -> f64| rounds.iter().map(figure).map(rounded).collect::<Vec<_>>();
+            json!({
+                "rates": list(|measured| measured.rate.round()),
+                "p50Ms": list(|measured| millis(measured.p50)),
+                "p99Ms": list(|measured| millis(measured.p99)),
+                "serverBusy": list(|measured| measured.server_busy),
+                "loadBusy": list(|measured| measured.load_busy),
+            })
+        };
+        json!({
+            "headgate": rounds(&self.rounds[AGENT]),
+            "kubeProxy": rounds(&self.rounds[KUBE_PROXY]),
+            "bareHyper": rounds(&self.rounds[BARE]),
+            "kubeProxyCores": self.kube_proxy_cores,
+        })
+    }
+}

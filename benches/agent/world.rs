@@ -1,0 +1,210 @@
+//! What is measured: the agent and its peers, on one Node of one real control plane.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use headgate::sandbox::agents::{Agent, Launch};
+use headgate::sandbox::assets::Assets;
+use headgate::sandbox::control_plane::ControlPlane;
+use headgate::sandbox::nodes;
+use headgate::sandbox::process::Process;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::bare;
+use crate::cpu::{Cores, Split};
+use crate::http::Prober;
+
+/// The release binary, built with the same profile as this one.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_headgate");
+/// How long a server may take to answer as it should after something changed.
+const SETTLING: Duration = Duration::from_secs(30);
+/// How long Go may take to notice how many cores it has. It looks about once a second.
+const NOTICING: Duration = Duration::from_secs(5);
+/// How long the agent may take to stop.
+const STOPPING: Duration = Duration::from_secs(20);
+
+/// A process that answers `/healthz`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Server {
+    /// What it is called in the report.
+    pub(crate) name: &'static str,
+    /// Its process.
+    pub(crate) process: u32,
+    /// Where it answers.
+    pub(crate) healthz: SocketAddr,
+}
+
+/// The running world.
+pub(crate) struct World {
+    /// What is measured.
+    pub(crate) agent: Server,
+    /// The real kube-proxy.
+    pub(crate) kube_proxy: Server,
+    /// A hyper responder with nothing around it.
+    pub(crate) bare: Server,
+    node: String,
+    nodes: Api<Node>,
+    cores: Cores,
+    kube_proxy_metrics: SocketAddr,
+    agent_process: Process,
+    _bare_process: Process,
+    control_plane: ControlPlane,
+    _directory: TempDir,
+}
+
+impl World {
+    /// Starts everything and waits until all answer 200.
+    pub(crate) async fn start(assets: Assets, cores: Cores) -> anyhow::Result<Self> {
+        assets.program("kube-proxy")?;
+        let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
+        let mut control_plane = ControlPlane::start(assets, directory.path()).await?;
+        let client = Client::try_from(control_plane.client_config())?;
+        let (names, _) = nodes::register(&client, 1, "bench").await?;
+        let node = names.into_iter().next().context("the Node's name")?;
+
+        let proxy = control_plane.start_proxy(&node).await?;
+        let process = child("kube-proxy")?;
+        let kube_proxy = Server {
+            name: "kube-proxy",
+            process,
+            healthz: proxy.healthz,
+        };
+        let launch = Launch {
+            program: BINARY.into(),
+            node: node.clone(),
+            kubeconfig: control_plane.kubeconfig().to_owned(),
+            directory: directory.path().join("agent"),
+            log: directory.path().join("headgate.log"),
+            settings: format!("proxy:\n  healthzUrl: http://{}\n", proxy.healthz),
+            healthz: (Ipv4Addr::LOCALHOST, 0).into(),
+            arguments: Vec::new(),
+        };
+        let Agent {
+            process: agent_process,
+            addresses,
+        } = launch.start().await?;
+        let process = agent_process.id().context("the agent's process")?;
+        let agent = Server {
+            name: "headgate",
+            process,
+            healthz: addresses.healthz,
+        };
+        settled(kube_proxy, 200).await?;
+        settled(agent, 200).await?;
+
+        let answer = String::from_utf8(Prober::connect(agent.healthz, true)?.ask()?.2.to_vec())?;
+        let (bare_process, healthz) = bare::start(&answer, directory.path()).await?;
+        let process = bare_process.id().context("the bare responder's process")?;
+        let bare = Server {
+            name: "bare hyper",
+            process,
+            healthz,
+        };
+        Ok(Self {
+            agent,
+            kube_proxy,
+            bare,
+            node,
+            nodes: Api::all(client),
+            cores,
+            kube_proxy_metrics: proxy.metrics,
+            agent_process,
+            _bare_process: bare_process,
+            control_plane,
+            _directory: directory,
+        })
+    }
+
+    /// Changes the Node; returns as soon as the API server has answered.
+    pub(crate) async fn patch_node(&self, patch: &Value) -> anyhow::Result<()> {
+        self.nodes
+            .patch(&self.node, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .context("a change of the Node")?;
+        Ok(())
+    }
+
+    /// Gives the servers one core and the load another, until the guard is dropped.
+    pub(crate) async fn split_cores(&self) -> anyhow::Result<Split> {
+        let split = self
+            .cores
+            .split(&[self.agent.process, self.kube_proxy.process, self.bare.process])?;
+        // Go runs as many threads as it sees cores, and looks again from time to time.
+        let noticed = async {
+            while self.kube_proxy_cores().await != Some(1) {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        // Where it does not look, it is measured with more threads than it has cores.
+        let _ = tokio::time::timeout(NOTICING, noticed).await;
+        Ok(split)
+    }
+
+    /// On how many cores kube-proxy runs Go code at once.
+    pub(crate) async fn kube_proxy_cores(&self) -> Option<u64> {
+        let metrics = get(self.kube_proxy_metrics, "/metrics").await.ok()?;
+        metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("go_sched_gomaxprocs_threads ")?.parse().ok())
+    }
+
+    /// Stops everything in order.
+    pub(crate) async fn stop(self) {
+        self.agent_process.stop(STOPPING).await;
+        self.control_plane.stop().await;
+    }
+}
+
+/// Waits until `server` answers with `status`.
+pub(crate) async fn settled(server: Server, status: u16) -> anyhow::Result<()> {
+    let mut last = String::from("nothing");
+    let asked = async {
+        loop {
+            last = match Prober::connect(server.healthz, true).and_then(|mut prober| Ok(prober.ask()?.0)) {
+                Ok(answer) if answer == status => return,
+                Ok(answer) => answer.to_string(),
+                Err(error) => error.to_string(),
+            };
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let settled = tokio::time::timeout(SETTLING, asked).await;
+    settled.with_context(|| format!("{} answers {last}, not {status}", server.name))
+}
+
+/// The process called `name` that this one has started.
+fn child(name: &str) -> anyhow::Result<u32> {
+    let (ours, name) = (std::process::id().to_string(), format!("({name})"));
+    for entry in fs::read_dir("/proc")?.flatten() {
+        // "123 (kube-proxy) S 45 …": the process, its name, its state, its parent.
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
+            continue;
+        };
+        let fields: Vec<&str> = stat.split(' ').take(4).collect();
+        if let [process, called, _, parent] = fields[..]
+            && called == name
+            && parent == ours
+        {
+            return Ok(process.parse()?);
+        }
+    }
+    anyhow::bail!("no child process {name}")
+}
+
+/// The body of an answer in plain text.
+async fn get(server: SocketAddr, path: &str) -> anyhow::Result<String> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(server).await?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n").as_bytes())
+        .await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    Ok(text)
+}

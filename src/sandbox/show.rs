@@ -1,0 +1,83 @@
+//! What the nodes answer, on standard output: a live table on a terminal, else a JSON line a change.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use console::Term;
+use futures::future::join_all;
+use jiff::{Timestamp, Unit};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::board::Board;
+use super::directory::NodeAddresses;
+use super::health;
+use super::table::LiveTable;
+
+/// The table shows ages in seconds.
+const REDRAW: Duration = Duration::from_secs(1);
+
+/// Shows what to try: where the table will be, or where progress is told if standard output is for programs.
+pub(super) fn hints(text: &str) -> io::Result<()> {
+    if io::stdout().is_terminal() {
+        writeln!(io::stdout(), "\n{text}")
+    } else {
+        // Nobody may be reading.
+        let _ = writeln!(io::stderr(), "\n{text}");
+        Ok(())
+    }
+}
+
+/// Shows what the nodes answer until the reader of standard output goes away.
+pub(super) async fn run(nodes: &[NodeAddresses]) -> io::Result<()> {
+    let asker = health::asker();
+    let (heard, mut hearing) = mpsc::channel(nodes.len().max(1));
+    let asking = join_all(
+        nodes
+            .iter()
+            .enumerate()
+            .map(|(number, node)| health::follow(&asker, number, node.addresses.healthz, heard.clone())),
+    );
+    let showing = async {
+        let mut board = Board::new(nodes.iter().map(|node| node.name.clone()));
+        let mut table = io::stdout()
+            .is_terminal()
+            .then(|| LiveTable::new(Term::buffered_stdout()));
+        let mut redraw = interval(REDRAW);
+        redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let news = tokio::select! {
+                Some((number, said)) = hearing.recv() => board.hear(number, said, now()),
+                _ = redraw.tick(), if table.is_some() => None,
+            };
+            let shown = match (&mut table, news) {
+                (None, Some(news)) => line(news),
+                (None, None) => Ok(()),
+                (Some(table), _) => table.draw(&board, now()),
+            };
+            match shown {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    tokio::select! {
+        _ = asking => Ok(()),
+        shown = showing => shown,
+    }
+}
+
+/// The time, as exactly as anybody wants to read it.
+fn now() -> Timestamp {
+    let now = Timestamp::now();
+    now.round(Unit::Millisecond).unwrap_or(now)
+}
+
+fn line(news: &impl serde::Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(news)?;
+    line.push(b'\n');
+    let mut output = io::stdout().lock();
+    output.write_all(&line)?;
+    output.flush()
+}

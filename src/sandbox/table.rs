@@ -1,0 +1,215 @@
+//! The live table: redrawn in place, never taller or wider than the terminal.
+
+use std::io;
+
+use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
+use console::Term;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Unit};
+
+use super::board::{Board, Row, Said};
+use crate::config::duration_text;
+
+/// Wider is no easier to read.
+const MAX_WIDTH: u16 = 120;
+
+/// A table on a terminal.
+#[derive(Debug)]
+pub(super) struct LiveTable {
+    term: Term,
+    drawn: Vec<String>,
+    look: Look,
+}
+
+/// How the table is to look.
+#[derive(Debug)]
+struct Look {
+    /// Of the times of day.
+    zone: TimeZone,
+    colors: bool,
+    width: u16,
+}
+
+impl LiveTable {
+    /// A table that begins at the line the cursor is on. `term` is buffered, so that a redraw does not flicker.
+    pub(super) fn new(term: Term) -> Self {
+        Self {
+            term,
+            drawn: Vec::new(),
+            look: Look {
+                zone: TimeZone::system(),
+                colors: console::colors_enabled(),
+                width: 0,
+            },
+        }
+    }
+
+    /// Draws the board over what was drawn before.
+    pub(super) fn draw(&mut self, board: &Board, now: Timestamp) -> io::Result<()> {
+        let (height, width) = self.term.size();
+        let rows: Vec<&Row> = board.rows().collect();
+        self.look.width = width.min(MAX_WIDTH);
+        let lines = self.look.lines(&rows, now, height.saturating_sub(1).into());
+        if lines == self.drawn {
+            return Ok(());
+        }
+        if self.drawn.is_empty() {
+            self.term.hide_cursor()?;
+        }
+        self.term.move_cursor_up(self.drawn.len())?;
+        for line in &lines {
+            self.term.clear_line()?;
+            self.term.write_line(line)?;
+        }
+        self.term.clear_to_end_of_screen()?;
+        self.drawn = lines;
+        self.term.flush()
+    }
+}
+
+impl Drop for LiveTable {
+    fn drop(&mut self) {
+        // The terminal may be gone.
+        let _ = self.term.show_cursor();
+        let _ = self.term.flush();
+    }
+}
+
+impl Look {
+    /// The table's lines, at most `height`: where not all nodes have room, those that are in give way.
+    fn lines(&self, rows: &[&Row], now: Timestamp, height: usize) -> Vec<String> {
+        let mut rows = rows.to_vec();
+        let mut hidden = 0;
+        loop {
+            let mut lines: Vec<String> = self.table(&rows, now).lines().collect();
+            if hidden > 0 {
+                lines.push(format!(" and {hidden} more, all in"));
+            }
+            let dispensable = rows.iter().rposition(|row| row.said.healthz == Some(200));
+            match dispensable {
+                Some(last) if lines.len() > height => {
+                    rows.remove(last);
+                    hidden += 1;
+                }
+                _ => {
+                    lines.truncate(height);
+                    return lines;
+                }
+            }
+        }
+    }
+
+    fn table(&self, rows: &[&Row], now: Timestamp) -> Table {
+        let mut table = Table::new();
+        table
+            .load_style(presets::NOTHING)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(self.width)
+            .set_header(
+                ["NODE", "/healthz", "SIGNALS", "SOURCE", "SINCE"]
+                    .map(|name| Cell::new(name).add_attribute(Attribute::Bold)),
+            );
+        if self.colors {
+            table.enforce_styling();
+        } else {
+            table.force_no_tty();
+        }
+        for row in rows {
+            let Said { signals, source, .. } = &row.said;
+            let (verdict, color) = verdict(&row.said);
+            let signals = if signals.is_empty() {
+                "-".to_owned()
+            } else {
+                signals.join("\n")
+            };
+            table.add_row([
+                Cell::new(&row.node),
+                Cell::new(verdict).fg(color),
+                Cell::new(signals),
+                Cell::new(source.as_deref().unwrap_or("-")),
+                Cell::new(since(row.since, now, &self.zone)),
+            ]);
+        }
+        // Only signals wrap.
+        for number in [0, 1, 3, 4] {
+            if let Some(column) = table.column_mut(number) {
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            }
+        }
+        table
+    }
+}
+
+fn verdict(said: &Said) -> (String, Color) {
+    match said.healthz {
+        Some(200) => ("200 in".to_owned(), Color::Green),
+        Some(status) => (format!("{status} out"), Color::Red),
+        None => ("no answer".to_owned(), Color::Yellow),
+    }
+}
+
+/// Time of day and age; seconds are of no interest after an hour.
+fn since(since: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
+    let clock = since.to_zoned(zone.clone()).strftime("%H:%M:%S").to_string();
+    let age = now.duration_since(since);
+    let unit = if age.as_hours() > 0 { Unit::Minute } else { Unit::Second };
+    let age = age.round(unit).ok().and_then(|age| age.try_into().ok());
+    match age {
+        Some(age) => format!("{clock} ({})", duration_text(age)),
+        None => clock,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(node: &str, healthz: Option<u16>, signals: &[&str]) -> Row {
+        let signals = signals.iter().map(ToString::to_string).collect();
+        let said = Said {
+            healthz,
+            signals,
+            source: healthz.map(|_| "watch".to_owned()),
+        };
+        Row {
+            since: Timestamp::UNIX_EPOCH,
+            node: node.to_owned(),
+            said,
+        }
+    }
+
+    fn drawn(rows: &[Row], height: usize) -> Vec<String> {
+        let now = Timestamp::from_second(3_700).unwrap();
+        let look = Look {
+            zone: TimeZone::UTC,
+            colors: false,
+            width: 80,
+        };
+        look.lines(&rows.iter().collect::<Vec<_>>(), now, height)
+    }
+
+    #[test]
+    fn fits_eighty_columns_whatever_the_signals() {
+        let keys = crate::config::DEFAULT_SIGNALS;
+        let lines = drawn(&[row("node-50", Some(503), &keys), row("node-2", None, &[])], 100);
+        let text = lines.join("\n");
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("503 out") && text.contains("no answer"), "{text}");
+        assert!(text.contains("00:00:00 (1h2m)"), "{text}");
+        assert!(text.contains(keys[0]), "the commonest needs one line\n{text}");
+    }
+
+    #[test]
+    fn nodes_that_are_out_keep_their_place_on_a_low_terminal() {
+        let rows: Vec<Row> = (1..=50)
+            .map(|number| {
+                let status = if number == 40 { 503 } else { 200 };
+                row(&format!("node-{number}"), Some(status), &[])
+            })
+            .collect();
+        let lines = drawn(&rows, 10);
+        assert_eq!(lines.len(), 10, "{lines:#?}");
+        assert!(lines.iter().any(|line| line.contains("node-40 ")), "{lines:#?}");
+        assert_eq!(lines[9], " and 42 more, all in");
+    }
+}

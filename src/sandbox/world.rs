@@ -1,0 +1,203 @@
+//! Everything the sandbox runs, in one owner: the control plane or a given cluster, and the agents.
+//!
+//! Ended politely by [`World::end`]; dropped, everything is killed.
+
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{join_all, select_all, try_join_all};
+use kube::Client;
+use tokio::time::timeout;
+
+use super::agents::{Agent, Launch};
+use super::assets::Assets;
+use super::certificates::{private_directory, random_word};
+use super::control_plane::{ControlPlane, ControlPlaneError};
+use super::directory::{Directory, NodeAddresses};
+use super::process::ProcessError;
+use super::progress::Progress;
+use super::{Options, SandboxError, nodes};
+use crate::node::api_server;
+
+/// How long the cluster may take to make or remove all Nodes.
+const REGISTERING: Duration = Duration::from_secs(30);
+/// How long an agent is given to end after SIGTERM.
+const STOPPING: Duration = Duration::from_secs(5);
+/// Where agents serve `/healthz`.
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Agents get no kube-proxy: there is none here.
+const SETTINGS: &str = "# Written by headgate sandbox.\nproxy: {healthzUrl: off}\n";
+
+/// What runs.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    agents: Vec<(String, Agent)>,
+    /// A given cluster, with the name of this sandbox, once Nodes may have been made in it.
+    guest: Option<Guest>,
+    control_plane: Option<ControlPlane>,
+    assets: Option<Assets>,
+    kubeconfig: PathBuf,
+}
+
+#[derive(Debug)]
+struct Guest {
+    client: DebugClient,
+    server: String,
+    sandbox: String,
+}
+
+/// kube's client has no Debug.
+struct DebugClient(Client);
+
+impl std::fmt::Debug for DebugClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl World {
+    /// Starts everything, agents from `program`; what has been started stays owned here even where a later step fails.
+    pub(super) async fn begin(
+        &mut self,
+        program: &Path,
+        options: &Options,
+        directory: &Directory,
+        progress: &Progress,
+    ) -> Result<(), SandboxError> {
+        let sandbox = random_word().map_err(ControlPlaneError::from)?;
+        let config = match &options.kubeconfig {
+            None => self.own_cluster(options, directory, progress).await?,
+            Some(kubeconfig) => {
+                self.kubeconfig = std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.clone());
+                // For kubectl only, so no matter if there are none.
+                self.assets = Assets::find(None).ok();
+                api_server::configuration(Some(&self.kubeconfig)).await?
+            }
+        };
+        let server = config.cluster_url.to_string();
+        let client = api_server::client(&config)?;
+        if options.kubeconfig.is_some() {
+            progress.say(format_args!("using the cluster at {server}"));
+            self.guest = Some(Guest {
+                client: DebugClient(client.clone()),
+                server: server.clone(),
+                sandbox: sandbox.clone(),
+            });
+        }
+
+        let registering = nodes::register(&client, options.nodes, &sandbox);
+        let (names, made) = in_time(&server, "making Nodes", registering).await??;
+        let before = names.len() - made;
+        progress.say(match before {
+            0 => format!("registered {made} Nodes"),
+            before => format!("registered {made} Nodes; {before} were there before"),
+        });
+
+        progress.say(format_args!("starting {} agents", names.len()));
+        private_directory(&directory.logs()).map_err(|source| ControlPlaneError::Write {
+            path: directory.logs(),
+            source,
+        })?;
+        let launches: Vec<Launch> = names
+            .into_iter()
+            .map(|node| Launch {
+                program: program.to_owned(),
+                kubeconfig: self.kubeconfig.clone(),
+                directory: directory.node(&node),
+                log: directory.logs().join(format!("agent-{node}.log")),
+                settings: SETTINGS.to_owned(),
+                healthz: ANY_PORT,
+                arguments: Vec::new(),
+                node,
+            })
+            .collect();
+        let agents = try_join_all(launches.iter().map(Launch::start)).await?;
+        self.agents = launches.into_iter().map(|launch| launch.node).zip(agents).collect();
+        Ok(())
+    }
+
+    async fn own_cluster(
+        &mut self,
+        options: &Options,
+        directory: &Directory,
+        progress: &Progress,
+    ) -> Result<kube::Config, SandboxError> {
+        let assets = Assets::find(options.assets.as_deref()).map_err(ControlPlaneError::from)?;
+        progress.say(format_args!(
+            "starting etcd and kube-apiserver from {}",
+            assets.directory().display()
+        ));
+        let control_plane = ControlPlane::start(assets.clone(), directory.path()).await?;
+        let config = control_plane.client_config();
+        control_plane.kubeconfig().clone_into(&mut self.kubeconfig);
+        self.control_plane = Some(control_plane);
+        self.assets = Some(assets);
+        Ok(config)
+    }
+
+    /// The nodes and where their agents answer.
+    pub(super) fn nodes(&self) -> Vec<NodeAddresses> {
+        let node = |(name, agent): &(String, Agent)| NodeAddresses {
+            name: name.clone(),
+            addresses: agent.addresses,
+        };
+        self.agents.iter().map(node).collect()
+    }
+
+    /// The kubeconfig to use.
+    pub(super) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// The control plane's programs, where there are any.
+    pub(super) fn assets(&self) -> Option<&Assets> {
+        self.assets.as_ref()
+    }
+
+    /// Waits until something ends that should be running.
+    pub(super) async fn ended(&mut self) -> ProcessError {
+        let agents = self
+            .agents
+            .iter_mut()
+            .map(|(_, agent)| agent.process.ended().boxed_local());
+        let control_plane = self.control_plane.iter_mut().map(|plane| plane.ended().boxed_local());
+        select_all(agents.chain(control_plane)).await.0
+    }
+
+    /// Stops everything, each part within a bound; removes the Nodes made in a given cluster.
+    pub(super) async fn end(&mut self) -> Result<(), SandboxError> {
+        let agents = std::mem::take(&mut self.agents);
+        join_all(agents.into_iter().map(|(_, agent)| agent.process.stop(STOPPING))).await;
+        if let Some(control_plane) = self.control_plane.take() {
+            control_plane.stop().await;
+        }
+        if let Some(guest) = &self.guest {
+            let removing = nodes::remove(&guest.client.0, &guest.sandbox);
+            in_time(&guest.server, "removing Nodes", removing).await??;
+            self.guest = None;
+        }
+        Ok(())
+    }
+
+    /// What a sandbox that is killed now leaves in a given cluster, as the end of a sentence.
+    pub(super) fn left_behind(&self) -> String {
+        self.guest.as_ref().map_or_else(String::new, |guest| {
+            format!(
+                "; its Nodes may be left: kubectl delete nodes -l {}={}",
+                nodes::LABEL,
+                guest.sandbox
+            )
+        })
+    }
+}
+
+async fn in_time<T>(server: &str, doing: &'static str, work: impl Future<Output = T>) -> Result<T, SandboxError> {
+    timeout(REGISTERING, work).await.map_err(|_| SandboxError::Silent {
+        server: server.to_owned(),
+        doing,
+        bound: REGISTERING,
+    })
+}

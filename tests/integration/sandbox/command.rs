@@ -1,0 +1,166 @@
+//! `headgate sandbox` as a child process, its standard output and standard error in files.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use headgate::sandbox::process::{self, Process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::harness::{assets, eventually, scratch};
+
+/// How long it may take to be ready: two control planes may be starting beside it.
+const STARTING: Duration = Duration::from_mins(2);
+/// How long a change may take to be shown.
+const SHOWING: Duration = Duration::from_secs(10);
+/// How long it may run to its end: a whole start, and some seconds.
+const ENDING: Duration = Duration::from_mins(2);
+
+/// A sandbox whose temporary directory is in a directory of the test's.
+pub(super) struct Sandbox {
+    process: Process,
+    home: PathBuf,
+    /// How many lines about each node have been waited for.
+    read: HashMap<String, usize>,
+}
+
+impl Sandbox {
+    /// Runs it with these arguments, and with the control plane's programs where it needs them.
+    pub(super) fn start(arguments: &[&str]) -> Self {
+        let assets = assets().directory().to_str().unwrap().to_owned();
+        if arguments.contains(&"--kubeconfig") {
+            return Self::run(arguments);
+        }
+        Self::run(&[&["--assets", &assets], arguments].concat())
+    }
+
+    /// Runs it with these arguments.
+    pub(super) fn run(arguments: &[&str]) -> Self {
+        let home = scratch("sandbox");
+        // The shell becomes the command, so the process's id is the command's.
+        let mut command = process::command("sh", &home);
+        command.args([
+            "-c",
+            "exec \"$0\" \"$@\" >output 2>errors",
+            env!("CARGO_BIN_EXE_headgate"),
+            "sandbox",
+        ]);
+        command.args(arguments).env("TMPDIR", &home);
+        let process = Process::start("headgate sandbox", command, &home.join("shell.log")).unwrap();
+        Self {
+            process,
+            home,
+            read: HashMap::new(),
+        }
+    }
+
+    /// Its temporary directory, while there is one.
+    pub(super) fn directory(&self) -> PathBuf {
+        let entries = fs::read_dir(&self.home).unwrap().map(|entry| entry.unwrap().path());
+        let mut directories: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+        assert_eq!(directories.len(), 1, "{directories:?}; {}", self.errors());
+        directories.remove(0)
+    }
+
+    /// What `sandbox.json` says, once it is there.
+    pub(super) async fn description(&mut self) -> Value {
+        let Self { process, home, .. } = self;
+        eventually(STARTING, "sandbox.json is written", async || {
+            let ended = process.has_ended();
+            assert!(ended.is_none(), "{ended:?}: {}", read(&home.join("errors")));
+            for entry in fs::read_dir(&home).unwrap() {
+                if let Ok(text) = fs::read(entry.unwrap().path().join("sandbox.json")) {
+                    return Ok(serde_json::from_slice(&text).expect("written whole or not at all"));
+                }
+            }
+            Err(read(&home.join("errors")))
+        })
+        .await
+    }
+
+    /// Waits for a line about a node, after the last one waited for; lines between are skipped.
+    pub(super) async fn says(&mut self, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let read = self.read.get(node).copied().unwrap_or(0);
+        let (number, line) = eventually(SHOWING, &format!("a line about {node}"), async || {
+            let mut lines = self.lines(node).into_iter().enumerate().skip(read);
+            let found = lines.find(|(_, line)| wanted(line));
+            found.ok_or_else(|| format!("{:?}", self.lines(node)))
+        })
+        .await;
+        self.read.insert(node.to_owned(), number + 1);
+        line
+    }
+
+    /// The lines about a node after the last one waited for.
+    pub(super) fn unread(&self, node: &str) -> Vec<Value> {
+        self.lines(node).split_off(self.read.get(node).copied().unwrap_or(0))
+    }
+
+    fn lines(&self, node: &str) -> Vec<Value> {
+        let text = read(&self.home.join("output"));
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let lines = whole.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.filter(|line: &Value| line["node"] == node).collect()
+    }
+
+    /// What it said on standard error.
+    pub(super) fn errors(&self) -> String {
+        read(&self.home.join("errors"))
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Its exit code, once it has ended; none if a signal ended it.
+    pub(super) async fn ended(&mut self) -> Option<i32> {
+        let status = self.process.wait(ENDING).await;
+        let status = status.unwrap_or_else(|| panic!("it has not ended: {}", self.errors()));
+        status.code()
+    }
+
+    /// Asserts that no process and no directory of its is left.
+    pub(super) fn left_nothing(&self, directory: &Path) {
+        let left = [processes_of(directory), processes_of(&self.home)].concat();
+        assert_eq!(left, Vec::<(i32, String)>::new());
+        assert!(!directory.exists(), "{} is left", directory.display());
+        let entries: Vec<_> = fs::read_dir(&self.home)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        assert!(entries.iter().all(|path| path.is_file()), "{entries:?}");
+    }
+}
+
+/// Processes that have a directory in their command line or run in it: their ids and command lines.
+pub(super) fn processes_of(directory: &Path) -> Vec<(i32, String)> {
+    let text = directory.to_str().unwrap();
+    let named = |entry: fs::DirEntry| -> Option<(i32, String)> {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        let line = String::from_utf8_lossy(&fs::read(entry.path().join("cmdline")).ok()?).replace('\0', " ");
+        let runs_in = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(directory));
+        (line.contains(text) || runs_in).then_some((id, line))
+    };
+    fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| named(entry.ok()?))
+        .collect()
+}
+
+/// Sends a signal to the agent of a node.
+pub(super) fn signal_agent(directory: &Path, node: &str, signal: Signal) {
+    let agent = format!(" agent --node-name {node} ");
+    let found: Vec<_> = processes_of(directory)
+        .into_iter()
+        .filter(|(_, line)| line.contains(&agent))
+        .collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    kill(Pid::from_raw(found[0].0), signal).unwrap();
+}
+
+fn read(file: &Path) -> String {
+    fs::read_to_string(file).unwrap_or_default()
+}
