@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health;
 use crate::node::{self, Memory, Report};
-use crate::server::{self, BindState, Binder, ServeError};
+use crate::server::{self, BindState, Binder, Limits, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
 
 use channels::{Channels, Metrics};
@@ -145,6 +145,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let health = HealthThread::start(
         binder("healthz", settings.healthz_bind_address, channels.health_bound),
         health::router(inputs.clone(), metrics.health, clock.clone()),
+        limits(&settings),
         extra,
         metrics.listeners.clone(),
         inputs.node.clone(),
@@ -220,6 +221,14 @@ fn memory(settings: &Settings, node_name: &str) -> Option<Memory> {
         tracing::warn!(%error, "starting without memory");
         None
     })
+}
+
+/// What peers of the health port are allowed.
+fn limits(settings: &Settings) -> Limits {
+    Limits {
+        proxy_protocol: settings.proxy_protocol,
+        ..Limits::HEALTH
+    }
 }
 
 /// Serves operations on their port and on the probe socket.

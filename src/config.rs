@@ -45,6 +45,8 @@ pub const METRICS_PORT: u16 = 10457;
 pub struct Settings {
     /// Where `/healthz` and `/livez` are served.
     pub healthz_bind_address: SocketAddr,
+    /// Whether connections to `/healthz` and `/livez` begin with a PROXY protocol header.
+    pub proxy_protocol: ProxyProtocol,
     /// Where metrics and the process's own probes are served.
     pub metrics_bind_address: SocketAddr,
     /// Exit when an address cannot be bound, instead of trying again.
@@ -97,6 +99,17 @@ impl ServiceHealth {
     }
 }
 
+/// Whether a connection begins with a PROXY protocol header, version 1 or 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// It does not; one that does is a bad request.
+    Off,
+    /// It may.
+    Optional,
+    /// It must.
+    Required,
+}
+
 /// Taint keys, by what they stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalSettings {
@@ -122,6 +135,7 @@ impl Default for Settings {
         let signals = || DEFAULT_SIGNALS.iter().map(ToString::to_string).collect::<Vec<_>>();
         Self {
             healthz_bind_address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTHZ_PORT)),
+            proxy_protocol: ProxyProtocol::Off,
             metrics_bind_address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, METRICS_PORT)),
             bind_address_hard_fail: false,
             state_dir: PathBuf::from("/var/lib/headgate"),

@@ -11,6 +11,7 @@ mod bind;
 mod connection;
 mod connections;
 mod metrics;
+pub mod proxy_protocol;
 mod serve;
 mod steer;
 

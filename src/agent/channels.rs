@@ -78,6 +78,7 @@ impl Metrics {
         for listener in ["healthz", "metrics", "probe"] {
             listeners.announce(listener);
         }
+        listeners.announce_proxy_headers("healthz");
         Self {
             listeners,
             node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),

@@ -71,6 +71,7 @@ impl HealthThread {
     pub(super) fn start(
         binder: Binder,
         router: Router,
+        limits: Limits,
         extra: Extra,
         metrics: Metrics,
         reports: watch::Receiver<Report>,
@@ -95,7 +96,7 @@ impl HealthThread {
                     let known = known(reports, tables);
                     let all = async {
                         let beside = async { Ok(OptionFuture::from(beside).await.transpose().map(drop)?) };
-                        tokio::try_join!(serve(binder, router, metrics, known, closing), beside).map(drop)
+                        tokio::try_join!(serve(binder, router, limits, metrics, known, closing), beside).map(drop)
                     };
                     tokio::select! {
                         served = all => served,
@@ -160,6 +161,7 @@ async fn known(mut reports: watch::Receiver<Report>, tables: Option<watch::Recei
 async fn serve(
     binder: Binder,
     router: Router,
+    limits: Limits,
     metrics: Metrics,
     known: impl Future<Output = ()>,
     mut close: watch::Receiver<bool>,
@@ -176,6 +178,6 @@ async fn serve(
         listener = open => listener?,
         () = server::told(&mut close) => return Ok(()),
     };
-    server::serve("healthz", listener, router, Limits::HEALTH, &metrics, close).await?;
+    server::serve("healthz", listener, router, limits, &metrics, close).await?;
     Ok(())
 }

@@ -50,6 +50,20 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| Value::String(settings.healthz_bind_address.to_string()),
     },
     Key {
+        path: "proxyProtocol",
+        flag: None,
+        about: "Whether connections to `/healthz` and `/livez` begin with a PROXY protocol header (version 1 or 2), as Azure \
+                puts it before the probes of a Private Link Service with PROXY protocol. `optional` serves those with and \
+                without one, `required` closes those without; with `off` a header is a bad request. A header that is half, \
+                wrong or larger than 2 KiB closes the connection. With `healthzBindAddress: '[::]:10356'` this stands in for \
+                the health-probe-proxy sidecar.",
+        set: |settings, value| {
+            settings.proxy_protocol = value::proxy_protocol(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(value::proxy_protocol_text(settings.proxy_protocol).to_owned()),
+    },
+    Key {
         path: "metricsBindAddress",
         flag: Some("--metrics-bind-address"),
         about: "Address and port of operations: `/metrics`, `/statusz`, and this process's own `/livez` and `/readyz`.",

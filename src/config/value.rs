@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
-use super::{Cidr, ServiceHealth};
+use super::{Cidr, ProxyProtocol, ServiceHealth};
 
 /// A value, or what is allowed instead.
 pub(super) type Parsed<T> = Result<T, String>;
@@ -157,16 +157,40 @@ pub(super) fn health_server(value: &Value) -> Parsed<Option<String>> {
     }
 }
 
+/// One of some words.
+fn choice<T: Copy>(value: &Value, words: &[(&str, T)]) -> Parsed<T> {
+    // A bare `off` is false to some who write YAML.
+    let given = if *value == Value::Bool(false) {
+        Some("off".to_owned())
+    } else {
+        text(value)
+    };
+    let found = words.iter().find(|(word, _)| given.as_deref() == Some(word));
+    found.map(|(_, meant)| *meant).ok_or_else(|| {
+        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        format!("one of {}", words.join(", "))
+    })
+}
+
 /// `off`, `path` or `nodePorts`.
 pub(super) fn service_health(value: &Value) -> Parsed<ServiceHealth> {
     let all = [ServiceHealth::Off, ServiceHealth::Path, ServiceHealth::NodePorts];
-    let named = |text: &str| all.into_iter().find(|mode| mode.as_str() == text);
-    match value {
-        Value::Bool(false) => Some(ServiceHealth::Off),
-        Value::String(text) => named(text),
-        _ => None,
+    choice(value, &all.map(|mode| (mode.as_str(), mode)))
+}
+
+/// `off`, `optional` or `required`.
+pub(super) fn proxy_protocol(value: &Value) -> Parsed<ProxyProtocol> {
+    let all = [ProxyProtocol::Off, ProxyProtocol::Optional, ProxyProtocol::Required];
+    choice(value, &all.map(|setting| (proxy_protocol_text(setting), setting)))
+}
+
+/// How settings spell it.
+pub(super) fn proxy_protocol_text(setting: ProxyProtocol) -> &'static str {
+    match setting {
+        ProxyProtocol::Off => "off",
+        ProxyProtocol::Optional => "optional",
+        ProxyProtocol::Required => "required",
     }
-    .ok_or_else(|| "off, path or nodePorts".to_owned())
 }
 
 /// A list of address ranges.

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 use tower::ServiceExt as _;
 
 use super::activity::{Activity, Phase};
+use super::proxy_protocol::Expected;
 
 /// Headers and request line may take this much; hyper answers 431 beyond it.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
@@ -38,11 +39,23 @@ pub(super) enum Closing {
 }
 
 /// Serves one connection until its peer is done or the listener has closed.
-pub(super) async fn run<S>(stream: S, router: Router, activity: Arc<Activity>, mut closing: watch::Receiver<Closing>)
-where
+pub(super) async fn run<S>(
+    mut stream: S,
+    expected: Expected,
+    router: Router,
+    activity: Arc<Activity>,
+    mut closing: watch::Receiver<Closing>,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let start = tokio::select! {
+        biased;
+        start = expected.strip(&mut stream) => start,
+        () = told_to_end(&mut closing) => None,
+    };
+    let Some(unread) = start else { return };
     let watched = Watched {
+        unread,
         stream,
         activity: Arc::clone(&activity),
     };
@@ -120,6 +133,8 @@ fn bad_request() -> Response<Body> {
 
 /// A stream that notes its reads and writes.
 struct Watched<S> {
+    /// Read from the stream already, and handed on before anything else.
+    unread: Vec<u8>,
     stream: S,
     activity: Arc<Activity>,
 }
@@ -127,6 +142,11 @@ struct Watched<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if !this.unread.is_empty() {
+            let later = this.unread.split_off(this.unread.len().min(buffer.remaining()));
+            buffer.put_slice(&std::mem::replace(&mut this.unread, later));
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
         // The first byte starts the request's clock; later ones do not move it.

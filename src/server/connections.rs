@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::activity::{Activity, Phase};
 use super::metrics::ListenerMetrics;
+use crate::config::ProxyProtocol;
 
 /// What peers are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Limits {
     pub write: Duration,
     /// Time for which a closing listener goes on answering on connections that are already open.
     pub linger: Duration,
+    /// Whether a connection begins with a PROXY protocol header.
+    pub proxy_protocol: ProxyProtocol,
 }
 
 impl Limits {
@@ -39,6 +42,7 @@ impl Limits {
         write: Duration::from_secs(10),
         // Longer than most probe intervals, well within a Pod's grace period of 30 s.
         linger: Duration::from_secs(10),
+        proxy_protocol: ProxyProtocol::Off,
     };
 
     /// Limits of the operations port and the probe socket: a few scrapers and people.

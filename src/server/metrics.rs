@@ -6,6 +6,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use super::proxy_protocol::{OUTCOMES, Outcomes};
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     listener: &'static str,
@@ -17,6 +19,12 @@ struct ClosedLabels {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProxyHeaderLabels {
+    listener: &'static str,
+    outcome: &'static str,
+}
+
 /// Counters of all listeners.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -26,6 +34,7 @@ pub struct Metrics {
     accepted: Family<Labels, Counter>,
     accept_errors: Family<Labels, Counter>,
     closed: Family<ClosedLabels, Counter>,
+    proxy_headers: Family<ProxyHeaderLabels, Counter>,
 }
 
 /// Reasons for which a connection is closed by us before its peer is done.
@@ -78,12 +87,33 @@ impl Metrics {
              an answer or a write that took too long",
             metrics.closed.clone(),
         );
+        registry.register(
+            "headgate_listener_proxy_headers",
+            "Connections to a listener with proxyProtocol, by what they began with: a header of v1 or v2, none where it is \
+             optional; and those closed: missing where it is required, half, invalid or oversized",
+            metrics.proxy_headers.clone(),
+        );
         metrics
     }
 
     /// Shows a listener's series before it is bound.
     pub fn announce(&self, listener: &'static str) {
         drop(self.listener(listener));
+    }
+
+    /// What connections to a listener began with.
+    pub(super) fn proxy_headers(&self, listener: &'static str) -> Outcomes {
+        let counter = |outcome| {
+            self.proxy_headers
+                .get_or_create(&ProxyHeaderLabels { listener, outcome })
+                .clone()
+        };
+        Outcomes(OUTCOMES.map(counter))
+    }
+
+    /// Shows a listener's outcomes of the PROXY protocol before there are any.
+    pub fn announce_proxy_headers(&self, listener: &'static str) {
+        drop(self.proxy_headers(listener));
     }
 
     pub(super) fn listener(&self, listener: &'static str) -> ListenerMetrics {

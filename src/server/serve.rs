@@ -14,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use super::connection::{self, Closing};
 use super::connections::{Connections, Limits};
 use super::metrics::Metrics;
+use super::proxy_protocol::Expected;
 use super::steer;
 
 /// How often waiting connections are looked at.
@@ -105,14 +106,15 @@ pub async fn serve<I: Incoming>(
     metrics: &Metrics,
     mut close: watch::Receiver<bool>,
 ) -> Result<(), ServeError> {
+    let expected = Expected::new(limits.proxy_protocol, || metrics.proxy_headers(name));
     let metrics = metrics.listener(name);
     metrics.bound.set(1);
     let panicked = |source| ServeError::Panicked { listener: name, source };
     let mut connections = Connections::new(limits, metrics.clone());
     let (closing, closings) = watch::channel(Closing::No);
     let add = |connections: &mut Connections, stream| {
-        let (router, closings) = (router.clone(), closings.clone());
-        connections.add(|activity| connection::run(stream, router, activity, closings));
+        let (expected, router, closings) = (expected.clone(), router.clone(), closings.clone());
+        connections.add(|activity| connection::run(stream, expected, router, activity, closings));
     };
     let mut sweeps = interval(SWEEP_INTERVAL);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// Connections that a test hands in.
 struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
@@ -37,7 +37,8 @@ async fn defect() {
     panic!("a defect");
 }
 
-struct Listener {
+/// A listener under test.
+pub(crate) struct Listener {
     hand: mpsc::UnboundedSender<DuplexStream>,
     close: watch::Sender<bool>,
     registry: Registry,
@@ -45,7 +46,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn start(limits: Limits) -> Self {
+    pub(crate) fn start(limits: Limits) -> Self {
         let (hand, handed) = mpsc::unbounded_channel();
         let (close, closing) = watch::channel(false);
         let mut registry = Registry::default();
@@ -65,8 +66,18 @@ impl Listener {
         }
     }
 
-    fn connect(&self) -> DuplexStream {
+    pub(crate) fn connect(&self) -> DuplexStream {
         self.connect_with_buffer(64 * 1024)
+    }
+
+    /// Tells it to close.
+    pub(crate) fn close(&self) {
+        self.close.send_replace(true);
+    }
+
+    /// Waits until it has closed.
+    pub(crate) async fn ended(self) {
+        self.served.await.unwrap().unwrap();
     }
 
     fn connect_with_buffer(&self, bytes: usize) -> DuplexStream {
@@ -76,23 +87,29 @@ impl Listener {
     }
 
     fn closed(&self, reason: &str) -> String {
+        self.counter(&format!(
+            "headgate_listener_closed_total{{listener=\"test\",reason=\"{reason}\"}}"
+        ))
+    }
+
+    /// The value of a series.
+    pub(crate) fn counter(&self, series: &str) -> String {
         let text = encode(&self.registry, Format::OpenMetrics).unwrap();
-        let name = format!("headgate_listener_closed_total{{listener=\"test\",reason=\"{reason}\"}} ");
         text.lines()
-            .find_map(|line| line.strip_prefix(&name))
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
             .unwrap()
             .to_owned()
     }
 }
 
 /// What the peer sends until it closes or `wait` is over; whether it closed.
-async fn read(stream: &mut DuplexStream, wait: Duration) -> (String, bool) {
+pub(crate) async fn read(stream: &mut DuplexStream, wait: Duration) -> (String, bool) {
     let mut bytes = Vec::new();
     let closed = timeout(wait, stream.read_to_end(&mut bytes)).await.is_ok();
     (String::from_utf8_lossy(&bytes).into_owned(), closed)
 }
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 async fn ask(stream: &mut DuplexStream) -> String {
     stream.write_all(REQUEST).await.unwrap();

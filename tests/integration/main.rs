@@ -19,6 +19,7 @@ mod kube_proxy;
 mod listener;
 mod node;
 mod process;
+mod proxy_protocol;
 mod rollover;
 mod rooms;
 mod sandbox;
