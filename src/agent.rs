@@ -185,11 +185,10 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         "verdict-changes",
         health::follow(inputs.clone(), channels.last_change, clock),
     );
-    let [health_bound, _] = bound.clone();
     tasks.endless(
         "bind-events",
         bind_events(
-            health_bound,
+            bound[0].clone(),
             events.clone(),
             inputs.node.clone(),
             settings.healthz_bind_address,

@@ -144,15 +144,8 @@ async fn tainted(client: &Client, name: &str, tainted: bool) -> Record {
     .await
 }
 
-#[tokio::test]
-async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_once() {
-    let cluster = control_plane();
-    let client = cluster.client();
-    let imds = Imds::start().await;
-    create(&client, "spot-story").await;
-    let agent = options("spot-story", &cluster.kubeconfig, &imds).start().await;
-    answers(&agent, SOON, &[]).await;
-
+/// Of the Node `spot-story`, which is called as its scale set is.
+async fn others_events_and_other_types_are_only_shown(client: &Client, agent: &Agent, imds: &Imds) {
     // Another VM's eviction, and every other event of this one.
     let harmless = [
         event("other", "Preempt", LATER, &["spot-story_30", "other_3"]),
@@ -163,7 +156,7 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
     ];
     imds.set(Fault::None(document(7, &harmless)));
     eventually(SOON, "the document is seen", async || {
-        let events = statusz(&agent).await["scheduledEvents"]["events"].clone();
+        let events = statusz(agent).await["scheduledEvents"]["events"].clone();
         let types: Vec<_> = events
             .as_array()
             .unwrap()
@@ -178,8 +171,8 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
     })
     .await;
     imds.asked(2).await;
-    holds(&agent, &[]).await;
-    assert_eq!(state(&client, "spot-story").await, (vec![other_taint()], None));
+    holds(agent, &[]).await;
+    assert_eq!(state(client, "spot-story").await, (vec![other_taint()], None));
     for (kind, listed) in [
         ("Freeze", 1),
         ("Reboot", 1),
@@ -188,7 +181,7 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
         ("Preempt", 0),
     ] {
         assert_eq!(
-            metric(&agent, &format!("headgate_spot_notice{{type=\"{kind}\"}}")).await,
+            metric(agent, &format!("headgate_spot_notice{{type=\"{kind}\"}}")).await,
             listed,
             "{kind}"
         );
@@ -200,6 +193,18 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
         text.contains("VM spot-story_3, 4 scheduled events") && text.contains(line),
         "{text}"
     );
+}
+
+#[tokio::test]
+async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_once() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let imds = Imds::start().await;
+    create(&client, "spot-story").await;
+    let agent = options("spot-story", &cluster.kubeconfig, &imds).start().await;
+    answers(&agent, SOON, &[]).await;
+
+    others_events_and_other_types_are_only_shown(&client, &agent, &imds).await;
 
     // Its own.
     imds.set(Fault::None(document(
