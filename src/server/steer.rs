@@ -13,23 +13,51 @@ use std::time::Duration;
 
 use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::socket::{setsockopt, sockopt::AttachReusePortCbpf};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// How long a connection to ourselves may take; it stays in the kernel.
+/// How long each step of a trial may take; it stays in the kernel or next door.
 const TRIAL_TIMEOUT: Duration = Duration::from_millis(200);
+/// More processes than ever share a port.
+const MAX_GROUP: u32 = 8;
+/// An index no group has: the kernel chooses by hash.
+const BY_HASH: u32 = u32::MAX;
 
-/// Names another socket of the group than `listener`, if there is one. Connections that arrive here
+/// Who gets the connections at the index on trial.
+enum Chosen {
+    /// This very listener.
+    Ours,
+    /// Another process, which stays.
+    Staying,
+    /// Another process, which is closing too: its answers say `Connection: close`.
+    Leaving,
+    /// Nobody could be reached, so nothing is known.
+    Unknown,
+}
+
+/// Has new connections go to a process that stays, if there is one. Connections that arrive here
 /// meanwhile are returned, to be served.
 ///
 /// # Errors
 /// Where the kernel has no such option; new connections then go on as before.
 pub(super) async fn away(listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
     let mut arrived = Vec::new();
-    // With one process leaving and one staying the indexes are 0 and 1.
-    choose(listener, 0)?;
-    let ours = trial(listener, &mut arrived).await;
-    choose(listener, u32::from(ours))?;
+    let mut ours = 0;
+    for index in 0..MAX_GROUP {
+        choose(listener, index)?;
+        match trial(listener, &mut arrived).await {
+            Chosen::Staying => return Ok(arrived),
+            Chosen::Leaving => {}
+            Chosen::Ours => ours += 1,
+            Chosen::Unknown => break,
+        }
+        // Each index is one socket: seen twice, we are beyond the group.
+        if ours == 2 {
+            break;
+        }
+    }
+    choose(listener, BY_HASH)?;
     Ok(arrived)
 }
 
@@ -49,28 +77,60 @@ fn choose(listener: &TcpListener, index: u32) -> io::Result<()> {
     setsockopt(listener, AttachReusePortCbpf, &program).map_err(io::Error::from)
 }
 
-/// Connects to the listener's own address; whether it was we who got the connection.
-async fn trial(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> bool {
-    let Ok(address) = listener.local_addr() else {
-        return false;
+/// Connects to the listener's own address and sees who gets the connection.
+async fn trial(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> Chosen {
+    let Some(stream) = connect(listener).await else {
+        return Chosen::Unknown;
     };
-    let reachable = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
+    let Ok(ours) = stream.local_addr() else {
+        return Chosen::Unknown;
     };
-    let Ok(Ok(stream)) = timeout(TRIAL_TIMEOUT, TcpStream::connect((reachable, address.port()))).await else {
-        return false;
-    };
-    let Ok(ours) = stream.local_addr() else { return false };
     // A completed handshake stands in its listener's queue already; others may stand before it.
-    while let Ok(Ok((other, peer))) = timeout(TRIAL_TIMEOUT, listener.accept()).await {
+    while let Ok(Ok((other, peer))) = timeout(Duration::from_millis(20), listener.accept()).await {
         if same(peer, ours) {
-            return true;
+            return Chosen::Ours;
         }
         arrived.push(other);
     }
-    false
+    if is_leaving(stream).await {
+        Chosen::Leaving
+    } else {
+        Chosen::Staying
+    }
+}
+
+/// A connection to the listener's own port, by whichever family this machine has.
+async fn connect(listener: &TcpListener) -> Option<TcpStream> {
+    let address = listener.local_addr().ok()?;
+    let reachable: &[IpAddr] = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => &[IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        IpAddr::V6(ip) if ip.is_unspecified() => &[IpAddr::V6(Ipv6Addr::LOCALHOST), IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        ip => &[ip],
+    };
+    for ip in reachable {
+        if let Ok(Ok(stream)) = timeout(TRIAL_TIMEOUT, TcpStream::connect((*ip, address.port()))).await {
+            return Some(stream);
+        }
+    }
+    None
+}
+
+/// Whether the process behind `stream` is closing. The path is one that nobody has, so that no counter
+/// moves; one that gives no answer in time counts as staying.
+async fn is_leaving(mut stream: TcpStream) -> bool {
+    let answer = async {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: headgate\r\n\r\n").await?;
+        let mut head = vec![0; 1024];
+        let length = stream.read(&mut head).await?;
+        head.truncate(length);
+        Ok::<_, io::Error>(head)
+    };
+    let Ok(Ok(head)) = timeout(TRIAL_TIMEOUT, answer).await else {
+        return false;
+    };
+    String::from_utf8_lossy(&head)
+        .to_ascii_lowercase()
+        .contains("\r\nconnection: close\r\n")
 }
 
 /// Whether two addresses are the same, seen through a dual-stack socket or not.

@@ -168,6 +168,8 @@ impl<S: Sockets> NodePorts<S> {
                     .map(|address| (*address, Arc::clone(&key.service))),
             );
         }
+        // Shared and not registered: a gauge of one listener makes no sense for many.
+        let metrics = server::Metrics::default();
         let mut failed = BTreeMap::new();
         for (key, wanted) in wanted {
             if open.contains_key(&key) {
@@ -188,9 +190,8 @@ impl<S: Sockets> NodePorts<S> {
                             .clone()
                             .port_router(Arc::clone(&key.service), key.family, wanted.port);
                         let closing = close.subscribe();
+                        let metrics = metrics.clone();
                         serving.spawn(async move {
-                            // Not registered: a gauge of one listener makes no sense for many.
-                            let metrics = server::Metrics::default();
                             server::serve(LISTENER, listener, router, LIMITS, &metrics, closing).await
                         });
                     }

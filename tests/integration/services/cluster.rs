@@ -423,3 +423,90 @@ fn where_there_is_no_kube_proxy() {
         control_plane.stop().await;
     });
 }
+
+/// Status, headers without their date, and body of one answer.
+fn comparable(answer: &http::Answer) -> (String, Vec<(String, String)>, String) {
+    let mut headers = answer.headers.clone();
+    headers.retain(|(name, _)| name != "Date");
+    headers.sort();
+    (answer.status_line.clone(), headers, answer.text())
+}
+
+/// The real kube-proxy has the port: our path answers the same to the byte, and a second agent that was
+/// told to open the port does so once kube-proxy is gone.
+#[test]
+fn beside_kube_proxy() {
+    in_own_network("services::cluster::beside_kube_proxy", async || {
+        let mut control_plane = own_control_plane().await;
+        let client = Client::try_from(control_plane.client_config()).unwrap();
+        let node = create_node(&client, "beside").await;
+        let proxy = control_plane.start_proxy(&node).await.unwrap().healthz;
+        let services = Api::<Service>::default_namespaced(client.clone());
+        let service = object(web(&json!({"healthCheckNodePort": 31235})));
+        services.create(&PostParams::default(), &service).await.unwrap();
+        let start = async |settings: &str| {
+            let settings = format!("proxy: {{healthzUrl: \"http://{proxy}\"}}\n{settings}");
+            let options = AgentOptions::new(&node, control_plane.kubeconfig()).settings(&settings);
+            options.start().await
+        };
+        let at_path = start("serviceHealth: path\n").await;
+
+        let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
+        let conditions = json!({"ready": false, "serving": true, "terminating": true});
+        let (ready, terminating) = (json!({}), &conditions);
+        for (endpoints, count) in [
+            (json!([]), 0),
+            (
+                json!([{"addresses": ["10.244.0.1"], "nodeName": node, "conditions": ready}, {"addresses": ["10.244.0.2"], "nodeName": node},
+                {"addresses": ["10.244.0.3"], "nodeName": "elsewhere"}, {"addresses": ["10.244.0.4"], "nodeName": node, "conditions": terminating}]),
+                2,
+            ),
+            (
+                json!([{"addresses": ["10.244.0.4"], "nodeName": node, "conditions": terminating}]),
+                0,
+            ),
+        ] {
+            let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}}, "endpoints": endpoints,
+                "ports": [{"name": "http", "port": 8080}, {"name": "https", "port": 8443}]});
+            let apply = PatchParams::apply("test").force();
+            slices.patch("web-1", &apply, &Patch::Apply(slice)).await.unwrap();
+            eventually(SOON, "both say the same", async || {
+                let ours = http::get(at_path.healthz_address(), "/healthz/services/default/web").await;
+                let theirs = http::get(local(31235), "/").await;
+                let (ours, theirs) = (ours.map_err(|e| e.to_string())?, theirs.map_err(|e| e.to_string())?);
+                let settled = |answer: &http::Answer| answer.text() == body("default/web", count, true);
+                if !settled(&theirs) || !settled(&ours) {
+                    return Err(format!("ours {} theirs {}", ours.text(), theirs.text()));
+                }
+                assert_eq!(comparable(&ours), comparable(&theirs));
+                Ok(())
+            })
+            .await;
+        }
+
+        let on_port = start("serviceHealth: nodePorts\n").await;
+        eventually(SOON, "the port is kube-proxy's", async || {
+            let status = statusz(&on_port).await["services"].clone();
+            if status["failedPorts"][0]["port"] == 31235 {
+                Ok(())
+            } else {
+                Err(status.to_string())
+            }
+        })
+        .await;
+        control_plane.stop_others().await;
+        eventually(SOON, "the port is ours", async || {
+            let status = statusz(&on_port).await["services"].clone();
+            if status["openPorts"] == 1 {
+                Ok(())
+            } else {
+                Err(status.to_string())
+            }
+        })
+        .await;
+        assert_eq!(http::get(local(31235), "/").await.unwrap().status, 503);
+        drop((at_path, on_port));
+        control_plane.stop().await;
+    });
+}
