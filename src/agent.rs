@@ -10,6 +10,7 @@ mod addresses;
 mod channels;
 mod health_thread;
 mod operations;
+mod scheduled_events;
 mod services;
 mod status;
 mod supervise;
@@ -160,6 +161,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         reports: channels.reports,
         trouble: channels.trouble,
     };
+    (channels.azure).start(&mut tasks, (&client, &node_name), &inputs.node, metrics.spot);
     let taint_keys = settings.signals.health.clone();
     tasks.endless(
         "node-watch",
@@ -189,11 +191,10 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         "verdict-changes",
         health::follow(inputs.clone(), channels.last_change, clock),
     );
-    let [health_bound, _] = bound.clone();
     tasks.endless(
         "bind-events",
         bind_events(
-            health_bound,
+            bound[0].clone(),
             events.clone(),
             inputs.node.clone(),
             settings.healthz_bind_address,

@@ -30,6 +30,7 @@ use crate::clock::Clock;
 use crate::health::{Inputs, LastChange};
 use crate::node::{Source, Trouble};
 use crate::server::{self, BindState, Binder, Limits, Metrics, UnixIncoming};
+use crate::spot::Seen;
 use crate::telemetry::{self, Format};
 
 /// Time from one failed attempt to bind the probe socket to the next.
@@ -50,6 +51,8 @@ pub(super) struct Operations {
     pub(super) proxy_server: Option<String>,
     /// Of per-Service health, where it is on.
     pub(super) services: Option<View>,
+    /// Events of the VM, where they are asked for.
+    pub(super) seen: Option<watch::Receiver<Seen>>,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
 }
@@ -75,6 +78,7 @@ impl Operations {
             node_name,
             proxy_server,
             services: channels.services.view(),
+            seen: channels.azure.view(),
             started: clock.now().wall,
             clock,
         }

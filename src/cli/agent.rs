@@ -48,6 +48,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<String>,
 
+    /// Address of the instance metadata service [default: `http://169.254.169.254`]
+    #[arg(long, value_name = "URL")]
+    imds_endpoint: Option<String>,
+
     /// File to write the bound addresses to, as JSON, once they are bound
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
@@ -87,6 +91,7 @@ impl Arguments {
             ),
             ("--bind-address-hard-fail", "bindAddressHardFail", &hard_fail),
             ("--state-dir", "stateDir", &self.state_dir),
+            ("--imds-endpoint", "azure.imdsEndpoint", &self.imds_endpoint),
         ]
         .into_iter()
         .filter_map(|(flag, key, value)| {

@@ -26,4 +26,5 @@ mod rollover;
 mod rooms;
 mod sandbox;
 mod services;
+mod spot;
 mod why;
