@@ -365,7 +365,7 @@ mod tests {
         );
         assert_eq!(sent, Sent::No);
         for part in [
-            "could not be asked (refused)",
+            "Asking its agent: refused.",
             "It is cordoned.",
             "exclude-from-external-load-balancers",
         ] {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use headgate::clock::Clock;
+use headgate::node::api_server::ApiServer;
 use headgate::node::{self, Report};
 use headgate::spot::{self, Record, Seen, Timing};
 use k8s_openapi::api::authentication::v1::TokenRequest;
@@ -413,8 +414,12 @@ impl Room {
             reports,
             trouble: watch::Sender::new(None),
         };
+        let api_server = ApiServer {
+            client: watch_client,
+            node_answers: watch::channel(0).1,
+        };
         tokio::spawn(node::watch(
-            watch_client,
+            api_server,
             name.to_owned(),
             Vec::new(),
             outlet,
