@@ -39,6 +39,14 @@ lint: build-tools lint-tools ## formatting, clippy with and without the sandbox,
 bench: build-tools namespace-tools ## the benchmarks, against the real control plane
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked $(ARGS)
 
+.PHONY: fuzz
+fuzz: build-tools ## each fuzz target for HEADGATE_FUZZ_SECONDS (600), all at once
+	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16
+
+.PHONY: soak
+soak: build-tools ## an agent under probes, taints and outages of the API server for SOAK_SECONDS (3600)
+	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench soak
+
 .PHONY: static-binary
 static-binary: build-tools ## target/static/headgate: the released binary, statically linked, without the sandbox
 	host=$$(rustc -vV | sed -n 's/^host: //p'); \

@@ -11,6 +11,7 @@ use std::path::Path;
 use serde_yaml::{Mapping, Value};
 
 use super::keys::{KEYS, find, is_section};
+use super::mistake::Printable;
 use super::value::shown;
 use super::{Mistake, Mistakes, Settings};
 
@@ -127,7 +128,8 @@ fn parse(text: &str) -> Result<Mapping, String> {
         Ok(other) => Err(format!("holds {} at its top; allowed: keys with values", shown(&other))),
         // The error's text ends in "at line L column C".
         Err(error) => Err(format!(
-            "is not YAML: {error}; allowed: one YAML document of keys with values"
+            "is not YAML: {}; allowed: one YAML document of keys with values",
+            Printable(&error.to_string())
         )),
     }
 }

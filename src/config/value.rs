@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
+use super::mistake::Printable;
 use super::{Cidr, ProxyProtocol, ServiceHealth};
 
 /// A value, or what is allowed instead.
@@ -24,6 +25,11 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
+/// Text as it would be written between quotes.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", Printable(&text.replace('\\', "\\\\").replace('"', "\\\"")))
+}
+
 /// How a wrong value is shown in a mistake.
 pub(super) fn shown(value: &Value) -> String {
     match value {
@@ -31,7 +37,7 @@ pub(super) fn shown(value: &Value) -> String {
         Value::Sequence(_) => "a list".to_owned(),
         Value::Mapping(_) => "a section".to_owned(),
         Value::Tagged(_) => "a tagged value".to_owned(),
-        scalar => text(scalar).map_or_else(|| "a value".to_owned(), |text| format!("{text:?}")),
+        scalar => text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
     }
 }
 
@@ -110,10 +116,13 @@ pub(super) fn taint_keys(value: &Value) -> Parsed<Vec<String>> {
         match item {
             Value::String(key) if !is_qualified_name(key) => {
                 return Err(format!(
-                    "taint keys such as example.com/draining (not {key:?}; no value and no effect)"
+                    "taint keys such as example.com/draining (not {}; no value and no effect)",
+                    quoted(key)
                 ));
             }
-            Value::String(key) if keys.contains(key) => return Err(format!("each taint key once (not {key:?} twice)")),
+            Value::String(key) if keys.contains(key) => {
+                return Err(format!("each taint key once (not {} twice)", quoted(key)));
+            }
             Value::String(key) => keys.push(key.clone()),
             other => return Err(format!("a list of taint keys (not {})", shown(other))),
         }

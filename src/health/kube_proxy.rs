@@ -49,17 +49,23 @@ enum Answered {
     No(String),
 }
 
-/// Feeds one answer to the state. Pure.
-fn apply(status: &mut ProxyStatus, answered: &Answered, now: Moment) {
-    let (code, bytes) = match answered {
-        Answered::No(_) => return status.all_queued(now),
-        Answered::Yes(code, bytes) => (*code, bytes),
-    };
+/// Feeds the outcome of one question to the state.
+fn apply(status: &mut ProxyStatus, outcome: &Answered, now: Moment) {
+    match outcome {
+        Answered::No(_) => status.all_queued(now),
+        Answered::Yes(code, body) => answered(status, *code, body, now),
+    }
+}
+
+/// Feeds one answer to the state: its status code, and what can be read of its body. Pure.
+pub fn answered(status: &mut ProxyStatus, code: StatusCode, body: &[u8], now: Moment) {
     // An unreadable body is an old one: the status code alone speaks.
-    let body: Body = serde_json::from_slice(bytes).unwrap_or_default();
+    let body: Body = serde_json::from_slice(body).unwrap_or_default();
     // A 503 may come from a healthy proxy on a tainted node, where only `/healthz` is there to ask.
     let healthy = code == StatusCode::OK || body.healthy == Some(true);
-    let family_fails = body.status.values().any(|family| !family.healthy);
+    // The status code is what kube-proxy promises to keep; a 200 is an update, whatever stands beside it.
+    let fails = |family: &FamilyStatus| code != StatusCode::OK && !family.healthy;
+    let family_fails = body.status.values().any(fails);
     let mut parts: Vec<Part> = body.status.keys().copied().map(Part::Family).collect();
     if parts.is_empty() || (!healthy && !family_fails) {
         parts.push(Part::Whole);
@@ -67,10 +73,10 @@ fn apply(status: &mut ProxyStatus, answered: &Answered, now: Moment) {
     status.retain(&parts);
     for part in parts {
         match part {
-            Part::Family(family) if body.status[&family].healthy => {
-                status.updated(part, body.status[&family].last_updated);
+            Part::Family(family) if fails(&body.status[&family]) => {
+                status.failing(part, Some(body.status[&family].last_updated));
             }
-            Part::Family(family) => status.failing(part, Some(body.status[&family].last_updated)),
+            Part::Family(family) => status.updated(part, body.status[&family].last_updated),
             Part::Whole if healthy => status.updated(part, now.wall),
             Part::Whole => status.failing(part, None),
         }
@@ -225,6 +231,12 @@ mod tests {
             .replacen("\"healthy\":true", "\"healthy\":false", 1);
         let (status, now) = after(&[yes(503, &body)]);
         assert!(!status.health(now).healthy);
+    }
+
+    #[test]
+    fn a_200_is_healthy_whatever_its_body_claims() {
+        let (status, now) = after(&[yes(503, V6_FAILS), yes(200, V6_FAILS)]);
+        assert!(status.health(now).healthy);
     }
 
     #[test]

@@ -149,7 +149,10 @@ impl Memory {
     }
 
     /// Replaces the memory in `state_dir`: a reader sees the old file or the new one, never a part.
-    fn store(&self, state_dir: &Path) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The system's reason; what was there before still is.
+    pub fn store(&self, state_dir: &Path) -> io::Result<()> {
         let mut file = tempfile::Builder::new().prefix(".state-").tempfile_in(state_dir)?;
         serde_json::to_writer(&mut file, self)?;
         file.flush()?;

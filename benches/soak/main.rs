@@ -1,0 +1,130 @@
+//! A long time in an agent's life, told by one who counts along: 200 probes a second, half of them on new
+//! connections, a taint that comes and goes every few seconds, an API server that is away for a while every few
+//! minutes, and a scrape every few seconds.
+//!
+//! At the end the agent's counters are exactly the probes that were made, memory and open files are where they
+//! were, each verdict was the taint's, and every task is the one that was started. `make soak` runs it for
+//! `SOAK_SECONDS`, an hour where that is not set; it is no part of `cargo bench` or `cargo test`. The summary
+//! goes to `target/headgate-bench/soak.json`.
+
+mod http;
+mod probes;
+mod samples;
+mod story;
+mod summary;
+mod truth;
+
+use std::env;
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use headgate::sandbox::agents::Launch;
+use headgate::sandbox::assets::Assets;
+use headgate::sandbox::control_plane::ControlPlane;
+use headgate::sandbox::nodes;
+use kube::Client;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use probes::Tally;
+use summary::Summary;
+use truth::Truth;
+
+const DEFAULT_SECONDS: u64 = 3600;
+/// Less than this tells nothing of memory, and has no room for an outage.
+const LEAST_SECONDS: u64 = 60;
+
+/// A line for the person who watches; one that nobody reads is not worth failing for.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+fn main() -> ExitCode {
+    // `cargo test --benches` runs it without this.
+    if !env::args().any(|argument| argument == "--bench") {
+        return ExitCode::SUCCESS;
+    }
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            say(&format!("the soak could not be run: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<bool> {
+    let seconds = env::var("SOAK_SECONDS").map_or(Ok(DEFAULT_SECONDS), |text| text.parse());
+    let seconds: u64 = seconds.context("SOAK_SECONDS is a number of seconds")?;
+    ensure!(seconds >= LEAST_SECONDS, "SOAK_SECONDS is at least {LEAST_SECONDS}");
+    // Child processes end with the thread that starts them: everything is on this one.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let directory = tempfile::Builder::new().prefix("headgate-soak-").tempdir()?;
+    let summary = runtime.block_on(soak(Duration::from_secs(seconds), directory.path()))?;
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("headgate-bench/soak.json");
+    summary.write(&file)?;
+    say(&summary.to_string());
+    say(&format!("written to {}", file.display()));
+    if !summary.good() {
+        say(&format!("the logs are kept in {}", directory.keep().display()));
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
+    let mut control_plane = ControlPlane::start(Assets::find(None)?, directory).await?;
+    let client = Client::try_from(control_plane.client_config())?;
+    let (names, _) = nodes::register(&client, 1, "soak").await?;
+    let node = names.into_iter().next().context("the Node's name")?;
+    let launch = Launch {
+        program: env!("CARGO_BIN_EXE_headgate").into(),
+        node: node.clone(),
+        kubeconfig: control_plane.kubeconfig().to_owned(),
+        directory: directory.join("agent"),
+        log: directory.join("headgate.log"),
+        settings: "proxy: {healthzUrl: off}\n".to_owned(),
+        healthz: (Ipv4Addr::LOCALHOST, 0).into(),
+        arguments: Vec::new(),
+    };
+    let mut agent = launch.start().await?;
+    let addresses = agent.addresses;
+    let tasks = tasks(addresses.metrics).await?;
+    say(&format!(
+        "an agent answers at {} for {} s",
+        addresses.healthz,
+        length.as_secs()
+    ));
+
+    let (stop, stopped) = watch::channel(false);
+    let truth = Arc::new(Truth::default());
+    let tally = Arc::new(Tally::new(Arc::clone(&truth)));
+    let probes = probes::start(addresses.healthz, &tally, &stopped);
+    let samples = tokio::spawn(samples::take(addresses.metrics, length, stopped.clone()));
+    let story = tokio::select! {
+        story = story::tell(&mut control_plane, client, &node, length, &truth, &tally) => story?,
+        end = agent.process.ended() => return Err(end.into()),
+    };
+    stop.send_replace(true);
+    probes.join_all().await;
+    let samples = samples.await?;
+    let metrics = http::get(addresses.metrics, "/metrics").await?.1;
+    let end = self::tasks(addresses.metrics).await?;
+    let summary = Summary::new(length, &tally, &story, samples, &metrics, [tasks, end]);
+    agent.process.stop(Duration::from_secs(20)).await;
+    control_plane.stop().await;
+    Ok(summary)
+}
+
+/// The agent's tasks and since when each runs, with the start of the process.
+async fn tasks(address: SocketAddr) -> anyhow::Result<Value> {
+    let (_, body) = http::get_json(address, "/statusz").await?;
+    let status: Value = serde_json::from_str(&body)?;
+    Ok(serde_json::json!({"startedAt": status["startedAt"], "tasks": status["tasks"]}))
+}

@@ -1,0 +1,237 @@
+//! What came of it: figures and checks, as text and as JSON.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::probes::{Tally, histogram};
+use crate::samples::{Sample, Samples, value};
+use crate::story::Story;
+
+/// Memory that has grown by less than this, or by less than [`GROWTH`], is as it was.
+const GROWTH_BYTES: u64 = 512 * 1024;
+/// In hundredths.
+const GROWTH: u64 = 5;
+/// Open files come and go with probes.
+const MORE_FILES: u64 = 3;
+/// Samples in the printed series.
+const SHOWN: usize = 20;
+
+/// Everything.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Summary {
+    seconds: u64,
+    probes: Codes,
+    counted: Codes,
+    failed: u64,
+    wrong: u64,
+    /// What went wrong with probes and scrapes, the first of it.
+    told: Vec<String>,
+    latency_micros: Quantiles,
+    taint_to_answer_micros: Quantiles,
+    after_outage_millis: Vec<u64>,
+    resident_bytes: Tenths,
+    open_files: Tenths,
+    series: Vec<Sample>,
+    checks: Vec<Check>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Codes {
+    #[serde(rename = "200")]
+    good: u64,
+    #[serde(rename = "503")]
+    bad: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Quantiles {
+    p50: u64,
+    p99: u64,
+    max: u64,
+    count: u64,
+}
+
+/// The mean of the first tenth and of the last.
+#[derive(Debug, Serialize)]
+struct Tenths {
+    first: u64,
+    last: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    about: &'static str,
+    pass: bool,
+    detail: String,
+}
+
+impl From<&Histogram<u64>> for Quantiles {
+    fn from(histogram: &Histogram<u64>) -> Self {
+        Self {
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            max: histogram.max(),
+            count: histogram.len(),
+        }
+    }
+}
+
+impl Tenths {
+    fn of(samples: &[Sample], figure: impl Fn(&Sample) -> u64) -> Self {
+        let tenth = (samples.len() / 10).max(1).min(samples.len());
+        let mean = |samples: &[Sample]| samples.iter().map(&figure).sum::<u64>() / (samples.len() as u64).max(1);
+        Self {
+            first: mean(&samples[..tenth]),
+            last: mean(&samples[samples.len() - tenth..]),
+        }
+    }
+}
+
+impl Summary {
+    pub(crate) fn new(
+        length: Duration,
+        tally: &Tally,
+        story: &Story,
+        samples: Samples,
+        metrics: &str,
+        [before, after]: [Value; 2],
+    ) -> Self {
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counter = |code| value(metrics, &format!("proxy_healthz_total{{code=\"{code}\"}}")).unwrap_or_default();
+        let mut taint_to_answer = histogram();
+        for seen in &story.seen {
+            taint_to_answer.saturating_record(u64::try_from(seen.as_micros()).unwrap_or(u64::MAX));
+        }
+        let mut told = tally.told();
+        told.extend(samples.failures.iter().take(10).cloned());
+        let mut summary = Self {
+            seconds: length.as_secs(),
+            probes: Codes {
+                good: load(&tally.good),
+                bad: load(&tally.bad),
+            },
+            counted: Codes {
+                good: counter(200),
+                bad: counter(503),
+            },
+            failed: load(&tally.failed),
+            wrong: load(&tally.wrong),
+            told,
+            latency_micros: (&tally.latency()).into(),
+            taint_to_answer_micros: (&taint_to_answer).into(),
+            after_outage_millis: (story.seen_after_outage.iter())
+                .map(|seen| u64::try_from(seen.as_millis()).unwrap_or(u64::MAX))
+                .collect(),
+            resident_bytes: Tenths::of(&samples.taken, |sample| sample.resident_bytes),
+            open_files: Tenths::of(&samples.taken, |sample| sample.open_files),
+            series: samples.taken,
+            checks: Vec::new(),
+        };
+        summary.check(story, samples.failures.len(), before == after);
+        summary
+    }
+
+    fn check(&mut self, story: &Story, failed_scrapes: usize, same_tasks: bool) {
+        let (memory, files) = (&self.resident_bytes, &self.open_files);
+        let growth = memory.last.saturating_sub(memory.first);
+        let check = |about, pass, detail| Check { about, pass, detail };
+        self.checks = vec![
+            check(
+                "proxy_healthz_total is the probes made, by code",
+                self.probes == self.counted && self.probes.good > 0 && self.probes.bad > 0,
+                format!("made {:?}, counted {:?}", self.probes, self.counted),
+            ),
+            check("no probe failed", self.failed == 0, format!("{} failed", self.failed)),
+            check(
+                "each verdict was the taint's, within 2 s",
+                self.wrong == 0 && story.missed == 0,
+                format!(
+                    "{} were not, {} changes were not seen in time",
+                    self.wrong, story.missed
+                ),
+            ),
+            check(
+                "the API server was away and was found again",
+                !story.seen_after_outage.is_empty(),
+                format!("{} times", story.seen_after_outage.len()),
+            ),
+            check(
+                "memory is where it was",
+                growth <= GROWTH_BYTES.max(memory.first * GROWTH / 100),
+                format!(
+                    "{} KiB at first, {} KiB at last",
+                    memory.first / 1024,
+                    memory.last / 1024
+                ),
+            ),
+            check(
+                "open files are where they were",
+                files.last <= files.first + MORE_FILES,
+                format!("{} at first, {} at last", files.first, files.last),
+            ),
+            check(
+                "process and tasks are those of the start",
+                same_tasks,
+                "by /statusz".to_owned(),
+            ),
+            check(
+                "no scrape failed",
+                failed_scrapes == 0 && !self.series.is_empty(),
+                format!("{failed_scrapes} of {} failed", failed_scrapes + self.series.len()),
+            ),
+        ];
+    }
+
+    /// Whether every check passed.
+    pub(crate) fn good(&self) -> bool {
+        self.checks.iter().all(|check| check.pass)
+    }
+
+    pub(crate) fn write(&self, file: &Path) -> anyhow::Result<()> {
+        if let Some(directory) = file.parent() {
+            fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        }
+        fs::write(file, serde_json::to_string_pretty(self)?).with_context(|| format!("writing {}", file.display()))
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n   s   KiB resident   open files")?;
+        for sample in self.series.iter().step_by((self.series.len() / SHOWN).max(1)) {
+            let kib = sample.resident_bytes / 1024;
+            writeln!(f, "{:>4} {kib:>14} {:>12}", sample.seconds, sample.open_files)?;
+        }
+        let Quantiles { p50, p99, max, count } = self.latency_micros;
+        writeln!(
+            f,
+            "\nprobe to answer: p50 {p50} µs, p99 {p99} µs, most {max} µs of {count}"
+        )?;
+        let Quantiles { p50, p99, max, count } = self.taint_to_answer_micros;
+        writeln!(
+            f,
+            "taint to answer: p50 {p50} µs, p99 {p99} µs, most {max} µs of {count}"
+        )?;
+        writeln!(
+            f,
+            "taint to answer after an outage, ms: {:?}\n",
+            self.after_outage_millis
+        )?;
+        for Check { about, pass, detail } in &self.checks {
+            writeln!(f, "{} {about}: {detail}", if *pass { "pass" } else { "FAIL" })?;
+        }
+        for told in &self.told {
+            writeln!(f, "     {told}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! The body of kube-proxy's `/livez`: whatever it says, the status code is obeyed.
+
+use std::time::Duration;
+
+use headgate::clock::{Clock, Moment};
+use headgate::health::{Part, ProxyStatus, kube_proxy_answered};
+use hyper::StatusCode;
+use serde::Deserialize;
+
+use crate::like;
+
+const TIMEOUT: Duration = Duration::from_mins(1);
+const WORDS: &[&[u8]] = &[
+    b"\"healthy\":",
+    b"true",
+    b"false",
+    b"null",
+    b"\"status\":{",
+    b"\"IPv4\":",
+    b"\"IPv6\":",
+    b"\"IPv5\":",
+    b"\"lastUpdated\":",
+    b"\"nodeEligible\":",
+    b"\"0001-01-01T00:00:00Z\"",
+    b"\"9999-12-31T23:59:60+23:59\"",
+    b"\"-009999-01-02T01:59:59Z\"",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b"1e999",
+    b"\\ud800",
+];
+
+/// What a body says of the whole, as far as it can be read.
+#[derive(Deserialize)]
+struct Claim {
+    healthy: Option<bool>,
+}
+
+/// The parts a state has, and whether it is healthy.
+fn seen(status: &ProxyStatus, now: Moment) -> (Vec<Part>, bool) {
+    (status.parts(), status.health(now).healthy)
+}
+
+#[test]
+fn the_status_code_is_obeyed_whatever_the_body_says() {
+    let now = Clock::System.now();
+    like::fuzz("kube_proxy_body", WORDS, |bytes| {
+        // Several answers may be in one input, a line each.
+        let mut status = ProxyStatus::new(TIMEOUT);
+        for body in bytes.split(|byte| *byte == b'\n') {
+            let claim = serde_json::from_slice::<Claim>(body);
+            let claims_health = claim.is_ok_and(|claim| claim.healthy == Some(true));
+            for code in [
+                StatusCode::SERVICE_UNAVAILABLE,
+                StatusCode::OK,
+                StatusCode::SERVICE_UNAVAILABLE,
+            ] {
+                kube_proxy_answered(&mut status, code, body, now);
+                let (parts, healthy) = seen(&status, now);
+                assert!((1..=3).contains(&parts.len()), "{parts:?}");
+                let health = status.health(now);
+                assert!(health.families.len() <= 2);
+                if code == StatusCode::OK {
+                    assert!(healthy, "200 is healthy");
+                    assert!(health.families.values().all(|(_, healthy)| *healthy));
+                } else if !claims_health {
+                    assert!(!healthy, "503 without a claim of health is not");
+                }
+                // The same answer once more changes nothing; the state is that of the last answer alone.
+                let mut again = status.clone();
+                kube_proxy_answered(&mut again, code, body, now);
+                assert_eq!(again, status);
+                let mut fresh = ProxyStatus::new(TIMEOUT);
+                kube_proxy_answered(&mut fresh, code, body, now);
+                assert_eq!(seen(&fresh, now), seen(&status, now), "history leaves nothing behind");
+                // Silence counts after the timeout, and not before.
+                let mut silent = status.clone();
+                silent.all_queued(now);
+                let later = |mono| Moment { mono, ..now };
+                assert_eq!(silent.health(later(now.mono + TIMEOUT / 2)).healthy, healthy);
+                assert!(!silent.health(later(now.mono + TIMEOUT)).healthy);
+            }
+        }
+    });
+}

@@ -1,0 +1,124 @@
+//! The PROXY protocol header: any bytes are judged the same however they arrive, and any header made as the
+//! protocol says is found where it ends.
+
+use bolero::{TypeGenerator, check};
+use headgate::server::proxy_protocol::{Start, Version, parse};
+
+use crate::like;
+
+const WORDS: &[&[u8]] = &[
+    b"PROXY ",
+    b"TCP4 ",
+    b"TCP6 ",
+    b"UNKNOWN",
+    b"\r\n",
+    b"\r",
+    b"\n",
+    b" ",
+    b"1.2.3.4 ",
+    b"::1 ",
+    b"65535",
+    b"65536",
+    b"\r\n\r\n\0\r\nQUIT\n",
+    b"\x20",
+    b"\x21",
+    b"\x11",
+    b"\x31",
+    b"\0\x0c",
+    b"\xff\xff",
+    b"GET / HTTP/1.1\r\n",
+];
+
+#[test]
+fn a_start_is_judged_the_same_however_it_is_split() {
+    like::fuzz("proxy_header", WORDS, |bytes| {
+        let whole = parse(bytes);
+        let decided = (0..=bytes.len()).find(|&end| parse(&bytes[..end]) != Start::Undecided);
+        let Some(decided) = decided else {
+            assert_eq!(whole, Start::Undecided);
+            assert!(bytes.len() < 2048, "more is waited for than any header has");
+            return;
+        };
+        for end in decided..=bytes.len() {
+            assert_eq!(parse(&bytes[..end]), whole, "with {end} bytes, decided with {decided}");
+        }
+        match whole {
+            Start::Undecided => unreachable!(),
+            Start::Header(version, length) => {
+                assert_eq!(length, decided, "a header is known when it is whole, and not later");
+                assert!(length <= if version == Version::One { 107 } else { 2048 });
+            }
+            // The first byte that no signature has.
+            Start::Plain => assert!(decided <= 12),
+            Start::Invalid | Start::Oversized => assert!(decided <= 107),
+        }
+    });
+}
+
+/// A header made from its parts.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Made {
+    Tcp4([u8; 4], [u8; 4], u16, u16),
+    Tcp6([u16; 8], [u16; 8], u16, u16),
+    Unknown,
+    Local(u8, Vec<(u8, Vec<u8>)>),
+    Unspecified(Vec<(u8, Vec<u8>)>),
+    Inet(bool, [u8; 12], Vec<(u8, Vec<u8>)>),
+    Inet6(bool, [u8; 36], Vec<(u8, Vec<u8>)>),
+    Unix(bool, [u8; 216], Vec<(u8, Vec<u8>)>),
+}
+
+impl Made {
+    fn encode(&self) -> Vec<u8> {
+        let text = match self {
+            Self::Tcp4(source, destination, from, to) => {
+                let [source, destination] = [source, destination].map(|ip| std::net::Ipv4Addr::from(*ip));
+                format!("PROXY TCP4 {source} {destination} {from} {to}\r\n")
+            }
+            Self::Tcp6(source, destination, from, to) => {
+                let [source, destination] = [source, destination].map(|ip| std::net::Ipv6Addr::from(*ip));
+                format!("PROXY TCP6 {source} {destination} {from} {to}\r\n")
+            }
+            Self::Unknown => "PROXY UNKNOWN\r\n".to_owned(),
+            Self::Local(family, tlvs) => return binary(0x20, *family, &[], tlvs),
+            Self::Unspecified(tlvs) => return binary(0x21, 0x00, &[], tlvs),
+            Self::Inet(stream, addresses, tlvs) => return binary(0x21, 0x12 - u8::from(*stream), addresses, tlvs),
+            Self::Inet6(stream, addresses, tlvs) => return binary(0x21, 0x22 - u8::from(*stream), addresses, tlvs),
+            Self::Unix(stream, addresses, tlvs) => return binary(0x21, 0x32 - u8::from(*stream), addresses, tlvs),
+        };
+        text.into_bytes()
+    }
+}
+
+fn binary(command: u8, family: u8, addresses: &[u8], tlvs: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut rest = addresses.to_vec();
+    for (kind, value) in tlvs {
+        rest.push(*kind);
+        rest.extend(u16::try_from(value.len()).unwrap().to_be_bytes());
+        rest.extend(value);
+    }
+    let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
+    [&b"\r\n\r\n\0\r\nQUIT\n"[..], &[command, family], &length, &rest].concat()
+}
+
+#[test]
+fn a_header_as_it_should_be_is_found_and_what_follows_is_not_touched() {
+    check!()
+        .with_type::<(Made, Vec<u8>)>()
+        .with_test_time(like::time())
+        .for_each(|(made, rest)| {
+            let header = made.encode();
+            let bytes = [&header[..], rest].concat();
+            let version = if header.starts_with(b"P") {
+                Version::One
+            } else {
+                Version::Two
+            };
+            if version == Version::Two && header.len() > 2048 {
+                assert_eq!(parse(&bytes), Start::Oversized);
+                return;
+            }
+            assert_eq!(parse(&bytes), Start::Header(version, header.len()));
+            assert_eq!(&bytes[header.len()..], rest);
+        });
+}

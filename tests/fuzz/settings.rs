@@ -1,0 +1,117 @@
+//! The settings file: any text gives settings that print as they load, or mistakes that name where, which key,
+//! and what is allowed.
+
+use std::path::PathBuf;
+
+use headgate::config::{Override, load};
+
+use crate::like;
+
+const WORDS: &[&[u8]] = &[
+    b"healthzBindAddress: ",
+    b"proxyProtocol: ",
+    b"signals:\n  health: ",
+    b"proxy:\n  ",
+    b"pollInterval: ",
+    b"off",
+    b"required",
+    b"true",
+    b"~",
+    b"[]",
+    b"{}",
+    b"1e9",
+    b"0x1F",
+    b"-1s",
+    b"1ns",
+    b"9223372036854775807h",
+    b"PT5S",
+    b"1y",
+    b"'",
+    b"\"",
+    b"\n",
+    b"\n  ",
+    b": ",
+    b"- ",
+    b"&a ",
+    b"*a",
+    b"<<: ",
+    b"!x ",
+    b"!!binary ",
+    b"--- ",
+    b"...",
+    b"# ",
+    b"| ",
+    b"> ",
+    b"? ",
+    b"\\u0000",
+    b"\xef\xbb\xbf",
+    b"\xff",
+];
+
+#[test]
+fn settings_print_as_they_load_and_mistakes_say_what_is_allowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file: PathBuf = directory.path().join("settings.yaml");
+    let again: PathBuf = directory.path().join("again.yaml");
+    like::fuzz("settings", WORDS, |bytes| {
+        std::fs::write(&file, bytes).unwrap();
+        match load(Some(&file), &[]) {
+            Ok(settings) => {
+                std::fs::write(&again, settings.to_yaml()).unwrap();
+                assert_eq!(
+                    load(Some(&again), &[]).as_ref(),
+                    Ok(&settings),
+                    "{}",
+                    settings.to_yaml()
+                );
+            }
+            Err(mistakes) => {
+                assert!(!mistakes.0.is_empty());
+                for mistake in &mistakes.0 {
+                    assert_eq!(mistake.origin, file.display().to_string());
+                    assert!(mistake.message.contains("allowed: "), "{mistake}");
+                    assert_ne!(mistake.key.as_deref(), Some(""));
+                    let line = mistake.to_string();
+                    assert!(
+                        !line.contains(['\n', '\r', '\0', '\u{1b}']),
+                        "one line, which no terminal obeys: {line:?}"
+                    );
+                    assert!(line.len() < 4096, "{} bytes are no message", line.len());
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_flag_is_read_like_the_file() {
+    const FLAGS: [(&str, &str); 4] = [
+        ("--healthz-bind-address", "healthzBindAddress"),
+        ("--metrics-bind-address", "metricsBindAddress"),
+        ("--bind-address-hard-fail", "bindAddressHardFail"),
+        ("--state-dir", "stateDir"),
+    ];
+    like::fuzz("settings", WORDS, |bytes| {
+        let Ok(text) = str::from_utf8(bytes) else { return };
+        // The part behind the last colon, such as a port, and the whole line that is a value.
+        for value in text
+            .lines()
+            .flat_map(|line| [line, line.rsplit(' ').next().unwrap_or(line)])
+        {
+            for (flag, key) in FLAGS {
+                let given = Override {
+                    flag,
+                    key,
+                    value: value.to_owned(),
+                };
+                if let Err(mistakes) = load(None, &[given]) {
+                    let [mistake] = &mistakes.0[..] else {
+                        panic!("{mistakes}");
+                    };
+                    assert_eq!((mistake.origin.as_str(), mistake.key.as_deref()), (flag, Some(key)));
+                    assert!(mistake.message.contains("allowed: "), "{mistake}");
+                }
+            }
+        }
+    });
+}
