@@ -30,6 +30,7 @@ use crate::node::{self, Memory, Report};
 use crate::server::{self, BindState, Binder, Limits, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
 
+use addresses::AddressesFile;
 use channels::{Channels, Metrics};
 use health_thread::{HealthThread, Heartbeat};
 use operations::Operations;
@@ -69,6 +70,17 @@ pub enum AgentError {
     /// A listener failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The addresses file cannot be written.
+    #[error(
+        "the addresses file {path} cannot be written: {source}; name a file in a directory that is there and may be written to"
+    )]
+    AddressesFile {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
     /// The health thread cannot be started, or panicked.
     #[error("the health thread failed: {0}")]
     HealthThread(String),
@@ -108,7 +120,7 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
 /// Starts an agent on the present runtime. Ports may open later: see [`Running::bound`].
 ///
 /// # Errors
-/// When the health thread cannot be started.
+/// When the addresses file cannot be written or the health thread cannot be started.
 pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let Parts {
         settings,
@@ -117,6 +129,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         clock,
         addresses_file,
     } = parts;
+    let addresses_file = addresses_file.map(AddressesFile::prepare).transpose()?;
     let channels = Channels::new(&settings, memory(&settings, &node_name), &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
@@ -193,8 +206,9 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
             settings.healthz_bind_address,
         ),
     );
-    if let Some(path) = addresses_file {
-        tasks.once("addresses-file", addresses::write(bound.clone(), path));
+    if let Some(file) = addresses_file {
+        let close = channels.close_operations.subscribe();
+        tasks.listener("addresses-file", file.keep(bound.clone(), close));
     }
     let router = operations::router(operations);
     let close = channels.close_operations.subscribe();
