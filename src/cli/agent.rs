@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<String>,
 
-    /// File to write the bound addresses to, as JSON, once they are bound
+    /// File to write the bound addresses to, as JSON, once they are bound; removed at start and at the end
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
 
@@ -142,14 +142,16 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     })
 }
 
-/// Runs an agent until SIGTERM or SIGINT, then stops it; a second signal ends the process at once.
+/// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it; a second signal ends the process at once.
 async fn serve(parts: agent::Parts) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let mut signalled = async || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = hang_up.recv() => {}
         }
     };
     let mut running = agent::start(parts)?;
