@@ -78,7 +78,9 @@ pub async fn run(
             Err(error) => {
                 let reason = reason(&error);
                 metrics.error(reason);
-                let news = trouble.borrow().as_ref().is_none_or(|trouble| trouble.reason != reason);
+                // An expired resource version is everyday business: kube lists anew.
+                let news =
+                    reason != "expired" && trouble.borrow().as_ref().is_none_or(|trouble| trouble.reason != reason);
                 if news {
                     let error = telemetry::chain(&error);
                     tracing::warn!(
