@@ -10,7 +10,7 @@ use std::path::Path;
 use serde_yaml::{Mapping, Value};
 
 use super::keys::{KEYS, find, is_section};
-use super::value::shown;
+use super::value::{Refused, shown};
 use super::{Mistake, Mistakes, Settings};
 
 /// A settings file larger than this is not one.
@@ -114,14 +114,43 @@ fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pref
 }
 
 fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, path: &str, value: &Value) {
-    let outcome = find(path).map_or_else(|| Err("a known key".to_owned()), |key| (key.set)(settings, value));
-    if let Err(allowed) = outcome {
-        mistakes.push(Mistake {
-            origin: origin.to_owned(),
-            key: Some(path.to_owned()),
-            message: format!("{} is not allowed; allowed: {allowed}", shown(value)),
-        });
-    }
+    let outcome = find(path).map_or_else(
+        || Err(Refused::Whole("a known key".to_owned())),
+        |key| (key.set)(settings, value),
+    );
+    let messages = match outcome {
+        Ok(()) => Vec::new(),
+        Err(Refused::Whole(allowed)) => vec![format!("{} is not allowed; allowed: {allowed}", shown(value))],
+        Err(Refused::Items(items)) => items
+            .iter()
+            .map(|item| {
+                format!(
+                    "item {}, {}, is not allowed; allowed: {}",
+                    item.number, item.shown, item.allowed
+                )
+            })
+            .collect(),
+    };
+    mistakes.extend(messages.into_iter().map(|message| Mistake {
+        origin: origin.to_owned(),
+        key: Some(path.to_owned()),
+        message,
+    }));
+}
+
+/// The key or section that was probably meant by a path that is none: one that looks like it, or whose
+/// last name does, for a key that lost its section.
+fn nearest(path: &str) -> Option<&'static str> {
+    let likeness = |candidate: &str| {
+        let last = candidate.rsplit('.').next().unwrap_or(candidate);
+        strsim::jaro_winkler(path, candidate).max(strsim::jaro_winkler(path, last))
+    };
+    KEYS.iter()
+        .flat_map(|key| [Some(key.path), key.path.split_once('.').map(|(section, _)| section)])
+        .flatten()
+        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+        // One letter in common is 0.7.
+        .filter(|candidate| likeness(candidate) > 0.8)
 }
 
 fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
@@ -135,19 +164,17 @@ fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
             inner.collect::<Vec<_>>().join(", ")
         )
     } else {
-        let nearest = KEYS
-            .iter()
-            .flat_map(|key| [Some(key.path), key.path.split_once('.').map(|(section, _)| section)])
-            .flatten()
-            .max_by(|a, b| strsim::jaro_winkler(path, a).total_cmp(&strsim::jaro_winkler(path, b)))
-            .filter(|candidate| strsim::jaro_winkler(path, candidate) > 0.7);
-        let hint = nearest
-            .map(|nearest| format!("did you mean {nearest}? "))
-            .unwrap_or_default();
-        let known = KEYS.iter().map(|key| key.path).collect::<Vec<_>>().join(", ");
-        format!(
-            "this key is not known (value: {}); {hint}allowed: {known}",
-            shown(value)
+        nearest(path).map_or_else(
+            || {
+                let known = KEYS.iter().map(|key| key.path).collect::<Vec<_>>().join(", ");
+                format!("this key is not known (value: {}); allowed: {known}", shown(value))
+            },
+            |nearest| {
+                format!(
+                    "did you mean {nearest}? This key is not known (value: {}); allowed: those in docs/settings.md",
+                    shown(value)
+                )
+            },
         )
     };
     Mistake {
@@ -230,8 +257,8 @@ mod tests {
         let starts = [
             "f.yaml: healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
             "f.yaml: shutdownDelay: \"5\" is not allowed; allowed: a duration from 0s to 10m",
-            "f.yaml: proxi: this key is not known (value: a section); did you mean proxy? allowed:",
-            "f.yaml: proxy.pollIntervall: this key is not known (value: \"1s\"); did you mean proxy.pollInterval?",
+            "f.yaml: proxi: did you mean proxy? This key is not known (value: a section); allowed: those in docs/",
+            "f.yaml: proxy.pollIntervall: did you mean proxy.pollInterval? This key is not known (value: \"1s\")",
             "f.yaml: proxy.healthTimeout: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
             "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, adminState",
             "f.yaml: stateDir: nothing is not allowed; allowed: an absolute path",
@@ -241,6 +268,36 @@ mod tests {
         for (line, start) in lines.iter().zip(starts) {
             assert!(line.starts_with(start), "{line}");
         }
+    }
+
+    #[test]
+    fn an_unknown_key_is_likened_to_what_was_probably_meant() {
+        for (path, meant) in [
+            ("healthTimeout", Some("proxy.healthTimeout")),
+            ("signal", Some("signals")),
+            ("healthzbindaddress", Some("healthzBindAddress")),
+            ("proxy.healthzURL", Some("proxy.healthzUrl")),
+            ("a", None),
+            ("replicas", None),
+            ("<<", None),
+        ] {
+            assert_eq!(nearest(path), meant, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_wrong_item_of_a_list_is_reported() {
+        let mistakes = from("signals: {health: [a.io/b, key=value, a.io/b, 7]}\n").unwrap_err();
+        let lines: Vec<String> = mistakes.0.iter().map(ToString::to_string).collect();
+        let key = "a taint key such as example.com/draining";
+        let wanted = [
+            format!(
+                "f.yaml: signals.health: item 2, \"key=value\", is not allowed; allowed: {key}, without value and effect"
+            ),
+            "f.yaml: signals.health: item 3, \"a.io/b\", is not allowed; allowed: each taint key once".to_owned(),
+            format!("f.yaml: signals.health: item 4, \"7\", is not allowed; allowed: {key}"),
+        ];
+        assert_eq!(lines, wanted);
     }
 
     #[test]

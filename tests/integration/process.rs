@@ -57,7 +57,7 @@ fn every_mistake_is_reported_at_once_with_exit_code_2() {
             "3 mistakes in the settings",
             &format!("{file}: shutdownDelay: \"soon\" is not allowed; allowed: a duration"),
             &format!(
-                "{file}: proxy.healthTimout: this key is not known (value: \"5s\"); did you mean proxy.healthTimeout?"
+                "{file}: proxy.healthTimout: did you mean proxy.healthTimeout? This key is not known (value: \"5s\")"
             ),
             "--metrics-bind-address: metricsBindAddress: \"nowhere\" is not allowed; allowed: an IP address",
         ] {
