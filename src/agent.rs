@@ -30,7 +30,6 @@ use crate::node::{self, Memory, Report};
 use crate::server::{self, BindState, Binder, Limits, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
 
-use addresses::AddressesFile;
 use channels::{Channels, Metrics};
 use health_thread::{HealthThread, Heartbeat};
 use operations::Operations;
@@ -129,12 +128,14 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         clock,
         addresses_file,
     } = parts;
-    let addresses_file = addresses_file.map(AddressesFile::prepare).transpose()?;
     let channels = Channels::new(&settings, memory(&settings, &node_name), &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
     let events = NodeEvents::new(client.clone(), node_name.clone());
     let (heartbeat, mut tasks) = (Heartbeat::new(), Tasks::new(clock.clone()));
+    if let Some(path) = addresses_file {
+        addresses::keep(&mut tasks, path, bound.clone(), &channels.close_operations)?;
+    }
     let operations = Operations::new(
         metrics.registry,
         &channels,
@@ -206,10 +207,6 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
             settings.healthz_bind_address,
         ),
     );
-    if let Some(file) = addresses_file {
-        let close = channels.close_operations.subscribe();
-        tasks.listener("addresses-file", file.keep(bound.clone(), close));
-    }
     let router = operations::router(operations);
     let close = channels.close_operations.subscribe();
     let socket = settings.state_dir.join(PROBE_SOCKET);

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::AgentError;
+use super::supervise::Tasks;
 use crate::server::{self, BindState};
 
 /// What the names of its temporary files begin with.
@@ -49,26 +50,35 @@ pub(super) async fn bound([mut healthz, mut metrics]: [watch::Receiver<BindState
     Some(Addresses { healthz, metrics })
 }
 
+/// Removes what an earlier process left at `path`, finds out whether the file can be written, and has a task
+/// write it once both listeners are bound and remove it when told to close.
+pub(super) fn keep(
+    tasks: &mut Tasks,
+    path: PathBuf,
+    states: [watch::Receiver<BindState>; 2],
+    close: &watch::Sender<bool>,
+) -> Result<(), AgentError> {
+    let file = AddressesFile { path };
+    match file.clear() {
+        Ok(()) => {
+            tasks.listener("addresses-file", file.keep(states, close.subscribe()));
+            Ok(())
+        }
+        Err(source) => Err(AgentError::AddressesFile {
+            path: file.path,
+            source,
+        }),
+    }
+}
+
 /// Where the addresses are to be written.
-pub(super) struct AddressesFile {
+struct AddressesFile {
     path: PathBuf,
 }
 
 impl AddressesFile {
-    /// Removes what an earlier process left at `path`, and finds out that the file can be written.
-    pub(super) fn prepare(path: PathBuf) -> Result<Self, AgentError> {
-        let file = Self { path };
-        match file.clear() {
-            Ok(()) => Ok(file),
-            Err(source) => Err(AgentError::AddressesFile {
-                path: file.path,
-                source,
-            }),
-        }
-    }
-
     /// Writes the file once both listeners are bound, and removes it when told to close.
-    pub(super) async fn keep(
+    async fn keep(
         self,
         states: [watch::Receiver<BindState>; 2],
         mut close: watch::Receiver<bool>,
@@ -129,7 +139,7 @@ impl AddressesFile {
         let mut file = self.temporary()?;
         serde_json::to_writer(&mut file, addresses)?;
         file.as_file().set_permissions(Permissions::from_mode(MODE))?;
-        Ok(file.persist(&self.path)?.metadata()?)
+        file.persist(&self.path)?.metadata()
     }
 
     fn temporary(&self) -> io::Result<NamedTempFile> {

@@ -1,5 +1,6 @@
 //! `headgate completions` and `headgate man`: texts generated from the command line's definition.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -51,7 +52,7 @@ fn man_page() -> anyhow::Result<String> {
         section.render_options_section(&mut text)?;
         // The parts of a section are subsections; each begins with the same definitions for the formatter.
         let text = String::from_utf8(text)?.replace("\n.SH ", "\n.SS ");
-        page.push_str(&format!(".SH \"{heading}\"\n{text}"));
+        write!(page, ".SH \"{heading}\"\n{text}")?;
     }
     let mut version = Vec::new();
     top.render_version_section(&mut version)?;
