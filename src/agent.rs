@@ -10,6 +10,7 @@ mod addresses;
 mod channels;
 mod health_thread;
 mod operations;
+mod scheduled_events;
 mod services;
 mod status;
 mod supervise;
@@ -20,12 +21,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
-use kube::Client;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health;
+use crate::node::api_server::ApiServer;
 use crate::node::{self, Memory, Report};
 use crate::server::{self, BindState, Binder, Limits, ServeError};
 use crate::telemetry::{self, NodeEvent, NodeEvents};
@@ -47,7 +48,7 @@ pub struct Parts {
     /// The Node it speaks for.
     pub node_name: String,
     /// How it reaches the API server.
-    pub client: Client,
+    pub api_server: ApiServer,
     /// Its time.
     pub clock: Clock,
     /// Where the bound addresses are written.
@@ -99,6 +100,7 @@ pub struct Running {
     tasks: Tasks,
     bound: [watch::Receiver<BindState>; 2],
     stopping: watch::Sender<bool>,
+    health_bound: watch::Sender<BindState>,
     close_operations: watch::Sender<bool>,
     settings: Settings,
     events: NodeEvents,
@@ -120,17 +122,22 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
 ///
 /// # Errors
 /// When the addresses file cannot be written or the health thread cannot be started.
+#[expect(
+    clippy::too_many_lines,
+    reason = "the list of what runs, which reads best in one piece"
+)]
 pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let Parts {
         settings,
         node_name,
-        client,
+        api_server,
         clock,
         addresses_file,
     } = parts;
     let channels = Channels::new(&settings, memory(&settings, &node_name), &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
     let (inputs, bound) = (channels.inputs(), channels.bound());
+    let client = api_server.client.clone();
     let events = NodeEvents::new(client.clone(), node_name.clone());
     let (heartbeat, mut tasks) = (Heartbeat::new(), Tasks::new(clock.clone()));
     if let Some(path) = addresses_file {
@@ -156,7 +163,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let shared = (client.clone(), node_name.clone(), events.clone());
     let extra = (channels.services).start(&mut tasks, &settings, shared, inputs.clone(), metrics.services);
     let health = HealthThread::start(
-        binder("healthz", settings.healthz_bind_address, channels.health_bound),
+        binder("healthz", settings.healthz_bind_address, channels.health_bound.clone()),
         health::router(inputs.clone(), metrics.health, clock.clone()),
         limits(&settings),
         extra,
@@ -168,11 +175,12 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         reports: channels.reports,
         trouble: channels.trouble,
     };
+    (channels.azure).start(&mut tasks, (&client, &node_name), &inputs.node, metrics.spot);
     let taint_keys = settings.signals.health.clone();
     tasks.endless(
         "node-watch",
         node::watch(
-            client,
+            api_server,
             node_name.clone(),
             taint_keys,
             outlet,
@@ -197,11 +205,10 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         "verdict-changes",
         health::follow(inputs.clone(), channels.last_change, clock),
     );
-    let [health_bound, _] = bound.clone();
     tasks.endless(
         "bind-events",
         bind_events(
-            health_bound,
+            bound[0].clone(),
             events.clone(),
             inputs.node.clone(),
             settings.healthz_bind_address,
@@ -217,6 +224,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
         tasks,
         bound,
         stopping: channels.stopping,
+        health_bound: channels.health_bound,
         close_operations: channels.close_operations,
         settings,
         events,
@@ -226,6 +234,9 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
 
 /// What an earlier process remembered of the Node, if that can be used.
 fn memory(settings: &Settings, node_name: &str) -> Option<Memory> {
+    if let Err(error) = std::fs::create_dir_all(&settings.state_dir) {
+        tracing::error!(%error, directory = %settings.state_dir.display(), "the state directory cannot be made");
+    }
     Memory::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
         tracing::warn!(%error, "starting without memory");
         None
@@ -285,6 +296,7 @@ impl Running {
             tokio::time::sleep(self.settings.shutdown_delay).await;
         }
         tracing::info!("stopping: handing the health port on");
+        self.health_bound.send_replace(BindState::Closing);
         let health = self.health.stop().await;
         self.close_operations.send_replace(true);
         let rest = self.tasks.stop().await;

@@ -22,12 +22,15 @@ pub use mistake::{Mistake, Mistakes};
 pub use reference::reference;
 pub use value::duration_text;
 
+/// The taint of an eviction that was announced.
+pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
+
 /// Taint keys that mean a node is about to go away (DESIGN decision 1).
 pub const DEFAULT_SIGNALS: [&str; 6] = [
     "ToBeDeletedByClusterAutoscaler",
     "node.kubernetes.io/out-of-service",
     "node.cloudprovider.kubernetes.io/shutdown",
-    "cloudprovider.azure.microsoft.com/draining",
+    DRAINING_TAINT,
     "karpenter.sh/disrupted",
     "headgate.dev/maintenance",
 ];
@@ -60,6 +63,17 @@ pub struct Settings {
     pub service_health: ServiceHealth,
     /// Which of the machine's addresses the health check node ports are opened on; empty means all.
     pub node_port_addresses: Vec<Cidr>,
+    /// What is asked of Azure on the node.
+    pub azure: AzureSettings,
+}
+
+/// What is asked of Azure on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AzureSettings {
+    /// Whether notices of eviction are looked for and acted on.
+    pub scheduled_events: bool,
+    /// `host` or `host:port` of the instance metadata service.
+    pub imds_authority: String,
 }
 
 /// Where the health of single Services is served.
@@ -138,6 +152,10 @@ impl Default for Settings {
             },
             service_health: ServiceHealth::Off,
             node_port_addresses: Vec::new(),
+            azure: AzureSettings {
+                scheduled_events: false,
+                imds_authority: "169.254.169.254".to_owned(),
+            },
         }
     }
 }

@@ -15,6 +15,9 @@ use tokio::time::timeout;
 
 use crate::telemetry;
 
+/// Idle time before the first keepalive probe, and between probes.
+const KEEPALIVE: Duration = Duration::from_secs(5);
+
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
@@ -38,8 +41,18 @@ impl Fetch {
     /// Requests that may take `timeout` each and bring `most_bytes` of body.
     #[must_use]
     pub fn new(timeout: Duration, most_bytes: usize) -> Self {
+        Self::with_connect_timeout(timeout, timeout, most_bytes)
+    }
+
+    /// The same, where an answer may take long but a connection may not.
+    #[must_use]
+    pub fn with_connect_timeout(connect: Duration, timeout: Duration, most_bytes: usize) -> Self {
         let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(timeout));
+        connector.set_connect_timeout(Some(connect));
+        // A peer that died without a word is noticed before a long timeout ends.
+        connector.set_keepalive(Some(KEEPALIVE));
+        connector.set_keepalive_interval(Some(KEEPALIVE));
+        connector.set_keepalive_retries(Some(3));
         Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             timeout,

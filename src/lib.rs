@@ -16,5 +16,6 @@ pub mod node;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod server;
+pub mod spot;
 pub mod telemetry;
 pub mod why;

@@ -3,12 +3,14 @@
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::scheduled_events;
 use super::services;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::node::{self, Memory, Report, Trouble};
 use crate::server::{self, BindState};
+use crate::spot;
 use crate::telemetry;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.
@@ -16,6 +18,7 @@ pub(super) struct Channels {
     pub(super) reports: watch::Sender<Report>,
     pub(super) proxy: watch::Sender<ProxyStatus>,
     pub(super) stopping: watch::Sender<bool>,
+    pub(super) azure: scheduled_events::Channels,
     pub(super) trouble: watch::Sender<Option<Trouble>>,
     pub(super) last_change: watch::Sender<Option<LastChange>>,
     pub(super) health_bound: watch::Sender<BindState>,
@@ -31,6 +34,7 @@ impl Channels {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
             stopping: watch::Sender::new(false),
+            azure: scheduled_events::Channels::new(&settings.azure, clock),
             trouble: watch::Sender::new(None),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
@@ -45,6 +49,7 @@ impl Channels {
             node: self.reports.subscribe(),
             proxy: self.proxy.subscribe(),
             stopping: self.stopping.subscribe(),
+            notices: self.azure.notices.subscribe(),
         }
     }
 
@@ -60,6 +65,7 @@ pub(super) struct Metrics {
     pub(super) node: node::Metrics,
     pub(super) health: health::Metrics,
     pub(super) services: health::services::Metrics,
+    pub(super) spot: spot::Metrics,
 }
 
 impl Metrics {
@@ -76,6 +82,7 @@ impl Metrics {
         Self {
             listeners,
             node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
+            spot: spot::Metrics::register(&mut registry, channels.azure.seen.subscribe(), clock.clone()),
             health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
             services: channels.services.metrics(&mut registry),
             registry,

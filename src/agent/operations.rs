@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use crate::clock::Clock;
 use crate::health::{Inputs, LastChange};
 use crate::node::{Source, Trouble};
 use crate::server::{self, BindState, Binder, Limits, Metrics, UnixIncoming};
+use crate::spot::Seen;
 use crate::telemetry::{self, Format};
 
 /// Time from one failed attempt to bind the probe socket to the next.
@@ -49,6 +51,8 @@ pub(super) struct Operations {
     pub(super) proxy_server: Option<String>,
     /// Of per-Service health, where it is on.
     pub(super) services: Option<View>,
+    /// Events of the VM, where they are asked for.
+    pub(super) seen: Option<watch::Receiver<Seen>>,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
 }
@@ -74,6 +78,7 @@ impl Operations {
             node_name,
             proxy_server,
             services: channels.services.view(),
+            seen: channels.azure.view(),
             started: clock.now().wall,
             clock,
         }
@@ -138,6 +143,7 @@ async fn readyz(State(operations): State<Operations>) -> Response {
         BindState::Bound(_) => Ok(()),
         BindState::Waiting => Err("not bound yet".to_owned()),
         BindState::Failed(why) => Err(format!("cannot be bound: {why}")),
+        BindState::Closing => Err("closing: the process was told to stop".to_owned()),
     };
     let report = operations.inputs.node.borrow();
     let known = if report.synced() || report.source == Source::Remembered {
@@ -206,6 +212,7 @@ pub(super) async fn serve_socket(
             () = server::told(&mut told) => return Ok(()),
         }
     };
+    let ours = identity(&path).ok();
     let served = server::serve(
         "probe",
         UnixIncoming(listener),
@@ -215,9 +222,17 @@ pub(super) async fn serve_socket(
         close,
     )
     .await;
-    // The next process makes its own; a file that is left answers nobody.
-    let _ = std::fs::remove_file(&path);
+    // A file that is left answers nobody; but another process may have put its own in the place.
+    if identity(&path).ok() == ours {
+        let _ = std::fs::remove_file(&path);
+    }
     Ok(served?)
+}
+
+/// Which file stands at `path`: its device and inode.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 fn bind_socket(path: &Path) -> io::Result<UnixListener> {

@@ -10,6 +10,7 @@ use super::operations::Operations;
 use super::services::{ServicesStatus, View};
 use crate::health::Family;
 use crate::server::BindState;
+use crate::spot::Seen;
 use crate::telemetry;
 
 /// The agent's state at one moment.
@@ -25,6 +26,8 @@ pub(super) struct Status {
     proxy: ProxyStatusView,
     #[serde(skip_serializing_if = "Option::is_none")]
     services: Option<ServicesStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduled_events: Option<Seen>,
     listeners: BTreeMap<&'static str, String>,
     tasks: Vec<TaskStatus>,
 }
@@ -82,11 +85,13 @@ impl Status {
         let report = operations.inputs.node.borrow().clone();
         let last_change = *operations.last_change.borrow();
         let code = |good: bool| if good { 200 } else { 503 };
-        let since: BTreeMap<String, Timestamp> = report
-            .signals
-            .iter()
-            .map(|(signal, since)| (signal.to_string(), *since))
-            .collect();
+        let mut since = operations.inputs.notices.borrow().clone();
+        since.extend(
+            report
+                .signals
+                .iter()
+                .map(|(signal, since)| (signal.to_string(), *since)),
+        );
         let signals = verdict.signals.iter().map(|signal| SignalStatus {
             signal: signal.clone(),
             since: since.get(signal).copied(),
@@ -96,6 +101,7 @@ impl Status {
             BindState::Bound(address) => address.to_string(),
             BindState::Waiting => "not bound yet".to_owned(),
             BindState::Failed(why) => format!("cannot be bound: {why}"),
+            BindState::Closing => "closing".to_owned(),
         };
         let [health, metrics] = &operations.bound;
         Self {
@@ -137,6 +143,7 @@ impl Status {
                     .collect(),
             },
             services: operations.services.as_ref().map(View::status),
+            scheduled_events: operations.seen.as_ref().map(|seen| seen.borrow().clone()),
             listeners: [
                 ("healthz", listener(&health.borrow())),
                 ("metrics", listener(&metrics.borrow())),
@@ -238,6 +245,9 @@ impl fmt::Display for Status {
         }
         if let Some(services) = &self.services {
             write!(f, "{services}")?;
+        }
+        if let Some(seen) = &self.scheduled_events {
+            write!(f, "{seen}")?;
         }
         writeln!(f)?;
         for (name, state) in &self.listeners {

@@ -50,6 +50,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR")]
     state_dir: Option<String>,
 
+    /// Address of the instance metadata service [default: `http://169.254.169.254`]
+    #[arg(long, value_name = "URL")]
+    imds_endpoint: Option<String>,
+
     /// File to write the bound addresses to, as JSON, once they are bound; removed at start and at the end
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
@@ -110,6 +114,7 @@ impl Arguments {
             ),
             ("--bind-address-hard-fail", "bindAddressHardFail", &hard_fail),
             ("--state-dir", "stateDir", &self.state_dir),
+            ("--imds-endpoint", "azure.imdsEndpoint", &self.imds_endpoint),
         ]
         .into_iter()
         .filter_map(|(flag, key, value)| {
@@ -148,8 +153,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             Ok(config) => config,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
-        let client = match api_server::client(&config) {
-            Ok(client) => client,
+        let api_server = match api_server::connect(&config) {
+            Ok(api_server) => api_server,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
         tracing::info!(version = telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
@@ -158,7 +163,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         let parts = agent::Parts {
             settings,
             node_name,
-            client,
+            api_server,
             clock: Clock::System,
             addresses_file,
         };

@@ -193,6 +193,32 @@ pub(super) const KEYS: &[Key] = &[
             Value::Sequence(ranges.map(|range| Value::String(range.to_string())).collect())
         },
     },
+    Key {
+        path: "azure.scheduledEvents",
+        flag: None,
+        about: "Asks the instance metadata service each second for Scheduled Events. A `Preempt` of this very VM (known \
+                by the Node's `providerID`) fails `/healthz` at once as the signal `azurePreempt`, and taints the own \
+                Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`, for which \
+                `manifests/components/spot` grants `patch` on Nodes. The signal and the taint go when the notice has been \
+                gone for 60 s, the taint also after a reboot. Other events are shown in `/statusz` and in metrics, not \
+                acted on. No event is ever approved. Some clusters block the service for pods that are not on the \
+                host's network.",
+        set: |settings, value| {
+            settings.azure.scheduled_events = value::boolean(value)?;
+            Ok(())
+        },
+        get: |settings| Value::Bool(settings.azure.scheduled_events),
+    },
+    Key {
+        path: "azure.imdsEndpoint",
+        flag: Some("--imds-endpoint"),
+        about: "Address of the instance metadata service. Only tests and simulators have another one.",
+        set: |settings, value| {
+            settings.azure.imds_authority = value::http_server(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(format!("http://{}", settings.azure.imds_authority)),
+    },
 ];
 
 /// The key at a dotted path.

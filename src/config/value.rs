@@ -112,11 +112,16 @@ pub(super) fn bind_address(value: &Value, default_port: u16) -> Parsed<SocketAdd
     })
 }
 
-/// An absolute path.
+/// A socket's path may have this many bytes (`sun_path`, without its final NUL); ours adds a name of 14.
+const MAX_DIRECTORY_BYTES: usize = 107 - "/headgate.sock".len();
+
+/// An absolute path that leaves room for a socket's name.
 pub(super) fn directory(value: &Value) -> Parsed<std::path::PathBuf> {
     match value {
-        Value::String(text) if text.starts_with('/') => Ok(text.into()),
-        _ => Err("an absolute path, such as /var/lib/headgate".to_owned()),
+        Value::String(text) if text.starts_with('/') && text.len() <= MAX_DIRECTORY_BYTES => Ok(text.into()),
+        _ => Err(format!(
+            "an absolute path of at most {MAX_DIRECTORY_BYTES} bytes, such as /var/lib/headgate"
+        )),
     }
 }
 
@@ -251,6 +256,17 @@ pub(super) fn cidrs(value: &Value) -> Result<Vec<Cidr>, Refused> {
     })
 }
 
+/// The `http://host` or `http://host:port` of a server; only what follows the scheme is kept.
+pub(super) fn http_server(value: &Value) -> Parsed<String> {
+    let uri = text(value).and_then(|text| text.parse::<hyper::Uri>().ok());
+    let plain =
+        uri.filter(|uri| uri.scheme_str() == Some("http") && uri.query().is_none() && matches!(uri.path(), "" | "/"));
+    let authority = plain.and_then(|uri| uri.authority().map(ToString::to_string));
+    authority.filter(|authority| !authority.contains('@')).ok_or_else(|| {
+        "the address of a server without a path, such as http://169.254.169.254 or http://127.0.0.1:8080".to_owned()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +330,24 @@ mod tests {
             (&"x".repeat(64), false),
         ] {
             assert_eq!(is_qualified_name(key), good, "{key}");
+        }
+    }
+
+    #[test]
+    fn http_servers() {
+        for (given, want) in [
+            ("http://169.254.169.254", Some("169.254.169.254")),
+            ("http://localhost:80/", Some("localhost:80")),
+            ("http://[::1]:80", Some("[::1]:80")),
+            ("http://127.0.0.1/metadata", None),
+            ("http://127.0.0.1/?a", None),
+            ("https://127.0.0.1", None),
+            ("http://user@127.0.0.1", None),
+            ("127.0.0.1:80", None),
+            ("off", None),
+            ("", None),
+        ] {
+            assert_eq!(http_server(&string(given)).ok().as_deref(), want, "{given}");
         }
     }
 

@@ -201,6 +201,24 @@ mod tests {
     }
 
     #[test]
+    fn a_notice_is_a_signal_among_the_others() {
+        let now = at("2026-01-02T03:04:05Z");
+        let verdict = |node: &Report| verdict(node, &ProxyStatus::new(Duration::from_mins(1)), false, now);
+        let notices = BTreeMap::from([("azurePreempt".to_owned(), now.wall)]);
+        let alone = verdict(&node(&[], now)).with_notices(&notices);
+        assert_eq!(alone.signals, ["azurePreempt"]);
+        assert!(!alone.eligible() && !alone.healthz() && alone.livez());
+        assert_eq!(
+            verdict(&node(&["drain"], now)).with_notices(&notices).signals,
+            ["azurePreempt", "drain"]
+        );
+        assert_eq!(
+            verdict(&node(&["drain"], now)).with_notices(&BTreeMap::new()).signals,
+            ["drain"]
+        );
+    }
+
+    #[test]
     fn stopping_is_a_signal_of_its_own() {
         let now = at("2026-01-02T03:04:05Z");
         let verdict = verdict(

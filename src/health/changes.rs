@@ -52,6 +52,7 @@ pub async fn follow(mut inputs: Inputs, times: watch::Sender<Option<LastChange>>
             changed = inputs.node.changed() => changed.is_ok(),
             changed = inputs.proxy.changed() => changed.is_ok(),
             changed = inputs.stopping.changed() => changed.is_ok(),
+            changed = inputs.notices.changed() => changed.is_ok(),
             () = sleep(LOOK_INTERVAL) => true,
         };
         if !more {

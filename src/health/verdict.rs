@@ -1,5 +1,8 @@
 //! The verdict: from what is known of the Node and of the proxy to what is answered. Pure.
 
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::proxy::{ProxyHealth, ProxyStatus};
@@ -18,6 +21,8 @@ pub struct Inputs {
     pub proxy: watch::Receiver<ProxyStatus>,
     /// Whether this process was told to stop and drains its node meanwhile.
     pub stopping: watch::Receiver<bool>,
+    /// Signals from elsewhere than the Node object, each since when.
+    pub notices: watch::Receiver<BTreeMap<String, Timestamp>>,
 }
 
 /// What is answered at one moment.
@@ -37,7 +42,8 @@ impl Inputs {
     /// The verdict at `now`.
     #[must_use]
     pub fn verdict(&self, now: Moment) -> Verdict {
-        verdict(&self.node.borrow(), &self.proxy.borrow(), *self.stopping.borrow(), now)
+        let verdict = verdict(&self.node.borrow(), &self.proxy.borrow(), *self.stopping.borrow(), now);
+        verdict.with_notices(&self.notices.borrow())
     }
 }
 
@@ -54,6 +60,16 @@ pub(super) fn verdict(node: &Report, proxy: &ProxyStatus, stopping: bool, now: M
 }
 
 impl Verdict {
+    /// The verdict with signals from elsewhere than the Node object.
+    #[must_use]
+    pub(super) fn with_notices(mut self, notices: &BTreeMap<String, Timestamp>) -> Self {
+        if !notices.is_empty() {
+            self.signals.extend(notices.keys().cloned());
+            self.signals.sort_unstable();
+        }
+        self
+    }
+
     /// Whether nothing speaks against new connections to this node (`nodeEligible`).
     #[must_use]
     pub fn eligible(&self) -> bool {

@@ -6,15 +6,19 @@
 //! minute. Retries are left to the callers: kube's own are off.
 
 use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::{Method, Request, Response};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Client;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tower::ServiceBuilder;
+use tokio::sync::watch;
+use tower::{Service, ServiceBuilder};
 
 /// Idle time before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -103,11 +107,29 @@ pub async fn persons_configuration(kubeconfig: Option<&Path>) -> Result<kube::Co
     })
 }
 
+/// A way to the API server, and a sign of its answers.
+#[derive(Clone)]
+pub struct ApiServer {
+    /// The client.
+    pub client: Client,
+    /// Counts good answers to lists and watches of Nodes. kube says when a watch fails, not when one that is
+    /// taken up again has nothing to tell.
+    pub node_answers: watch::Receiver<u64>,
+}
+
 /// A client that notices a dead peer and never retries of itself.
 ///
 /// # Errors
 /// When the configuration asks for a proxy or its credentials cannot be used.
 pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
+    Ok(connect(config)?.client)
+}
+
+/// The same client, with a sign of its answers.
+///
+/// # Errors
+/// When the configuration asks for a proxy or its credentials cannot be used.
+pub fn connect(config: &kube::Config) -> Result<ApiServer, ConnectError> {
     if let Some(proxy) = &config.proxy_url {
         return Err(ConnectError::Proxy {
             proxy: proxy.to_string(),
@@ -125,11 +147,55 @@ pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let tls = config.rustls_https_connector_with_connector(tcp).map_err(wrap)?;
     let http = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(tls);
+    let (answers, node_answers) = watch::channel(0);
     let service = ServiceBuilder::new()
+        .layer_fn(|inner| CountNodeAnswers {
+            inner,
+            answers: answers.clone(),
+        })
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(wrap)?)
         .layer(tower::timeout::TimeoutLayer::new(ANSWER_TIMEOUT))
         .map_err(tower::BoxError::from)
         .service(http);
-    Ok(Client::new(service, config.default_namespace.clone()))
+    Ok(ApiServer {
+        client: Client::new(service, config.default_namespace.clone()),
+        node_answers,
+    })
+}
+
+/// Counts good answers to lists and watches of Nodes.
+#[derive(Clone)]
+struct CountNodeAnswers<S> {
+    inner: S,
+    answers: watch::Sender<u64>,
+}
+
+impl<S, B> Service<Request<Body>> for CountNodeAnswers<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let counts = request.method() == Method::GET && request.uri().path() == "/api/v1/nodes";
+        let answer = self.inner.call(request);
+        let answers = self.answers.clone();
+        Box::pin(async move {
+            let response = answer.await?;
+            if counts && response.status().is_success() {
+                answers.send_modify(|count| *count += 1);
+            }
+            Ok(response)
+        })
+    }
 }

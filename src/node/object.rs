@@ -1,5 +1,7 @@
 //! The slice of a Node object that signals are made of, and nothing else of it.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -11,11 +13,16 @@ use super::signal::Facts;
 /// (kubelet `nodeshutdown`: "node is shutting down").
 const SHUTTING_DOWN: &str = "node is shutting down";
 
+/// How annotations begin that headgate writes.
+const OWN_ANNOTATIONS: &str = "headgate.dev/";
+/// None that headgate writes is nearly as long; a longer one would crowd the remembered state.
+const MAX_ANNOTATION_BYTES: usize = 4096;
+
 /// A Node without images, addresses, capacity and the like.
 #[derive(Clone, Debug, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct SlimNode {
-    /// Name, UID and deletion time.
+    /// Name, UID, deletion time and annotations.
     pub metadata: ObjectMeta,
     /// The taints.
     #[serde(default)]
@@ -31,6 +38,9 @@ pub struct SlimSpec {
     /// Taints, by key only.
     #[serde(default)]
     pub taints: Vec<SlimTaint>,
+    /// The cloud's name for the machine.
+    #[serde(default, rename = "providerID")]
+    pub provider_id: String,
 }
 
 /// A taint's key.
@@ -46,6 +56,17 @@ pub struct SlimStatus {
     /// Conditions, of which only Ready is looked at.
     #[serde(default)]
     pub conditions: Vec<NodeCondition>,
+    /// About the machine.
+    #[serde(default, rename = "nodeInfo")]
+    pub node_info: SlimNodeInfo,
+}
+
+/// The part of what kubelet says about the machine that is read.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct SlimNodeInfo {
+    /// Its present boot.
+    #[serde(default, rename = "bootID")]
+    pub boot_id: String,
 }
 
 impl SlimNode {
@@ -66,7 +87,16 @@ impl SlimNode {
             deleting: self.metadata.deletion_timestamp.is_some(),
             shutting_down,
             taints: self.spec.taints.iter().map(|taint| taint.key.clone()).collect(),
+            provider_id: self.spec.provider_id.clone(),
+            boot_id: self.status.node_info.boot_id.clone(),
+            annotations: self.own_annotations(),
         }
+    }
+
+    fn own_annotations(&self) -> BTreeMap<String, String> {
+        let all = self.metadata.annotations.iter().flatten();
+        let own = all.filter(|(key, value)| key.starts_with(OWN_ANNOTATIONS) && value.len() <= MAX_ANNOTATION_BYTES);
+        own.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 }
 
@@ -98,6 +128,27 @@ mod tests {
         let facts = facts(&node);
         assert!(facts.deleting);
         assert_eq!(facts.taints, ["a", "b"]);
+    }
+
+    #[test]
+    fn the_machine_and_own_annotations_are_read() {
+        let node = json!({"metadata": {"annotations": {"headgate.dev/a": "1", "other.dev/b": "2", "headgate.dev/c": "x".repeat(5000)}},
+            "spec": {"providerID": "azure:///x"}, "status": {"nodeInfo": {"bootID": "b", "machineID": "m"}}});
+        let facts = facts(&node);
+        assert_eq!(
+            (facts.provider_id.as_str(), facts.boot_id.as_str()),
+            ("azure:///x", "b")
+        );
+        assert_eq!(
+            facts.annotations,
+            [("headgate.dev/a".to_owned(), "1".to_owned())].into()
+        );
+        let earlier = r#"{"uid":"u","deleting":false,"shuttingDown":false,"taints":[]}"#;
+        assert_eq!(
+            serde_json::from_str::<Facts>(earlier).unwrap().provider_id,
+            "",
+            "written before there was one"
+        );
     }
 
     #[test]

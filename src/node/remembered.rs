@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::report::{Report, Source};
 use super::signal::Facts;
@@ -136,6 +138,16 @@ impl Memory {
         }
     }
 
+    /// Replaces the memory in `state_dir`, or at least takes an older one away.
+    fn store_or_forget(&self, state_dir: &Path) -> io::Result<()> {
+        let stored = self.store(state_dir);
+        if stored.is_err() {
+            // Works on a full disk too. A file that is not there needs no removing.
+            let _ = std::fs::remove_file(state_dir.join(FILE_NAME));
+        }
+        stored
+    }
+
     /// Replaces the memory in `state_dir`: a reader sees the old file or the new one, never a part.
     fn store(&self, state_dir: &Path) -> io::Result<()> {
         let mut file = tempfile::Builder::new().prefix(".state-").tempfile_in(state_dir)?;
@@ -146,9 +158,14 @@ impl Memory {
     }
 }
 
+/// Time from a failed write to the next attempt.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Writes every new report to `state_dir`; runs until the sender is gone.
 ///
-/// Disk work is done off the runtime, so that a slow disk delays nothing but the memory.
+/// Disk work is done off the runtime, so that a slow disk delays nothing but the memory. Where a report
+/// cannot be written the older one is taken away, since a verdict that no longer holds is worse than none,
+/// and writing is tried again until it succeeds.
 pub async fn keep(mut reports: watch::Receiver<Report>, state_dir: PathBuf, node_name: String, clock: Clock) {
     let mut failing = false;
     loop {
@@ -158,18 +175,28 @@ pub async fn keep(mut reports: watch::Receiver<Report>, state_dir: PathBuf, node
             && let Some(memory) = Memory::of(&node_name, &report, clock.now())
         {
             let directory = state_dir.clone();
-            let stored = tokio::task::spawn_blocking(move || memory.store(&directory)).await;
+            let stored = tokio::task::spawn_blocking(move || memory.store_or_forget(&directory)).await;
             match stored.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
-                Ok(()) => failing = false,
-                Err(error) if !failing => {
-                    failing = true;
-                    tracing::warn!(%error, directory = %state_dir.display(),
-                        "the node's state cannot be remembered; a restart while the API server is away starts from nothing");
+                Ok(()) if failing => {
+                    failing = false;
+                    tracing::info!("the node's state is remembered again");
                 }
-                Err(_) => {}
+                Ok(()) => {}
+                Err(error) => {
+                    if !failing {
+                        tracing::warn!(%error, directory = %state_dir.display(),
+                            "the node's state cannot be remembered; a restart while the API server is away starts from nothing");
+                    }
+                    failing = true;
+                }
             }
         }
-        if reports.changed().await.is_err() {
+        let changed = if failing {
+            timeout(RETRY_INTERVAL, reports.changed()).await.unwrap_or(Ok(()))
+        } else {
+            reports.changed().await
+        };
+        if changed.is_err() {
             return;
         }
     }
@@ -232,5 +259,30 @@ mod tests {
                 .to_string()
                 .contains("is about Node \"node-2\", this is \"node-1\"")
         );
+    }
+
+    #[tokio::test]
+    async fn a_verdict_that_cannot_be_written_is_forgotten_and_written_later() {
+        let dir = tempfile::tempdir().unwrap();
+        memory().store(dir.path()).unwrap();
+        // A directory in the way of the new file: nothing can be renamed onto it. The old one is gone first.
+        let missing = dir.path().join("missing");
+        assert!(memory().store_or_forget(&missing).is_err());
+        std::fs::create_dir(&missing).unwrap();
+        memory().store(&missing).unwrap();
+        let (reports, report) = watch::channel(Report::initial(Some(memory()), &[], Clock::System.now()));
+        std::fs::remove_dir_all(&missing).unwrap();
+        tokio::time::pause();
+        let keeping = tokio::spawn(keep(report, missing.clone(), "node-1".to_owned(), Clock::System));
+        let seen = reports.borrow().observed(Facts::default(), &[], Clock::System.now());
+        reports.send_replace(seen);
+        tokio::time::sleep(RETRY_INTERVAL / 2).await;
+        std::fs::create_dir(&missing).unwrap();
+        while Memory::load(&missing, "node-1").unwrap().is_none() {
+            tokio::time::sleep(RETRY_INTERVAL / 2).await;
+            tokio::task::yield_now().await;
+        }
+        drop(reports);
+        keeping.await.unwrap();
     }
 }

@@ -3,7 +3,7 @@
 //! Pure. Taints count by key (upstream: kube-proxy's `NodeEligible`; DESIGN decision 1). Cordon,
 //! NotReady and `DeletionCandidateOfClusterAutoscaler` are no signals: people cordon whole clusters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -21,6 +21,15 @@ pub struct Facts {
     pub shutting_down: bool,
     /// Keys of its taints, in their order.
     pub taints: Vec<String>,
+    /// The cloud's name for the machine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub provider_id: String,
+    /// The machine's present boot.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// headgate's own annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// One reason not to send new connections to a node.

@@ -6,14 +6,15 @@
 
 use futures::StreamExt as _;
 use jiff::Timestamp;
+use kube::Api;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client};
 use tokio::sync::watch;
 
+use super::api_server::ApiServer;
 use super::metrics::Metrics;
 use super::object::SlimNode;
 use super::report::Report;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::telemetry;
 
 /// Why the Node cannot be watched just now.
@@ -38,85 +39,110 @@ pub struct Outlet {
 
 /// Watches the Node `name` and publishes what it says; never returns of itself.
 pub async fn run(
-    client: Client,
+    api_server: ApiServer,
     name: String,
     taint_keys: Vec<String>,
     outlet: Outlet,
     metrics: Metrics,
     clock: Clock,
 ) {
-    let Outlet { reports, trouble } = outlet;
+    let ApiServer {
+        client,
+        mut node_answers,
+    } = api_server;
     let selector = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = watcher(Api::<SlimNode>::all(client), selector)
         .default_backoff()
         .boxed();
     let mut listed = None;
-    while let Some(event) = events.next().await {
-        let next = match event {
-            Ok(event) => {
-                // An answer to a list or watch; `Init` only says that one is about to be asked for.
-                if !matches!(event, watcher::Event::Init)
-                    && trouble.send_if_modified(|trouble| trouble.take().is_some())
-                {
-                    tracing::info!(node = name, "the own Node is watched again");
+    loop {
+        let event = tokio::select! {
+            // Answers first: one that is followed by an error must not take the error back.
+            biased;
+            answered = node_answers.changed() => {
+                if answered.is_ok() {
+                    outlet.ended(&name);
+                    continue;
                 }
-                match event {
-                    watcher::Event::Init => {
-                        metrics.list();
-                        listed = None;
-                        continue;
-                    }
-                    watcher::Event::InitApply(node) => {
-                        listed = Some(node);
-                        continue;
-                    }
-                    watcher::Event::InitDone => listed.take(),
-                    watcher::Event::Apply(node) => Some(node),
-                    watcher::Event::Delete(_) => None,
-                }
+                // The client lives as long as the watcher, so this cannot be; without it events suffice.
+                events.next().await
             }
-            Err(error) => {
+            event = events.next() => event,
+        };
+        let node = match event {
+            None => return,
+            Some(Ok(watcher::Event::Init)) => {
+                metrics.list();
+                listed = None;
+                continue;
+            }
+            Some(Ok(watcher::Event::InitApply(node))) => {
+                listed = Some(node);
+                continue;
+            }
+            Some(Ok(watcher::Event::InitDone)) => listed.take(),
+            Some(Ok(watcher::Event::Apply(node))) => Some(node),
+            Some(Ok(watcher::Event::Delete(_))) => None,
+            Some(Err(error)) => {
                 let reason = reason(&error);
                 metrics.error(reason);
-                // An expired resource version is everyday business: kube lists anew.
-                let news =
-                    reason != "expired" && trouble.borrow().as_ref().is_none_or(|trouble| trouble.reason != reason);
-                if news {
-                    let error = telemetry::chain(&error);
-                    tracing::warn!(
-                        node = name,
-                        reason,
-                        error,
-                        "the own Node cannot be watched; its last known state goes on"
-                    );
-                    trouble.send_replace(Some(Trouble {
-                        reason,
-                        error,
-                        since: clock.now().wall,
-                    }));
+                // The watch was too old and begins anew with a list: the usual course of things.
+                if reason != "expired" {
+                    outlet.began(&name, reason, &error, clock.now());
                 }
                 continue;
             }
         };
-        let report = match next {
-            Some(node) => reports.borrow().observed(node.facts(), &taint_keys, clock.now()),
-            None => reports.borrow().absent(),
+        let report = match node {
+            Some(node) => outlet.reports.borrow().observed(node.facts(), &taint_keys, clock.now()),
+            None => outlet.reports.borrow().absent(),
         };
-        reports.send_if_modified(|current| {
+        outlet.report(&name, report);
+    }
+}
+
+impl Outlet {
+    /// Publishes a report, if it is news.
+    fn report(&self, name: &str, report: Report) {
+        self.reports.send_if_modified(|current| {
             if *current == report {
                 return false;
             }
             if current.presence != report.presence {
-                tracing::info!(
-                    node = name,
-                    was = current.presence.as_str(),
-                    now = report.presence.as_str(),
-                    "the Node object"
-                );
+                let (was, now) = (current.presence.as_str(), report.presence.as_str());
+                tracing::info!(node = name, was, now, "the Node object");
             }
             *current = report;
             true
         });
+    }
+
+    /// The watch is in trouble; told when its kind is news.
+    fn began(&self, name: &str, reason: &'static str, error: &watcher::Error, now: Moment) {
+        if self
+            .trouble
+            .borrow()
+            .as_ref()
+            .is_some_and(|trouble| trouble.reason == reason)
+        {
+            return;
+        }
+        let error = telemetry::chain(error);
+        tracing::warn!(
+            node = name,
+            reason,
+            error,
+            "the own Node cannot be watched; its last known state goes on"
+        );
+        let since = now.wall;
+        self.trouble.send_replace(Some(Trouble { reason, error, since }));
+    }
+
+    /// The API server has answered.
+    fn ended(&self, name: &str) {
+        if self.trouble.send_if_modified(|trouble| trouble.take().is_some()) {
+            tracing::info!(node = name, "the own Node is watched again");
+        }
     }
 }
 

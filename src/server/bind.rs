@@ -29,6 +29,8 @@ pub enum BindState {
     Failed(String),
     /// Bound to this address.
     Bound(SocketAddr),
+    /// Told to close.
+    Closing,
 }
 
 impl BindState {
@@ -37,7 +39,7 @@ impl BindState {
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Bound(address) => Some(*address),
-            Self::Waiting | Self::Failed(_) => None,
+            Self::Waiting | Self::Failed(_) | Self::Closing => None,
         }
     }
 }

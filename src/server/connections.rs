@@ -81,16 +81,21 @@ impl Connections {
         F: Future<Output = ()> + Send + 'static,
     {
         if self.open.len() >= self.limits.connections {
-            let longest = self.open.iter().max_by_key(|(_, (_, activity))| activity.waiting());
-            if let Some(id) = longest.map(|(id, _)| *id) {
-                self.close(id, "evicted");
-            }
+            self.evict();
         }
         let activity = Arc::new(Activity::new(self.origin));
         let handle = self.tasks.spawn(serve(Arc::clone(&activity)));
         self.open.insert(handle.id(), (handle, activity));
         self.metrics.accepted.inc();
         self.count();
+    }
+
+    /// Closes the connection that has waited longest.
+    pub(super) fn evict(&mut self) {
+        let longest = self.open.iter().max_by_key(|(_, (_, activity))| activity.waiting());
+        if let Some(id) = longest.map(|(id, _)| *id) {
+            self.close(id, "evicted");
+        }
     }
 
     /// Closes every connection that has waited longer than it may.

@@ -23,6 +23,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// A queue in which nothing arrived for this long, after new connections were steered away, is empty.
 const QUIET: Duration = Duration::from_millis(250);
+/// Time after which connections that still come are steered away once more.
+const STEER_INTERVAL: Duration = Duration::from_millis(100);
 /// Bound on emptying the queue where new connections could not be steered away.
 const MAX_ACCEPT_LINGER: Duration = Duration::from_secs(2);
 /// Time for answers under way once connections are told to end.
@@ -58,7 +60,8 @@ impl Incoming for TcpListener {
     async fn accept(&self) -> io::Result<TcpStream> {
         let (stream, _) = Self::accept(self).await?;
         // An answer is one small write; waiting to fill a segment only delays it.
-        stream.set_nodelay(true)?;
+        // A peer that has gone already is found out when it is answered.
+        let _ = stream.set_nodelay(true);
         Ok(stream)
     }
 
@@ -132,6 +135,10 @@ pub async fn serve<I: Incoming>(
                 Err(error) => {
                     metrics.accept_errors.inc();
                     tracing::debug!(listener = name, %error, "a connection was not accepted");
+                    // Out of file descriptors: a fresh probe is worth more than who has waited longest.
+                    if matches!(error.raw_os_error(), Some(nix::libc::EMFILE | nix::libc::ENFILE)) {
+                        connections.evict();
+                    }
                     sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -139,12 +146,21 @@ pub async fn serve<I: Incoming>(
     }
 
     closing.send_replace(Closing::Soon);
-    for stream in incoming.steer_away().await {
-        add(&mut connections, stream);
-    }
     let accept_until = Instant::now() + MAX_ACCEPT_LINGER;
-    while let Ok(Ok(stream)) = timeout(QUIET, incoming.accept()).await {
-        add(&mut connections, stream);
+    let mut steered: Option<Instant> = None;
+    loop {
+        // Again when connections still come: another process that left has moved the others' places.
+        if steered.is_none_or(|at| at.elapsed() >= STEER_INTERVAL) {
+            for stream in incoming.steer_away().await {
+                add(&mut connections, stream);
+            }
+            steered = Some(Instant::now());
+        }
+        match timeout(QUIET, incoming.accept()).await {
+            Err(_) => break,
+            Ok(Ok(stream)) => add(&mut connections, stream),
+            Ok(Err(_)) => sleep(ACCEPT_PAUSE).await,
+        }
         if Instant::now() >= accept_until {
             break;
         }

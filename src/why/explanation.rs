@@ -47,6 +47,8 @@ pub struct Explanation {
     pub reasons: Vec<Reason>,
     /// What else there is to know, a sentence each.
     pub notes: Vec<String>,
+    /// Whether its agent was asked, or this is the API server's word alone.
+    pub agent_asked: bool,
     /// When this was asked.
     pub asked_at: Timestamp,
 }
@@ -83,7 +85,7 @@ pub fn explain(node: &str, views: &Views, now: Timestamp) -> Explanation {
         }
         (Err(why), Ok(api)) => {
             notes.push(format!(
-                "Its agent could not be asked ({why}). If probes get no answer either, load balancers take the node out."
+                "Asking its agent: {why}. If probes get no answer either, load balancers take the node out."
             ));
             let reasons = api
                 .signals
@@ -126,6 +128,7 @@ pub fn explain(node: &str, views: &Views, now: Timestamp) -> Explanation {
         since,
         reasons,
         notes,
+        agent_asked: views.agent.is_ok(),
         asked_at: now,
     }
 }
@@ -216,9 +219,15 @@ impl fmt::Display for Explanation {
         let node = &self.node;
         match self.sent {
             Sent::Yes => writeln!(f, "{node}: new connections are sent here{since}: /healthz answers 200.")?,
+            Sent::No if self.agent_asked => {
+                writeln!(
+                    f,
+                    "{node}: no new connections are sent here{since}: /healthz answers 503."
+                )?;
+            }
             Sent::No => writeln!(
                 f,
-                "{node}: no new connections are sent here{since}: /healthz answers 503."
+                "{node}: no new connections should be sent here, but its agent could not be asked."
             )?,
             Sent::Unknown => writeln!(
                 f,

@@ -42,6 +42,7 @@ impl Server {
             node: node.subscribe(),
             proxy: proxy.subscribe(),
             stopping: stopping.subscribe(),
+            notices: watch::Sender::default().subscribe(),
         };
         let mut registry = Registry::default();
         let (_, last_change) = watch::channel(None::<LastChange>);

@@ -15,8 +15,10 @@
 mod conformance;
 mod generated;
 mod harness;
+mod image;
 mod kube_proxy;
 mod listener;
+mod manifests;
 mod node;
 mod process;
 mod proxy_protocol;
@@ -24,4 +26,5 @@ mod rollover;
 mod rooms;
 mod sandbox;
 mod services;
+mod spot;
 mod why;

@@ -169,6 +169,7 @@ impl Server {
             node: node.subscribe(),
             proxy: proxy.subscribe(),
             stopping: stopping.subscribe(),
+            notices: watch::Sender::default().subscribe(),
         };
         let tables = watch::Sender::new(None);
         let state = watch::Sender::default();

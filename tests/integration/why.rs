@@ -76,7 +76,7 @@ async fn a_taint_is_explained_while_it_lasts() {
     agent.kill().await;
     let text = said(why(&node, &["--statusz", &statusz]));
     assert!(
-        text.contains("karpenter.sh/disrupted\n") && text.contains("Its agent could not be asked"),
+        text.contains("karpenter.sh/disrupted\n") && text.contains("its agent could not be asked"),
         "{text}"
     );
 }

@@ -1,0 +1,302 @@
+//! The container image without a container: its program, `target/static/headgate`, in an empty root
+//! directory, and what the Dockerfile says.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
+use headgate::sandbox::agents::Addresses;
+use headgate::sandbox::process::{self, Process};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::config::Kubeconfig;
+use serde_json::json;
+
+use crate::harness::{control_plane, create_node, eventually, http, scratch};
+
+const SOON: Duration = Duration::from_secs(20);
+const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+/// Where `make static-binary` puts it.
+fn static_binary() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").filter(|directory| !directory.is_empty());
+    let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(target)
+        .join("static/headgate");
+    assert!(path.is_file(), "no {}: run `make static-binary` first", path.display());
+    path
+}
+
+/// A root directory with nothing in it but the program.
+fn empty_root() -> PathBuf {
+    let root = scratch("root");
+    fs::copy(static_binary(), root.join("headgate")).unwrap();
+    root
+}
+
+/// The program, with `root` as its root directory and no environment.
+fn headgate_in(root: &Path) -> Command {
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    let mut command = if is_root {
+        process::command("chroot", root)
+    } else {
+        let mut command = process::command("unshare", root);
+        command.arg("--map-root-user");
+        command
+    };
+    let arguments: &[&str] = if is_root { &["."] } else { &["--root=.", "--wd=/"] };
+    command.args(arguments).arg("/headgate");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    command.env_clear().env("PATH", path).stdin(Stdio::null());
+    command
+}
+
+fn run(command: &mut Command) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+}
+
+/// All files below a directory.
+fn files(directory: &Path) -> BTreeSet<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let below = |path: PathBuf| {
+        if path.is_dir() { files(&path) } else { [path].into() }
+    };
+    entries.flat_map(below).collect()
+}
+
+/// The types of a 64-bit little-endian ELF file's segments, and the tags of its dynamic section.
+fn elf(file: &[u8]) -> (Vec<u64>, Vec<u64>) {
+    let number = |at: usize, bytes: usize| {
+        let mut value = [0; 8];
+        value[..bytes].copy_from_slice(&file[at..at + bytes]);
+        u64::from_le_bytes(value)
+    };
+    let offset = |at: usize| usize::try_from(number(at, 8)).unwrap();
+    assert_eq!(file[..6], *b"\x7fELF\x02\x01");
+    let (table, size, count) = (offset(32), number(54, 2), number(56, 2));
+    let headers: Vec<usize> = (0..count)
+        .map(|index| table + usize::try_from(index * size).unwrap())
+        .collect();
+    let mut tags = Vec::new();
+    for header in headers.iter().filter(|header| number(**header, 4) == PT_DYNAMIC) {
+        let (start, length) = (offset(header + 8), offset(header + 32));
+        tags.extend((start..start + length).step_by(16).map(|entry| number(entry, 8)));
+    }
+    (headers.iter().map(|header| number(*header, 4)).collect(), tags)
+}
+
+const PT_DYNAMIC: u64 = 2;
+const PT_INTERP: u64 = 3;
+const DT_NEEDED: u64 = 1;
+
+#[test]
+fn the_programs_file_asks_for_no_loader_and_no_library() {
+    let (segments, tags) = elf(&fs::read(static_binary()).unwrap());
+    assert!(
+        !segments.contains(&PT_INTERP) && !tags.contains(&DT_NEEDED),
+        "{segments:?} {tags:?}"
+    );
+    // The reader can tell: this very test is dynamically linked.
+    let (segments, tags) = elf(&fs::read("/proc/self/exe").unwrap());
+    assert!(
+        segments.contains(&PT_INTERP) && tags.contains(&DT_NEEDED),
+        "{segments:?} {tags:?}"
+    );
+}
+
+#[test]
+fn in_an_empty_root_the_program_runs_and_has_no_sandbox() {
+    let root = empty_root();
+    let version = format!("headgate {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(run(headgate_in(&root).args(["--version"])), (Some(0), version));
+    let defaults = Settings::default().to_yaml();
+    assert_eq!(
+        run(headgate_in(&root).args(["agent", "--check-config"])),
+        (Some(0), defaults)
+    );
+    let (code, said) = run(headgate_in(&root).args(["probe", "livez"]));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("/var/lib/headgate/headgate.sock"), "{said}");
+    let (code, said) = run(headgate_in(&root).args(["sandbox", "--help"]));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("unrecognized subcommand 'sandbox'"), "{said}");
+    assert_eq!(files(&root), [root.join("headgate")].into(), "it wrote nothing");
+}
+
+/// Runs the agent of a Node in `root` with this environment, and sees it follow a taint on the Node.
+async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]) {
+    let headgate = || {
+        let mut command = headgate_in(root);
+        command.envs(environment.iter().copied());
+        command
+    };
+    let mut command = headgate();
+    command.args(["agent", "--node-name", node, "--config=/etc/headgate/settings.yaml"]);
+    command.args(["--state-dir=/state", "--addresses-file=/state/addresses.json"]);
+    for (file, text) in [
+        (
+            "etc/headgate/settings.yaml",
+            "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\nproxy: {healthzUrl: off}\n",
+        ),
+        ("state/.keep", ""),
+    ] {
+        fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        fs::write(root.join(file), text).unwrap();
+    }
+    let shipped = files(root);
+    let log = scratch("image").join("agent.log");
+    let agent = Process::start("the agent in an empty root", command, &log).unwrap();
+    let told = |reason: String| format!("{reason}; its log:\n{}", process::tail(&log));
+    let addresses: Addresses = eventually(SOON, "its addresses", async || {
+        let text = fs::read(root.join("state/addresses.json")).map_err(|error| told(error.to_string()))?;
+        Ok(serde_json::from_slice(&text).unwrap())
+    })
+    .await;
+    let nodes = Api::<Node>::all(control_plane().client());
+    for (status, taints) in [
+        (200, json!(null)),
+        (503, json!([{"key": TAINT, "effect": "NoSchedule"}])),
+        (200, json!(null)),
+    ] {
+        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+        nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+        eventually(SOON, &format!("{status} from the watch"), async || {
+            let answer = http::get(addresses.healthz, "/healthz").await.unwrap();
+            if answer.status == status && answer.json()["source"] == "watch" {
+                Ok(())
+            } else {
+                Err(told(answer.text()))
+            }
+        })
+        .await;
+    }
+    let statusz = format!("http://{}/statusz", addresses.metrics);
+    for arguments in [
+        &["probe", "readyz", "--state-dir=/state"][..],
+        &["why", node, "--statusz", &statusz],
+    ] {
+        let (code, said) = run(headgate().args(arguments));
+        assert_eq!(code, Some(0), "{arguments:?}: {said}");
+    }
+    assert!(agent.stop(SOON).await.unwrap().success(), "{}", process::tail(&log));
+    fs::remove_dir_all(root.join("state")).unwrap();
+    assert!(
+        files(root).is_subset(&shipped),
+        "it writes to its state directory only: {:?}",
+        files(root)
+    );
+}
+
+#[tokio::test]
+async fn in_an_empty_root_the_agent_follows_its_taint_over_tls_with_a_kubeconfig() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "image").await;
+    let root = empty_root();
+    fs::copy(&cluster.kubeconfig, root.join("kubeconfig")).unwrap();
+    follows_its_taint(&node, &root, &[("KUBECONFIG", "/kubeconfig")]).await;
+}
+
+/// As in the Pod: the service account's files, and here the name of an API server instead of an address,
+/// which a static program has to resolve by itself.
+#[tokio::test]
+async fn in_an_empty_root_the_agent_follows_its_taint_as_in_its_pod() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "image-pod").await;
+    let root = empty_root();
+    let kubeconfig = Kubeconfig::read_from(&cluster.kubeconfig).unwrap();
+    let text = fs::read_to_string(&cluster.kubeconfig).unwrap();
+    let token = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("token: "))
+        .unwrap();
+    let authority = kubeconfig.clusters[0].cluster.as_ref().unwrap();
+    let authority = authority.certificate_authority_data.as_ref().unwrap();
+    let authority: k8s_openapi::ByteString = serde_json::from_value(json!(authority)).unwrap();
+    let account = root.join("var/run/secrets/kubernetes.io/serviceaccount");
+    fs::create_dir_all(&account).unwrap();
+    fs::write(account.join("token"), token.trim_matches('"')).unwrap();
+    fs::write(account.join("ca.crt"), authority.0).unwrap();
+    fs::write(account.join("namespace"), "kube-system").unwrap();
+    fs::create_dir(root.join("etc")).unwrap();
+    fs::write(
+        root.join("etc/hosts"),
+        format!("{} kubernetes.default.svc\n", Ipv4Addr::LOCALHOST),
+    )
+    .unwrap();
+    let server: SocketAddr = cluster.server.strip_prefix("https://").unwrap().parse().unwrap();
+    let environment = [
+        ("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc"),
+        ("KUBERNETES_SERVICE_PORT", &server.port().to_string()),
+    ];
+    follows_its_taint(&node, &root, &environment).await;
+}
+
+/// The Dockerfile's instructions, continued lines joined, by stage.
+fn stages() -> Vec<Vec<(String, String)>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Dockerfile");
+    let file = fs::read_to_string(path).unwrap();
+    let lines: Vec<&str> = file.lines().filter(|line| !line.starts_with('#')).collect();
+    let mut stages = Vec::new();
+    for line in lines.join("\n").replace("\\\n", " ").lines() {
+        let Some((instruction, rest)) = line.split_once(' ') else {
+            continue;
+        };
+        if instruction == "FROM" {
+            stages.push(Vec::new());
+        }
+        let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");
+        stages.last_mut().unwrap().push((instruction.to_owned(), rest));
+    }
+    stages
+}
+
+#[test]
+fn the_dockerfile_puts_the_static_program_and_a_ca_bundle_on_nothing() {
+    let stages = stages();
+    let [build, image] = &stages[..] else {
+        panic!("two stages")
+    };
+    let all = |stage: &[(String, String)], instruction: &str| -> Vec<String> {
+        let these = stage.iter().filter(|(name, _)| name == instruction);
+        these.map(|(_, rest)| rest.clone()).collect()
+    };
+    assert_eq!(
+        all(build, "FROM"),
+        [format!("rust:{}-bookworm AS build", env!("CARGO_PKG_RUST_VERSION"))]
+    );
+    let [cargo] = &all(build, "RUN")[..] else {
+        panic!("one RUN")
+    };
+    for part in [
+        "RUSTFLAGS='-C target-feature=+crt-static'",
+        "cargo build --locked --release --no-default-features",
+        "--target \"$host\"",
+    ] {
+        assert!(cargo.contains(part), "{part} is not in {cargo}");
+    }
+    assert_eq!(all(image, "FROM"), ["scratch"]);
+    let bundle = "/etc/ssl/certs/ca-certificates.crt";
+    assert_eq!(
+        all(image, "COPY"),
+        [
+            format!("--from=build {bundle} {bundle}"),
+            "--from=build /headgate /headgate".to_owned()
+        ]
+    );
+    assert_eq!(all(image, "USER"), ["65532:65532"]);
+    assert_eq!(all(image, "EXPOSE"), [format!("{HEALTHZ_PORT} {METRICS_PORT}")]);
+    assert_eq!(all(image, "ENTRYPOINT"), ["[\"/headgate\"]"]);
+    assert_eq!(
+        all(image, "RUN"),
+        Vec::<String>::new(),
+        "there is nothing to run it with"
+    );
+}

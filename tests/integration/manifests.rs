@@ -1,0 +1,244 @@
+//! The manifests as they are shipped: what they say and that it agrees with the program (here and in
+//! `settings`), that a real cluster takes them (`apply`), that their rights are enough for the agent and
+//! each is needed (`rights`), and that their policy holds whatever RBAC grants (`policy`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::harness::assets;
+
+mod apply;
+mod caller;
+mod policy;
+mod rights;
+mod settings;
+
+/// Longer than anything here takes on a busy machine.
+const SOON: Duration = Duration::from_mins(1);
+
+/// A file or folder of the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap()
+}
+
+/// What a command says on standard output; it must succeed without a warning.
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (out, err) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
+    assert!(output.status.success() && err.is_empty(), "{command:?}: {err}{out}");
+    out
+}
+
+/// The objects that kustomize makes of a folder.
+fn render(folder: &Path) -> Vec<Value> {
+    let mut kustomize = Command::new(assets().program("kubectl").unwrap());
+    let yaml = said(kustomize.arg("kustomize").arg(folder));
+    serde_yaml::Deserializer::from_str(&yaml)
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect()
+}
+
+/// The only object of a kind.
+fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    let mut found = objects.iter().filter(|object| object["kind"] == kind);
+    match (found.next(), found.next()) {
+        (Some(object), None) => object,
+        _ => panic!("not exactly one {kind}"),
+    }
+}
+
+fn base() -> Vec<Value> {
+    render(&repository("manifests/base"))
+}
+
+/// The part of `whole` that `part` speaks about.
+fn same_part(whole: &Value, part: &Value) -> Value {
+    let Value::Object(part) = part else {
+        return whole.clone();
+    };
+    let picked = part
+        .iter()
+        .map(|(key, part)| (key.clone(), same_part(&whole[key.as_str()], part)));
+    Value::Object(picked.collect())
+}
+
+#[track_caller]
+fn assert_says(whole: &Value, part: &Value) {
+    assert_eq!(&same_part(whole, part), part);
+}
+
+#[test]
+fn the_daemonset_runs_on_every_linux_node_to_the_end_and_rolls_without_a_gap() {
+    let objects = base();
+    let daemonset = only(&objects, "DaemonSet");
+    assert_says(
+        daemonset,
+        &json!({"metadata": {"namespace": "kube-system"}, "spec": {
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"annotations": {"cluster-autoscaler.kubernetes.io/enable-ds-eviction": "false"}},
+                "spec": {
+                    "hostNetwork": true,
+                    "dnsPolicy": "Default",
+                    "priorityClassName": "system-node-critical",
+                    "tolerations": [{"operator": "Exists"}],
+                    "nodeSelector": {"kubernetes.io/os": "linux"},
+                    "serviceAccountName": "headgate",
+                },
+            },
+        }}),
+    );
+    let pod = &daemonset["spec"]["template"]["spec"];
+    let containers = pod["containers"].as_array().unwrap();
+    assert_eq!((containers.len(), pod.get("initContainers")), (1, None));
+    assert_eq!(
+        containers[0].get("ports"),
+        None,
+        "on the host network they would keep the second pod of a roll off the node"
+    );
+    assert_eq!(containers[0]["resources"]["limits"].get("cpu"), None);
+}
+
+#[test]
+fn the_container_can_do_nothing_it_need_not() {
+    let objects = base();
+    let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    assert_says(
+        pod,
+        &json!({"securityContext": {
+            "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }}),
+    );
+    assert_eq!(
+        pod["containers"][0]["securityContext"],
+        json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": {"drop": ["ALL"]}})
+    );
+    for volume in pod["volumes"].as_array().unwrap() {
+        assert!(
+            volume["configMap"].is_object() || volume["emptyDir"].is_object(),
+            "{volume}"
+        );
+    }
+    assert_eq!(only(&objects, "ServiceAccount")["automountServiceAccountToken"], false);
+}
+
+#[test]
+fn the_daemonsets_commands_paths_and_probes_are_the_programs() {
+    let objects = base();
+    let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let words = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
+    let parse = |mut words: Vec<String>| {
+        if words[0] != "/headgate" {
+            words.insert(0, "/headgate".to_owned());
+        }
+        headgate::cli::definition().try_get_matches_from(words).unwrap()
+    };
+
+    let mut arguments = words(&container["args"]);
+    // In the Pod from the environment, which clap reads itself.
+    assert_says(
+        &container["env"][0],
+        &json!({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}),
+    );
+    arguments.push("--node-name=n".to_owned());
+    let agent = parse(arguments);
+    let config: &PathBuf = agent.subcommand_matches("agent").unwrap().get_one("config").unwrap();
+
+    for (probe, question) in [
+        ("startupProbe", "livez"),
+        ("livenessProbe", "livez"),
+        ("readinessProbe", "readyz"),
+    ] {
+        let command = words(&container[probe]["exec"]["command"]);
+        assert_eq!(command, ["/headgate", "probe", question], "{probe}");
+        parse(command);
+    }
+
+    // The settings are where --config looks, the state and the probes' socket where the defaults say.
+    let mounted = |volume: &str| {
+        let mounts = container["volumeMounts"].as_array().unwrap();
+        let mount = mounts.iter().find(|mount| mount["name"] == volume).unwrap();
+        (
+            PathBuf::from(mount["mountPath"].as_str().unwrap()),
+            mount["readOnly"] == true,
+        )
+    };
+    let map = only(&objects, "ConfigMap");
+    assert_says(
+        &pod["volumes"][0],
+        &json!({"configMap": {"name": map["metadata"]["name"]}}),
+    );
+    let (directory, read_only) = mounted("settings");
+    let files: Vec<&String> = map["data"].as_object().unwrap().keys().collect();
+    assert_eq!((files.len(), &directory.join(files[0])), (1, config));
+    assert!(read_only);
+    let defaults = Settings::default();
+    assert_eq!(mounted("state"), (defaults.state_dir, false));
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(grace >= defaults.shutdown_delay.as_secs() + 10);
+}
+
+#[test]
+fn ports_and_versions_are_the_programs() {
+    let objects = render(&repository("manifests/examples/podmonitor"));
+    let monitor = only(&objects, "PodMonitor")["spec"]["podMetricsEndpoints"][0].to_string();
+    let port = format!(":{METRICS_PORT}\"");
+    assert_eq!(
+        (monitor.matches(&port).count(), monitor.matches(":104").count()),
+        (2, 2)
+    );
+    let readme = text("manifests/README.md");
+    for port in [HEALTHZ_PORT, METRICS_PORT] {
+        assert!(readme.contains(&format!("port {port}")) || readme.contains(&format!("and {port}")));
+    }
+
+    let version = env!("CARGO_PKG_VERSION");
+    let objects = base();
+    let daemonset = only(&objects, "DaemonSet");
+    let labels = &daemonset["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["app.kubernetes.io/version"], version);
+    let image = &daemonset["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(image, &format!("headgate:{version}"));
+    for file in [
+        "manifests/README.md",
+        "manifests/examples/no-kube-proxy/kustomization.yaml",
+        "manifests/examples/podmonitor/kustomization.yaml",
+    ] {
+        let text = text(file);
+        let tags: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("newTag: "))
+            .collect();
+        assert_eq!(tags, [version], "{file}");
+    }
+    assert!(readme.contains(&format!("registry.example.com/headgate:{version}")));
+}
+
+#[test]
+fn moving_the_namespace_leaves_the_role_for_node_events_in_default() {
+    for object in render(&repository("manifests/examples/other-namespace")) {
+        let namespace = match object["kind"].as_str().unwrap() {
+            "Role" | "RoleBinding" => "default",
+            "ServiceAccount" | "ConfigMap" | "DaemonSet" => "headgate",
+            _ => continue,
+        };
+        assert_eq!(object["metadata"]["namespace"], namespace, "{}", object["kind"]);
+        if let Some(subjects) = object["subjects"].as_array() {
+            assert_eq!(subjects[0]["namespace"], "headgate");
+        }
+    }
+}

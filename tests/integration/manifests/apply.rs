@@ -1,0 +1,267 @@
+//! A real cluster, with its controllers and scheduler, takes the manifests, and the `DaemonSet` does what
+//! it says.
+
+use std::path::Path;
+use std::process::Command;
+
+use headgate::sandbox::control_plane::ControlPlane;
+use serde_json::{Value, json};
+
+use super::caller::{Ask, Caller};
+use super::settings::overlay;
+use super::{SOON, repository, said};
+use crate::harness::cluster::kubectl;
+use crate::harness::{eventually, own_control_plane};
+
+const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+const PODS: &str = "/api/v1/namespaces/kube-system/pods";
+
+/// A control plane with its controllers. The one that taints Nodes without a kubelet stays out.
+async fn with_controllers() -> (ControlPlane, Caller) {
+    let mut control_plane = own_control_plane().await;
+    let arguments = ["--controllers=*,-node-lifecycle-controller"];
+    control_plane.start_controller_manager(&arguments).unwrap();
+    let administrator = Caller::administrator(&control_plane);
+    (control_plane, administrator)
+}
+
+/// As much of the Prometheus operator as the manifests need.
+fn podmonitor_definition() -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({"metadata": {"name": "podmonitors.monitoring.coreos.com"}, "spec": {
+        "group": "monitoring.coreos.com", "scope": "Namespaced",
+        "names": {"kind": "PodMonitor", "listKind": "PodMonitorList", "plural": "podmonitors", "singular": "podmonitor"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+    }})
+}
+
+/// What became of each object: the last word of each line that kubectl says.
+fn outcomes(command: &mut Command) -> Vec<String> {
+    let said = said(command);
+    let last = |line: &str| line.rsplit(' ').next().unwrap().to_owned();
+    said.lines().map(last).collect()
+}
+
+fn in_folder(caller: &Caller, verb: &[&str], folder: &Path) -> Command {
+    let mut command = kubectl(&caller.kubeconfig);
+    command.args(verb).arg("-k").arg(folder);
+    command
+}
+
+#[tokio::test]
+async fn each_folder_applies_dry_and_for_real_and_again_unchanged_and_goes_without_a_trace() {
+    let (control_plane, administrator) = with_controllers().await;
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    administrator.done(&Ask::post(crds, podmonitor_definition())).await;
+    eventually(SOON, "PodMonitors are served", async || {
+        match administrator
+            .ask(&Ask::get("/apis/monitoring.coreos.com/v1/podmonitors"))
+            .await
+        {
+            (200, _) => Ok(()),
+            (_, body) => Err(body.to_string()),
+        }
+    })
+    .await;
+    for (folder, objects) in [
+        ("base", 9),
+        ("examples/podmonitor", 10),
+        ("examples/no-kube-proxy", 9),
+        ("examples/other-namespace", 10),
+    ] {
+        let path = repository("manifests").join(folder);
+        let run = |verb: &[&str]| outcomes(&mut in_folder(&administrator, verb, &path));
+        // A dry run makes no namespace, so nothing could be tried in it.
+        if path.join("namespace.yaml").exists() {
+            said(
+                kubectl(&administrator.kubeconfig)
+                    .args(["apply", "-f"])
+                    .arg(path.join("namespace.yaml")),
+            );
+        }
+        let dry = run(&["apply", "--dry-run=server"]);
+        assert_eq!(dry, vec!["run)"; objects], "{folder}");
+        let made = run(&["apply"]);
+        assert_eq!(made.len(), objects, "{folder}");
+        assert!(
+            made.iter().filter(|outcome| *outcome != "created").count() <= 1,
+            "all but the namespace are new in {folder}: {made:?}"
+        );
+        assert_eq!(run(&["apply"]), vec!["unchanged"; objects], "{folder}");
+        let gone = run(&["delete", "--timeout=60s", "-o", "name"]);
+        assert_eq!(gone.len(), objects, "{folder}: {gone:?}");
+        let left = run(&["get", "--ignore-not-found", "-o", "name"]);
+        assert_eq!(left, Vec::<String>::new(), "{folder}");
+    }
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn the_policys_expressions_are_type_checked_without_a_warning() {
+    let (control_plane, administrator) = with_controllers().await;
+    said(&mut in_folder(
+        &administrator,
+        &["apply"],
+        &repository("manifests/base"),
+    ));
+    let mut wrong = administrator.get(&format!("{POLICIES}/headgate-nodes")).await;
+    wrong["metadata"] = json!({"name": "wrong"});
+    wrong["spec"]["validations"] = json!([{"expression": "object.spec.nosuchfield == 1"}]);
+    administrator.done(&Ask::post(POLICIES, wrong)).await;
+    for (name, warnings) in [("wrong", true), ("headgate-nodes", false)] {
+        let path = format!("{POLICIES}/{name}");
+        let checked = eventually(SOON, "type-checked", async || {
+            let policy = administrator.get(&path).await;
+            if policy["status"]["observedGeneration"] == policy["metadata"]["generation"] {
+                Ok(policy["status"]["typeChecking"].clone())
+            } else {
+                Err(policy["status"].to_string())
+            }
+        })
+        .await;
+        assert_eq!(
+            checked["expressionWarnings"].is_array(),
+            warnings,
+            "{name}: {checked:#}"
+        );
+    }
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn the_host_network_is_all_that_pod_security_holds_against_it() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    let labels = json!({"pod-security.kubernetes.io/warn": "restricted"});
+    let namespace = json!({"metadata": {"name": "headgate", "labels": labels}});
+    administrator.done(&Ask::post("/api/v1/namespaces", namespace)).await;
+    let folder = repository("manifests/examples/other-namespace");
+    let rendered = said(kubectl(&administrator.kubeconfig).arg("kustomize").arg(folder));
+    let daemonset = rendered
+        .split("\n---\n")
+        .find(|yaml| yaml.contains("kind: DaemonSet"))
+        .unwrap();
+    let file = crate::harness::scratch("pod-security").join("daemonset.yaml");
+    std::fs::write(&file, daemonset).unwrap();
+    let mut create = kubectl(&administrator.kubeconfig);
+    let output = create.args(["create", "-f"]).arg(file).output().unwrap();
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{warning}");
+    let (_, complaints) = warning.split_once("\"restricted:latest\": ").unwrap();
+    assert_eq!(complaints.trim(), "host namespaces (hostNetwork=true)");
+    control_plane.stop().await;
+}
+
+/// Makes a ready Node with room for Pods.
+async fn node(administrator: &Caller, name: &str, labels: Value, spec: Value) {
+    let node = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+    administrator.done(&Ask::post("/api/v1/nodes", node)).await;
+    let room = json!({"cpu": "1", "memory": "1Gi", "pods": "10"});
+    let status = json!({"status": {"capacity": room, "allocatable": room,
+        "conditions": [{"type": "Ready", "status": "True"}]}});
+    administrator
+        .done(&Ask::merge(&format!("/api/v1/nodes/{name}/status"), status))
+        .await;
+}
+
+/// Waits until so many Pods of headgate are on their Nodes and none is still to be placed.
+async fn placed(administrator: &Caller, count: usize) -> Vec<Value> {
+    eventually(SOON, &format!("{count} Pods are placed"), async || {
+        let pods = administrator.get(PODS).await["items"].as_array().unwrap().clone();
+        let on_nodes = pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string());
+        if on_nodes.count() == count && pods.len() == count {
+            Ok(pods)
+        } else {
+            let brief = |pod: &Value| {
+                json!([
+                    pod["metadata"]["name"],
+                    pod["spec"]["nodeName"],
+                    pod["status"]["conditions"]
+                ])
+            };
+            Err(pods.iter().map(|pod| brief(pod).to_string()).collect())
+        }
+    })
+    .await
+}
+
+/// What kubelet would report.
+async fn ready(administrator: &Caller, pod: &Value) {
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let status = json!({"status": {"phase": "Running", "conditions": [
+        {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    administrator
+        .done(&Ask::strategic(&format!("{PODS}/{name}/status"), status))
+        .await;
+}
+
+#[tokio::test]
+async fn a_tainted_and_cordoned_node_gets_its_pod_and_new_settings_roll_it_side_by_side() {
+    let (mut control_plane, administrator) = with_controllers().await;
+    control_plane.start_scheduler().unwrap();
+    let linux = json!({"kubernetes.io/os": "linux"});
+    let taints: Vec<Value> = [
+        ("ToBeDeletedByClusterAutoscaler", "NoSchedule"),
+        ("node.kubernetes.io/unschedulable", "NoSchedule"),
+        ("node.kubernetes.io/network-unavailable", "NoSchedule"),
+        ("example.com/mine", "NoExecute"),
+    ]
+    .map(|(key, effect)| json!({"key": key, "effect": effect}))
+    .into();
+    node(
+        &administrator,
+        "drained",
+        linux,
+        json!({"unschedulable": true, "taints": taints}),
+    )
+    .await;
+    let r#virtual = json!({"kubernetes.io/os": "linux", "type": "virtual-kubelet"});
+    node(&administrator, "virtual", r#virtual, json!({})).await;
+    node(
+        &administrator,
+        "windows",
+        json!({"kubernetes.io/os": "windows"}),
+        json!({}),
+    )
+    .await;
+
+    said(&mut in_folder(
+        &administrator,
+        &["apply"],
+        &repository("manifests/base"),
+    ));
+    let pods = placed(&administrator, 1).await;
+    let old = &pods[0];
+    assert_eq!(old["spec"]["nodeName"], "drained");
+    assert_eq!(old["spec"]["priority"], 2_000_001_000, "system-node-critical");
+    ready(&administrator, old).await;
+
+    said(&mut in_folder(
+        &administrator,
+        &["apply"],
+        &overlay("shutdownDelay: 1s\n"),
+    ));
+    let pods = placed(&administrator, 2).await;
+    let new = pods
+        .iter()
+        .find(|pod| pod["metadata"]["uid"] != old["metadata"]["uid"])
+        .unwrap();
+    assert_eq!(new["spec"]["nodeName"], "drained");
+    assert!(
+        pods.iter()
+            .all(|pod| pod["metadata"].get("deletionTimestamp").is_none()),
+        "the old one goes on until the new one is ready"
+    );
+    ready(&administrator, new).await;
+    let name = old["metadata"]["name"].as_str().unwrap();
+    eventually(SOON, "the old one is told to go", async || {
+        let (_, pod) = administrator.ask(&Ask::get(&format!("{PODS}/{name}"))).await;
+        if pod["kind"] == "Status" || pod["metadata"].get("deletionTimestamp").is_some() {
+            Ok(())
+        } else {
+            Err(pod["status"].to_string())
+        }
+    })
+    .await;
+    control_plane.stop().await;
+}

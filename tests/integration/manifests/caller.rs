@@ -1,0 +1,187 @@
+//! Somebody who asks the API server, with one token and byte for byte what a test says.
+
+use std::path::{Path, PathBuf};
+
+use headgate::sandbox::control_plane::ControlPlane;
+use http_body_util::BodyExt as _;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::PostParams;
+use kube::client::Body;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::{repository, said};
+use crate::harness::cluster::kubectl;
+use crate::node::with_token;
+
+/// One request.
+pub(super) struct Ask {
+    pub(super) method: &'static str,
+    pub(super) path: String,
+    pub(super) content_type: &'static str,
+    pub(super) body: Value,
+}
+
+impl Ask {
+    pub(super) fn get(path: &str) -> Self {
+        Self {
+            method: "GET",
+            path: path.to_owned(),
+            content_type: "application/json",
+            body: Value::Null,
+        }
+    }
+
+    pub(super) fn post(path: &str, body: Value) -> Self {
+        Self {
+            method: "POST",
+            body,
+            ..Self::get(path)
+        }
+    }
+
+    pub(super) fn put(path: &str, body: Value) -> Self {
+        Self {
+            method: "PUT",
+            body,
+            ..Self::get(path)
+        }
+    }
+
+    pub(super) fn delete(path: &str) -> Self {
+        Self {
+            method: "DELETE",
+            ..Self::get(path)
+        }
+    }
+
+    pub(super) fn merge(path: &str, body: Value) -> Self {
+        Self::patch(path, "application/merge-patch+json", body)
+    }
+
+    pub(super) fn strategic(path: &str, body: Value) -> Self {
+        Self::patch(path, "application/strategic-merge-patch+json", body)
+    }
+
+    pub(super) fn json(path: &str, operations: Value) -> Self {
+        Self::patch(path, "application/json-patch+json", operations)
+    }
+
+    /// A server-side apply.
+    pub(super) fn apply(path: &str, body: Value) -> Self {
+        let path = format!("{path}?fieldManager=headgate");
+        Self::patch(&path, "application/apply-patch+yaml", body)
+    }
+
+    fn patch(path: &str, content_type: &'static str, body: Value) -> Self {
+        Self {
+            method: "PATCH",
+            content_type,
+            body,
+            ..Self::get(path)
+        }
+    }
+}
+
+/// Who asks.
+pub(super) struct Caller {
+    pub(super) client: Client,
+    pub(super) kubeconfig: PathBuf,
+}
+
+impl Caller {
+    pub(super) fn administrator(control_plane: &ControlPlane) -> Self {
+        Self {
+            client: Client::try_from(control_plane.client_config()).unwrap(),
+            kubeconfig: control_plane.kubeconfig().to_owned(),
+        }
+    }
+
+    /// Whoever the token says.
+    pub(super) async fn bearing(control_plane: &ControlPlane, token: &str) -> Self {
+        let kubeconfig = with_token(control_plane.kubeconfig(), token);
+        let config = headgate::node::api_server::configuration(Some(&kubeconfig))
+            .await
+            .unwrap();
+        Self {
+            client: headgate::node::api_server::client(&config).unwrap(),
+            kubeconfig,
+        }
+    }
+
+    /// The status and body of the answer.
+    pub(super) async fn ask(&self, ask: &Ask) -> (u16, Value) {
+        let bytes = match &ask.body {
+            Value::Null => Vec::new(),
+            body => serde_json::to_vec(body).unwrap(),
+        };
+        let request = axum::http::Request::builder()
+            .method(ask.method)
+            .uri(&ask.path)
+            .header("content-type", ask.content_type)
+            .body(Body::from(bytes))
+            .unwrap();
+        let answer = self.client.send(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    }
+
+    /// What is there; it must be.
+    pub(super) async fn get(&self, path: &str) -> Value {
+        self.done(&Ask::get(path)).await
+    }
+
+    /// Asks, and is not refused.
+    pub(super) async fn done(&self, ask: &Ask) -> Value {
+        let (status, body) = self.ask(ask).await;
+        assert!(
+            matches!(status, 200 | 201),
+            "{} {}: {status} {body}",
+            ask.method,
+            ask.path
+        );
+        body
+    }
+
+    /// A token of the service account `headgate` in a namespace, bound to an object there.
+    pub(super) async fn token(&self, namespace: &str, account: &str, bound: Option<Value>) -> String {
+        let request = json!({"spec": {"audiences": [], "boundObjectRef": bound}});
+        let request: TokenRequest = serde_json::from_value(request).unwrap();
+        let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), namespace);
+        let granted = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await;
+        granted.unwrap().status.unwrap().token
+    }
+
+    /// What a token of `headgate` is bound to: a new Pod, on a Node if one is named.
+    pub(super) async fn pod(&self, name: &str, node: Option<&str>) -> Value {
+        let pod = json!({"metadata": {"name": name}, "spec": {"serviceAccountName": "headgate", "nodeName": node,
+            "containers": [{"name": "c", "image": "none"}]}});
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let pods = Api::<Pod>::namespaced(self.client.clone(), "kube-system");
+        let made = pods.create(&PostParams::default(), &pod).await.unwrap();
+        json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": made.metadata.uid})
+    }
+}
+
+/// Applies a folder of the manifests.
+pub(super) fn install(kubeconfig: &Path, folder: &str) {
+    said(
+        kubectl(kubeconfig)
+            .args(["apply", "-k"])
+            .arg(repository("manifests").join(folder)),
+    );
+}
+
+/// Has the control plane, with the manifests applied, give out what kubelet would: a token of
+/// `headgate` bound to a Pod on this Node.
+pub(super) async fn agent_on(control_plane: &ControlPlane, node: &str) -> Caller {
+    let administrator = Caller::administrator(control_plane);
+    let pod = administrator.pod(&format!("headgate-on-{node}"), Some(node)).await;
+    let token = administrator.token("kube-system", "headgate", Some(pod)).await;
+    Caller::bearing(control_plane, &token).await
+}

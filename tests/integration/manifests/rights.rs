@@ -1,0 +1,373 @@
+//! The agent with nothing but what kubelet would give it, a token bound to its Pod: the shipped rights
+//! are enough for its work, allow nothing more, and each of them is needed.
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::Command;
+
+use headgate::telemetry::{NodeEvent, NodeEvents, ServiceReference};
+use serde_json::{Value, json};
+
+use super::SOON;
+use super::caller::{Ask, Caller, agent_on, install};
+use crate::harness::agent::Agent;
+use crate::harness::{AgentOptions, create_node, eventually, own_control_plane};
+
+const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+const CLUSTER_ROLE: &str = "clusterroles/headgate";
+const ROLE: &str = "namespaces/default/roles/headgate";
+
+fn node(name: &str) -> String {
+    format!("/api/v1/nodes/{name}")
+}
+
+async fn set_taint(administrator: &Caller, name: &str, taints: Value) {
+    administrator
+        .done(&Ask::merge(&node(name), json!({"spec": {"taints": taints}})))
+        .await;
+}
+
+async fn answers(agent: &Agent, status: u16) {
+    eventually(SOON, &format!("/healthz answers {status} from the watch"), async || {
+        let answer = agent.healthz().await;
+        if answer.status == status && answer.json()["source"] == "watch" {
+            Ok(())
+        } else {
+            Err(format!("{} {}", answer.status, answer.text()))
+        }
+    })
+    .await;
+}
+
+fn events_in(namespace: &str) -> String {
+    format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")
+}
+
+/// The events about something of this name that `headgate` has written.
+async fn events_of(administrator: &Caller, namespace: &str, name: &str) -> Vec<Value> {
+    let events = administrator.get(&events_in(namespace)).await;
+    let ours = |event: &&Value| event["reportingController"] == "headgate" && event["regarding"]["name"] == name;
+    events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(ours)
+        .cloned()
+        .collect()
+}
+
+async fn log_says(agent: &Agent, words: &str) {
+    eventually(SOON, words, async || {
+        let log = agent.log();
+        if log.contains(words) { Ok(()) } else { Err(log) }
+    })
+    .await;
+}
+
+/// Waits until the caller is answered `status` to `ask`: rights take a moment to be in force.
+async fn in_force(caller: &Caller, ask: Ask, status: u16) {
+    eventually(SOON, &format!("{status} to {} {}", ask.method, ask.path), async || {
+        let (answer, body) = caller.ask(&ask).await;
+        if answer == status {
+            Ok(())
+        } else {
+            Err(body.to_string())
+        }
+    })
+    .await;
+}
+
+/// A port that somebody else has.
+fn taken() -> (TcpListener, SocketAddr) {
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = stranger.local_addr().unwrap();
+    (stranger, address)
+}
+
+#[tokio::test]
+async fn with_its_pods_token_alone_the_agent_does_its_job() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "base");
+    let name = create_node(&administrator.client, "rights").await;
+    let caller = agent_on(&control_plane, &name).await;
+    in_force(&caller, Ask::get("/api/v1/nodes"), 200).await;
+
+    let (stranger, address) = taken();
+    let options = AgentOptions::new(&name, &caller.kubeconfig).healthz(address);
+    let event = async {
+        let event = eventually(SOON, "an event", async || {
+            events_of(&administrator, "default", &name)
+                .await
+                .pop()
+                .ok_or_else(|| "none".to_owned())
+        })
+        .await;
+        drop(stranger);
+        event
+    };
+    let (agent, event) = tokio::join!(options.start(), event);
+    assert_eq!(
+        (&event["reason"], &event["reportingInstance"]),
+        (&json!("FailedToStartHealthServer"), &json!(name))
+    );
+    answers(&agent, 200).await;
+    set_taint(&administrator, &name, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+    answers(&agent, 503).await;
+    set_taint(&administrator, &name, json!([])).await;
+    answers(&agent, 200).await;
+    assert!(!agent.log().contains("orbidden"), "{}", agent.log());
+    drop(agent);
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn with_its_pods_token_alone_nobody_changes_a_node() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "base");
+    let own = create_node(&administrator.client, "own").await;
+    let other = create_node(&administrator.client, "other").await;
+    let caller = agent_on(&control_plane, &own).await;
+    in_force(&caller, Ask::get("/api/v1/nodes"), 200).await;
+
+    let before = administrator.get("/api/v1/nodes").await;
+    for name in [&own, &other] {
+        for (ask, verb) in [
+            (
+                Ask::merge(&node(name), json!({"metadata": {"labels": {"a": "b"}}})),
+                "patch resource \"nodes\"",
+            ),
+            (
+                Ask::merge(&node(name), json!({"spec": {"unschedulable": true}})),
+                "patch resource \"nodes\"",
+            ),
+            (
+                Ask::put(&node(name), administrator.get(&node(name)).await),
+                "update resource \"nodes\"",
+            ),
+            (
+                Ask::merge(
+                    &format!("{}/status", node(name)),
+                    json!({"status": {"phase": "Running"}}),
+                ),
+                "patch resource \"nodes/status\"",
+            ),
+            (Ask::delete(&node(name)), "delete resource \"nodes\""),
+        ] {
+            let (status, body) = caller.ask(&ask).await;
+            let told = body["message"].as_str().unwrap_or_default();
+            assert!(
+                status == 403 && told.contains(&format!("cannot {verb}")),
+                "{} {}: {body}",
+                ask.method,
+                ask.path
+            );
+        }
+    }
+    assert_eq!(administrator.get("/api/v1/nodes").await["items"], before["items"]);
+
+    // What everybody may do aside, this is all, in whatever namespace.
+    for (namespace, events) in [("default", true), ("kube-system", false)] {
+        let review = json!({"spec": {"namespace": namespace}});
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+        let mut rules = caller.done(&Ask::post(path, review)).await["status"]["resourceRules"].clone();
+        let rules = rules.as_array_mut().unwrap();
+        rules.retain(|rule| !rule["resources"][0].as_str().unwrap().starts_with("selfsubject"));
+        rules.sort_by_key(ToString::to_string);
+        let mut expected = vec![json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]})];
+        if events {
+            expected
+                .push(json!({"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]}));
+        }
+        expected.sort_by_key(ToString::to_string);
+        assert_eq!(rules, &expected, "{namespace}");
+    }
+    control_plane.stop().await;
+}
+
+/// Takes one verb on a resource out of a role; gives the rules as they were.
+async fn take_away(administrator: &Caller, role: &str, resource: &str, verb: &str) -> Value {
+    let path = format!("{RBAC}/{role}");
+    let rules = administrator.get(&path).await["rules"].clone();
+    let mut fewer = rules.clone();
+    let mut about = fewer.as_array_mut().unwrap().iter_mut();
+    let found = about.find(|rule| rule["resources"] == json!([resource])).unwrap();
+    let verbs = found["verbs"].as_array_mut().unwrap();
+    assert!(verbs.contains(&json!(verb)));
+    verbs.retain(|other| other != verb);
+    administrator.done(&Ask::merge(&path, json!({"rules": fewer}))).await;
+    rules
+}
+
+async fn give_back(administrator: &Caller, role: &str, rules: Value) {
+    administrator
+        .done(&Ask::merge(&format!("{RBAC}/{role}"), json!({"rules": rules})))
+        .await;
+}
+
+/// `kubectl exec` in its Pod runs `headgate why` with the same rights.
+#[tokio::test]
+async fn without_the_right_to_get_a_node_the_pod_cannot_say_why() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "base");
+    let name = create_node(&administrator.client, "why").await;
+    let caller = agent_on(&control_plane, &name).await;
+    let why = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command.args(["why", &name, "--statusz", "http://127.0.0.1:1/statusz"]);
+        command.env("KUBECONFIG", &caller.kubeconfig).output().unwrap()
+    };
+    in_force(&caller, Ask::get(&node(&name)), 200).await;
+    let output = why();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    take_away(&administrator, CLUSTER_ROLE, "nodes", "get").await;
+    in_force(&caller, Ask::get(&node(&name)), 403).await;
+    let output = why();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot get resource \"nodes\""), "{said}");
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn without_the_right_to_list_or_watch_nodes_the_agent_misses_its_taint() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "base");
+    for (verb, question) in [
+        ("list", "/api/v1/nodes?limit=1"),
+        ("watch", "/api/v1/nodes?watch=true&timeoutSeconds=1"),
+    ] {
+        let name = create_node(&administrator.client, verb).await;
+        let caller = agent_on(&control_plane, &name).await;
+        in_force(&caller, Ask::get(question), 200).await;
+        let rules = take_away(&administrator, CLUSTER_ROLE, "nodes", verb).await;
+        in_force(&caller, Ask::get(question), 403).await;
+
+        let agent = AgentOptions::new(&name, &caller.kubeconfig).start().await;
+        log_says(&agent, &format!("cannot {verb} resource \\\"nodes\\\"")).await;
+        set_taint(&administrator, &name, json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+        let metrics = "headgate_node_watch_errors_total{reason=\"forbidden\"} ";
+        let refusals = async || {
+            let text = agent.metrics().await;
+            let count = text.lines().find_map(|line| line.strip_prefix(metrics));
+            count.unwrap().parse::<u64>().unwrap()
+        };
+        let so_far = refusals().await;
+        eventually(SOON, "refused once more since", async || {
+            let now = refusals().await;
+            if now > so_far { Ok(()) } else { Err(now.to_string()) }
+        })
+        .await;
+        assert_eq!(agent.healthz().await.status, 200, "{verb}: it knows no better");
+        give_back(&administrator, CLUSTER_ROLE, rules).await;
+        answers(&agent, 503).await;
+    }
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_right_of_the_component_services_are_not_followed() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "examples/no-kube-proxy");
+    let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
+    let service = json!({"metadata": {"name": "local"}, "spec": spec});
+    administrator
+        .done(&Ask::post("/api/v1/namespaces/default/services", service))
+        .await;
+    for (group, resource) in [("/api/v1", "services"), ("/apis/discovery.k8s.io/v1", "endpointslices")] {
+        for verb in ["list", "watch"] {
+            let question = format!("{group}/{resource}?timeoutSeconds=1&watch={}", verb == "watch");
+            let name = create_node(&administrator.client, &format!("{resource}-{verb}")).await;
+            let caller = agent_on(&control_plane, &name).await;
+            in_force(&caller, Ask::get(&question), 200).await;
+            let settings = "proxy: {healthzUrl: off}\nserviceHealth: path\n";
+            let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
+            let agent = options.start().await;
+            let followed = async || {
+                let text = agent.metrics().await;
+                if text.lines().any(|line| line == "headgate_service_health_services 1") {
+                    Ok(())
+                } else {
+                    Err(text)
+                }
+            };
+            eventually(SOON, "Services are followed", followed).await;
+            assert!(!agent.log().contains("cannot be watched"), "{}", agent.log());
+            agent.kill().await;
+
+            let rules = take_away(&administrator, CLUSTER_ROLE, resource, verb).await;
+            in_force(&caller, Ask::get(&question), 403).await;
+            let agent = options.start().await;
+            log_says(&agent, &format!("cannot {verb} resource \\\"{resource}\\\"")).await;
+            give_back(&administrator, CLUSTER_ROLE, rules).await;
+        }
+    }
+    control_plane.stop().await;
+}
+
+/// A folder, the role in it that lets headgate write events about `Node`s or `Service`s, and where those are.
+const EVENT_RIGHTS: [(&str, &str, &str); 2] = [
+    ("base", ROLE, "default"),
+    ("examples/no-kube-proxy", CLUSTER_ROLE, "kube-system"),
+];
+
+#[tokio::test]
+async fn without_a_right_to_write_events_nothing_is_told_on_the_node_or_the_service() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    for (folder, role, namespace) in EVENT_RIGHTS {
+        install(&administrator.kubeconfig, folder);
+        let name = create_node(&administrator.client, "events").await;
+        let caller = agent_on(&control_plane, &name).await;
+        let writer = NodeEvents::new(caller.client.clone(), name.clone());
+        let write = async |note: &str| {
+            let event = NodeEvent {
+                reason: "Tested",
+                action: "Test",
+                note: note.to_owned(),
+            };
+            let service = ServiceReference {
+                namespace,
+                name: &name,
+                uid: "u",
+            };
+            match namespace {
+                "default" => writer.warn(event, None).await,
+                _ => writer.warn_service(event, service).await,
+            }
+            let count = |event: Value| {
+                (
+                    event["note"].as_str().unwrap().to_owned(),
+                    event["series"]["count"].as_i64(),
+                )
+            };
+            let events = events_of(&administrator, namespace, &name).await;
+            events.into_iter().map(count).collect::<Vec<_>>()
+        };
+        let events = events_in(namespace);
+        // What is refused for want of the right, and otherwise for what it asks.
+        let create = || Ask::post(&events, json!({}));
+        let patch = || Ask::merge(&format!("{events}/nothing"), json!({}));
+        in_force(&caller, create(), 422).await;
+
+        let rules = take_away(&administrator, role, "events", "create").await;
+        in_force(&caller, create(), 403).await;
+        assert_eq!(write("first").await, []);
+        give_back(&administrator, role, rules).await;
+        in_force(&caller, create(), 422).await;
+        assert_eq!(write("first").await, [("first".to_owned(), None)]);
+
+        let rules = take_away(&administrator, role, "events", "patch").await;
+        in_force(&caller, patch(), 403).await;
+        assert_eq!(write("again").await, [("first".to_owned(), None)]);
+        give_back(&administrator, role, rules).await;
+        in_force(&caller, patch(), 404).await;
+        // Counted up, not written anew.
+        assert_eq!(write("again").await, [("first".to_owned(), Some(2))]);
+    }
+    control_plane.stop().await;
+}

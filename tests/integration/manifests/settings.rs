@@ -1,0 +1,130 @@
+//! The settings file in the `ConfigMap`, and the snippets that the manifests' README offers.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use headgate::config::Settings;
+use serde_json::json;
+
+use super::{assert_says, base, only, render, repository, said, text};
+use crate::harness::scratch;
+
+/// The settings in effect with this file, as the program prints them; it must accept the file.
+fn in_effect(settings: &str) -> String {
+    let file = scratch("settings").join("settings.yaml");
+    std::fs::write(&file, settings).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command.args(["agent", "--check-config", "--config"]).arg(file);
+    said(command.env_remove("NODE_NAME").env_remove("KUBECONFIG"))
+}
+
+/// The names of all keys and sections.
+fn names() -> BTreeSet<String> {
+    let defaults = Settings::default().to_yaml();
+    let key = |line: &str| Some(line.trim().split_once(':')?.0.to_owned());
+    defaults
+        .lines()
+        .filter(|line| !line.contains("- "))
+        .filter_map(key)
+        .collect()
+}
+
+/// The file with its keys uncommented, which are told from prose by their names, and those names.
+fn uncommented(file: &str) -> (String, BTreeSet<String>) {
+    let (known, mut found) = (names(), BTreeSet::new());
+    let mut yaml = String::new();
+    for line in file.lines() {
+        let Some(bare) = line.strip_prefix("# ") else { continue };
+        let name = bare.trim().split(':').next().unwrap_or_default();
+        if known.contains(name) {
+            found.insert(name.to_owned());
+        } else if !bare.trim().starts_with("- ") {
+            continue;
+        }
+        yaml.push_str(bare);
+        yaml.push('\n');
+    }
+    (yaml, found)
+}
+
+#[test]
+fn the_shipped_settings_are_the_defaults_and_show_every_one_of_them() {
+    let objects = base();
+    let file = only(&objects, "ConfigMap")["data"]["settings.yaml"].as_str().unwrap();
+    let defaults = Settings::default().to_yaml();
+    assert_eq!(in_effect(file), defaults);
+    let (yaml, found) = uncommented(file);
+    assert_eq!(found, names());
+    assert_eq!(in_effect(&yaml), defaults);
+    // Each alone, in case one only passes for another's sake.
+    for section in ["signals", "proxy"] {
+        let start = yaml.find(&format!("{section}:")).unwrap();
+        let lines = yaml[start..].lines().enumerate();
+        let part: Vec<&str> = lines
+            .take_while(|(number, line)| *number == 0 || line.starts_with(' '))
+            .map(|(_, line)| line)
+            .collect();
+        assert_eq!(in_effect(&part.join("\n")), defaults, "{section}");
+    }
+}
+
+/// The README's YAML blocks, in their order.
+fn snippets() -> Vec<String> {
+    let readme = text("manifests/README.md");
+    let blocks = readme.split("```yaml\n").skip(1);
+    blocks
+        .map(|rest| rest.split("```").next().unwrap().to_owned())
+        .collect()
+}
+
+/// The way from one absolute directory to another, as kustomize wants it.
+fn relative(from: &Path, to: &Path) -> PathBuf {
+    let up = from.components().skip(1).map(|_| "..");
+    up.collect::<PathBuf>().join(to.strip_prefix("/").unwrap())
+}
+
+/// An overlay of all the README offers, with settings of its own, in a fresh directory.
+pub(super) fn overlay(settings: &str) -> PathBuf {
+    let directory = scratch("overlay").canonicalize().unwrap();
+    let snippets = snippets();
+    let [first, others @ ..] = &snippets[..] else {
+        panic!("no YAML in the README")
+    };
+    let (ours, theirs) = (
+        relative(&directory, &repository("manifests/base")),
+        "../headgate/manifests/base",
+    );
+    assert!(first.contains(theirs), "{first}");
+    let whole = first.replace(theirs, ours.to_str().unwrap()) + &others.concat();
+    std::fs::write(directory.join("kustomization.yaml"), whole).unwrap();
+    std::fs::write(directory.join("settings.yaml"), settings).unwrap();
+    directory
+}
+
+#[test]
+fn the_readmes_overlay_names_image_settings_and_api_server() {
+    let settings = "shutdownDelay: 5s\n";
+    let objects = render(&overlay(settings));
+    let map = only(&objects, "ConfigMap");
+    assert_eq!(map["data"], json!({"settings.yaml": settings}));
+    assert_ne!(
+        map["metadata"]["name"],
+        only(&base(), "ConfigMap")["metadata"]["name"],
+        "another text has another name, which rolls the DaemonSet"
+    );
+    let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    assert_says(
+        &pod["volumes"][0],
+        &json!({"configMap": {"name": map["metadata"]["name"]}}),
+    );
+    let container = &pod["containers"][0];
+    let image = format!("registry.example.com/headgate:{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(container["image"], image);
+    let env = container["env"].as_array().unwrap();
+    let name = |index: usize| env[index]["name"].as_str().unwrap();
+    assert_eq!(
+        (name(0), name(env.len() - 2), name(env.len() - 1)),
+        ("NODE_NAME", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT")
+    );
+}

@@ -1,0 +1,129 @@
+//! An IMDS that answers what a test wants, badly if need be, and remembers what it was asked.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use headgate::server::{self, Limits};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use crate::harness::eventually;
+
+/// How it answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// 200 with this body.
+    None(String),
+    /// Another status.
+    Status(u16, String),
+    /// 200 with this body, later.
+    Slow(Duration, String),
+    /// Not at all.
+    Hang,
+}
+
+/// A question it was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) line: String,
+    pub(crate) metadata: Option<String>,
+    pub(crate) conditional: bool,
+}
+
+#[derive(Clone)]
+struct Shared {
+    fault: Arc<Mutex<Fault>>,
+    asked: Arc<Mutex<Vec<Asked>>>,
+}
+
+/// A running IMDS; it ends with the test.
+pub(crate) struct Imds {
+    pub(crate) address: SocketAddr,
+    shared: Shared,
+    _close: watch::Sender<bool>,
+}
+
+impl Imds {
+    /// Starts one that lists no events.
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Shared {
+            fault: Arc::new(Mutex::new(Fault::None(document(1, &[])))),
+            asked: Arc::default(),
+        };
+        let router = Router::new().fallback(answer).with_state(shared.clone());
+        let (close, told) = watch::channel(false);
+        let metrics = server::Metrics::register(&mut Registry::default());
+        tokio::spawn(async move { server::serve("imds", listener, router, Limits::OPERATIONS, &metrics, told).await });
+        Self {
+            address,
+            shared,
+            _close: close,
+        }
+    }
+
+    /// Answers so from now on.
+    pub(crate) fn set(&self, fault: Fault) {
+        *self.shared.fault.lock().unwrap() = fault;
+    }
+
+    /// What it was asked so far.
+    pub(crate) fn requests(&self) -> Vec<Asked> {
+        self.shared.asked.lock().unwrap().clone()
+    }
+
+    /// Waits until it was asked so often more.
+    pub(crate) async fn asked(&self, times: usize) {
+        let before = self.requests().len();
+        eventually(Duration::from_secs(20), "more questions", async || {
+            let now = self.requests().len();
+            if now >= before + times {
+                Ok(())
+            } else {
+                Err(now.to_string())
+            }
+        })
+        .await;
+    }
+}
+
+async fn answer(State(shared): State<Shared>, request: Request) -> Response {
+    let headers: &HeaderMap = request.headers();
+    shared.asked.lock().unwrap().push(Asked {
+        line: format!("{} {}", request.method(), request.uri()),
+        metadata: headers.get("metadata").map(|value| value.to_str().unwrap().to_owned()),
+        conditional: headers.keys().any(|name| name.as_str().starts_with("if-")),
+    });
+    let fault = shared.fault.lock().unwrap().clone();
+    match fault {
+        // A validator that nobody may use.
+        Fault::None(body) => ([("etag", "\"1\"")], body).into_response(),
+        Fault::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
+        Fault::Slow(delay, body) => {
+            sleep(delay).await;
+            body.into_response()
+        }
+        Fault::Hang => std::future::pending().await,
+    }
+}
+
+/// An event as Azure writes it; one without a time has started.
+pub(crate) fn event(id: &str, kind: &str, not_before: &str, resources: &[&str]) -> Value {
+    let status = if not_before.is_empty() { "Started" } else { "Scheduled" };
+    json!({"EventId": id, "EventStatus": status, "EventType": kind, "ResourceType": "VirtualMachine",
+        "Resources": resources, "NotBefore": not_before, "Description": "", "EventSource": "Platform", "DurationInSeconds": -1})
+}
+
+/// A document as Azure writes it.
+pub(crate) fn document(incarnation: i64, events: &[Value]) -> String {
+    json!({"DocumentIncarnation": incarnation, "Events": events}).to_string()
+}
