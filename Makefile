@@ -75,5 +75,6 @@ namespace-tools:
 
 .PHONY: lint-tools
 lint-tools: build-tools
+	@tests/prerequisites.sh lint
 	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || cargo install --locked cargo-deny@$(cargo_deny)
 	@[[ $$(cargo machete --version 2>&1) == '$(cargo_machete)' ]] || cargo install --locked cargo-machete@$(cargo_machete)

@@ -70,6 +70,17 @@ pub enum AgentError {
     /// A listener failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The addresses file cannot be written.
+    #[error(
+        "the addresses file {path} cannot be written: {source}; name a file in a directory that is there and may be written to"
+    )]
+    AddressesFile {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
     /// The health thread cannot be started, or panicked.
     #[error("the health thread failed: {0}")]
     HealthThread(String),
@@ -110,7 +121,7 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
 /// Starts an agent on the present runtime. Ports may open later: see [`Running::bound`].
 ///
 /// # Errors
-/// When the health thread cannot be started.
+/// When the addresses file cannot be written or the health thread cannot be started.
 #[expect(
     clippy::too_many_lines,
     reason = "the list of what runs, which reads best in one piece"
@@ -129,6 +140,9 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let client = api_server.client.clone();
     let events = NodeEvents::new(client.clone(), node_name.clone());
     let (heartbeat, mut tasks) = (Heartbeat::new(), Tasks::new(clock.clone()));
+    if let Some(path) = addresses_file {
+        addresses::keep(&mut tasks, path, bound.clone(), &channels.close_operations)?;
+    }
     let operations = Operations::new(
         metrics.registry,
         &channels,
@@ -200,9 +214,6 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
             settings.healthz_bind_address,
         ),
     );
-    if let Some(path) = addresses_file {
-        tasks.once("addresses-file", addresses::write(bound.clone(), path));
-    }
     let router = operations::router(operations);
     let close = channels.close_operations.subscribe();
     let socket = settings.state_dir.join(PROBE_SOCKET);

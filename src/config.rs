@@ -6,9 +6,11 @@
 //! reference in `docs/settings.md` is generated from that table.
 
 mod cidr;
+mod contradictions;
 mod keys;
 mod load;
 mod mistake;
+mod qualified_name;
 mod reference;
 mod value;
 

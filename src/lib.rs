@@ -2,7 +2,7 @@
 //! back when the node returns.
 //!
 //! The crate is a library and a binary of the same name. Every module directly below this one is a
-//! *room*, named for what it is about; `tests/rooms.rs` holds the table of which room may use which.
+//! *room*, named for what it is about; `tests/integration/rooms.rs` holds the table of which room may use which.
 //! Decisions are pure functions over plain data with time as a parameter; what surrounds them feeds
 //! them and carries out what they say.
 

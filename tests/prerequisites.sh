@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Looks for what building and testing need from the machine.
 #
-#   prerequisites.sh build       cargo and a C linker; a failure where one is missing
+#   prerequisites.sh build       a C linker with the static C library, and Rust; one line for each that is missing, and a failure
+#   prerequisites.sh lint        rustfmt and clippy; likewise
 #   prerequisites.sh namespaces  what tests with network namespaces run; without it they are skipped, so only a remark
 #
 # Root on a Debian-like machine gets the packages for `namespaces` installed, and under CI=true those for `build` too.
@@ -30,20 +31,50 @@ install() {
   fi
 }
 
+# Whether the linker finds libc.a, which the static binary is made of; told what it does not find, cc repeats the name.
+has_static_libc() { [[ $(cc -print-file-name=libc.a 2>/dev/null) == */* ]]; }
+
+# at_least WANTED VERSION
+at_least() { [[ $(printf '%s\n' "$1" "$2" | LC_ALL=C sort -V | head -n 1) == "$1" ]]; }
+
 build() {
-  local rust
-  if [[ -n $(missing cc) && ${CI:-} == true ]] && may_install; then
+  local wanted found='' good=true
+  if { [[ -n $(missing cc) ]] || ! has_static_libc; } && [[ ${CI:-} == true ]] && may_install; then
     install build-essential
+    hash -r
   fi
   if [[ -n $(missing cc) ]]; then
     say "cc is missing: install a C compiler, on Debian: apt-get install build-essential"
-    exit 1
+    good=false
+  elif ! has_static_libc; then
+    say "libc.a is missing: install the static C library, on Debian: apt-get install libc6-dev, on Fedora and openSUSE: glibc-static"
+    good=false
   fi
-  if [[ -n $(missing cargo) ]]; then
-    rust=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' "$(dirname -- "${BASH_SOURCE[0]}")/../Cargo.toml")
-    say "cargo is missing: install Rust $rust or newer, see https://rustup.rs"
-    exit 1
+
+  wanted=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' "$(dirname -- "${BASH_SOURCE[0]}")/../Cargo.toml")
+  # In the root, where no toolchain file of the caller's directory counts.
+  if [[ -z $(missing cargo rustc) && $(cd / && rustc --version 2>&1) =~ ^rustc\ ([0-9]+(\.[0-9]+)+) ]]; then
+    found=${BASH_REMATCH[1]}
   fi
+  if [[ -z $found ]]; then
+    say "cargo or rustc is missing or does not run: install Rust $wanted or newer, see https://rustup.rs"
+    good=false
+  elif ! at_least "$wanted" "$found"; then
+    say "Rust $found is too old: install $wanted or newer, with rustup: rustup update stable"
+    good=false
+  fi
+  $good
+}
+
+lint() {
+  local component good=true
+  for component in fmt clippy; do
+    if ! (cd / && cargo "$component" --version) >/dev/null 2>&1; then
+      say "cargo $component is missing: install it, with rustup: rustup component add ${component/fmt/rustfmt}"
+      good=false
+    fi
+  done
+  $good
 }
 
 namespaces() {
@@ -60,9 +91,9 @@ namespaces() {
 }
 
 case ${1-} in
-  build | namespaces) "$1" ;;
+  build | lint | namespaces) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|namespaces"
+    say "usage: prerequisites.sh build|lint|namespaces"
     exit 2
     ;;
 esac

@@ -159,7 +159,24 @@ impl Status {
     }
 }
 
-/// A time of the past, to the second, with its age.
+/// A time of the past, to the second, and the present.
+#[derive(Clone, Copy)]
+struct Past(Timestamp, Timestamp);
+
+impl Past {
+    fn age(self) -> i64 {
+        self.1.duration_since(self.0).as_secs().max(0)
+    }
+}
+
+/// When something happened, with how long ago that is.
+impl fmt::Display for Past {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} ({} s ago)", self.0, self.age())
+    }
+}
+
+/// Since when something lasts, with how long that is.
 struct Since(Option<Timestamp>, Timestamp);
 
 impl fmt::Display for Since {
@@ -167,24 +184,34 @@ impl fmt::Display for Since {
         let Some(since) = self.0 else {
             return f.write_str("unknown since when");
         };
-        let age = self.1.duration_since(since).as_secs().max(0);
-        write!(f, "since {since:.0} ({age} s)")
+        write!(f, "since {since:.0} ({} s)", Past(since, self.1).age())
+    }
+}
+
+/// Where the Node's state is known from, in words.
+fn known_from(source: &str) -> &str {
+    match source {
+        "watch" => "seen by the watch",
+        "remembered" => "remembered from an earlier process",
+        _ => "never seen",
     }
 }
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = |at| Since(at, self.current_time);
+        let past = |at| Past(at, self.current_time);
         writeln!(f, "headgate {} on node {}", self.version, self.node.name)?;
-        writeln!(f, "started    {}", since(Some(self.started_at)))?;
+        writeln!(f, "started    {}", past(self.started_at))?;
         writeln!(f)?;
         writeln!(f, "/healthz   {} {}", self.healthz.code, since(self.healthz.since))?;
         writeln!(f, "/livez     {} {}", self.livez.code, since(self.livez.since))?;
         let uid = self.node.uid.as_deref().unwrap_or("unknown");
         writeln!(
             f,
-            "node       {}, UID {uid}, known from: {}",
-            self.node.object, self.node.source
+            "node       {}, UID {uid}, {}",
+            self.node.object,
+            known_from(self.node.source)
         )?;
         if self.node.signals.is_empty() {
             writeln!(f, "signals    none")?;
@@ -204,9 +231,9 @@ impl fmt::Display for Status {
         match (&self.proxy.server, self.proxy.last_updated) {
             (None, _) => writeln!(f, "kube-proxy not asked (proxy.healthzUrl: off)")?,
             (Some(server), None) => writeln!(f, "kube-proxy {server} has not answered yet; ignored")?,
-            (Some(server), updated) => {
+            (Some(server), Some(updated)) => {
                 let state = if self.proxy.healthy { "healthy" } else { "unhealthy" };
-                writeln!(f, "kube-proxy {server} {state}, last update {}", since(updated))?;
+                writeln!(f, "kube-proxy {server} {state}, last update {}", past(updated))?;
                 for (family, healthy) in &self.proxy.families {
                     writeln!(
                         f,

@@ -17,8 +17,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a task ended that was allowed to.
 enum End {
-    /// Its work was done once and for all.
-    Done,
     /// It was an endless one.
     Unexpected,
     /// It was a listener: told to close, or failed.
@@ -56,14 +54,6 @@ impl Tasks {
         });
     }
 
-    /// A task that ends when its work is done.
-    pub(super) fn once(&mut self, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
-        self.spawn(name, async move {
-            work.await;
-            End::Done
-        });
-    }
-
     /// A task that ends when it is told to close.
     pub(super) fn listener(
         &mut self,
@@ -93,20 +83,15 @@ impl Tasks {
 
     /// Waits for a task to end that should not have.
     pub(super) async fn failed(&mut self) -> AgentError {
-        loop {
-            let Some(ended) = self.set.join_next_with_id().await else {
-                return std::future::pending().await;
-            };
-            match self.outcome(ended) {
-                (_, Ok(End::Done)) => {}
-                (task, Ok(End::Unexpected | End::Listener(Ok(())))) => {
-                    return AgentError::Task {
-                        task,
-                        why: "it should not end of itself".to_owned(),
-                    };
-                }
-                (_, Ok(End::Listener(Err(error))) | Err(error)) => return error,
-            }
+        let Some(ended) = self.set.join_next_with_id().await else {
+            return std::future::pending().await;
+        };
+        match self.outcome(ended) {
+            (task, Ok(End::Unexpected | End::Listener(Ok(())))) => AgentError::Task {
+                task,
+                why: "it should not end of itself".to_owned(),
+            },
+            (_, Ok(End::Listener(Err(error))) | Err(error)) => error,
         }
     }
 
@@ -122,7 +107,7 @@ impl Tasks {
                         self.listeners -= 1;
                         outcome?;
                     }
-                    (_, Ok(End::Done | End::Unexpected)) => {}
+                    (_, Ok(End::Unexpected)) => {}
                     (_, Err(error)) => return Err(error),
                 }
             }
@@ -158,7 +143,6 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_panics_or_ends_is_named() {
         let mut tasks = Tasks::new(Clock::System);
-        tasks.once("once", async {});
         tasks.endless("endless", std::future::pending());
         tasks.endless("panics", async { panic!("boom") });
         let error = tasks.failed().await.to_string();

@@ -1,5 +1,7 @@
 //! `headgate agent`: flags and settings in, a running agent, an exit code out.
 
+use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,8 +30,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Kubeconfig file; without it the Pod's service account is used
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    /// Kubeconfig file [default: the one $KUBECONFIG names, else the Pod's service account]
+    #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
     /// Address of /healthz and /livez [default: [::]:10456]
@@ -52,7 +54,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "URL")]
     imds_endpoint: Option<String>,
 
-    /// File to write the bound addresses to, as JSON, once they are bound
+    /// File to write the bound addresses to, as JSON, once they are bound; removed at start and at the end
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
 
@@ -75,7 +77,28 @@ fn node_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The one file that `KUBECONFIG` names. Empty is as good as unset, as for kubectl; but an agent does not
+/// choose among files as a person's tools do.
+fn kubeconfig_of(variable: Option<OsString>) -> anyhow::Result<Option<PathBuf>> {
+    let variable = variable.unwrap_or_default();
+    let mut files = env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
+    let first = files.next();
+    anyhow::ensure!(
+        files.next().is_none(),
+        "KUBECONFIG lists several files ({}), the agent takes one: give it with --kubeconfig FILE",
+        variable.display()
+    );
+    Ok(first)
+}
+
 impl Arguments {
+    fn kubeconfig(&self) -> anyhow::Result<Option<PathBuf>> {
+        match &self.kubeconfig {
+            Some(file) => Ok(Some(file.clone())),
+            None => kubeconfig_of(env::var_os("KUBECONFIG")),
+        }
+    }
+
     fn overrides(&self) -> Vec<Override> {
         let hard_fail = self.bind_address_hard_fail.then(|| "true".to_owned());
         [
@@ -121,8 +144,12 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     };
     // clap lets it be missing only together with --check-config.
     let node_name = arguments.node_name.clone().unwrap_or_default();
+    let kubeconfig = match arguments.kubeconfig() {
+        Ok(kubeconfig) => kubeconfig,
+        Err(error) => return fail(EXIT_SETTINGS, &error),
+    };
     runtime.block_on(async {
-        let config = match api_server::configuration(arguments.kubeconfig.as_deref()).await {
+        let config = match api_server::configuration(kubeconfig.as_deref()).await {
             Ok(config) => config,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
@@ -147,14 +174,16 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     })
 }
 
-/// Runs an agent until SIGTERM or SIGINT, then stops it; a second signal ends the process at once.
+/// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it; a second signal ends the process at once.
 async fn serve(parts: agent::Parts) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let mut signalled = async || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = hang_up.recv() => {}
         }
     };
     let mut running = agent::start(parts)?;
@@ -165,5 +194,20 @@ async fn serve(parts: agent::Parts) -> anyhow::Result<()> {
     tokio::select! {
         stopped = running.stop() => Ok(stopped?),
         () = signalled() => Err(anyhow::anyhow!("a second signal ended the process before it had stopped")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubeconfig_names_one_file_or_none() {
+        let of = |text: &str| kubeconfig_of(Some(text.into())).map_err(|error| error.to_string());
+        assert_eq!(kubeconfig_of(None).unwrap(), None);
+        for (variable, file) in [("", None), (":", None), ("/a", Some("/a")), (":/a:", Some("/a"))] {
+            assert_eq!(of(variable).unwrap(), file.map(PathBuf::from), "{variable:?}");
+        }
+        assert!(of("/a:/b").unwrap_err().contains("several files (/a:/b)"));
     }
 }

@@ -1,9 +1,11 @@
 //! `headgate completions` and `headgate man`: texts generated from the command line's definition.
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::Shell;
+use clap_mangen::Man;
 
 use super::{EXIT_RUNTIME, definition, fail, print};
 
@@ -20,9 +22,72 @@ pub(super) fn completions(arguments: &CompletionsArguments) -> ExitCode {
 }
 
 pub(super) fn man() -> ExitCode {
+    match man_page() {
+        Ok(text) => print(text.as_bytes()),
+        Err(error) => fail(EXIT_RUNTIME, &error.context("writing the man page")),
+    }
+}
+
+/// One page for the whole command line: what a subcommand's own page would hold is a section of it.
+fn man_page() -> anyhow::Result<String> {
+    let mut definition = definition();
+    definition.build();
+    let top = Man::new(definition.clone());
     let mut text = Vec::new();
-    match clap_mangen::Man::new(definition()).render(&mut text) {
-        Ok(()) => print(&text),
-        Err(error) => fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("writing the man page")),
+    top.render_title(&mut text)?;
+    top.render_name_section(&mut text)?;
+    top.render_synopsis_section(&mut text)?;
+    top.render_description_section(&mut text)?;
+    top.render_options_section(&mut text)?;
+    let mut page = String::from_utf8(text)?;
+    let subcommands = definition
+        .get_subcommands()
+        .filter(|command| command.get_name() != "help");
+    for command in subcommands {
+        let heading = command.get_bin_name().unwrap_or(command.get_name()).to_uppercase();
+        let section = Man::new(command.clone());
+        let mut text = Vec::new();
+        section.render_description_section(&mut text)?;
+        section.render_synopsis_section(&mut text)?;
+        section.render_options_section(&mut text)?;
+        // The parts of a section are subsections; each begins with the same definitions for the formatter.
+        let text = String::from_utf8(text)?.replace("\n.SH ", "\n.SS ");
+        write!(page, ".SH \"{heading}\"\n{text}")?;
+    }
+    let mut version = Vec::new();
+    top.render_version_section(&mut version)?;
+    page.push_str(&String::from_utf8(version)?);
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_man_page_has_every_flag_and_argument() {
+        let page = man_page().unwrap().replace("\\-", "-");
+        assert_eq!(page.matches("\n.SH NAME\n").count(), 1, "{page}");
+        let mut definition = definition();
+        definition.build();
+        for command in definition
+            .get_subcommands()
+            .filter(|command| command.get_name() != "help")
+        {
+            let heading = format!("\n.SH \"HEADGATE {}\"\n", command.get_name().to_uppercase());
+            let section = page
+                .split_once(&heading)
+                .unwrap_or_else(|| panic!("no {heading} in {page}"))
+                .1;
+            let section = section.split("\n.SH ").next().unwrap();
+            for argument in command.get_arguments() {
+                let shown = match (argument.get_long(), argument.get_value_names()) {
+                    (Some(long), _) => format!("--{long}"),
+                    (None, Some([name, ..])) => name.to_string(),
+                    (None, _) => argument.get_id().to_string(),
+                };
+                assert!(section.contains(&shown), "{shown} is not in {section}");
+            }
+        }
     }
 }

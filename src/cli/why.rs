@@ -17,7 +17,7 @@ pub(super) struct Arguments {
     /// The Node
     node: String,
 
-    /// Kubeconfig file; without it the one kubectl would use
+    /// Kubeconfig file [default: those kubectl would use]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 

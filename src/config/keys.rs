@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_yaml::Value;
 
-use super::value::{self, Parsed};
+use super::value::{self, Refused};
 use super::{HEALTHZ_PORT, METRICS_PORT, Settings};
 
 /// One setting.
@@ -19,7 +19,7 @@ pub(super) struct Key {
     /// What it means, in full sentences.
     pub(super) about: &'static str,
     /// Reads a value into the settings.
-    pub(super) set: fn(&mut Settings, &Value) -> Parsed<()>,
+    pub(super) set: fn(&mut Settings, &Value) -> Result<(), Refused>,
     /// The value the settings have.
     pub(super) get: fn(&Settings) -> Value,
 }

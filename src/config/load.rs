@@ -5,14 +5,14 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use serde_yaml::{Mapping, Value};
 
+use super::contradictions::contradictions;
 use super::keys::{KEYS, find, is_section};
 use super::mistake::Printable;
-use super::value::shown;
+use super::value::{Refused, shown};
 use super::{Mistake, Mistakes, Settings};
 
 /// A settings file larger than this is not one.
@@ -71,41 +71,6 @@ pub fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settings, Mis
     }
 }
 
-/// Settings that are each allowed but not together.
-fn contradictions(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
-    let (health, operations) = (settings.healthz_bind_address, settings.metrics_bind_address);
-    // Both would bind, since ports are shared with the next process, and each would get half the requests.
-    let shared = (health.port() == operations.port() && health.port() != 0).then(|| {
-        let message = format!(
-            "port {} is healthzBindAddress's too; allowed: a port of its own",
-            operations.port()
-        );
-        ("metricsBindAddress", message)
-    });
-    // headgate would ask itself, and a 503 of its own would keep itself alive.
-    let authority = settings.proxy.healthz_authority.as_deref();
-    let own = authority.filter(|authority| is_own(authority, health)).map(|authority| {
-        let message = format!(
-            "\"http://{authority}\" is where headgate itself listens (healthzBindAddress {health}); allowed: where kube-proxy \
-             listens, which has to be another port, or off"
-        );
-        ("proxy.healthzUrl", message)
-    });
-    shared.into_iter().chain(own)
-}
-
-/// Whether a request to `authority` may come to a listener at `address`.
-fn is_own(authority: &str, address: SocketAddr) -> bool {
-    let Some((host, port)) = authority.rsplit_once(':') else {
-        return false;
-    };
-    let local = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
-        Ok(ip) => ip.is_loopback() || ip.is_unspecified() || ip == address.ip(),
-        Err(_) => host == "localhost",
-    };
-    local && port.parse() == Ok(address.port()) && address.port() != 0
-}
-
 /// The whole file as text.
 fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
@@ -160,14 +125,43 @@ fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pref
 }
 
 fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, path: &str, value: &Value) {
-    let outcome = find(path).map_or_else(|| Err("a known key".to_owned()), |key| (key.set)(settings, value));
-    if let Err(allowed) = outcome {
-        mistakes.push(Mistake {
-            origin: origin.to_owned(),
-            key: Some(path.to_owned()),
-            message: format!("{} is not allowed; allowed: {allowed}", shown(value)),
-        });
-    }
+    let outcome = find(path).map_or_else(
+        || Err(Refused::Whole("a known key".to_owned())),
+        |key| (key.set)(settings, value),
+    );
+    let messages = match outcome {
+        Ok(()) => Vec::new(),
+        Err(Refused::Whole(allowed)) => vec![format!("{} is not allowed; allowed: {allowed}", shown(value))],
+        Err(Refused::Items(items)) => items
+            .iter()
+            .map(|item| {
+                format!(
+                    "item {}, {}, is not allowed; allowed: {}",
+                    item.number, item.shown, item.allowed
+                )
+            })
+            .collect(),
+    };
+    mistakes.extend(messages.into_iter().map(|message| Mistake {
+        origin: origin.to_owned(),
+        key: Some(path.to_owned()),
+        message,
+    }));
+}
+
+/// The key or section that was probably meant by a path that is none: one that looks like it, or whose
+/// last name does, for a key that lost its section.
+fn nearest(path: &str) -> Option<&'static str> {
+    let likeness = |candidate: &str| {
+        let last = candidate.rsplit('.').next().unwrap_or(candidate);
+        strsim::jaro_winkler(path, candidate).max(strsim::jaro_winkler(path, last))
+    };
+    KEYS.iter()
+        .flat_map(|key| [Some(key.path), key.path.split_once('.').map(|(section, _)| section)])
+        .flatten()
+        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+        // One letter in common is 0.7.
+        .filter(|candidate| likeness(candidate) > 0.8)
 }
 
 fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
@@ -181,19 +175,17 @@ fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
             inner.collect::<Vec<_>>().join(", ")
         )
     } else {
-        let nearest = KEYS
-            .iter()
-            .flat_map(|key| [Some(key.path), key.path.split_once('.').map(|(section, _)| section)])
-            .flatten()
-            .max_by(|a, b| strsim::jaro_winkler(path, a).total_cmp(&strsim::jaro_winkler(path, b)))
-            .filter(|candidate| strsim::jaro_winkler(path, candidate) > 0.7);
-        let hint = nearest
-            .map(|nearest| format!("did you mean {nearest}? "))
-            .unwrap_or_default();
-        let known = KEYS.iter().map(|key| key.path).collect::<Vec<_>>().join(", ");
-        format!(
-            "this key is not known (value: {}); {hint}allowed: {known}",
-            shown(value)
+        nearest(path).map_or_else(
+            || {
+                let known = KEYS.iter().map(|key| key.path).collect::<Vec<_>>().join(", ");
+                format!("this key is not known (value: {}); allowed: {known}", shown(value))
+            },
+            |nearest| {
+                format!(
+                    "did you mean {nearest}? This key is not known (value: {}); allowed: those in docs/settings.md",
+                    shown(value)
+                )
+            },
         )
     };
     Mistake {
@@ -276,8 +268,8 @@ mod tests {
         let starts = [
             "f.yaml: healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
             "f.yaml: shutdownDelay: \"5\" is not allowed; allowed: a duration from 0s to 10m",
-            "f.yaml: proxi: this key is not known (value: a section); did you mean proxy? allowed:",
-            "f.yaml: proxy.pollIntervall: this key is not known (value: \"1s\"); did you mean proxy.pollInterval?",
+            "f.yaml: proxi: did you mean proxy? This key is not known (value: a section); allowed: those in docs/",
+            "f.yaml: proxy.pollIntervall: did you mean proxy.pollInterval? This key is not known (value: \"1s\")",
             "f.yaml: proxy.healthTimeout: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
             "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, adminState",
             "f.yaml: stateDir: nothing is not allowed; allowed: an absolute path",
@@ -287,6 +279,36 @@ mod tests {
         for (line, start) in lines.iter().zip(starts) {
             assert!(line.starts_with(start), "{line}");
         }
+    }
+
+    #[test]
+    fn an_unknown_key_is_likened_to_what_was_probably_meant() {
+        for (path, meant) in [
+            ("healthTimeout", Some("proxy.healthTimeout")),
+            ("signal", Some("signals")),
+            ("healthzbindaddress", Some("healthzBindAddress")),
+            ("proxy.healthzURL", Some("proxy.healthzUrl")),
+            ("a", None),
+            ("replicas", None),
+            ("<<", None),
+        ] {
+            assert_eq!(nearest(path), meant, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_wrong_item_of_a_list_is_reported() {
+        let mistakes = from("signals: {health: [a.io/b, key=value, a.io/b, 7]}\n").unwrap_err();
+        let lines: Vec<String> = mistakes.0.iter().map(ToString::to_string).collect();
+        let key = "a taint key such as example.com/draining";
+        let wanted = [
+            format!(
+                "f.yaml: signals.health: item 2, \"key=value\", is not allowed; allowed: {key}, without value and effect"
+            ),
+            "f.yaml: signals.health: item 3, \"a.io/b\", is not allowed; allowed: each taint key once".to_owned(),
+            format!("f.yaml: signals.health: item 4, \"7\", is not allowed; allowed: {key}"),
+        ];
+        assert_eq!(lines, wanted);
     }
 
     #[test]
@@ -301,45 +323,6 @@ mod tests {
                 .to_string()
                 .contains("holds a list at its top")
         );
-    }
-
-    #[test]
-    fn what_is_allowed_alone_but_not_together() {
-        for (text, key) in [
-            (
-                "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
-                Some("metricsBindAddress"),
-            ),
-            (
-                "healthzBindAddress: \"[::]:1\"\nmetricsBindAddress: 127.0.0.1:1\n",
-                Some("metricsBindAddress"),
-            ),
-            (
-                "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\n",
-                None,
-            ),
-            ("healthzBindAddress: \"[::]:10256\"\n", Some("proxy.healthzUrl")),
-            (
-                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://localhost:9\"}\n",
-                Some("proxy.healthzUrl"),
-            ),
-            (
-                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://10.0.0.1:9\"}\n",
-                Some("proxy.healthzUrl"),
-            ),
-            (
-                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://10.0.0.2:9\"}\n",
-                None,
-            ),
-            (
-                "healthzBindAddress: \"[::]:10256\"\nproxy: {healthzUrl: \"http://127.0.0.1:10258\"}\n",
-                None,
-            ),
-            ("healthzBindAddress: \"[::]:10256\"\nproxy: {healthzUrl: off}\n", None),
-        ] {
-            let found = from(text).map_err(|mistakes| mistakes.0[0].key.clone().unwrap());
-            assert_eq!(found.err().as_deref(), key, "{text}");
-        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Reading one setting's value: from YAML or a flag's text to its type, or what would be allowed.
 //!
-//! Each function returns the value or a sentence fragment that completes "allowed: …".
+//! Each function returns the value or a sentence fragment that completes "allowed: …"; one that reads a
+//! list, a fragment for each of its items that is wrong.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -10,10 +12,58 @@ use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
 use super::mistake::Printable;
+use super::qualified_name::is_qualified_name;
 use super::{Cidr, ProxyProtocol, ServiceHealth};
 
 /// A value, or what is allowed instead.
 pub(super) type Parsed<T> = Result<T, String>;
+
+/// Why a setting's value is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// As a whole; this is allowed.
+    Whole(String),
+    /// For these of its items.
+    Items(Vec<Item>),
+}
+
+/// An item of a list that is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Item {
+    /// Its place in the list, from 1.
+    pub(super) number: usize,
+    /// How it is shown.
+    pub(super) shown: String,
+    /// What is allowed instead.
+    pub(super) allowed: String,
+}
+
+impl From<String> for Refused {
+    fn from(allowed: String) -> Self {
+        Self::Whole(allowed)
+    }
+}
+
+/// Every item of a list, or all those that are refused.
+fn items<T>(items: &[Value], mut read: impl FnMut(&Value) -> Parsed<T>) -> Result<Vec<T>, Refused> {
+    let mut good = Vec::with_capacity(items.len());
+    let mut bad = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        match read(item) {
+            Ok(value) => good.push(value),
+            Err(allowed) => bad.push(Item {
+                number: index + 1,
+                shown: shown(item),
+                allowed,
+            }),
+        }
+    }
+    if bad.is_empty() {
+        Ok(good)
+    } else {
+        Err(Refused::Items(bad))
+    }
+}
 
 /// A plain scalar as text, the way it was written.
 fn text(value: &Value) -> Option<String> {
@@ -107,44 +157,21 @@ pub fn duration_text(duration: Duration) -> String {
 }
 
 /// A list of taint keys, each a qualified name, none twice.
-pub(super) fn taint_keys(value: &Value) -> Parsed<Vec<String>> {
-    let Value::Sequence(items) = value else {
-        return Err("a list of taint keys; it replaces the default list as a whole".to_owned());
+pub(super) fn taint_keys(value: &Value) -> Result<Vec<String>, Refused> {
+    let Value::Sequence(list) = value else {
+        return Err("a list of taint keys; it replaces the default list as a whole"
+            .to_owned()
+            .into());
     };
-    let mut keys = Vec::with_capacity(items.len());
-    for item in items {
-        match item {
-            Value::String(key) if !is_qualified_name(key) => {
-                return Err(format!(
-                    "taint keys such as example.com/draining (not {}; no value and no effect)",
-                    quoted(key)
-                ));
-            }
-            Value::String(key) if keys.contains(key) => {
-                return Err(format!("each taint key once (not {} twice)", quoted(key)));
-            }
-            Value::String(key) => keys.push(key.clone()),
-            other => return Err(format!("a list of taint keys (not {})", shown(other))),
+    let mut seen = BTreeSet::new();
+    items(list, |item| match item {
+        Value::String(key) if !is_qualified_name(key) => {
+            Err("a taint key such as example.com/draining, without value and effect".to_owned())
         }
-    }
-    Ok(keys)
-}
-
-/// Kubernetes' qualified name: an optional DNS subdomain and a slash, then at most 63 characters.
-fn is_qualified_name(key: &str) -> bool {
-    let (prefix, name) = match key.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, key),
-    };
-    let bounded = |part: &str, most: usize, inner: &dyn Fn(char) -> bool| {
-        part.len() <= most
-            && part.starts_with(|first: char| first.is_ascii_alphanumeric())
-            && part.ends_with(|last: char| last.is_ascii_alphanumeric())
-            && part.chars().all(inner)
-    };
-    let subdomain = |label: &str| bounded(label, 63, &|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    bounded(name, 63, &|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(subdomain))
+        Value::String(key) if !seen.insert(key.clone()) => Err("each taint key once".to_owned()),
+        Value::String(key) => Ok(key.clone()),
+        _ => Err("a taint key such as example.com/draining".to_owned()),
+    })
 }
 
 /// `off`, or the `http://host:port` of a health server; only the `host:port` is kept.
@@ -208,14 +235,15 @@ pub(super) fn proxy_protocol_text(setting: ProxyProtocol) -> &'static str {
 }
 
 /// A list of address ranges.
-pub(super) fn cidrs(value: &Value) -> Parsed<Vec<Cidr>> {
-    let allowed = |given: String| format!("a list of address ranges, such as [10.0.0.0/8, \"2001:db8::/32\"]{given}");
-    let Value::Sequence(items) = value else {
-        return Err(allowed(String::new()));
+pub(super) fn cidrs(value: &Value) -> Result<Vec<Cidr>, Refused> {
+    let Value::Sequence(list) = value else {
+        let allowed = "a list of address ranges, such as [10.0.0.0/8, \"2001:db8::/32\"]";
+        return Err(allowed.to_owned().into());
     };
-    let range = |item: &Value| item.as_str().and_then(|text| text.parse().ok());
-    let read = |item| range(item).ok_or_else(|| allowed(format!(" (not {})", shown(item))));
-    items.iter().map(read).collect()
+    items(list, |item| {
+        let range = item.as_str().and_then(|text| text.parse().ok());
+        range.ok_or_else(|| "an address range, such as 10.0.0.0/8 or 2001:db8::/32".to_owned())
+    })
 }
 
 /// The `http://host` or `http://host:port` of a server; only what follows the scheme is kept.
@@ -272,26 +300,6 @@ mod tests {
             (3_600_000, "1h"),
         ] {
             assert_eq!(duration_text(Duration::from_millis(duration)), want);
-        }
-    }
-
-    #[test]
-    fn taint_keys_are_qualified_names() {
-        for (key, good) in [
-            ("ToBeDeletedByClusterAutoscaler", true),
-            ("node.kubernetes.io/out-of-service", true),
-            ("a", true),
-            ("", false),
-            ("a/", false),
-            ("/a", false),
-            ("a/b/c", false),
-            ("a b", false),
-            ("UPPER.io/a", false),
-            ("key=value:NoSchedule", false),
-            ("-a", false),
-            (&"x".repeat(64), false),
-        ] {
-            assert_eq!(is_qualified_name(key), good, "{key}");
         }
     }
 
@@ -358,8 +366,10 @@ mod tests {
             cidrs(&list(&["127.0.0.0/8", "::1/128"])).map(|ranges| ranges.len()),
             Ok(2)
         );
-        let allowed = cidrs(&list(&["127.0.0.0/8", "all"])).unwrap_err();
-        assert!(allowed.ends_with("(not \"all\")"), "{allowed}");
+        let Err(Refused::Items(refused)) = cidrs(&list(&["127.0.0.0/8", "all"])) else {
+            panic!("all is no range")
+        };
+        assert_eq!((refused[0].number, refused[0].shown.as_str()), (2, "\"all\""));
         assert!(cidrs(&string("127.0.0.0/8")).is_err());
     }
 }

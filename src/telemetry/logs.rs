@@ -7,8 +7,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Levels unless `RUST_LOG` says otherwise: ours in full, libraries' troubles only.
-const DEFAULT_FILTER: &str = "warn,headgate=info";
+/// Levels unless `RUST_LOG` says otherwise: ours in full, libraries' troubles only, and of kube's client
+/// errors only: that a connection was cut is told by whoever lost it.
+const DEFAULT_FILTER: &str = "warn,headgate=info,kube_client=error";
 
 /// Installs the process's log output. A second call does nothing.
 pub fn install() {

@@ -25,7 +25,7 @@ use crate::harness::http::{self, Answer};
 use crate::harness::{AgentOptions, create_node, eventually, in_own_network, own_control_plane};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_mins(1);
 
 async fn patch(client: &Client, node: &str, patch: Value) {
     let nodes = Api::<Node>::all(client.clone());

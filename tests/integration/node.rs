@@ -16,7 +16,10 @@ use crate::harness::{AgentOptions, control_plane, create_node, eventually, http,
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// Longer than anything here takes on a busy machine.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_mins(1);
+
+/// Logged when the health port opens after 5 s because nothing was learnt until then.
+const UNKNOWN: &str = "nothing is known of the Node yet and nothing is remembered";
 
 async fn patch(client: &Client, node: &str, patch: Value) {
     let nodes = Api::<Node>::all(client.clone());
@@ -167,12 +170,9 @@ async fn kubelets_shutdown_condition_is_a_signal_and_other_not_ready_is_none() {
 async fn a_node_nobody_knows_is_eligible_and_is_seen_when_it_comes() {
     let cluster = control_plane();
     let client = cluster.client();
-    let started = Instant::now();
     let agent = AgentOptions::new("nobody-knows-me", &cluster.kubeconfig).start().await;
-    assert!(
-        started.elapsed() < Duration::from_secs(5),
-        "the API server said so; there is nothing to wait for"
-    );
+    // The API server says so; there is nothing to wait for.
+    assert!(!agent.log().contains(UNKNOWN), "{}", agent.log());
     answers(&agent, 200, &[], "none").await;
     object(&agent, "missing").await;
     create(
@@ -307,13 +307,8 @@ async fn restarts_while_the_api_server_is_away() {
     second.kill().await;
 
     // With something remembered the port opens at once, and the last verdict goes on.
-    let started = Instant::now();
     let agent = drained.start().await;
-    assert!(
-        started.elapsed() < Duration::from_secs(4),
-        "it opened after {:?}",
-        started.elapsed()
-    );
+    assert!(!agent.log().contains(UNKNOWN), "{}", agent.log());
     answers(&agent, 503, &[TAINT], "remembered").await;
     assert_eq!(
         statusz(&agent).await["node"]["signals"][0]["since"],
@@ -333,6 +328,7 @@ async fn restarts_while_the_api_server_is_away() {
         "it opened after {:?}",
         started.elapsed()
     );
+    assert!(forgetful.log().contains(UNKNOWN), "{}", forgetful.log());
     answers(&forgetful, 200, &[], "none").await;
     let readyz = http::get(forgetful.metrics_address(), "/readyz").await.unwrap();
     assert_eq!(

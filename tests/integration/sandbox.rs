@@ -90,7 +90,7 @@ async fn killed_it_leaves_no_process() {
     sandbox.signal(Signal::SIGKILL);
     assert_eq!(sandbox.ended().await, None);
     eventually(
-        Duration::from_secs(5),
+        Duration::from_mins(1),
         "no process is left",
         async || match command::processes_of(&directory) {
             left if left.is_empty() => Ok(()),
@@ -131,7 +131,7 @@ async fn in_a_given_cluster_it_deletes_only_what_it_made() {
     let directory = sandbox.directory();
     command::signal_agent(&directory, "node-1", Signal::SIGSTOP);
     sandbox.signal(Signal::SIGINT);
-    eventually(Duration::from_secs(5), "it is stopping", async || {
+    eventually(Duration::from_mins(1), "it is stopping", async || {
         sandbox
             .errors()
             .contains(" s  stopping\n")
@@ -140,9 +140,7 @@ async fn in_a_given_cluster_it_deletes_only_what_it_made() {
     })
     .await;
     sandbox.signal(Signal::SIGINT);
-    let asked = std::time::Instant::now();
-    assert_eq!(sandbox.ended().await, Some(1));
-    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    assert_eq!(sandbox.ended().await, Some(1), "had it waited, this were 0");
     let errors = sandbox.errors();
     assert!(
         errors.contains("kubectl delete nodes -l headgate.dev/sandbox="),
@@ -207,7 +205,7 @@ async fn kube_apiserver_goes_away_and_comes_back_at_the_same_address() {
     control_plane.start_apiserver().await.unwrap();
     assert_eq!(control_plane.server(), server);
     let nodes = Api::<Node>::all(client);
-    eventually(Duration::from_secs(5), "the Node is still there", async || {
+    eventually(Duration::from_mins(1), "the Node is still there", async || {
         nodes.get(&name).await.map_err(|error| error.to_string())
     })
     .await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{AgentOptions, assets, control_plane, create_node, eventually, scratch};
 
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_mins(1);
 
 fn why(node: &str, more: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));

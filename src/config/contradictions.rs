@@ -1,0 +1,89 @@
+//! Settings that are each allowed, but not together. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::Settings;
+
+/// Settings that are each allowed but not together.
+pub(super) fn contradictions(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
+    let (health, operations) = (settings.healthz_bind_address, settings.metrics_bind_address);
+    // Both would bind, since ports are shared with the next process, and each would get half the requests.
+    let shared = (health.port() == operations.port() && health.port() != 0).then(|| {
+        let message = format!(
+            "port {} is healthzBindAddress's too; allowed: a port of its own",
+            operations.port()
+        );
+        ("metricsBindAddress", message)
+    });
+    // headgate would ask itself, and a 503 of its own would keep itself alive.
+    let authority = settings.proxy.healthz_authority.as_deref();
+    let own = authority.filter(|authority| is_own(authority, health)).map(|authority| {
+        let message = format!(
+            "\"http://{authority}\" is where headgate itself listens (healthzBindAddress {health}); allowed: where kube-proxy \
+             listens, which has to be another port, or off"
+        );
+        ("proxy.healthzUrl", message)
+    });
+    shared.into_iter().chain(own)
+}
+
+/// Whether a request to `authority` may come to a listener at `address`.
+fn is_own(authority: &str, address: SocketAddr) -> bool {
+    let Some((host, port)) = authority.rsplit_once(':') else {
+        return false;
+    };
+    let local = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(ip) => ip.is_loopback() || ip.is_unspecified() || ip == address.ip(),
+        Err(_) => host == "localhost",
+    };
+    local && port.parse() == Ok(address.port()) && address.port() != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::super::load;
+
+    #[test]
+    fn what_is_allowed_alone_but_not_together() {
+        for (text, key) in [
+            (
+                "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
+                Some("metricsBindAddress"),
+            ),
+            (
+                "healthzBindAddress: \"[::]:1\"\nmetricsBindAddress: 127.0.0.1:1\n",
+                Some("metricsBindAddress"),
+            ),
+            (
+                "healthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\n",
+                None,
+            ),
+            ("healthzBindAddress: \"[::]:10256\"\n", Some("proxy.healthzUrl")),
+            (
+                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://localhost:9\"}\n",
+                Some("proxy.healthzUrl"),
+            ),
+            (
+                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://10.0.0.1:9\"}\n",
+                Some("proxy.healthzUrl"),
+            ),
+            (
+                "healthzBindAddress: 10.0.0.1:9\nproxy: {healthzUrl: \"http://10.0.0.2:9\"}\n",
+                None,
+            ),
+            (
+                "healthzBindAddress: \"[::]:10256\"\nproxy: {healthzUrl: \"http://127.0.0.1:10258\"}\n",
+                None,
+            ),
+            ("healthzBindAddress: \"[::]:10256\"\nproxy: {healthzUrl: off}\n", None),
+        ] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            let mistakes = load(Some(file.path()), &[]).err();
+            let found = mistakes.and_then(|mistakes| mistakes.0[0].key.clone());
+            assert_eq!(found.as_deref(), key, "{text}");
+        }
+    }
+}
