@@ -32,6 +32,11 @@ impl Cores {
         self.all.len()
     }
 
+    /// Whether load and servers can have a core each.
+    pub(crate) fn enough(&self) -> bool {
+        self.count() > 1
+    }
+
     /// The core of what is measured.
     fn server(&self) -> &[usize] {
         let last = self.all.len().saturating_sub(1);

@@ -1,8 +1,9 @@
-//! The load: as many requests as a server answers, from one thread.
+//! The load: requests from one thread, as many as a server answers, or at a given rate.
 //!
 //! A fixed number of connections, each with one request under way; readiness from epoll, plain reads
-//! and writes, nothing else. That costs less than any server's side, which [`Measured::server_busy`]
-//! shows: well below one, the load was the bottleneck and the rate is not the server's.
+//! and writes, nothing else. Where it has a core of its own it never sleeps: otherwise the slower server
+//! would pay for waking it up more often. [`Measured::load_busy`] near one means that the load was the
+//! bottleneck, and the rate is not the server's.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -23,15 +24,17 @@ const CONNECTIONS: u16 = 32;
 /// Load before anything is counted.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// A server that gives no answer at all for this long has failed.
-const PATIENCE_MS: u16 = 5000;
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How requests come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Connections {
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Requests {
     /// One after the other on connections that are kept.
     Kept,
-    /// Each on a new connection, which both sides give up after the answer.
+    /// Each on a new connection, which both sides give up after the answer; the next follows at once.
     New,
+    /// Each on a new connection, so many a second. Its time counts from when it was due.
+    NewAt(f64),
 }
 
 /// What a server did under load.
@@ -45,18 +48,19 @@ pub(crate) struct Measured {
     pub(crate) p99: Duration,
     /// The server process's share of one core.
     pub(crate) server_busy: f64,
-    /// The load's share of one core.
+    /// The share of time in which the load had something to do.
     pub(crate) load_busy: f64,
 }
 
-/// Puts load on `server` for `time` and measures it.
-pub(crate) fn measure(server: &Server, connections: Connections, time: Duration) -> anyhow::Result<Measured> {
-    let mut load = Load::new(server.healthz, connections)?;
+/// Puts load on `server` for `time` and measures it. `alone` says that the load has a core of its own.
+pub(crate) fn measure(server: &Server, requests: Requests, time: Duration, alone: bool) -> anyhow::Result<Measured> {
     let measured = || -> anyhow::Result<Measured> {
+        let mut load = Load::new(server.healthz, requests, alone)?;
         load.run(WARM_UP)?;
         load.latencies.reset();
+        load.idle = Duration::ZERO;
         let process = server.process.to_string();
-        let (server_before, load_before, start) = (cpu::used(&process)?, cpu::used("thread-self")?, Instant::now());
+        let (server_before, start) = (cpu::used(&process)?, Instant::now());
         load.run(time)?;
         let elapsed = start.elapsed().as_secs_f64();
         let latency = |quantile| Duration::from_nanos(load.latencies.value_at_quantile(quantile));
@@ -65,7 +69,7 @@ pub(crate) fn measure(server: &Server, connections: Connections, time: Duration)
             p50: latency(0.5),
             p99: latency(0.99),
             server_busy: (cpu::used(&process)? - server_before) / elapsed,
-            load_busy: (cpu::used("thread-self")? - load_before) / elapsed,
+            load_busy: 1.0 - load.idle.as_secs_f64() / elapsed,
         })
     }();
     measured.with_context(|| format!("load on {}", server.name))
@@ -73,11 +77,19 @@ pub(crate) fn measure(server: &Server, connections: Connections, time: Duration)
 
 struct Load {
     server: SocketAddr,
-    connections: Connections,
+    requests: Requests,
     request: Vec<u8>,
     epoll: Epoll,
-    slots: Vec<Slot>,
+    /// How long to wait when nothing is ready.
+    wait: EpollTimeout,
+    slots: Vec<Option<Slot>>,
+    /// Slots without a connection.
+    free: Vec<u16>,
+    /// When the next connection is to be opened.
+    due: Instant,
+    answered: Instant,
     latencies: Histogram<u64>,
+    idle: Duration,
 }
 
 /// A connection and its request.
@@ -91,80 +103,114 @@ struct Slot {
 }
 
 impl Load {
-    fn new(server: SocketAddr, connections: Connections) -> anyhow::Result<Self> {
-        let mut load = Self {
+    fn new(server: SocketAddr, requests: Requests, alone: bool) -> anyhow::Result<Self> {
+        let now = Instant::now();
+        Ok(Self {
             server,
-            connections,
-            request: request(server, connections == Connections::New),
+            requests,
+            request: request(server, !matches!(requests, Requests::Kept)),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
-            slots: Vec::new(),
+            wait: if alone {
+                EpollTimeout::ZERO
+            } else {
+                EpollTimeout::from(1u8)
+            },
+            slots: (0..CONNECTIONS).map(|_| None).collect(),
+            free: (0..CONNECTIONS).collect(),
+            due: now,
+            answered: now,
             latencies: Histogram::new_with_bounds(1_000, 60_000_000_000, 3)?,
-        };
-        for index in 0..CONNECTIONS {
-            let slot = load.open(index)?;
-            load.slots.push(slot);
-        }
-        Ok(load)
+            idle: Duration::ZERO,
+        })
     }
 
     /// Goes on until `time` is over; requests under way then stay so.
     fn run(&mut self, time: Duration) -> anyhow::Result<()> {
-        let end = Instant::now() + time;
+        let mut now = Instant::now();
+        let end = now + time;
         let mut events = [EpollEvent::empty(); CONNECTIONS as usize];
-        loop {
-            let ready = self.epoll.wait(&mut events, EpollTimeout::from(PATIENCE_MS))?;
-            anyhow::ensure!(ready > 0, "no answer within {PATIENCE_MS} ms");
-            let mut now = Instant::now();
-            for event in &events[..ready] {
-                now = self.go_on(u16::try_from(event.data())?, now)?;
+        while now < end {
+            self.open_due(now)?;
+            let ready = self.epoll.wait(&mut events, self.wait)?;
+            if ready == 0 {
+                let before = now;
+                now = Instant::now();
+                self.idle += now - before;
+                anyhow::ensure!(
+                    now - self.answered < PATIENCE,
+                    "no answer within {} s",
+                    PATIENCE.as_secs()
+                );
             }
-            if now >= end {
-                return Ok(());
+            for event in &events[..ready] {
+                now = self.go_on(u16::try_from(event.data())?)?;
             }
         }
+        Ok(())
+    }
+
+    /// Opens the connections that are due.
+    fn open_due(&mut self, now: Instant) -> anyhow::Result<()> {
+        while let Some(index) = self.free.pop() {
+            let since = match self.requests {
+                Requests::Kept | Requests::New => Instant::now(),
+                Requests::NewAt(_) if self.due > now => {
+                    self.free.push(index);
+                    break;
+                }
+                Requests::NewAt(rate) => {
+                    let due = self.due;
+                    self.due += Duration::from_secs_f64(1.0 / rate);
+                    due
+                }
+            };
+            self.slots[usize::from(index)] = Some(self.open(index, since)?);
+        }
+        Ok(())
     }
 
     /// Does what the connection at `index` is ready for; the time after that.
-    fn go_on(&mut self, index: u16, now: Instant) -> anyhow::Result<Instant> {
-        let slot = &mut self.slots[usize::from(index)];
+    fn go_on(&mut self, index: u16) -> anyhow::Result<Instant> {
+        let slot = self.slots[usize::from(index)]
+            .as_mut()
+            .context("an event of a closed connection")?;
         if slot.connecting {
             slot.stream.write_all(&self.request).context("a request")?;
             slot.connecting = false;
-            self.epoll.modify(
-                &slot.stream,
-                &mut EpollEvent::new(EpollFlags::EPOLLIN, u64::from(index)),
-            )?;
-            return Ok(now);
+            let mut reading = EpollEvent::new(EpollFlags::EPOLLIN, u64::from(index));
+            self.epoll.modify(&slot.stream, &mut reading)?;
+            return Ok(Instant::now());
         }
         match slot.stream.read(&mut slot.buffer[slot.filled..]).context("an answer")? {
             0 => anyhow::bail!("the connection was closed before its answer was there"),
             read => slot.filled += read,
         }
+        let now = Instant::now();
         let Some(answer) = Answer::parse(&slot.buffer[..slot.filled])? else {
             return Ok(now);
         };
         anyhow::ensure!(answer.status == 200, "an answer {}", answer.status);
-        let now = Instant::now();
-        let took = u64::try_from((now - slot.since).as_nanos()).unwrap_or(u64::MAX);
+        let took = u64::try_from(now.saturating_duration_since(slot.since).as_nanos()).unwrap_or(u64::MAX);
         self.latencies.saturating_record(took);
-        if self.connections == Connections::Kept {
+        self.answered = now;
+        if matches!(self.requests, Requests::Kept) {
             slot.filled = 0;
             slot.since = now;
             slot.stream.write_all(&self.request).context("a request")?;
         } else {
-            let slot = self.open(index)?;
-            // The old connection is closed here.
-            self.slots[usize::from(index)] = slot;
+            // The connection is closed here.
+            self.slots[usize::from(index)] = None;
+            self.free.push(index);
         }
         Ok(now)
     }
 
     /// Begins a connection and, where it is there at once, its first request.
-    fn open(&self, index: u16) -> anyhow::Result<Slot> {
-        let since = Instant::now();
+    fn open(&self, index: u16, since: Instant) -> anyhow::Result<Slot> {
         let socket = Socket::new(Domain::for_address(self.server), Type::STREAM.nonblocking(), None)?;
-        socket.set_tcp_nodelay(true)?;
-        if self.connections == Connections::New {
+        if matches!(self.requests, Requests::Kept) {
+            socket.set_tcp_nodelay(true)?;
+        } else {
             // Closed by a reset after the answer, so that no port is held by TIME_WAIT on either side.
             socket.set_linger(Some(Duration::ZERO))?;
         }

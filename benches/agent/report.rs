@@ -21,6 +21,8 @@ pub(crate) enum Budget {
     ShareAtMost(f64),
     /// At least this part of the peer's.
     ShareAtLeast(f64),
+    /// No more than the peer's; a difference of this much cannot be told.
+    PeerWithin(f64),
 }
 
 /// One figure, its peer's, and its budget.
@@ -72,16 +74,18 @@ impl Check {
     ) -> Self {
         let ratio = beside.map(|beside| beside.ratio);
         let peer_name = beside.map(|beside| beside.peer_name);
+        let who = peer_name.unwrap_or("?");
         let (words, pass) = match budget {
             Budget::Most(most) => (format!("≤ {most} {unit}"), value <= most),
-            Budget::ShareAtMost(most) => (
-                format!("≤ {} × {}", rounded(most), peer_name.unwrap_or("?")),
-                ratio.is_some_and(|ratio| ratio <= most),
-            ),
+            Budget::ShareAtMost(most) => (format!("≤ {most:.2} × {who}"), ratio.is_some_and(|ratio| ratio <= most)),
             Budget::ShareAtLeast(least) => (
-                format!("≥ {} × {}", rounded(least), peer_name.unwrap_or("?")),
+                format!("≥ {least:.2} × {who}"),
                 ratio.is_some_and(|ratio| ratio >= least),
             ),
+            Budget::PeerWithin(error) => {
+                let pass = beside.is_some_and(|beside| value <= beside.peer + error);
+                (format!("≤ {who} (± {error:.2} {unit})"), pass)
+            }
         };
         Self {
             figure,

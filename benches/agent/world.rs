@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -48,9 +49,10 @@ pub(crate) struct World {
     pub(crate) kube_proxy: Server,
     /// A hyper responder with nothing around it.
     pub(crate) bare: Server,
-    node: String,
     nodes: Api<Node>,
-    cores: Cores,
+    launch: Launch,
+    /// The cores they share.
+    pub(crate) cores: Cores,
     kube_proxy_metrics: SocketAddr,
     agent_process: Process,
     _bare_process: Process,
@@ -77,7 +79,7 @@ impl World {
         };
         let launch = Launch {
             program: BINARY.into(),
-            node: node.clone(),
+            node,
             kubeconfig: control_plane.kubeconfig().to_owned(),
             directory: directory.path().join("agent"),
             log: directory.path().join("headgate.log"),
@@ -85,16 +87,7 @@ impl World {
             healthz: (Ipv4Addr::LOCALHOST, 0).into(),
             arguments: Vec::new(),
         };
-        let Agent {
-            process: agent_process,
-            addresses,
-        } = launch.start().await?;
-        let process = agent_process.id().context("the agent's process")?;
-        let agent = Server {
-            name: "headgate",
-            process,
-            healthz: addresses.healthz,
-        };
+        let (agent_process, agent) = start_agent(&launch).await?;
         settled(kube_proxy, 200).await?;
         settled(agent, 200).await?;
 
@@ -110,8 +103,8 @@ impl World {
             agent,
             kube_proxy,
             bare,
-            node,
             nodes: Api::all(client),
+            launch,
             cores,
             kube_proxy_metrics: proxy.metrics,
             agent_process,
@@ -124,10 +117,28 @@ impl World {
     /// Changes the Node; returns as soon as the API server has answered.
     pub(crate) async fn patch_node(&self, patch: &Value) -> anyhow::Result<()> {
         self.nodes
-            .patch(&self.node, &PatchParams::default(), &Patch::Merge(patch))
+            .patch(&self.launch.node, &PatchParams::default(), &Patch::Merge(patch))
             .await
             .context("a change of the Node")?;
         Ok(())
+    }
+
+    /// Starts the image's binary as one more agent of the same Node; none where it was not built. It lives
+    /// as long as its process is held.
+    pub(crate) async fn start_image(&self) -> anyhow::Result<Option<(Process, Server)>> {
+        let program = image_binary();
+        if !program.is_file() {
+            return Ok(None);
+        }
+        let mut launch = Launch {
+            program,
+            ..self.launch.clone()
+        };
+        launch.directory.set_extension("image");
+        launch.log.set_extension("image.log");
+        let started = start_agent(&launch).await?;
+        settled(started.1, 200).await?;
+        Ok(Some(started))
     }
 
     /// Gives the servers one core and the load another, until the guard is dropped.
@@ -159,6 +170,23 @@ impl World {
         self.agent_process.stop(STOPPING).await;
         self.control_plane.stop().await;
     }
+}
+
+/// Where `make static-binary` leaves the container image's binary.
+pub(crate) fn image_binary() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .with_file_name("static")
+        .join("headgate")
+}
+
+async fn start_agent(launch: &Launch) -> anyhow::Result<(Process, Server)> {
+    let Agent { process, addresses } = launch.start().await?;
+    let server = Server {
+        name: "headgate",
+        process: process.id().context("the agent's process")?,
+        healthz: addresses.healthz,
+    };
+    Ok((process, server))
 }
 
 /// Waits until `server` answers with `status`.

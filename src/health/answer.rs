@@ -13,6 +13,9 @@ use serde::{Serialize, Serializer};
 use super::proxy::Family;
 use super::verdict::Verdict;
 
+/// Room for a body with both families and few signals.
+const USUAL_BYTES: usize = 384;
+
 /// A status and its JSON body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
@@ -30,12 +33,33 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
     healthy: bool,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    status: BTreeMap<Family, FamilyBody>,
+    #[serde(skip_serializing_if = "Families::is_empty")]
+    status: Families<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     signals: Option<&'a [String]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<&'static str>,
+}
+
+/// Each family's last update and health.
+struct Families<'a>(&'a BTreeMap<Family, (Timestamp, bool)>);
+
+impl Families<'_> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Serialize for Families<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(family, (updated, healthy))| {
+            let body = FamilyBody {
+                last_updated: Time(Some(*updated)),
+                healthy: *healthy,
+            };
+            (family, body)
+        }))
+    }
 }
 
 #[derive(Serialize)]
@@ -85,7 +109,6 @@ fn answer(
     good: bool,
     (node_eligible, signals, source): (Option<bool>, Option<&[String]>, Option<&'static str>),
 ) -> Answer {
-    let families = verdict.proxy.families.iter();
     let body = Body {
         // A good answer is as fresh as can be; a bad one shows how old the last good state is.
         last_updated: Time(if good {
@@ -96,28 +119,20 @@ fn answer(
         current_time: Time(Some(verdict.at.wall)),
         node_eligible,
         healthy: verdict.proxy.healthy,
-        status: families
-            .map(|(family, (updated, healthy))| {
-                (
-                    *family,
-                    FamilyBody {
-                        last_updated: Time(Some(*updated)),
-                        healthy: *healthy,
-                    },
-                )
-            })
-            .collect(),
+        status: Families(&verdict.proxy.families),
         signals,
         source,
     };
+    let mut text = Vec::with_capacity(USUAL_BYTES);
+    // Serializing strings, booleans and times has no failure; half a body would still carry the status.
+    let _ = serde_json::to_writer(&mut text, &body);
     Answer {
         status: if good {
             StatusCode::OK
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         },
-        // Serializing strings, booleans and times has no failure; an empty body would still carry the status.
-        body: serde_json::to_vec(&body).unwrap_or_default(),
+        body: text,
     }
 }
 

@@ -58,9 +58,13 @@ impl Activity {
     }
 
     /// How long the present phase has lasted.
-    pub(super) fn waiting(&self) -> Duration {
-        let since = Duration::from_millis(self.word.load(Ordering::Relaxed) >> PHASE_BITS);
-        self.origin.elapsed().saturating_sub(since)
+    pub(super) fn waiting(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.origin).saturating_sub(self.since())
+    }
+
+    /// When the present phase began, after `origin`.
+    pub(super) fn since(&self) -> Duration {
+        Duration::from_millis(self.word.load(Ordering::Relaxed) >> PHASE_BITS)
     }
 }
 
@@ -75,7 +79,7 @@ mod tests {
             activity.enter(phase);
             tokio::time::advance(Duration::from_millis(1234)).await;
             assert_eq!(
-                (activity.phase(), activity.waiting()),
+                (activity.phase(), activity.waiting(Instant::now())),
                 (phase, Duration::from_millis(1234))
             );
         }

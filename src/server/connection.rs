@@ -18,8 +18,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::watch;
-use tower::ServiceExt as _;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
+use tower::Service as _;
 
 use super::activity::{Activity, Phase};
 use super::proxy_protocol::Expected;
@@ -44,6 +44,7 @@ pub(super) async fn run<S>(
     expected: Expected,
     router: Router,
     activity: Arc<Activity>,
+    lane: Arc<Semaphore>,
     mut closing: watch::Receiver<Closing>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -61,13 +62,19 @@ pub(super) async fn run<S>(
     };
     let announced = closing.clone();
     let service = service_fn(move |request: Request<Incoming>| {
+        // No byte was read since the last answer: this request came together with the one before.
+        let lane = (activity.phase() != Phase::Request).then(|| Arc::clone(&lane));
         activity.enter(Phase::Answer);
         let last = *announced.borrow() != Closing::No;
-        let router = router.clone();
+        let mut router = router.clone();
         async move {
+            let _turn = match &lane {
+                Some(lane) => Some(turn(lane).await),
+                None => None,
+            };
             let mut response = if has_one_host(&request) {
-                // The router's error type is Infallible.
-                router.oneshot(request.map(Body::new)).await?
+                // A router is always ready, and its error type is Infallible.
+                router.call(request.map(Body::new)).await?
             } else {
                 bad_request()
             };
@@ -107,6 +114,14 @@ pub(super) async fn run<S>(
 async fn told_to_end(closing: &mut watch::Receiver<Closing>) {
     // The outcome holds a lock and is dropped here.
     let _ = closing.wait_for(|closing| *closing == Closing::Now).await;
+}
+
+/// A turn at answering in the lane that all pipelined requests of a listener share: one of them for each
+/// turn of the runtime, so that however many there are, a fresh probe never waits for more than one.
+async fn turn(lane: &Semaphore) -> Result<SemaphorePermit<'_>, AcquireError> {
+    let turn = lane.acquire().await;
+    tokio::task::yield_now().await;
+    turn
 }
 
 /// RFC 9112, 3.2: a request in HTTP/1.1 has exactly one Host. Older versions need none.

@@ -92,7 +92,7 @@ impl Connections {
 
     /// Closes the connection that has waited longest.
     pub(super) fn evict(&mut self) {
-        let longest = self.open.iter().max_by_key(|(_, (_, activity))| activity.waiting());
+        let longest = self.open.iter().min_by_key(|(_, (_, activity))| activity.since());
         if let Some(id) = longest.map(|(id, _)| *id) {
             self.close(id, "evicted");
         }
@@ -100,7 +100,7 @@ impl Connections {
 
     /// Closes every connection that has waited longer than it may.
     pub(super) fn sweep(&mut self) {
-        let limits = self.limits;
+        let (limits, now) = (self.limits, Instant::now());
         let late = |activity: &Activity| {
             let (limit, reason) = match activity.phase() {
                 Phase::Idle => (limits.idle, "idle"),
@@ -108,7 +108,7 @@ impl Connections {
                 Phase::Answer => (limits.answer, "answer-timeout"),
                 Phase::Write => (limits.write, "write-timeout"),
             };
-            (activity.waiting() >= limit).then_some(reason)
+            (activity.waiting(now) >= limit).then_some(reason)
         };
         let late: Vec<_> = self
             .open

@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::connection::{self, Closing};
@@ -115,9 +116,11 @@ pub async fn serve<I: Incoming>(
     let panicked = |source| ServeError::Panicked { listener: name, source };
     let mut connections = Connections::new(limits, metrics.clone());
     let (closing, closings) = watch::channel(Closing::No);
+    let lane = Arc::new(Semaphore::new(1));
     let add = |connections: &mut Connections, stream| {
-        let (expected, router, closings) = (expected.clone(), router.clone(), closings.clone());
-        connections.add(|activity| connection::run(stream, expected, router, activity, closings));
+        let (expected, router, lane, closings) =
+            (expected.clone(), router.clone(), Arc::clone(&lane), closings.clone());
+        connections.add(|activity| connection::run(stream, expected, router, activity, lane, closings));
     };
     let mut sweeps = interval(SWEEP_INTERVAL);
     sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -8,12 +8,10 @@ use serde_json::json;
 
 use crate::figures::mebibytes;
 use crate::report::{Budget, Check, Row};
-use crate::world::BINARY;
+use crate::world::{BINARY, image_binary};
 
 pub(super) fn measure() -> anyhow::Result<Row> {
-    let image = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .with_file_name("static")
-        .join("headgate");
+    let image = image_binary();
     let (binary, what) = if image.is_file() {
         (image.as_path(), "the image's, static")
     } else {

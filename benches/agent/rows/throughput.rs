@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::figures::{median, millis, rounded};
-use crate::load::{self, Connections, Measured};
+use crate::load::{self, Measured, Requests};
 use crate::report::{Beside, Budget, Check, Row};
 use crate::world::{Server, World};
 
@@ -17,65 +17,82 @@ const ROUNDS: usize = 6;
 /// Load in one round.
 const ROUND: Duration = Duration::from_millis(1700);
 
-pub(super) async fn keep_alive(world: &mut World) -> anyhow::Result<Row> {
-    let all = run(world, Connections::Kept).await?;
-    let rate = |measured: &Measured| measured.rate;
-    let check = |figure, peer, least| {
-        let (value, beside) = all.beside(peer, rate);
-        Check::new(figure, value, "req/s", Some(beside), Budget::ShareAtLeast(least))
-    };
-    Ok(Row {
-        checks: vec![check("requests", KUBE_PROXY, 2.0), check("requests", BARE, 0.7)],
-        raw: all.raw(),
-    })
-}
+/// Rounds in which new connections come at a given rate.
+const PACED_ROUNDS: usize = 4;
+/// That rate, as a part of what kube-proxy can do: both are probed alike, and neither is overwhelmed.
+const PACE: f64 = 0.5;
 
-pub(super) async fn new_connections(world: &mut World) -> anyhow::Result<Row> {
-    let all = run(world, Connections::New).await?;
-    let (rate, rates) = all.beside(KUBE_PROXY, |measured| measured.rate);
-    let (p99, p99s) = all.beside(KUBE_PROXY, |measured| millis(measured.p99));
-    Ok(Row {
-        checks: vec![
-            Check::new("requests", rate, "req/s", Some(rates), Budget::ShareAtLeast(0.9)),
-            Check::new("p99", p99, "ms", Some(p99s), Budget::ShareAtMost(0.5)),
-        ],
-        raw: all.raw(),
-    })
-}
-
-/// Positions in [`All`].
+/// Positions in [`Rounds`].
 const AGENT: usize = 0;
 const KUBE_PROXY: usize = 1;
 const BARE: usize = 2;
 
+pub(super) async fn keep_alive(world: &mut World) -> anyhow::Result<Row> {
+    let _split = world.split_cores().await?;
+    let all = Rounds::run(world, Requests::Kept, ROUNDS)?;
+    let check = |figure, peer, least| {
+        let (value, beside) = all.beside(peer, |measured| measured.rate);
+        Check::new(figure, value, "req/s", Some(beside), Budget::ShareAtLeast(least))
+    };
+    Ok(Row {
+        checks: vec![check("requests", KUBE_PROXY, 2.0), check("requests", BARE, 0.7)],
+        raw: json!({"kept": all.raw(), "kubeProxyCores": world.kube_proxy_cores().await}),
+    })
+}
+
+pub(super) async fn new_connections(world: &mut World) -> anyhow::Result<Row> {
+    let _split = world.split_cores().await?;
+    let all = Rounds::run(world, Requests::New, ROUNDS)?;
+    let (rate, rates) = all.beside(KUBE_PROXY, |measured| measured.rate);
+    let pace = (rates.peer * PACE).round();
+    let paced = Rounds::run(world, Requests::NewAt(pace), PACED_ROUNDS)?;
+    let (p99, p99s) = paced.beside(KUBE_PROXY, |measured| millis(measured.p99));
+    Ok(Row {
+        checks: vec![
+            Check::new("requests", rate, "req/s", Some(rates), Budget::ShareAtLeast(0.9)),
+            Check::new(
+                "p99 at half of the peer's rate",
+                p99,
+                "ms",
+                Some(p99s),
+                Budget::ShareAtMost(0.5),
+            ),
+        ],
+        raw: json!({
+            "closedLoop": all.raw(),
+            "pacedRate": pace,
+            "paced": paced.raw(),
+            "kubeProxyCores": world.kube_proxy_cores().await,
+        }),
+    })
+}
+
 /// Every server's rounds.
-struct All {
+struct Rounds {
     servers: [Server; 3],
     rounds: [Vec<Measured>; 3],
-    kube_proxy_cores: Option<u64>,
 }
 
-async fn run(world: &World, connections: Connections) -> anyhow::Result<All> {
-    let _split = world.split_cores().await?;
-    let mut all = All {
-        servers: [world.agent, world.kube_proxy, world.bare],
-        rounds: Default::default(),
-        kube_proxy_cores: world.kube_proxy_cores().await,
-    };
-    for round in 0..ROUNDS {
-        let order = if round % 2 == 0 {
-            [AGENT, KUBE_PROXY, BARE]
-        } else {
-            [BARE, KUBE_PROXY, AGENT]
+impl Rounds {
+    fn run(world: &World, requests: Requests, count: usize) -> anyhow::Result<Self> {
+        let mut all = Self {
+            servers: [world.agent, world.kube_proxy, world.bare],
+            rounds: Default::default(),
         };
-        for index in order {
-            all.rounds[index].push(load::measure(&all.servers[index], connections, ROUND)?);
+        for round in 0..count {
+            let order = if round % 2 == 0 {
+                [AGENT, KUBE_PROXY, BARE]
+            } else {
+                [BARE, KUBE_PROXY, AGENT]
+            };
+            for index in order {
+                let measured = load::measure(&all.servers[index], requests, ROUND, world.cores.enough())?;
+                all.rounds[index].push(measured);
+            }
         }
+        Ok(all)
     }
-    Ok(all)
-}
 
-impl All {
     /// The agent's median figure, beside a peer's.
     fn beside(&self, peer: usize, figure: impl Fn(&Measured) -> f64) -> (f64, Beside) {
         let of = |index: usize| self.rounds[index].iter().map(&figure);
@@ -105,7 +122,6 @@ impl All {
             "headgate": rounds(&self.rounds[AGENT]),
             "kubeProxy": rounds(&self.rounds[KUBE_PROXY]),
             "bareHyper": rounds(&self.rounds[BARE]),
-            "kubeProxyCores": self.kube_proxy_cores,
         })
     }
 }
