@@ -13,6 +13,7 @@
 )]
 
 mod http;
+mod imds_document;
 mod kube_proxy_body;
 mod like;
 mod proxy_header;
