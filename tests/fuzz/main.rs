@@ -9,6 +9,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::unwrap_in_result,
     reason = "what a test cannot do without fails the test"
 )]
 
