@@ -24,8 +24,9 @@ const ATTEMPTS: u32 = 10;
 const OUTAGE: Duration = Duration::from_secs(20);
 /// The longest time from one outage to the next; a short soak has five.
 const OUTAGES: Duration = Duration::from_mins(5);
-/// How long an agent may take to find an API server that has come back; its pauses grow to half a minute.
-const FINDING: Duration = Duration::from_mins(1);
+/// How long an agent may take to find an API server that has come back: its pauses grow to half a minute, and as
+/// much again by chance.
+const FINDING: Duration = Duration::from_secs(75);
 /// From one line for the person who watches to the next.
 const TELLING: Duration = Duration::from_mins(1);
 

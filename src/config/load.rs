@@ -101,15 +101,18 @@ fn parse(text: &str) -> Result<Mapping, String> {
 
 fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, prefix: &str, section: &Mapping) {
     for (name, value) in section {
-        let Value::String(name) = name else {
-            let key = (!prefix.is_empty()).then(|| prefix.to_owned());
-            let message = format!("{} is not a key; allowed: names", shown(name));
-            mistakes.push(Mistake {
-                origin: origin.to_owned(),
-                key,
-                message,
-            });
-            continue;
+        let name = match name {
+            Value::String(name) if !name.is_empty() => name,
+            other => {
+                let key = (!prefix.is_empty()).then(|| prefix.to_owned());
+                let message = format!("{} is not a key; allowed: names", shown(other));
+                mistakes.push(Mistake {
+                    origin: origin.to_owned(),
+                    key,
+                    message,
+                });
+                continue;
+            }
         };
         let path = if prefix.is_empty() {
             name.clone()
@@ -261,7 +264,7 @@ mod tests {
     fn every_mistake_is_reported_at_once() {
         let mistakes = from(
             "healthzBindAddress: nowhere\nshutdownDelay: 5\nproxi: {}\nproxy:\n  pollIntervall: 1s\n  healthTimeout: 0s\n\
-             signals: off\nstateDir:\n7: x\n",
+             signals: off\nstateDir:\n7: x\n'': y\n",
         )
         .unwrap_err();
         let lines: Vec<String> = mistakes.0.iter().map(ToString::to_string).collect();
@@ -274,6 +277,7 @@ mod tests {
             "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, adminState",
             "f.yaml: stateDir: nothing is not allowed; allowed: an absolute path",
             "f.yaml: \"7\" is not a key",
+            "f.yaml: \"\" is not a key",
         ];
         assert_eq!(lines.len(), starts.len(), "{lines:#?}");
         for (line, start) in lines.iter().zip(starts) {

@@ -4,11 +4,15 @@
 //! has no such Node, the last report stays; the trouble is logged when it starts, changes and ends,
 //! and counted each time.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::Api;
-use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::runtime::utils::Backoff as _;
+use kube::runtime::watcher;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 use super::api_server::ApiServer;
 use super::metrics::Metrics;
@@ -16,6 +20,9 @@ use super::object::SlimNode;
 use super::report::Report;
 use crate::clock::{Clock, Moment};
 use crate::telemetry;
+
+/// A watch that is too old sooner than this after the last time is not let off its pause.
+const USUAL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Why the Node cannot be watched just now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,9 +58,10 @@ pub async fn run(
         mut node_answers,
     } = api_server;
     let selector = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = watcher(Api::<SlimNode>::all(client), selector)
-        .default_backoff()
-        .boxed();
+    let mut events = watcher(Api::<SlimNode>::all(client), selector).boxed();
+    // kube's own, but by hand: its stream pauses after every error, and a watch that was too old is none.
+    let mut pauses = watcher::DefaultBackoff::default();
+    let mut began_anew: Option<Instant> = None;
     let mut listed = None;
     loop {
         let event = tokio::select! {
@@ -69,6 +77,9 @@ pub async fn run(
             }
             event = events.next() => event,
         };
+        if let Some(Ok(_)) = event {
+            pauses.reset();
+        }
         let node = match event {
             None => return,
             Some(Ok(watcher::Event::Init)) => {
@@ -86,10 +97,18 @@ pub async fn run(
             Some(Err(error)) => {
                 let reason = reason(&error);
                 metrics.error(reason);
-                // The watch was too old and begins anew with a list: the usual course of things.
+                // The watch was too old and begins anew with a list: the usual course of things after an outage,
+                // when a taint may have been waiting for long. Again and again it is not usual.
+                let usual = reason == "expired" && began_anew.is_none_or(|at| at.elapsed() > USUAL_INTERVAL);
+                if usual {
+                    began_anew = Some(Instant::now());
+                    continue;
+                }
                 if reason != "expired" {
                     outlet.began(&name, reason, &error, clock.now());
                 }
+                // These pauses never end.
+                sleep(pauses.next().unwrap_or_default()).await;
                 continue;
             }
         };
@@ -167,5 +186,97 @@ pub fn reason(error: &watcher::Error) -> &'static str {
         | watcher::Error::WatchFailed(error) => of_client(error),
         watcher::Error::WatchError(status) => of_status(status.code),
         watcher::Error::NoResourceVersion => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use hyper::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// Requests that an API server was sent: a watch or a list, and when.
+    type Seen = Arc<Mutex<Vec<(bool, Instant)>>>;
+
+    /// An API server that is away for the first watches, then finds the watch too old; the list after that
+    /// holds a tainted Node.
+    fn answer(seen: &Seen, request: &Request<Body>) -> Result<Response<Body>, std::io::Error> {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let mut seen = seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        seen.push((is_watch, Instant::now()));
+        let watches = seen.iter().filter(|(is_watch, _)| *is_watch).count();
+        let taints = if watches > 5 {
+            r#"[{"key":"drain","effect":"NoSchedule"}]"#
+        } else {
+            "[]"
+        };
+        let node =
+            format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"7"}},"spec":{{"taints":{taints}}}}}"#);
+        let text = match (is_watch, watches) {
+            (false, _) => {
+                format!(
+                    r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"7"}},"items":[{node}]}}"#
+                )
+            }
+            (true, ..=5) => return Err(std::io::ErrorKind::ConnectionRefused.into()),
+            (true, _) => {
+                let status =
+                    r#"{"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
+                format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n")
+            }
+        };
+        Ok(Response::new(Body::from(text.into_bytes())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_was_too_old_begins_anew_at_once() {
+        let seen = Seen::default();
+        let asked = Arc::clone(&seen);
+        let service = tower::service_fn(move |request| std::future::ready(answer(&asked, &request)));
+        let (_answers, node_answers) = watch::channel(0);
+        let api_server = ApiServer {
+            client: Client::new(service, "default"),
+            node_answers,
+        };
+        let clock = Clock::System;
+        let initial = Report::initial(None, &[], clock.now());
+        let outlet = Outlet {
+            reports: watch::Sender::new(initial),
+            trouble: watch::Sender::new(None),
+        };
+        let mut reports = outlet.reports.subscribe();
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = Metrics::register(&mut registry, reports.clone(), Vec::new());
+        let watching = tokio::spawn(run(
+            api_server,
+            "n".into(),
+            vec!["drain".into()],
+            outlet,
+            metrics,
+            clock,
+        ));
+        let drained = timeout(Duration::from_mins(10), reports.wait_for(|report| !report.eligible()));
+        drained.await.unwrap().unwrap();
+        sleep(Duration::from_secs(20)).await;
+        watching.abort();
+
+        let seen = seen.lock().unwrap();
+        let expired = seen.iter().filter(|(is_watch, _)| *is_watch).nth(5).unwrap().1;
+        let lists: Vec<_> = seen
+            .iter()
+            .filter(|(is_watch, _)| !is_watch)
+            .map(|(_, at)| *at)
+            .collect();
+        assert_eq!(lists[1] - expired, Duration::ZERO, "no pause between the two");
+        assert!(lists.len() < 30, "{} lists where each watch is too old", lists.len());
+        assert!(
+            expired - seen[1].1 > Duration::from_secs(10),
+            "pauses grow while it is away"
+        );
     }
 }

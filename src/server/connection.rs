@@ -91,6 +91,9 @@ pub(super) async fn run<S>(
             // Time limits are the sweep's, which knows an idle connection from half a request.
             .header_read_timeout(None)
             .max_buf_size(MAX_HEADER_BYTES)
+            // One buffer for all that is to be written. With a queue of buffers hyper 1.12 puts its own 400, to nonsense
+            // behind a request, before the rest of an answer that waits for room (and panics in debug builds).
+            .writev(false)
             // Header names as Go spells them, for peers that compare them to the letter.
             .title_case_headers(true)
             // A peer may say "that was all" before it has its answer.
@@ -190,20 +193,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         let this = self.get_mut();
         let outcome = Pin::new(&mut this.stream).poll_write(cx, buffer);
         this.wrote(outcome)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let outcome = Pin::new(&mut this.stream).poll_write_vectored(cx, buffers);
-        this.wrote(outcome)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -9,10 +9,12 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::unwrap_in_result,
     reason = "what a test cannot do without fails the test"
 )]
 
 mod http;
+mod imds_document;
 mod kube_proxy_body;
 mod like;
 mod proxy_header;

@@ -249,6 +249,22 @@ async fn requests_that_are_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nonsense_behind_requests_whose_answers_are_not_read_harms_nobody() {
+    let listener = Listener::start(Limits::HEALTH);
+    let request = b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabcnonsense\n";
+    for room in 16..200 {
+        let mut stream = listener.connect_with_buffer(room);
+        stream.write_all(request).await.unwrap();
+        stream.shutdown().await.unwrap();
+        sleep(SECOND).await;
+        assert!(!listener.served.is_finished(), "room for {room} bytes");
+        let (answers, closed) = read(&mut stream, 3 * SECOND).await;
+        assert!(answers.starts_with("HTTP/1.1 ") && closed, "{room}: {answers}");
+    }
+    assert!(ask(&mut listener.connect()).await.ends_with("good"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn http_1_0_is_answered_as_such() {
     let listener = Listener::start(Limits::HEALTH);
     let mut stream = listener.connect();
