@@ -10,6 +10,7 @@ mod addresses;
 mod channels;
 mod health_thread;
 mod operations;
+mod probe_socket;
 mod scheduled_events;
 mod services;
 mod status;
@@ -37,9 +38,7 @@ use operations::Operations;
 use supervise::Tasks;
 
 pub use addresses::Addresses;
-
-/// File name of the probe socket in the state directory.
-pub const PROBE_SOCKET: &str = "headgate.sock";
+pub use probe_socket::{PROBE_SOCKET, connect as connect_probe_socket};
 
 /// What an agent is made of.
 pub struct Parts {
@@ -260,7 +259,7 @@ fn listen_for_operations(
     metrics: server::Metrics,
     close: watch::Receiver<bool>,
 ) {
-    let probes = operations::serve_socket(socket, router.clone(), metrics.clone(), close.clone());
+    let probes = probe_socket::serve(socket, router.clone(), metrics.clone(), close.clone());
     tasks.listener("probe-socket", probes);
     tasks.listener("operations", operations::serve_port(binder, router, metrics, close));
 }

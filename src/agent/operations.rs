@@ -2,11 +2,7 @@
 //! `/statusz` for people. Nothing here depends on taints, and nothing a load balancer should look at.
 
 use std::fmt::Write as _;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
@@ -16,9 +12,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
-use tokio::net::UnixListener;
 use tokio::sync::watch;
-use tokio::time::sleep;
 
 use super::AgentError;
 use super::channels::Channels;
@@ -29,12 +23,9 @@ use super::supervise::TaskInfo;
 use crate::clock::Clock;
 use crate::health::{Inputs, LastChange};
 use crate::node::{Source, Trouble};
-use crate::server::{self, BindState, Binder, Limits, Metrics, UnixIncoming};
+use crate::server::{self, BindState, Binder, Limits, Metrics};
 use crate::spot::Seen;
 use crate::telemetry::{self, Format};
-
-/// Time from one failed attempt to bind the probe socket to the next.
-const SOCKET_RETRY: Duration = Duration::from_secs(5);
 
 /// What operations look at.
 #[derive(Clone)]
@@ -186,60 +177,4 @@ pub(super) async fn serve_port(
         () = server::told(&mut told) => return Ok(()),
     };
     Ok(server::serve(name, listener, router, Limits::OPERATIONS, &metrics, close).await?)
-}
-
-/// Serves the probe socket at `path` until told to close; tries again where it cannot be made.
-pub(super) async fn serve_socket(
-    path: PathBuf,
-    router: Router,
-    metrics: Metrics,
-    close: watch::Receiver<bool>,
-) -> Result<(), AgentError> {
-    let mut told = close.clone();
-    let mut said = false;
-    let listener = loop {
-        match bind_socket(&path) {
-            Ok(listener) => break listener,
-            Err(error) if !said => {
-                said = true;
-                tracing::error!(%error, socket = %path.display(),
-                    "the probe socket cannot be made, so `headgate probe` fails; trying again every {} s", SOCKET_RETRY.as_secs());
-            }
-            Err(_) => {}
-        }
-        tokio::select! {
-            () = sleep(SOCKET_RETRY) => {}
-            () = server::told(&mut told) => return Ok(()),
-        }
-    };
-    let ours = identity(&path).ok();
-    let served = server::serve(
-        "probe",
-        UnixIncoming(listener),
-        router,
-        Limits::OPERATIONS,
-        &metrics,
-        close,
-    )
-    .await;
-    // A file that is left answers nobody; but another process may have put its own in the place.
-    if identity(&path).ok() == ours {
-        let _ = std::fs::remove_file(&path);
-    }
-    Ok(served?)
-}
-
-/// Which file stands at `path`: its device and inode.
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path)?;
-    Ok((file.dev(), file.ino()))
-}
-
-fn bind_socket(path: &Path) -> io::Result<UnixListener> {
-    // What an earlier process of this container left.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    UnixListener::bind(path)
 }

@@ -4,7 +4,6 @@
 //! HTTP probe could reach the other one. Exit codes: 0 good, 1 not, with the agent's own words.
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
-use crate::agent::PROBE_SOCKET;
+use crate::agent::{PROBE_SOCKET, connect_probe_socket};
 use crate::config::{self, Override};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
@@ -57,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Question::Livez => "/livez",
         Question::Readyz => "/readyz",
     };
-    match ask(&settings.state_dir.join(PROBE_SOCKET), path) {
+    match ask(&settings.state_dir, path) {
         Ok((200, body)) => print(body.as_bytes()),
         Ok((code, body)) => fail(
             EXIT_RUNTIME,
@@ -68,9 +67,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// The status and body of one request. HTTP/1.0 closes after the answer, which is all that is needed.
-fn ask(socket: &Path, path: &str) -> anyhow::Result<(u16, String)> {
+fn ask(state_dir: &Path, path: &str) -> anyhow::Result<(u16, String)> {
+    let socket = state_dir.join(PROBE_SOCKET);
     let context = || format!("asking the agent at {}", socket.display());
-    let mut stream = UnixStream::connect(socket).with_context(context)?;
+    let mut stream = connect_probe_socket(state_dir).with_context(context)?;
     stream.set_read_timeout(Some(TIMEOUT)).with_context(context)?;
     stream.set_write_timeout(Some(TIMEOUT)).with_context(context)?;
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").with_context(context)?;

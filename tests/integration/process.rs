@@ -195,7 +195,8 @@ async fn metrics_are_what_promtool_accepts_and_count_exactly() {
 async fn probes_speak_to_this_very_process() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "probe").await;
-    let options = AgentOptions::new(&node, &cluster.kubeconfig);
+    // Longer than the address of a socket may be.
+    let options = AgentOptions::new(&node, &cluster.kubeconfig).below(&"d".repeat(120));
     let state_dir = options.directory().to_str().unwrap().to_owned();
     let probe = |question: &str| headgate(&["probe", question, "--state-dir", &state_dir]).status.code();
     assert_eq!(probe("livez"), Some(1), "nobody is there");

@@ -49,6 +49,13 @@ impl AgentOptions {
         self
     }
 
+    /// With its state in this directory of its directory.
+    pub(crate) fn below(mut self, name: &str) -> Self {
+        self.0.directory.push(name);
+        std::fs::create_dir(&self.0.directory).unwrap();
+        self
+    }
+
     /// Its state directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.0.directory
