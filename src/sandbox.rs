@@ -22,6 +22,7 @@ mod board;
 pub mod certificates;
 pub mod control_plane;
 mod directory;
+pub mod emulator;
 mod health;
 mod hints;
 mod interrupts;

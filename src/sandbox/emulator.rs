@@ -1,0 +1,8 @@
+//! An emulator of Azure Resource Manager's load balancers, and of what stands around them: tokens,
+//! IMDS, throttling, long-running operations, faults on demand.
+//!
+//! What it answers follows recorded traffic where there is some; docs/azure-emulator.md says for each
+//! behaviour how sure it is. Time is a parameter everywhere; nothing here waits in the background:
+//! an operation that is due is completed by the next request that looks.
+
+mod error;
