@@ -7,32 +7,32 @@ use serde_json::{Value, json};
 
 /// One refusal.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ArmError {
+pub(super) struct ArmError {
     /// The HTTP status.
-    pub status: StatusCode,
+    pub(super) status: StatusCode,
     /// ARM's code, which clients match on.
-    pub code: String,
+    pub(super) code: String,
     /// For people.
-    pub message: String,
+    pub(super) message: String,
     /// Causes; an empty list is shown as such, none is left out.
-    pub details: Option<Vec<Detail>>,
+    pub(super) details: Option<Vec<Detail>>,
     /// What else is said, in headers.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// One cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Detail {
+pub(super) struct Detail {
     /// Its code.
-    pub code: String,
+    pub(super) code: String,
     /// For people.
-    pub message: String,
+    pub(super) message: String,
 }
 
 impl ArmError {
     /// An error without details.
-    #[must_use]
-    pub fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
+
+    pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         Self {
             status,
             code: code.to_owned(),
@@ -43,15 +43,15 @@ impl ArmError {
     }
 
     /// With an empty list of details, as the network provider writes it.
-    #[must_use]
-    pub fn without_details(mut self) -> Self {
+
+    pub(super) fn without_details(mut self) -> Self {
         self.details = Some(Vec::new());
         self
     }
 
     /// With one more detail.
-    #[must_use]
-    pub fn detail(mut self, code: &str, message: impl Into<String>) -> Self {
+
+    pub(super) fn detail(mut self, code: &str, message: impl Into<String>) -> Self {
         self.details.get_or_insert_default().push(Detail {
             code: code.to_owned(),
             message: message.into(),
@@ -60,28 +60,28 @@ impl ArmError {
     }
 
     /// With a header.
-    #[must_use]
-    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+
+    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
 
     /// With this many seconds to wait.
-    #[must_use]
-    pub fn retry_after(self, seconds: u64) -> Self {
+
+    pub(super) fn retry_after(self, seconds: u64) -> Self {
         self.header(RETRY_AFTER, seconds.into())
     }
 
     /// As the gateway answers before a resource provider is asked.
-    #[must_use]
-    pub fn from_gateway(self) -> Self {
+
+    pub(super) fn from_gateway(self) -> Self {
         let name = HeaderName::from_static("x-ms-failure-cause");
         self.header(name, HeaderValue::from_static("gateway"))
     }
 
     /// The `error` object.
-    #[must_use]
-    pub fn object(&self) -> Value {
+
+    pub(super) fn object(&self) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(details) = &self.details {
             error["details"] = details
@@ -93,13 +93,16 @@ impl ArmError {
     }
 
     /// The answer.
-    #[must_use]
-    pub fn response(&self) -> Response<Bytes> {
+
+    pub(super) fn response(&self) -> Response<Bytes> {
         let body = json!({"error": self.object()}).to_string();
         let mut response = Response::new(Bytes::from(body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/json; charset=utf-8"),
+        );
         headers.extend(self.headers.iter().cloned());
         response
     }
