@@ -5,4 +5,21 @@
 //! behaviour how sure it is. Time is a parameter everywhere; nothing here waits in the background:
 //! an operation that is due is completed by the next request that looks.
 
+mod accept;
+mod arm;
+mod compute;
 mod error;
+mod etag;
+mod guids;
+mod id;
+mod lists;
+mod load_balancer;
+mod members;
+mod network;
+mod operations;
+mod pool;
+mod record;
+mod request;
+mod seed;
+mod settings;
+mod store;
