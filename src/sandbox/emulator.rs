@@ -23,3 +23,4 @@ mod request;
 mod seed;
 mod settings;
 mod store;
+mod tls;
