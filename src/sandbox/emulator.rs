@@ -5,4 +5,14 @@
 //! behaviour how sure it is. Time is a parameter everywhere; nothing here waits in the background:
 //! an operation that is due is completed by the next request that looks.
 
+#[expect(dead_code, reason = "the dispatcher is to call it")]
 mod error;
+#[expect(dead_code, reason = "the dispatcher is to call it")]
+mod fault;
+#[expect(dead_code, reason = "the dispatcher is to call it")]
+mod faults;
+mod fields;
+mod injected;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod merge;
+mod pattern;
