@@ -3,7 +3,7 @@
 
 use axum::http::header::HeaderName;
 use axum::http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::accept;
@@ -11,6 +11,7 @@ use super::error::ArmError;
 use super::etag;
 use super::id::{ResourceId, Target, is};
 use super::load_balancer;
+use super::merge::merge;
 use super::network;
 use super::operations::{Removal, Status};
 use super::pool::WrittenBy;
@@ -276,7 +277,7 @@ impl Arm<'_> {
         Terms {
             now: call.now,
             delay: self.settings.operation_delay,
-            fails: call.fails.clone(),
+            ends: call.ends.clone(),
         }
     }
 }
@@ -318,23 +319,4 @@ pub(super) fn not_allowed(method: &Method) -> ArmError {
     let shown: String = method.as_str().chars().take(40).collect();
     let message = format!("The http method '{shown}' is not supported for this resource.");
     ArmError::new(StatusCode::METHOD_NOT_ALLOWED, "HttpMethodNotSupported", message)
-}
-
-/// RFC 7386.
-pub(super) fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    let Some(target) = target.as_object_mut() else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            merge(target.entry(key.clone()).or_insert(Value::Null), value);
-        }
-    }
 }

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::ArmError;
+use super::fault::End;
 use super::guids;
 use super::id::{ResourceId, is};
 use super::record::Object;
@@ -22,24 +23,25 @@ const LIFETIME: Duration = Duration::from_hours(24);
 const SIGNATURE_LENGTHS: [(&str, usize); 3] = [("c", 2400), ("s", 342), ("h", 43)];
 
 /// How an operation will end.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Ending {
-    #[default]
-    Succeed,
-    /// `Failed`, with this `error`.
-    Fail(Value, Effect),
-    /// `Canceled`, with this `error`.
-    Cancel(Value, Effect),
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Ending {
+    pub(super) end: End,
+    pub(super) undo: Undo,
 }
 
-/// What is left of a write whose operation did not succeed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) enum Effect {
-    /// What was written stays.
-    #[default]
-    Kept,
-    /// The document is again what it was; none was there before a creation.
-    Lost(Option<Object>),
+/// What becomes of the document when the operation ends.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Undo {
+    /// It stays as written.
+    No,
+    /// It is again what it was before; none was there before a creation.
+    To(Option<Object>),
+}
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self { end: End::Succeeded, undo: Undo::No }
+    }
 }
 
 /// How far an operation is.
@@ -162,7 +164,7 @@ impl Operations {
         if let Some(operation) = self.all.get_mut(&id) {
             operation.status = status;
             // A large document is not kept for longer than it may be wanted.
-            operation.ending = Ending::Succeed;
+            operation.ending = Ending::default();
             self.due.retain(|_, due| *due != id);
         }
     }

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::error::ArmError;
 use super::etag::Etag;
+use super::fault::{Effect, End};
 use super::id::is;
 use super::record::Object;
-use super::store::Failure;
 use crate::clock::Moment;
 
 /// The oldest API version of `Microsoft.Network` that is taken: the first with `adminState`.
@@ -26,8 +26,8 @@ pub(super) struct Call<'a> {
     /// How the caller reached us, `http://127.0.0.1:1234`.
     pub(super) base: &'a str,
     pub(super) now: Moment,
-    /// How an operation of this write fails, if that was asked for.
-    pub(super) fails: Option<Failure>,
+    /// How the operation of a write ends, where that was asked for.
+    pub(super) ends: Option<(End, Effect)>,
 }
 
 /// An answer that is no refusal.

@@ -14,11 +14,12 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::etag::Etag;
+use super::fault::{Effect, End};
 use super::guids::Guids;
 use super::id::{ResourceId, is};
 use super::load_balancer::{self, POOLS, References};
 use super::members::{Members, is_interface};
-use super::operations::{self, Accepted, Effect, Ending, Operation, Operations, Removal, Status};
+use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
 use super::pool::{self, View};
 use super::record::{self, Object, ProvisioningState, Record, embedded};
 use crate::clock::Moment;
@@ -47,17 +48,8 @@ pub(super) struct Change {
 pub(super) struct Terms {
     pub(super) now: Moment,
     pub(super) delay: Duration,
-    /// How its operation ends, if not well: the error, whether it is a cancellation, and whether the
-    /// write is undone.
-    pub(super) fails: Option<Failure>,
-}
-
-/// A failure that was asked for.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Failure {
-    pub(super) error: Value,
-    pub(super) canceled: bool,
-    pub(super) lost: bool,
+    /// How its operation ends and what stays of the write, where that was asked for.
+    pub(super) ends: Option<(End, Effect)>,
 }
 
 /// An accepted write.
@@ -147,7 +139,7 @@ impl Store {
         let existing = self.records.get(&key);
         let created = existing.is_none();
         let same = |record: &Record| record.state == ProvisioningState::Succeeded && record.document == document;
-        let nothing = terms.fails.is_none() && existing.is_some_and(same);
+        let nothing = terms.ends.is_none() && existing.is_some_and(same);
         let before = existing.map(|record| record.document.clone());
         let spelled = existing.map_or_else(|| id.clone(), |record| record.id.clone());
         let operation = self.accept(&spelled, verb, about, before, None, terms, nothing);
@@ -234,14 +226,12 @@ impl Store {
         let location = record
             .and_then(|record| record.document.get("location"))
             .and_then(Value::as_str);
-        let ending = terms.fails.as_ref().map_or(Ending::Succeed, |failure| {
-            let effect = if failure.lost {
-                Effect::Lost(before)
-            } else {
-                Effect::Kept
-            };
-            let end = if failure.canceled { Ending::Cancel } else { Ending::Fail };
-            end(failure.error.clone(), effect)
+        let ending = terms.ends.clone().map_or_else(Ending::default, |(end, effect)| Ending {
+            end,
+            undo: match effect {
+                Effect::Kept => Undo::No,
+                Effect::Lost => Undo::To(before),
+            },
         });
         let accepted = Accepted {
             id: operation,
@@ -263,45 +253,33 @@ impl Store {
             .records
             .get(&key)
             .is_some_and(|record| record.operation == Some(operation.id));
-        let (status, state, effect) = match operation.ending.clone() {
-            Ending::Succeed => (Status::Succeeded, ProvisioningState::Succeeded, Effect::Kept),
-            Ending::Fail(error, effect) => (Status::Failed(error), ProvisioningState::Failed, effect),
-            Ending::Cancel(error, effect) => (Status::Canceled(error), ProvisioningState::Canceled, effect),
+        let (status, state) = match operation.ending.end.clone() {
+            End::Succeeded => (Status::Succeeded, ProvisioningState::Succeeded),
+            End::Failed(error) => (Status::Failed(error), ProvisioningState::Failed),
+            End::Canceled(error) => (Status::Canceled(error), ProvisioningState::Canceled),
         };
-        let succeeded = status == Status::Succeeded;
+        let removal = operation.removal.as_ref().filter(|_| status == Status::Succeeded && operation.ending.undo == Undo::No);
         self.operations.end(operation.id, status);
         if !current {
             return;
         }
-        let why = format!("the end of {} ({})", operation.name, operation.id);
-        match (&operation.removal, effect) {
-            (Some(Removal::Itself), _) if succeeded => {
-                self.remove(&key);
-                return;
-            }
-            (_, Effect::Lost(None)) => {
-                self.remove(&key);
-                return;
-            }
-            _ => {}
-        }
-        let etag = self.changed(&key, Some(why));
-        let Some(mut record) = self.records.get(&key).cloned() else {
+        if removal == Some(&Removal::Itself) || operation.ending.undo == Undo::To(None) {
+            self.remove(&key);
             return;
-        };
+        }
+        let why = format!("the end of {} ({})", operation.name, operation.id);
+        let etag = self.changed(&key, Some(why));
+        let Some(mut record) = self.records.get(&key).cloned() else { return };
         record.etag = etag;
         record.state = state;
         record.operation = None;
-        match (&operation.removal, &operation.ending) {
-            (Some(Removal::Child(kind, name)), Ending::Succeed) => {
-                if let Some(list) = record::children_mut(&mut record.document, kind) {
-                    list.retain(|child| record::name_of(child).is_none_or(|found| !is(found, name)));
-                }
-            }
-            (_, Ending::Fail(_, Effect::Lost(Some(before))) | Ending::Cancel(_, Effect::Lost(Some(before)))) => {
-                record.document = before.clone();
-            }
-            _ => {}
+        if let Undo::To(Some(before)) = &operation.ending.undo {
+            record.document = before.clone();
+        }
+        if let Some(Removal::Child(kind, name)) = removal
+            && let Some(list) = record::children_mut(&mut record.document, kind)
+        {
+            list.retain(|child| record::name_of(child).is_none_or(|found| !is(found, name)));
         }
         self.put(key, record);
     }
