@@ -23,4 +23,6 @@ mod request;
 mod seed;
 mod settings;
 mod store;
+#[cfg_attr(not(test), expect(dead_code))]
+mod throttle;
 mod tls;
