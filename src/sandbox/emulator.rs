@@ -41,6 +41,8 @@ mod request;
 mod seed;
 mod settings;
 mod store;
+#[cfg_attr(not(test), expect(dead_code))]
+mod throttle;
 mod tls;
 mod world;
 
