@@ -14,6 +14,8 @@ mod faults;
 mod fields;
 #[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
 mod injected;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod journal;
 #[allow(
     dead_code,
     reason = "the dispatcher is to call it; an expectation is not met, as it calls itself"
