@@ -19,6 +19,8 @@ use crate::clock::Clock;
 mod accept;
 mod arm;
 mod compute;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod control;
 mod error;
 mod etag;
 mod fault;

@@ -44,6 +44,8 @@ pub(super) struct Change {
     pub(super) resource: String,
     pub(super) before: Option<String>,
     pub(super) after: Option<String>,
+    /// What changed it, where that is not the entry itself.
+    pub(super) why: Option<String>,
 }
 
 /// What became of a request besides its answer.
@@ -307,9 +309,16 @@ impl Entry {
             // Numbers and the few headers.
             other => other.to_string().len(),
         });
-        let etag = |etag: &Option<String>| etag.as_ref().map_or(0, String::len);
+        let size = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let changes = self.changes.iter();
-        let changes = changes.map(|change| change.resource.len() + etag(&change.before) + etag(&change.after) + 72);
+        let changes = changes.map(|change| {
+            change.resource.len()
+                + [&change.before, &change.after, &change.why]
+                    .map(size)
+                    .iter()
+                    .sum::<usize>()
+                + 96
+        });
         let bodies = [&self.body, &self.answer].into_iter().flatten().map(String::len);
         let bytes = ENTRY_BYTES + self.path.len() + texts.chain(changes).chain(bodies).sum::<usize>();
         let more = bytes.cast_signed().saturating_sub(self.bytes.cast_signed());
@@ -347,7 +356,11 @@ impl Entry {
 
 impl Change {
     fn shown(&self) -> Value {
-        json!({"resource": self.resource, "etagBefore": self.before, "etagAfter": self.after})
+        let mut shown = json!({"resource": self.resource, "etagBefore": self.before, "etagAfter": self.after});
+        if let Some(why) = &self.why {
+            shown["why"] = why.as_str().into();
+        }
+        shown
     }
 }
 

@@ -24,6 +24,7 @@ fn change(before: &str, after: &str) -> Change {
         resource: "/lb".to_owned(),
         before: Some(before.to_owned()),
         after: Some(after.to_owned()),
+        why: None,
     }
 }
 
@@ -116,7 +117,14 @@ fn what_happens_between_requests() {
         status: "Canceled",
         superseded_by: Some("2".to_owned()),
     };
-    journal.record(at(2), ended, vec![change("2", "3")]);
+    journal.record(
+        at(2),
+        ended,
+        vec![Change {
+            why: Some("it ended".to_owned()),
+            ..change("2", "3")
+        }],
+    );
     let body = json!({"b": 1});
     let written = Event::Write {
         method: "PUT",
@@ -136,7 +144,7 @@ fn what_happens_between_requests() {
         "resource": "/lb",
         "status": "Canceled",
         "supersededBy": "2",
-        "changes": [{"resource": "/lb", "etagBefore": "2", "etagAfter": "3"}],
+        "changes": [{"resource": "/lb", "etagBefore": "2", "etagAfter": "3", "why": "it ended"}],
     });
     let written = json!({
         "kind": "write",
