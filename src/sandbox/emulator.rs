@@ -28,6 +28,8 @@ mod faults;
 mod fields;
 mod guids;
 mod id;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod identity;
 mod injected;
 mod journal;
 mod listen;
@@ -39,6 +41,8 @@ mod network;
 mod operations;
 mod pattern;
 mod pool;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod query;
 mod record;
 mod request;
 mod seed;
