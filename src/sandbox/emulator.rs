@@ -28,7 +28,6 @@ mod faults;
 mod fields;
 mod guids;
 mod id;
-#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
 mod identity;
 mod injected;
 mod journal;
@@ -41,7 +40,6 @@ mod network;
 mod operations;
 mod pattern;
 mod pool;
-#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
 mod query;
 mod record;
 mod request;

@@ -1,4 +1,4 @@
-//! Who calls: tokens for client secrets, workload identities and managed identities, and what becomes of
+//! Who calls: tokens for client secrets, workload accounts and managed accounts, and what becomes of
 //! a request whose token is missing, old, or somebody else's.
 //!
 //! Tokens are signed with a key that was made at the start, so none is valid for longer than the emulator
@@ -116,6 +116,16 @@ impl Identity {
             [_, "discovery", "v2.0", "keys"] | [_, "discovery", "keys"] => discovery::keys(),
             _ => return None,
         })
+    }
+
+    /// A token for people who call by hand, and when it ends.
+    pub(super) fn handed_out(&self, now: Timestamp) -> (String, Timestamp) {
+        let Principal { tenant, client, object } = Principal::developer();
+        let issued = self.issue(&Account { tenant, client, object }, AUDIENCES[0], now);
+        (
+            issued.token,
+            Timestamp::from_second(issued.until).unwrap_or(Timestamp::MAX),
+        )
     }
 
     /// A token for an account.

@@ -19,7 +19,7 @@ const IDENTITY_HEADER: &str = "emulator";
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(in super::super) struct IdentitySettings {
     /// The accounts; if there are none, everybody is good.
-    pub(in super::super) identities: Vec<Listed>,
+    pub(in super::super) accounts: Vec<Listed>,
     /// How long a token is good for.
     #[serde(with = "super::super::settings::text")]
     pub(in super::super) token_lifetime: Duration,
@@ -32,7 +32,7 @@ pub(in super::super) struct IdentitySettings {
 impl Default for IdentitySettings {
     fn default() -> Self {
         Self {
-            identities: Vec::new(),
+            accounts: Vec::new(),
             token_lifetime: Duration::from_hours(1),
             developer_token: None,
             identity_header: Secret::new(IDENTITY_HEADER),
@@ -105,7 +105,7 @@ pub(super) enum Stranger {
 impl IdentitySettings {
     /// The tenant whose subscriptions these are: that of the first account.
     pub(super) fn tenant(&self) -> &str {
-        self.identities.first().map_or(TENANT, |known| &known.tenant_id)
+        self.accounts.first().map_or(TENANT, |known| &known.tenant_id)
     }
 
     /// Whether this is the developer's token.
@@ -115,7 +115,7 @@ impl IdentitySettings {
 
     /// The account of a client that says which it is, and its secret if one is kept.
     pub(super) fn client(&self, tenant: &str, client: &str) -> Result<(Account, Option<&Secret>), Stranger> {
-        if self.identities.is_empty() {
+        if self.accounts.is_empty() {
             let account = Account {
                 tenant: tenant.to_owned(),
                 client: client.to_owned(),
@@ -124,7 +124,7 @@ impl IdentitySettings {
             return Ok((account, None));
         }
         let mut there = self
-            .identities
+            .accounts
             .iter()
             .filter(|known| same(&known.tenant_id, tenant))
             .peekable();
@@ -140,9 +140,9 @@ impl IdentitySettings {
         known.map_or(!listed && !given.is_empty(), |known| known.is(given))
     }
 
-    /// The account of a machine, which may say which of its identities it means.
+    /// The account of a machine, which may say which of its accounts it means.
     pub(super) fn machine(&self, wanted: &Wanted<'_>) -> Result<Account, &'static str> {
-        if self.identities.is_empty() {
+        if self.accounts.is_empty() {
             let client = wanted.client.unwrap_or(CLIENT);
             let name = wanted.resource.map(str::to_lowercase);
             let object = wanted.object.map(str::to_owned);
@@ -154,7 +154,7 @@ impl IdentitySettings {
         }
         // Who has a secret is an application, unless it is a resource too.
         let machines = self
-            .identities
+            .accounts
             .iter()
             .filter(|known| known.client_secret.is_none() || known.resource_id.is_some());
         let fits = |known: &&Listed| {
@@ -168,7 +168,7 @@ impl IdentitySettings {
         match (fitting.next(), fitting.next()) {
             (Some(known), None) => Ok(known.account()),
             (Some(_), Some(_)) => Err(
-                "Multiple user assigned identities exist, please specify the clientId / resourceId of the identity in the \
+                "Multiple user assigned accounts exist, please specify the clientId / resourceId of the identity in the \
                  token request",
             ),
             (None, _) => Err("Identity not found"),
@@ -176,7 +176,7 @@ impl IdentitySettings {
     }
 }
 
-/// Which of a machine's identities is meant; nothing said means the only one.
+/// Which of a machine's accounts is meant; nothing said means the only one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wanted<'a> {
     pub(super) client: Option<&'a str>,
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     fn listed() -> IdentitySettings {
-        serde_json::from_value(serde_json::json!({"identities": [
+        serde_json::from_value(serde_json::json!({"accounts": [
             {"tenantId": "T1", "clientId": "app", "objectId": "o-app", "clientSecret": "hush"},
             {"tenantId": "T1", "clientId": "vm", "objectId": "o-vm", "resourceId": "/subscriptions/s/ids/vm"},
             {"tenantId": "T2", "clientId": "pod"},

@@ -160,7 +160,7 @@ impl Identity {
 
     /// Who asks, if it can show that it is so.
     fn client(&self, tenant: &str, client: &str, form: &Parameters, now: Timestamp) -> Result<Account, Refusal> {
-        let listed = !self.settings.identities.is_empty();
+        let listed = !self.settings.accounts.is_empty();
         let (account, known) = self.settings.client(tenant, client).map_err(|why| match why {
             Stranger::Tenant => Refusal::request(
                 90_002,

@@ -14,7 +14,7 @@ pub(super) fn now() -> Timestamp {
 }
 
 pub(super) fn listed() -> Identity {
-    let settings = json!({"identities": [
+    let settings = json!({"accounts": [
         {"tenantId": TENANT, "clientId": "app", "objectId": "o-app", "clientSecret": "hush"},
         {"tenantId": TENANT, "clientId": "vm", "objectId": "o-vm", "resourceId": "/subscriptions/s/vm"},
     ], "developerToken": "golden"});

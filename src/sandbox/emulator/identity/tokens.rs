@@ -20,7 +20,7 @@ pub(super) struct Claims {
     pub(super) exp: i64,
     /// The application.
     pub(super) appid: String,
-    /// 1: a secret; 2: a certificate or an assertion. Managed identities have 2.
+    /// 1: a secret; 2: a certificate or an assertion. Managed accounts have 2.
     pub(super) appidacr: String,
     pub(super) idp: String,
     pub(super) idtyp: String,
