@@ -287,10 +287,10 @@ impl World {
         let body = match &write.change {
             fault::Change::Put(document) => document.to_string(),
             fault::Change::Delete => String::new(),
-            fault::Change::Merge(patch) => {
+            fault::Change::Merge(wanted) => {
                 let found = self.arm().answer(&call).ok().and_then(|answer| answer.body);
                 let mut document = found.unwrap_or(Value::Null);
-                merge(&mut document, patch);
+                merge(&mut document, wanted);
                 document.to_string()
             }
         };
