@@ -29,6 +29,8 @@ mod fields;
 mod guids;
 mod id;
 mod identity;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod imds;
 mod injected;
 mod journal;
 mod listen;
