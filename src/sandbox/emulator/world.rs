@@ -17,6 +17,7 @@ use super::faults::{Asked, Faults, Hit};
 use super::guids::Guids;
 use super::id::is;
 use super::identity::Identity;
+use super::imds::Imds;
 use super::journal::{Change, Event, Journal, Outcome};
 use super::merge::merge;
 use super::request::Call;
@@ -38,6 +39,7 @@ pub(super) struct World {
     pub(super) journal: Journal,
     pub(super) throttle: Throttle,
     pub(super) identity: Identity,
+    pub(super) imds: Imds,
     seed: Seed,
     clock: Clock,
     /// How far the clock was set forward.
@@ -82,6 +84,7 @@ impl World {
         let key = [guids.next(), guids.next()].map(uuid::Uuid::into_bytes).concat();
         Ok(Self {
             identity: Identity::new(seed.identity.clone(), &key),
+            imds: Imds::new(seed.imds.clone()),
             throttle: Throttle::new(settings.throttle.clone()),
             settings,
             store,
@@ -224,6 +227,9 @@ impl World {
             let request = Request::from_parts(parts.clone(), body.clone());
             if let Some(response) = self.identity.answer(&request, base, now.wall) {
                 return Ok((response, Duration::ZERO));
+            }
+            if let Some(outcome) = self.imds.answer(&request, now) {
+                return Ok((outcome.response, outcome.delay));
             }
         }
         let principal = opened.principal.clone()?;

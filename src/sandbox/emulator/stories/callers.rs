@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Client, lb, load_balancer, pool};
+use crate::clock::Clock;
+use crate::sandbox::emulator::{Emulator, Settings};
 
 fn client() -> Client {
     Client::new(&[load_balancer("lb1", &[("a", &["n1"])])])
@@ -103,4 +105,33 @@ async fn headers_of_every_answer() {
             assert_eq!(answer.header(name), Some(value), "{name}");
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn scheduled_events_are_put_by_the_control_api_and_wake_slowly() {
+    let seed = serde_json::from_value(json!({"imds": {"firstCallDelay": "90s"}})).unwrap();
+    let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
+    let emulator = Emulator::new(Settings::default(), seed, clock, 1).unwrap();
+    let client = Client { emulator };
+    let event = json!({"EventId": "e1", "EventType": "Preempt", "Resources": ["vmss_3"]});
+    let put = client.control("PUT", "scheduled-events", &json!({"Events": [event]}));
+    assert_eq!(put.status, 200, "{}", put.body);
+    let start = Instant::now();
+    let path = "/metadata/scheduledevents?api-version=2020-07-01";
+    let first = client.ask("GET", path, &[("Metadata", "true")], b"").await;
+    assert_eq!((first.status, start.elapsed()), (200, Duration::from_secs(90)));
+    assert_eq!(
+        (
+            &first.body["Events"][0]["EventId"],
+            &first.body["Events"][0]["EventStatus"]
+        ),
+        (&json!("e1"), &json!("Scheduled"))
+    );
+    let again = client.ask("GET", path, &[("Metadata", "true")], b"").await;
+    assert_eq!((again.body, start.elapsed()), (first.body, Duration::from_secs(90)));
+    assert_eq!(
+        client.ask("GET", path, &[], b"").await.status,
+        400,
+        "without Metadata: true"
+    );
 }
