@@ -10,6 +10,7 @@ mod activity;
 mod bind;
 mod connection;
 mod connections;
+mod crowd;
 mod metrics;
 pub mod proxy_protocol;
 mod serve;
@@ -17,5 +18,6 @@ mod steer;
 
 pub use bind::{BindState, Binder, bind, bind_one_family, raise_open_files};
 pub use connections::Limits;
+pub use crowd::Crowd;
 pub use metrics::Metrics;
-pub use serve::{Incoming, ServeError, UnixIncoming, serve, told};
+pub use serve::{Incoming, ServeError, UnixIncoming, serve, serve_among, told};

@@ -32,6 +32,7 @@ use tokio::time::sleep;
 use tower::ServiceExt as _;
 
 mod cluster;
+mod hostile;
 
 /// Connections that a test hands in.
 struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
