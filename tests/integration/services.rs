@@ -33,6 +33,7 @@ use tower::ServiceExt as _;
 
 mod cluster;
 mod hostile;
+mod off;
 
 /// Connections that a test hands in.
 struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
