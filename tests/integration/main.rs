@@ -13,6 +13,7 @@
 )]
 
 mod conformance;
+mod credentials;
 mod generated;
 mod harness;
 mod image;
