@@ -13,6 +13,7 @@
 )]
 
 mod conformance;
+mod emulator;
 mod generated;
 mod harness;
 mod image;
