@@ -10,6 +10,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::telemetry;
 
 mod agent;
+#[cfg(feature = "sandbox")]
+mod azure_emulator;
 mod generate;
 mod probe;
 #[cfg(feature = "sandbox")]
@@ -39,6 +41,8 @@ enum Command {
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
     Sandbox(sandbox::Arguments),
+    #[cfg(feature = "sandbox")]
+    AzureEmulator(azure_emulator::Arguments),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArguments),
     /// Print the man page
@@ -60,6 +64,8 @@ pub fn run() -> ExitCode {
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),
+        #[cfg(feature = "sandbox")]
+        Command::AzureEmulator(arguments) => azure_emulator::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments),
         Command::Man => generate::man(),
     }

@@ -16,6 +16,7 @@ mod serve;
 mod steer;
 
 pub use bind::{BindState, Binder, bind, bind_one_family, raise_open_files};
+pub use connection::CloseWithoutAnswer;
 pub use connections::Limits;
 pub use metrics::Metrics;
 pub use serve::{Incoming, ServeError, UnixIncoming, serve, told};

@@ -51,7 +51,7 @@ pub(super) struct Arguments {
     exit_after: Option<Duration>,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text
         .parse::<SignedDuration>()
         .ok()

@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 
@@ -82,36 +82,13 @@ impl Certificates {
             source,
         })?;
 
-        let mut params = named("headgate sandbox CA");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let key = key("the authority's key")?;
-        let authority = params
-            .self_signed(&key)
-            .map_err(|source| CertificatesError::Make {
-                what: "the authority",
-                source,
-            })?
-            .pem();
-        let issuer = Issuer::new(params, key);
-
-        let serving = |source| CertificatesError::Make {
-            what: "kube-apiserver's certificate",
-            source,
-        };
-        let mut params = CertificateParams::new(SERVING_NAMES.map(str::to_owned)).map_err(serving)?;
-        params.distinguished_name = named("kube-apiserver").distinguished_name;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        let serving_key = self::key("kube-apiserver's key")?;
-        let serving_certificate = params.signed_by(&serving_key, &issuer).map_err(serving)?;
-
+        let authority = Authority::new("headgate sandbox CA")?;
+        let (serving_certificate, serving_key) = authority.serving("kube-apiserver", &SERVING_NAMES)?;
         let service_account_key = self::key("the service-account key")?;
         let token = random_word()?;
         Ok(Self {
-            authority_file: write(directory, "ca.crt", &authority)?,
-            authority,
+            authority_file: write(directory, "ca.crt", &authority.pem)?,
+            authority: authority.pem,
             serving_certificate_file: write(directory, "kube-apiserver.crt", &serving_certificate.pem())?,
             serving_key_file: write(directory, "kube-apiserver.key", &serving_key.serialize_pem())?,
             service_account_key_file: write(directory, "service-account.key", &service_account_key.serialize_pem())?,
@@ -127,6 +104,47 @@ impl Certificates {
             )?,
             token,
         })
+    }
+}
+
+/// A certificate authority that lives as long as the process.
+#[derive(Debug)]
+pub(super) struct Authority {
+    /// Its certificate, as PEM text.
+    pub(super) pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(super) fn new(name: &str) -> Result<Self, CertificatesError> {
+        let mut params = named(name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let key = key("the authority's key")?;
+        let certificate = params.self_signed(&key).map_err(|source| CertificatesError::Make {
+            what: "the authority",
+            source,
+        })?;
+        let pem = certificate.pem();
+        let issuer = Issuer::new(params, key);
+        Ok(Self { pem, issuer })
+    }
+
+    /// A certificate for a server of these host names and addresses, and its key.
+    pub(super) fn serving(&self, name: &str, hosts: &[&str]) -> Result<(Certificate, KeyPair), CertificatesError> {
+        let make = |source| CertificatesError::Make {
+            what: "a server's certificate",
+            source,
+        };
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).map_err(make)?;
+        params.distinguished_name = named(name).distinguished_name;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let key = key("a server's key")?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(make)?;
+        Ok((certificate, key))
     }
 }
 

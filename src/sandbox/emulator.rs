@@ -3,6 +3,115 @@
 //!
 //! What it answers follows recorded traffic where there is some; docs/azure-emulator.md says for each
 //! behaviour how sure it is. Time is a parameter everywhere; nothing here waits in the background:
-//! an operation that is due is completed by the next request that looks.
+//! an operation that is due is completed by the next request that looks. So it can be used without
+//! sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::http::{Request, Response};
+use bytes::Bytes;
+use tokio::time::sleep;
+
+use self::fault::{Action, When};
+use self::world::{Received, World};
+use crate::clock::Clock;
+
+mod accept;
+mod arm;
+mod compute;
 mod error;
+mod etag;
+mod fault;
+mod faults;
+mod fields;
+mod guids;
+mod id;
+mod injected;
+mod listen;
+mod lists;
+mod load_balancer;
+mod members;
+mod merge;
+mod network;
+mod operations;
+mod pattern;
+mod pool;
+mod record;
+mod request;
+mod seed;
+mod settings;
+mod store;
+#[cfg_attr(not(test), expect(dead_code))]
+mod throttle;
+mod tls;
+mod world;
+
+pub use listen::{Addresses, ListenError, Options, run};
+pub use seed::{Seed, SeedError};
+pub use settings::{AdminStateNone, Settings};
+
+/// An emulator; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Emulator(Arc<Mutex<World>>);
+
+/// The connection is cut without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the emulator cut the connection")]
+pub struct Cut;
+
+impl Emulator {
+    /// An emulator of what the seed says. `random` decides every id and etag it will give.
+    ///
+    /// # Errors
+    /// When a document of the seed cannot be used.
+    pub fn new(settings: Settings, seed: Seed, clock: Clock, random: u64) -> Result<Self, SeedError> {
+        let world = World::new(settings, seed, clock, random)?;
+        Ok(Self(Arc::new(Mutex::new(world))))
+    }
+
+    /// Answers a request to ARM, the token endpoints or IMDS, that came by way of `base`, such as
+    /// `http://127.0.0.1:1234`.
+    ///
+    /// # Errors
+    /// Where a fault cuts the connection.
+    pub async fn call(&self, request: Request<Bytes>, base: &str) -> Result<Response<Bytes>, Cut> {
+        let (parts, body) = request.into_parts();
+        let received = Received { parts, body, base: base.to_owned() };
+        let hit = self.world().fault(&received);
+        let action = hit.map(|hit| hit.action);
+        match action.as_deref() {
+            Some(Action::Cut(When::Before)) => return Err(Cut),
+            Some(Action::Stall { wait, when: When::Before }) => sleep(*wait).await,
+            _ => {}
+        }
+        let response = self.world().answer(&received, action.as_ref());
+        match action.as_deref() {
+            Some(Action::Cut(When::After)) => Err(Cut),
+            Some(Action::Stall { wait, when: When::After }) => {
+                sleep(*wait).await;
+                Ok(response)
+            }
+            _ => Ok(response),
+        }
+    }
+
+    /// Back to the seed.
+    pub fn reset(&self) {
+        self.world().reset();
+    }
+
+    /// The state; nothing that holds it waits, and a request that panicked has not left it half changed
+    /// in any way that matters more than the others' answers.
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Emulator {
+    /// Answers a request to the control API.
+    #[must_use]
+    pub fn control(&self, request: &Request<Bytes>) -> Response<Bytes> {
+        let _ = (self, request);
+        Response::new(Bytes::new())
+    }
+}

@@ -38,6 +38,15 @@ pub(super) enum Closing {
     Now,
 }
 
+/// In the extensions of a response: close the connection and send nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseWithoutAnswer;
+
+/// A connection is to be closed without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection is closed without an answer")]
+struct Unanswered;
+
 /// Serves one connection until its peer is done or the listener has closed.
 pub(super) async fn run<S>(
     mut stream: S,
@@ -74,16 +83,20 @@ pub(super) async fn run<S>(
             };
             let mut response = if has_one_host(&request) {
                 // A router is always ready, and its error type is Infallible.
-                router.call(request.map(Body::new)).await?
+                let Ok(response) = router.call(request.map(Body::new)).await;
+                response
             } else {
                 bad_request()
             };
+            if response.extensions().get::<CloseWithoutAnswer>().is_some() {
+                return Err(Unanswered);
+            }
             if last {
                 response
                     .headers_mut()
                     .insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, std::convert::Infallible>(response)
+            Ok(response)
         }
     });
     let mut connection = pin!(

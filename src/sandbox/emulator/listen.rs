@@ -1,0 +1,238 @@
+//! The emulator on listeners: ARM over plain HTTP and TLS, and the control API.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::HOST;
+use axum::http::{Request, Response, StatusCode};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Limited};
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::error::ArmError;
+use super::seed::{Seed, SeedError};
+use super::settings::Settings;
+use super::tls::{Tls, TlsError};
+use super::{Cut, Emulator};
+use crate::clock::Clock;
+use crate::sandbox::interrupts::Interrupts;
+use crate::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
+
+/// A request's body may be this large, as ARM's.
+const MAX_BODY: usize = 4 * 1024 * 1024;
+/// Time for a request's body.
+const BODY_TIMEOUT: Duration = Duration::from_mins(1);
+/// What callers are allowed: large answers and stalls of up to ten minutes take their time.
+const LIMITS: Limits = Limits {
+    answer: Duration::from_mins(15),
+    write: Duration::from_mins(1),
+    ..Limits::HEALTH
+};
+
+/// What the command is to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where ARM is served over plain HTTP.
+    pub listen: SocketAddr,
+    /// Where it is served over TLS, if it is.
+    pub tls_listen: Option<SocketAddr>,
+    /// Where the authority's certificate is written.
+    pub tls_ca_file: Option<PathBuf>,
+    /// Where the control API is served.
+    pub control_listen: SocketAddr,
+    /// The file with what there is at the start.
+    pub seed: Option<PathBuf>,
+    /// Where the bound addresses are written.
+    pub addresses_file: Option<PathBuf>,
+    /// How it behaves.
+    pub settings: Settings,
+}
+
+/// The bound addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Addresses {
+    /// ARM, tokens and IMDS over plain HTTP.
+    pub arm: SocketAddr,
+    /// The same over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arm_tls: Option<SocketAddr>,
+    /// The control API.
+    pub control: SocketAddr,
+}
+
+/// Why the emulator cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The seed cannot be used.
+    #[error(transparent)]
+    Seed(#[from] SeedError),
+    /// An address cannot be bound.
+    #[error("cannot listen on {address}: {source}; choose another address, or port 0 for a free one")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// TLS cannot be had.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", file.display())]
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Signals cannot be listened for, or no random number can be had.
+    #[error("the system refuses: {0}")]
+    System(io::Error),
+    /// A listener failed.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs until SIGTERM or Ctrl-C.
+///
+/// # Errors
+/// When it cannot start, or a listener fails.
+pub async fn run(options: Options) -> Result<(), ListenError> {
+    let mut interrupts = Interrupts::listen().map_err(ListenError::System)?;
+    let seed = options.seed.as_deref().map(Seed::read).transpose()?.unwrap_or_default();
+    let random = getrandom::u64().map_err(|error| ListenError::System(error.into()))?;
+    let emulator = Emulator::new(options.settings.clone(), seed, Clock::System, random)?;
+    let arm = bind(options.listen)?;
+    let control = bind(options.control_listen)?;
+    let tls = options
+        .tls_listen
+        .map(|address| Ok::<_, ListenError>((bind(address)?, Tls::new()?)))
+        .transpose()?;
+    let address = |listener: &TcpListener| listener.local_addr().map_err(ListenError::System);
+    let addresses = Addresses {
+        arm: address(&arm)?,
+        arm_tls: tls.as_ref().map(|(listener, _)| address(listener)).transpose()?,
+        control: address(&control)?,
+    };
+    if let (Some(file), Some((_, tls))) = (&options.tls_ca_file, &tls) {
+        write(file, tls.authority.as_bytes())?;
+    }
+    if let Some(file) = &options.addresses_file {
+        write(file, &serde_json::to_vec(&addresses).map_err(|error| ListenError::System(error.into()))?)?;
+    }
+    tracing::info!(arm = %addresses.arm, tls = ?addresses.arm_tls, control = %addresses.control, "the ARM emulator answers");
+
+    let metrics = Metrics::register(&mut Registry::default());
+    let (close, closed) = watch::channel(false);
+    let plain = server::serve("arm", arm, emulator.router("http"), LIMITS, &metrics, closed.clone());
+    let controls = server::serve("control", control, emulator.control_router(), LIMITS, &metrics, closed.clone());
+    let encrypted = async {
+        match tls {
+            Some((listener, tls)) => {
+                let incoming = tls.over(listener);
+                server::serve("armTls", incoming, emulator.router("https"), LIMITS, &metrics, closed.clone()).await
+            }
+            None => Ok(()),
+        }
+    };
+    let interrupted = async {
+        interrupts.next().await;
+        close.send_replace(true);
+        Ok(())
+    };
+    let served = tokio::try_join!(plain, controls, encrypted, interrupted);
+    if let Some(file) = &options.addresses_file {
+        // It says where to connect, and nobody is there any more.
+        let _ = std::fs::remove_file(file);
+    }
+    served.map(drop).map_err(ListenError::from)
+}
+
+fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    let bound = server::bind(address);
+    bound.map_err(|source| ListenError::Bind { address, source })
+}
+
+/// Replaces a file whole or not at all.
+fn write(file: &Path, text: &[u8]) -> Result<(), ListenError> {
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let written = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new("."))).and_then(|mut temporary| {
+        io::Write::write_all(&mut temporary, text)?;
+        temporary.persist(file)?;
+        Ok(())
+    });
+    written.map_err(|source| ListenError::Write { file: file.to_owned(), source })
+}
+
+impl Emulator {
+    /// A router for a listener of this scheme; usable without one as well.
+    pub fn router(&self, scheme: &'static str) -> Router {
+        let emulator = self.clone();
+        Router::new().fallback(move |request: Request<Body>| {
+            let emulator = emulator.clone();
+            async move {
+                let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+                let authority = request.uri().authority().map(|authority| authority.as_str());
+                let base = format!("{scheme}://{}", host.or(authority).unwrap_or("localhost"));
+                match read(request).await {
+                    Ok(request) => emulator.call(request, &base).await.map_or_else(cut, |answer| answer.map(Body::from)),
+                    Err(error) => error.response().map(Body::from),
+                }
+            }
+        })
+    }
+
+    /// A router of the control API.
+    pub fn control_router(&self) -> Router {
+        let emulator = self.clone();
+        Router::new().fallback(move |request: Request<Body>| {
+            let emulator = emulator.clone();
+            async move {
+                let answer = match read(request).await {
+                    Ok(request) => emulator.control(&request),
+                    Err(error) => error.response(),
+                };
+                answer.map(Body::from)
+            }
+        })
+    }
+}
+
+fn cut(Cut: Cut) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    response.extensions_mut().insert(CloseWithoutAnswer);
+    response
+}
+
+/// A request with its whole body.
+async fn read(request: Request<Body>) -> Result<Request<Bytes>, ArmError> {
+    let (parts, body) = request.into_parts();
+    let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
+    match collected {
+        Ok(Ok(collected)) => Ok(Request::from_parts(parts, collected.to_bytes())),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(ArmError::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestContentTooLarge",
+            format!("The request content size exceeds the maximum size of '{MAX_BODY}' bytes."),
+        )),
+        Ok(Err(_)) => Err(ArmError::new(
+            StatusCode::BAD_REQUEST,
+            "InvalidRequestContent",
+            "The request content could not be read.",
+        )),
+        Err(_) => Err(ArmError::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "RequestTimeout",
+            "The request content did not arrive in time.",
+        )),
+    }
+}

@@ -1,0 +1,401 @@
+//! The resources, and the writes under way on them.
+//!
+//! A write takes effect when it is accepted and gets the resource a new etag; another one comes when its
+//! operation ends. There is one operation at a time for a top-level resource: a newer write supersedes
+//! the older, whose operation ends Canceled. What of the older's document the newer did not replace
+//! stays (a guess: nothing is recorded about it).
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::etag::Etag;
+use super::fault::{Effect, End};
+use super::guids::Guids;
+use super::id::{ResourceId, is};
+use super::load_balancer::{self, POOLS, References};
+use super::members::{Members, is_interface};
+use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
+use super::pool::{self, View};
+use super::record::{self, Object, ProvisioningState, Record, embedded};
+use crate::clock::Moment;
+
+/// A resource group.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) subscription: String,
+    pub(super) name: String,
+    pub(super) document: Object,
+}
+
+/// An etag that changed, for the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    /// The top-level resource.
+    pub(super) resource: String,
+    pub(super) before: Option<Etag>,
+    pub(super) after: Option<Etag>,
+    /// What changed it, where it was not the request itself.
+    pub(super) why: Option<String>,
+}
+
+/// How a write is to go.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    pub(super) now: Moment,
+    pub(super) delay: Duration,
+    /// How its operation ends and what stays of the write, where that was asked for.
+    pub(super) ends: Option<(End, Effect)>,
+}
+
+/// An accepted write.
+#[derive(Debug)]
+pub(super) struct Written {
+    pub(super) created: bool,
+    pub(super) operation: Uuid,
+}
+
+/// Everything there is.
+#[derive(Debug)]
+pub(super) struct Store {
+    pub(super) groups: BTreeMap<String, Group>,
+    records: BTreeMap<String, Record>,
+    members: Members,
+    pub(super) operations: Operations,
+    guids: Guids,
+    changes: Vec<Change>,
+}
+
+impl Store {
+    pub(super) fn new(guids: Guids) -> Self {
+        Self {
+            groups: BTreeMap::new(),
+            records: BTreeMap::new(),
+            members: Members::default(),
+            operations: Operations::default(),
+            guids,
+            changes: Vec::new(),
+        }
+    }
+
+    /// What changed since this was last asked.
+    pub(super) fn take_changes(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.changes)
+    }
+
+    pub(super) fn guid(&mut self) -> Uuid {
+        self.guids.next()
+    }
+
+    pub(super) fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The record of a top-level resource.
+    pub(super) fn find(&self, id: &ResourceId) -> Option<&Record> {
+        self.records.get(&id.key())
+    }
+
+    /// The records whose keys begin with this text, after that key.
+    pub(super) fn below<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> impl Iterator<Item = &'a Record> {
+        let start = after.map_or(Bound::Included(prefix), Bound::Excluded);
+        let range = self.records.range::<str, _>((start, Bound::Unbounded));
+        let inside = range.take_while(move |(key, _)| key.starts_with(prefix));
+        inside.map(|(_, record)| record)
+    }
+
+    /// Puts a resource there as a seed file says.
+    pub(super) fn seed(&mut self, id: ResourceId, document: Object) {
+        let etag = Etag(self.guids.next());
+        let key = id.key();
+        let state = ProvisioningState::Succeeded;
+        let record = Record {
+            id,
+            document,
+            etag,
+            state,
+            operation: None,
+        };
+        if is_interface(&record.id) {
+            self.members.apply(&record);
+        }
+        self.records.insert(key, record);
+    }
+
+    /// Writes a resource. The document has been checked.
+    pub(super) fn write(
+        &mut self,
+        id: &ResourceId,
+        document: Object,
+        verb: &str,
+        about: &ResourceId,
+        terms: &Terms,
+    ) -> Written {
+        let key = id.key();
+        let existing = self.records.get(&key);
+        let created = existing.is_none();
+        let same = |record: &Record| record.state == ProvisioningState::Succeeded && record.document == document;
+        let nothing = terms.ends.is_none() && existing.is_some_and(same);
+        let before = existing.map(|record| record.document.clone());
+        let spelled = existing.map_or_else(|| id.clone(), |record| record.id.clone());
+        let operation = self.accept(&spelled, verb, about, before, None, terms, nothing);
+        if nothing {
+            // Recorded: such a write has succeeded when it is answered. A guess: the etag stays.
+            return Written { created, operation };
+        }
+        let etag = self.changed(&key, None);
+        let record = Record {
+            id: spelled,
+            document,
+            etag,
+            state: ProvisioningState::Updating,
+            operation: Some(operation),
+        };
+        self.put(key, record);
+        Written { created, operation }
+    }
+
+    /// Begins to remove a resource or a child of it.
+    pub(super) fn delete(
+        &mut self,
+        id: &ResourceId,
+        removal: Removal,
+        about: &ResourceId,
+        terms: &Terms,
+    ) -> Option<Uuid> {
+        let key = id.key();
+        let record = self.records.get(&key)?;
+        let (spelled, before) = (record.id.clone(), Some(record.document.clone()));
+        let operation = self.accept(&spelled, "Delete", about, before, Some(removal), terms, false);
+        let etag = self.changed(&key, None);
+        if let Some(record) = self.records.get_mut(&key) {
+            record.etag = etag;
+            record.state = ProvisioningState::Deleting;
+            record.operation = Some(operation);
+        }
+        Some(operation)
+    }
+
+    /// Changes a document at once, without an operation.
+    pub(super) fn edit(&mut self, id: &ResourceId, document: Object) {
+        let key = id.key();
+        let etag = self.changed(&key, None);
+        if let Some(mut record) = self.records.get(&key).cloned() {
+            record.etag = etag;
+            record.document = document;
+            self.put(key, record);
+        }
+    }
+
+    /// Removes everything in a resource group.
+    pub(super) fn remove_group(&mut self, prefix: &str) {
+        let ids: Vec<ResourceId> = self.below(prefix, None).map(|record| record.id.clone()).collect();
+        for id in ids {
+            self.remove(&id.key());
+        }
+    }
+
+    /// Ends every operation that is due.
+    pub(super) fn settle(&mut self, now: Instant) {
+        while let Some(operation) = self.operations.next_due(now) {
+            self.end(&operation);
+        }
+    }
+
+    fn accept(
+        &mut self,
+        id: &ResourceId,
+        verb: &str,
+        about: &ResourceId,
+        before: Option<Object>,
+        removal: Option<Removal>,
+        terms: &Terms,
+        done: bool,
+    ) -> Uuid {
+        let (operation, name) = (self.guids.next(), operations::name(verb, about));
+        let record = self.records.get(&id.key());
+        let older = record.and_then(|record| self.operations.in_progress(record.operation?));
+        if let Some(older) = older {
+            let (id, error) = (older.id, older.superseded_by(&name, operation));
+            self.operations.end(id, Status::Canceled(error));
+        }
+        let location = record
+            .and_then(|record| record.document.get("location"))
+            .and_then(Value::as_str);
+        let ending = terms.ends.clone().map_or_else(Ending::default, |(end, effect)| Ending {
+            end,
+            undo: match effect {
+                Effect::Kept => Undo::No,
+                Effect::Lost => Undo::To(before),
+            },
+        });
+        let accepted = Accepted {
+            id: operation,
+            name,
+            resource: id.clone(),
+            location: location.unwrap_or("eastus").replace(' ', "").to_lowercase(),
+            ending,
+            removal,
+            done,
+        };
+        self.operations
+            .accept(accepted, terms.now.wall, terms.now.mono, terms.delay);
+        operation
+    }
+
+    fn end(&mut self, operation: &Operation) {
+        let key = operation.resource.key();
+        let current = self
+            .records
+            .get(&key)
+            .is_some_and(|record| record.operation == Some(operation.id));
+        let (status, state) = match operation.ending.end.clone() {
+            End::Succeeded => (Status::Succeeded, ProvisioningState::Succeeded),
+            End::Failed(error) => (Status::Failed(error), ProvisioningState::Failed),
+            End::Canceled(error) => (Status::Canceled(error), ProvisioningState::Canceled),
+        };
+        let removal = operation.removal.as_ref().filter(|_| status == Status::Succeeded && operation.ending.undo == Undo::No);
+        self.operations.end(operation.id, status);
+        if !current {
+            return;
+        }
+        if removal == Some(&Removal::Itself) || operation.ending.undo == Undo::To(None) {
+            self.remove(&key);
+            return;
+        }
+        let why = format!("the end of {} ({})", operation.name, operation.id);
+        let etag = self.changed(&key, Some(why));
+        let Some(mut record) = self.records.get(&key).cloned() else { return };
+        record.etag = etag;
+        record.state = state;
+        record.operation = None;
+        if let Undo::To(Some(before)) = &operation.ending.undo {
+            record.document = before.clone();
+        }
+        if let Some(Removal::Child(kind, name)) = removal
+            && let Some(list) = record::children_mut(&mut record.document, kind)
+        {
+            list.retain(|child| record::name_of(child).is_none_or(|found| !is(found, name)));
+        }
+        self.put(key, record);
+    }
+
+    /// A new etag for a record that is about to change, noted for the journal.
+    fn changed(&mut self, key: &str, why: Option<String>) -> Etag {
+        let after = Etag(self.guids.next());
+        let before = self.records.get(key);
+        self.changes.push(Change {
+            resource: before.map_or_else(|| key.to_owned(), |record| record.id.to_string()),
+            before: before.map(|record| record.etag),
+            after: Some(after),
+            why,
+        });
+        after
+    }
+
+    fn put(&mut self, key: String, record: Record) {
+        if is_interface(&record.id) {
+            let pools = self.members.apply(&record);
+            self.members_changed(&record.id, pools);
+        }
+        self.records.insert(key, record);
+    }
+
+    fn remove(&mut self, key: &str) {
+        let Some(record) = self.records.remove(key) else { return };
+        self.changes.push(Change {
+            resource: record.id.to_string(),
+            before: Some(record.etag),
+            after: None,
+            why: Some("its removal".to_owned()),
+        });
+        if is_interface(&record.id) {
+            let pools = self.members.remove(&record.id);
+            self.members_changed(&record.id, pools);
+        }
+    }
+
+    /// A guess: a pool whose members changed at their interfaces gets its load balancer a new etag.
+    fn members_changed(&mut self, interface: &ResourceId, pools: Vec<String>) {
+        let mut owners: Vec<String> = Vec::new();
+        for pool in pools {
+            let Some(id) = ResourceId::parse(&pool) else { continue };
+            let owner = id.ancestor(1).key();
+            let Some(record) = self.records.get_mut(&owner) else {
+                continue;
+            };
+            let members = self.members.of(&pool);
+            for kept in record::children_mut(&mut record.document, POOLS).into_iter().flatten() {
+                if record::name_of(kept).is_some_and(|name| is(name, id.name()))
+                    && let Some(kept) = kept.as_object_mut()
+                {
+                    pool::forget(kept, &interface.to_string(), members);
+                }
+            }
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+        for owner in owners {
+            let etag = self.changed(&owner, Some(format!("the members that {interface} states")));
+            if let Some(record) = self.records.get_mut(&owner) {
+                record.etag = etag;
+            }
+        }
+    }
+
+    /// A resource as a GET shows it.
+    pub(super) fn shown(&self, record: &Record, show_none: bool) -> Value {
+        let kind = record.id.kind();
+        let mut object = record.itself();
+        let lists: Vec<(&str, Value)> = embedded(&kind)
+            .iter()
+            .filter(|kind| {
+                let given = record
+                    .document
+                    .get("properties")
+                    .and_then(|properties| properties.get(**kind));
+                // Azure shows a load balancer's empty lists.
+                given.is_some() || is(&record.id.kind(), load_balancer::KIND)
+            })
+            .map(|kind| (*kind, self.shown_children(record, kind, show_none).into()))
+            .collect();
+        if let Some(properties) = record::properties_mut(&mut object) {
+            for (kind, list) in lists {
+                properties.insert(kind.to_owned(), list);
+            }
+            super::network::show(self, record, properties);
+        }
+        object.into()
+    }
+
+    /// The children of one kind as a GET shows them.
+    pub(super) fn shown_children(&self, record: &Record, kind: &'static str, show_none: bool) -> Vec<Value> {
+        let list = record::children(&record.document, kind);
+        self.shown_some(record, kind, list, show_none)
+    }
+
+    /// One child as a GET shows it.
+    pub(super) fn shown_child(&self, record: &Record, kind: &'static str, child: &Value, show_none: bool) -> Value {
+        let mut shown = self.shown_some(record, kind, std::slice::from_ref(child), show_none);
+        shown.pop().unwrap_or_else(|| json!({}))
+    }
+
+    fn shown_some(&self, record: &Record, kind: &'static str, list: &[Value], show_none: bool) -> Vec<Value> {
+        if !is(&record.id.kind(), load_balancer::KIND) {
+            return list.iter().map(|child| record.child(kind, child).into()).collect();
+        }
+        let references = References::of(record);
+        let view = View {
+            members: &self.members,
+            show_none,
+        };
+        list.iter()
+            .map(|child| load_balancer::child(record, kind, child, &references, &view))
+            .collect()
+    }
+}

@@ -1,0 +1,400 @@
+//! How many requests are let through: token buckets as documented for Resource Manager (a principal's
+//! own and all principals' of a subscription) and for its network provider.
+//!
+//! A bucket is one moment, when it will be full again; so a full bucket is worth nothing and may be
+//! forgotten, and their number is bounded. Who asks for more than there is waits until the whole bucket
+//! is full: 250 reads at 25 a second are the 10 seconds that were recorded. What is asked in between is
+//! refused with what remains of the wait; it neither costs a token nor makes the wait longer.
+
+use std::collections::HashMap;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use self::bucket::{Bucket, Limit, Scope, name, whole_seconds};
+use self::refusal::refusal;
+pub(super) use self::settings::ThrottleSettings;
+use super::error::ArmError;
+
+mod bucket;
+mod refusal;
+mod settings;
+
+/// Buckets that are kept; 200 principals that read, write and delete at once have fewer.
+const MAX_BUCKETS: usize = 1024;
+
+/// What a request counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// GET, HEAD.
+    Read,
+    /// PUT, PATCH, POST.
+    Write,
+    /// DELETE.
+    Delete,
+}
+
+impl Kind {
+    /// That of a method.
+    pub(super) fn of(method: &Method) -> Self {
+        match *method {
+            Method::GET | Method::HEAD => Self::Read,
+            Method::DELETE => Self::Delete,
+            _ => Self::Write,
+        }
+    }
+
+    /// As Resource Manager's message has it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Delete => "delete",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    subscription: String,
+    principal: String,
+    scope: Scope,
+    kind: Kind,
+}
+
+/// What a request left over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remaining {
+    kind: Kind,
+    /// In the principal's bucket.
+    pub(super) own: u32,
+    /// In that of all principals.
+    pub(super) global: u32,
+}
+
+impl Remaining {
+    fn headers(self) -> [(HeaderName, HeaderValue); 2] {
+        let (own, global) = match self.kind {
+            Kind::Read => (
+                "x-ms-ratelimit-remaining-subscription-reads",
+                "x-ms-ratelimit-remaining-subscription-global-reads",
+            ),
+            Kind::Write => (
+                "x-ms-ratelimit-remaining-subscription-writes",
+                "x-ms-ratelimit-remaining-subscription-global-writes",
+            ),
+            Kind::Delete => (
+                "x-ms-ratelimit-remaining-subscription-deletes",
+                "x-ms-ratelimit-remaining-subscription-global-deletes",
+            ),
+        };
+        [
+            (HeaderName::from_static(own), self.own.into()),
+            (HeaderName::from_static(global), self.global.into()),
+        ]
+    }
+
+    /// Writes the two headers of this kind of request.
+    pub(super) fn write(self, headers: &mut HeaderMap) {
+        headers.extend(self.headers());
+    }
+}
+
+/// All buckets.
+#[derive(Debug)]
+pub(super) struct Throttle {
+    settings: ThrottleSettings,
+    buckets: HashMap<Key, Bucket>,
+}
+
+impl Throttle {
+    /// With every bucket full.
+    pub(super) fn new(settings: ThrottleSettings) -> Self {
+        Self {
+            settings,
+            buckets: HashMap::new(),
+        }
+    }
+
+    /// Fills every bucket.
+    pub(super) fn reset(&mut self) {
+        self.buckets.clear();
+    }
+
+    /// Lets one request through, which costs a token of each bucket it falls under, or says how long to wait.
+    ///
+    /// # Errors
+    ///
+    /// A 429. The network provider is asked after Resource Manager has let the request through, so what
+    /// it refuses has been paid for there.
+    pub(super) fn take(
+        &mut self,
+        subscription: &str,
+        principal: &str,
+        kind: Kind,
+        network: bool,
+        now: Instant,
+    ) -> Result<Remaining, ArmError> {
+        let limit = self.settings.of(kind);
+        let global_limit = limit.times(self.settings.global_factor);
+        if !self.settings.enabled {
+            return Ok(Remaining {
+                kind,
+                own: limit.capacity.saturating_sub(1),
+                global: global_limit.capacity.saturating_sub(1),
+            });
+        }
+        let key = |scope, principal, kind| Key {
+            subscription: name(subscription),
+            principal: name(principal),
+            scope,
+            kind,
+        };
+        let (own, global) = (key(Scope::Principal, principal, kind), key(Scope::Global, "", kind));
+        let waits = [(&own, limit), (&global, global_limit)];
+        for (key, limit) in waits {
+            if let Some(wait) = self.bucket(key, limit, now).wait(key.scope, now) {
+                return Err(refusal(key.scope, subscription, principal, kind, wait));
+            }
+        }
+        let mut pay = |key, limit| {
+            let bucket = self.bucket(key, limit, now);
+            bucket.take(now);
+            bucket.tokens(now)
+        };
+        let remaining = Remaining {
+            kind,
+            own: pay(&own, limit),
+            global: pay(&global, global_limit),
+        };
+        if network {
+            let (kind, limit) = match kind {
+                Kind::Read => (kind, self.settings.network_reads),
+                Kind::Write | Kind::Delete => (Kind::Write, self.settings.network_writes),
+            };
+            let bucket = self.bucket(&key(Scope::Network, principal, kind), limit, now);
+            if let Some(wait) = bucket.wait(Scope::Network, now) {
+                let mut error = refusal(Scope::Network, subscription, principal, kind, wait);
+                error.headers.extend(remaining.headers());
+                return Err(error);
+            }
+            bucket.take(now);
+        }
+        Ok(remaining)
+    }
+
+    /// The bucket, made full if it is not there, for which another may have to go: a full one, as long as
+    /// there is any, else the one that will be full first.
+    fn bucket(&mut self, key: &Key, limit: Limit, now: Instant) -> &mut Bucket {
+        if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(key) {
+            self.buckets.retain(|_, bucket| !bucket.is_as_new(now));
+            if self.buckets.len() >= MAX_BUCKETS {
+                let first = self.buckets.iter().min_by_key(|(_, bucket)| bucket.full_at);
+                if let Some(first) = first.map(|(key, _)| key.clone()) {
+                    self.buckets.remove(&first);
+                }
+            }
+        }
+        self.buckets
+            .entry(key.clone())
+            .or_insert_with(|| Bucket::full(limit, now))
+    }
+
+    /// The settings, and the buckets that are not full, in order.
+    pub(super) fn snapshot(&self, now: Instant) -> Value {
+        let mut shown: Vec<(&Key, &Bucket)> = self.buckets.iter().filter(|(_, b)| !b.is_as_new(now)).collect();
+        shown.sort_by_key(|(key, _)| *key);
+        let buckets = shown.into_iter().map(|(key, bucket)| {
+            let mut shown = json!({
+                "scope": key.scope.word(),
+                "subscription": key.subscription,
+                "principal": key.principal,
+                "kind": key.kind.word(),
+                "remaining": bucket.tokens(now),
+                "capacity": bucket.limit.capacity,
+            });
+            if let Some(until) = bucket.shut_until.filter(|until| *until > now) {
+                shown["retryAfterSeconds"] = whole_seconds(until - now).into();
+            }
+            shown
+        });
+        json!({"settings": self.settings, "buckets": buckets.collect::<Vec<_>>()})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn small() -> Throttle {
+        Throttle::new(ThrottleSettings {
+            reads: Limit::new(3, 1.0),
+            writes: Limit::new(2, 1.0),
+            global_factor: 2,
+            network_writes: Limit::new(1, 0.1),
+            ..ThrottleSettings::default()
+        })
+    }
+
+    fn waits(result: Result<Remaining, ArmError>) -> Result<(u32, u32), String> {
+        let text = |(name, value): &(HeaderName, HeaderValue)| format!("{name}={value:?};");
+        result
+            .map(|left| (left.own, left.global))
+            .map_err(|error| error.headers.iter().map(text).collect::<Vec<_>>().concat())
+    }
+
+    #[test]
+    fn the_first_request_leaves_what_was_seen_on_azure() {
+        let now = Instant::now();
+        for (method, word, left) in [
+            (Method::GET, "reads", ["249", "3749"]),
+            (Method::HEAD, "reads", ["249", "3749"]),
+            (Method::PUT, "writes", ["199", "2999"]),
+            (Method::PATCH, "writes", ["199", "2999"]),
+            (Method::DELETE, "deletes", ["199", "2999"]),
+        ] {
+            for enabled in [true, false] {
+                let settings = ThrottleSettings::default();
+                let mut throttle = Throttle::new(ThrottleSettings { enabled, ..settings });
+                let mut headers = HeaderMap::new();
+                let remaining = throttle.take("S", "p", Kind::of(&method), true, now).unwrap();
+                remaining.write(&mut headers);
+                let seen = ["", "global-"].map(|scope| {
+                    let name = format!("x-ms-ratelimit-remaining-subscription-{scope}{word}");
+                    headers[name].to_str().unwrap()
+                });
+                assert_eq!((seen, headers.len()), (left, 2), "{method}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_251st_read_is_refused_as_recorded() {
+        let (mut throttle, now) = (Throttle::new(ThrottleSettings::default()), Instant::now());
+        for left in (0..250).rev() {
+            assert_eq!(throttle.take("sub", "me", Kind::Read, false, now).unwrap().own, left);
+        }
+        let error = throttle.take("sub", "me", Kind::Read, false, now).unwrap_err();
+        let response = error.response();
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["retry-after"]),
+            (429, &HeaderValue::from(10))
+        );
+        assert_eq!(
+            json!({"error": error.object()}),
+            json!({"error": {"code": "SubscriptionRequestsThrottled", "message":
+                "Number of 'read' requests for subscription 'sub' actor 'me' exceeded. Please try again after '10' seconds."
+            }})
+        );
+        // Too early, however often: the wait gets shorter and nothing else.
+        for (seconds, wait) in [(1, "9"), (1, "9"), (9, "1")] {
+            let error = throttle.take("SUB", "ME", Kind::Read, false, now + Duration::from_secs(seconds));
+            assert_eq!(error.unwrap_err().response().headers()["retry-after"], wait);
+        }
+        let later = throttle.take("sub", "me", Kind::Read, false, now + Duration::from_secs(10));
+        assert_eq!(later.unwrap().own, 249);
+        // Others, and other kinds, are not concerned.
+        for (subscription, principal, kind) in [
+            ("sub", "you", Kind::Read),
+            ("other", "me", Kind::Read),
+            ("sub", "me", Kind::Write),
+            ("sub", "me", Kind::Delete),
+        ] {
+            throttle
+                .take(subscription, principal, kind, false, now + Duration::from_secs(10))
+                .unwrap();
+        }
+    }
+
+    #[test]
+    fn all_principals_share_and_the_network_provider_counts_for_itself() {
+        let (mut throttle, now) = (small(), Instant::now());
+        for (principal, kind, network, want) in [
+            ("a", Kind::Read, false, Ok((2, 5))),
+            ("a", Kind::Read, false, Ok((1, 4))),
+            ("a", Kind::Read, false, Ok((0, 3))),
+            (
+                "a",
+                Kind::Read,
+                false,
+                Err("x-ms-failure-cause=\"gateway\";retry-after=\"3\";"),
+            ),
+            ("b", Kind::Read, false, Ok((2, 2))),
+            ("b", Kind::Read, false, Ok((1, 1))),
+            ("b", Kind::Read, false, Ok((0, 0))),
+            (
+                "c",
+                Kind::Read,
+                false,
+                Err("x-ms-failure-cause=\"gateway\";retry-after=\"3\";"),
+            ),
+            ("a", Kind::Write, true, Ok((1, 3))),
+            (
+                "a",
+                Kind::Write,
+                true,
+                Err("retry-after=\"10\";x-ms-ratelimit-remaining-subscription-writes=\"0\";\
+                     x-ms-ratelimit-remaining-subscription-global-writes=\"2\";"),
+            ),
+            // Deletes fall under the network provider's writes.
+            (
+                "a",
+                Kind::Delete,
+                true,
+                Err(
+                    "retry-after=\"10\";x-ms-ratelimit-remaining-subscription-deletes=\"199\";\
+                     x-ms-ratelimit-remaining-subscription-global-deletes=\"399\";",
+                ),
+            ),
+            ("d", Kind::Write, true, Ok((1, 1))),
+        ] {
+            let seen = waits(throttle.take("s", principal, kind, network, now));
+            assert_eq!(seen, want.map_err(str::to_owned), "{principal} {kind:?}");
+        }
+        throttle.reset();
+        assert_eq!(throttle.take("s", "a", Kind::Read, false, now).unwrap().own, 2);
+    }
+
+    #[test]
+    fn buckets_are_bounded_and_the_full_ones_go_first() {
+        let (mut throttle, now) = (small(), Instant::now());
+        for _ in 0..3 {
+            throttle.take("kept", "me", Kind::Read, false, now).unwrap();
+        }
+        let later = now + Duration::from_millis(500);
+        for n in 0..5 * MAX_BUCKETS {
+            let long = "x".repeat(200);
+            let _ = throttle.take(&format!("{n}-{long}"), &long, Kind::Delete, false, later);
+            assert!(throttle.buckets.len() <= MAX_BUCKETS);
+        }
+        // A second later everybody else's are full again.
+        let later = later + Duration::from_secs(1);
+        throttle.take("new", "me", Kind::Read, false, later).unwrap();
+        assert!(throttle.snapshot(later)["buckets"].as_array().unwrap().len() < 10);
+    }
+
+    #[test]
+    fn settings_read_back_and_the_snapshot_shows_what_is_missing() {
+        let settings: ThrottleSettings =
+            serde_json::from_value(json!({"reads": {"capacity": 1, "refillPerSecond": 0.5}})).unwrap();
+        assert_eq!(settings.writes, Limit::new(200, 10.0));
+        let text = serde_json::to_value(&settings).unwrap();
+        assert_eq!(serde_json::from_value::<ThrottleSettings>(text).unwrap(), settings);
+        assert!(serde_json::from_value::<ThrottleSettings>(json!({"read": {}})).is_err());
+        let (mut throttle, now) = (Throttle::new(settings), Instant::now());
+        throttle.take("Sub", "Me", Kind::Read, false, now).unwrap();
+        throttle.take("Sub", "Me", Kind::Read, false, now).unwrap_err();
+        assert_eq!(
+            throttle.snapshot(now)["buckets"],
+            json!([
+                {"scope": "global", "subscription": "sub", "principal": "", "kind": "read", "remaining": 14, "capacity": 15},
+                {"scope": "principal", "subscription": "sub", "principal": "me", "kind": "read", "remaining": 0,
+                 "capacity": 1, "retryAfterSeconds": 2},
+            ])
+        );
+        assert_eq!(throttle.snapshot(now + Duration::from_secs(3))["buckets"], json!([]));
+    }
+}

@@ -1,0 +1,53 @@
+//! The sizes of the buckets, which tests make small.
+
+use serde::{Deserialize, Serialize};
+
+use super::Kind;
+use super::bucket::Limit;
+
+/// The sizes of all buckets; as documented unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(in super::super) struct ThrottleSettings {
+    /// Whether anything is ever refused.
+    pub(in super::super) enabled: bool,
+    /// A principal's reads of a subscription.
+    pub(in super::super) reads: Limit,
+    /// Its writes.
+    pub(in super::super) writes: Limit,
+    /// Its deletes.
+    pub(in super::super) deletes: Limit,
+    /// How many times that all principals of a subscription have together.
+    pub(in super::super) global_factor: u32,
+    /// A principal's reads of the network provider in a subscription.
+    pub(in super::super) network_reads: Limit,
+    /// Its writes and deletes there.
+    pub(in super::super) network_writes: Limit,
+}
+
+impl Default for ThrottleSettings {
+    fn default() -> Self {
+        let five_minutes = 300.0;
+        Self {
+            enabled: true,
+            reads: Limit::new(250, 25.0),
+            writes: Limit::new(200, 10.0),
+            deletes: Limit::new(200, 10.0),
+            global_factor: 15,
+            // A guess: that these numbers "per five minutes" are buckets too, and not windows.
+            network_reads: Limit::new(10_000, 10_000.0 / five_minutes),
+            network_writes: Limit::new(1000, 1000.0 / five_minutes),
+        }
+    }
+}
+
+impl ThrottleSettings {
+    /// A principal's, for this kind of request.
+    pub(super) fn of(&self, kind: Kind) -> Limit {
+        match kind {
+            Kind::Read => self.reads,
+            Kind::Write => self.writes,
+            Kind::Delete => self.deletes,
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! TLS for the emulator's listener: a certificate made at the start, and connections that shake hands
+//! when they are first read, so that a peer that does not holds up nobody else.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{Accept, TlsAcceptor};
+
+use crate::sandbox::certificates::{Authority, CertificatesError};
+use crate::server::Incoming;
+
+/// Names the certificate is for.
+const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// What a TLS listener serves with.
+#[derive(Clone)]
+pub(super) struct Tls {
+    /// The certificate of the authority that clients are to trust, as PEM text.
+    pub(super) authority: String,
+    acceptor: TlsAcceptor,
+}
+
+/// TLS cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// The certificate cannot be made.
+    #[error(transparent)]
+    Certificates(#[from] CertificatesError),
+    /// It cannot be used.
+    #[error("cannot serve TLS: {0}")]
+    Config(#[from] tokio_rustls::rustls::Error),
+}
+
+impl Tls {
+    pub(super) fn new() -> Result<Self, TlsError> {
+        let authority = Authority::new("headgate azure-emulator CA")?;
+        let (certificate, key) = authority.serving("headgate azure-emulator", &HOSTS)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        Ok(Self {
+            authority: authority.pem,
+            acceptor: TlsAcceptor::from(Arc::new(config)),
+        })
+    }
+
+    /// The connections of a listener, encrypted.
+    pub(super) fn over(self, listener: TcpListener) -> TlsIncoming {
+        TlsIncoming {
+            listener,
+            acceptor: self.acceptor,
+        }
+    }
+}
+
+/// Encrypted connections.
+pub(super) struct TlsIncoming {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Incoming for TlsIncoming {
+    type Stream = LazyStream;
+
+    async fn accept(&self) -> io::Result<LazyStream> {
+        let stream = Incoming::accept(&self.listener).await?;
+        Ok(LazyStream::Handshake(Box::new(self.acceptor.accept(stream))))
+    }
+
+    async fn steer_away(&self) -> Vec<LazyStream> {
+        Vec::new()
+    }
+}
+
+/// A connection that shakes hands when it is first used.
+pub(super) enum LazyStream {
+    Handshake(Box<Accept<TcpStream>>),
+    Open(Box<TlsStream<TcpStream>>),
+    Failed,
+}
+
+impl LazyStream {
+    fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut TlsStream<TcpStream>>>> {
+        if let Self::Handshake(accept) = self {
+            match Pin::new(accept.as_mut()).poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(stream)) => *self = Self::Open(Box::new(stream)),
+                Poll::Ready(Err(error)) => {
+                    *self = Self::Failed;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        match self {
+            Self::Open(stream) => Poll::Ready(Ok(Pin::new(stream.as_mut()))),
+            _ => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+}
+
+impl AsyncRead for LazyStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.poll_open(cx) {
+            Poll::Ready(Ok(stream)) => stream.poll_read(cx, buffer),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for LazyStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
+        match self.poll_open(cx) {
+            Poll::Ready(Ok(stream)) => stream.poll_write(cx, buffer),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Before the handshake there is nothing to flush.
+        match &mut *self {
+            Self::Open(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut *self {
+            Self::Open(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+            _ => Poll::Ready(Ok(())),
+        }
+    }
+}
