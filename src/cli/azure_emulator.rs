@@ -93,9 +93,9 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     };
     match runtime.block_on(emulator::run(options)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ ListenError::Seed(SeedError::Parse { .. } | SeedError::Resource { .. } | SeedError::TooLarge(_))) => {
-            fail(EXIT_SETTINGS, &error.into())
-        }
+        Err(
+            error @ ListenError::Seed(SeedError::Parse { .. } | SeedError::Resource { .. } | SeedError::TooLarge(_)),
+        ) => fail(EXIT_SETTINGS, &error.into()),
         Err(error) => fail(EXIT_RUNTIME, &error.into()),
     }
 }

@@ -76,18 +76,28 @@ impl Emulator {
     /// Where a fault cuts the connection.
     pub async fn call(&self, request: Request<Bytes>, base: &str) -> Result<Response<Bytes>, Cut> {
         let (parts, body) = request.into_parts();
-        let received = Received { parts, body, base: base.to_owned() };
+        let received = Received {
+            parts,
+            body,
+            base: base.to_owned(),
+        };
         let hit = self.world().fault(&received);
         let action = hit.map(|hit| hit.action);
         match action.as_deref() {
             Some(Action::Cut(When::Before)) => return Err(Cut),
-            Some(Action::Stall { wait, when: When::Before }) => sleep(*wait).await,
+            Some(Action::Stall {
+                wait,
+                when: When::Before,
+            }) => sleep(*wait).await,
             _ => {}
         }
         let response = self.world().answer(&received, action.as_ref());
         match action.as_deref() {
             Some(Action::Cut(When::After)) => Err(Cut),
-            Some(Action::Stall { wait, when: When::After }) => {
+            Some(Action::Stall {
+                wait,
+                when: When::After,
+            }) => {
                 sleep(*wait).await;
                 Ok(response)
             }

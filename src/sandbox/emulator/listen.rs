@@ -127,19 +127,37 @@ pub async fn run(options: Options) -> Result<(), ListenError> {
         write(file, tls.authority.as_bytes())?;
     }
     if let Some(file) = &options.addresses_file {
-        write(file, &serde_json::to_vec(&addresses).map_err(|error| ListenError::System(error.into()))?)?;
+        write(
+            file,
+            &serde_json::to_vec(&addresses).map_err(|error| ListenError::System(error.into()))?,
+        )?;
     }
     tracing::info!(arm = %addresses.arm, tls = ?addresses.arm_tls, control = %addresses.control, "the ARM emulator answers");
 
     let metrics = Metrics::register(&mut Registry::default());
     let (close, closed) = watch::channel(false);
     let plain = server::serve("arm", arm, emulator.router("http"), LIMITS, &metrics, closed.clone());
-    let controls = server::serve("control", control, emulator.control_router(), LIMITS, &metrics, closed.clone());
+    let controls = server::serve(
+        "control",
+        control,
+        emulator.control_router(),
+        LIMITS,
+        &metrics,
+        closed.clone(),
+    );
     let encrypted = async {
         match tls {
             Some((listener, tls)) => {
                 let incoming = tls.over(listener);
-                server::serve("armTls", incoming, emulator.router("https"), LIMITS, &metrics, closed.clone()).await
+                server::serve(
+                    "armTls",
+                    incoming,
+                    emulator.router("https"),
+                    LIMITS,
+                    &metrics,
+                    closed.clone(),
+                )
+                .await
             }
             None => Ok(()),
         }
@@ -170,7 +188,10 @@ fn write(file: &Path, text: &[u8]) -> Result<(), ListenError> {
         temporary.persist(file)?;
         Ok(())
     });
-    written.map_err(|source| ListenError::Write { file: file.to_owned(), source })
+    written.map_err(|source| ListenError::Write {
+        file: file.to_owned(),
+        source,
+    })
 }
 
 impl Emulator {
@@ -184,7 +205,10 @@ impl Emulator {
                 let authority = request.uri().authority().map(|authority| authority.as_str());
                 let base = format!("{scheme}://{}", host.or(authority).unwrap_or("localhost"));
                 match read(request).await {
-                    Ok(request) => emulator.call(request, &base).await.map_or_else(cut, |answer| answer.map(Body::from)),
+                    Ok(request) => emulator
+                        .call(request, &base)
+                        .await
+                        .map_or_else(cut, |answer| answer.map(Body::from)),
                     Err(error) => error.response().map(Body::from),
                 }
             }

@@ -40,7 +40,10 @@ pub(super) enum Undo {
 
 impl Default for Ending {
     fn default() -> Self {
-        Self { end: End::Succeeded, undo: Undo::No }
+        Self {
+            end: End::Succeeded,
+            undo: Undo::No,
+        }
     }
 }
 

@@ -258,7 +258,10 @@ impl Store {
             End::Failed(error) => (Status::Failed(error), ProvisioningState::Failed),
             End::Canceled(error) => (Status::Canceled(error), ProvisioningState::Canceled),
         };
-        let removal = operation.removal.as_ref().filter(|_| status == Status::Succeeded && operation.ending.undo == Undo::No);
+        let removal = operation
+            .removal
+            .as_ref()
+            .filter(|_| status == Status::Succeeded && operation.ending.undo == Undo::No);
         self.operations.end(operation.id, status);
         if !current {
             return;
@@ -269,7 +272,9 @@ impl Store {
         }
         let why = format!("the end of {} ({})", operation.name, operation.id);
         let etag = self.changed(&key, Some(why));
-        let Some(mut record) = self.records.get(&key).cloned() else { return };
+        let Some(mut record) = self.records.get(&key).cloned() else {
+            return;
+        };
         record.etag = etag;
         record.state = state;
         record.operation = None;

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::header::{CACHE_CONTROL, EXPIRES, HeaderName, PRAGMA, STRICT_TRANSPORT_SECURITY, USER_AGENT, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{
+    CACHE_CONTROL, EXPIRES, HeaderName, PRAGMA, STRICT_TRANSPORT_SECURITY, USER_AGENT, X_CONTENT_TYPE_OPTIONS,
+};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response};
 use bytes::Bytes;
@@ -65,7 +67,10 @@ impl World {
     pub(super) fn now(&self) -> Moment {
         let Moment { wall, mono } = self.clock.now();
         let wall = wall.saturating_add(self.offset).unwrap_or(jiff::Timestamp::MAX);
-        Moment { wall, mono: mono + self.offset }
+        Moment {
+            wall,
+            mono: mono + self.offset,
+        }
     }
 
     /// What is to happen to a request besides what would happen anyway.
@@ -85,7 +90,12 @@ impl World {
         response
     }
 
-    fn answer_as(&mut self, received: &Received, action: Option<&Action>, now: Moment) -> Result<Response<Bytes>, ArmError> {
+    fn answer_as(
+        &mut self,
+        received: &Received,
+        action: Option<&Action>,
+        now: Moment,
+    ) -> Result<Response<Bytes>, ArmError> {
         let Received { parts, body, base } = received;
         let mut ends = None;
         match action {
@@ -108,7 +118,10 @@ impl World {
     }
 
     fn arm(&mut self) -> Arm<'_> {
-        Arm { store: &mut self.store, settings: &self.settings }
+        Arm {
+            store: &mut self.store,
+            settings: &self.settings,
+        }
     }
 
     /// A write by somebody else.
@@ -136,7 +149,11 @@ impl World {
             }
         };
         call.body = body.as_bytes();
-        call.method = if write.change == Change::Delete { &Method::DELETE } else { &Method::PUT };
+        call.method = if write.change == Change::Delete {
+            &Method::DELETE
+        } else {
+            &Method::PUT
+        };
         // What it is refused is not the business of the request that waits for it.
         let _ = self.arm().answer(&call);
     }
@@ -155,13 +172,20 @@ impl World {
             (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
             (PRAGMA, HeaderValue::from_static("no-cache")),
             (EXPIRES, HeaderValue::from_static("-1")),
-            (STRICT_TRANSPORT_SECURITY, HeaderValue::from_static("max-age=31536000; includeSubDomains")),
+            (
+                STRICT_TRANSPORT_SECURITY,
+                HeaderValue::from_static("max-age=31536000; includeSubDomains"),
+            ),
             (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-            (HeaderName::from_static("x-cache"), HeaderValue::from_static("CONFIG_NOCACHE")),
+            (
+                HeaderName::from_static("x-cache"),
+                HeaderValue::from_static("CONFIG_NOCACHE"),
+            ),
         ] {
             headers.entry(name).or_insert(value);
         }
-        let wanted = sent("x-ms-return-client-request-id").is_some_and(|wanted| wanted.as_bytes().eq_ignore_ascii_case(b"true"));
+        let wanted =
+            sent("x-ms-return-client-request-id").is_some_and(|wanted| wanted.as_bytes().eq_ignore_ascii_case(b"true"));
         if let (true, Some(id)) = (wanted, sent("x-ms-client-request-id")) {
             headers.insert("x-ms-client-request-id", id);
         }

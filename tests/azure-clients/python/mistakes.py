@@ -4,6 +4,7 @@ import time
 
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
+from azure.core.pipeline import PipelineRequest
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 
 from world import GROUP, NETWORK, NODES, WEB, World, refused, same, set_state, states
@@ -17,6 +18,13 @@ class Fixed:
 
     def get_token(self, *scopes: str, **options: object) -> AccessToken:
         return AccessToken(self.token, int(time.time()) + 3600)
+
+
+class NoToken(SansIOHTTPPolicy):
+    """Instead of a policy that sends a token; it takes the option that is for that one."""
+
+    def on_request(self, request: PipelineRequest) -> None:
+        request.context.options.pop("enforce_https", None)
 
 
 def a_missing_pool_is_not_found(world: World) -> None:
@@ -63,7 +71,7 @@ def a_rule_cannot_name_a_pool_that_is_not_there(world: World) -> None:
 
 
 def without_a_token_nothing_is_answered(world: World) -> None:
-    client = world.make_client(authentication_policy=SansIOHTTPPolicy())
+    client = world.make_client(authentication_policy=NoToken())
     error = refused(401, "AuthenticationFailed", lambda: client.load_balancers.get(GROUP, WEB))
     assert isinstance(error, ClientAuthenticationError), type(error)
     challenge = error.response.headers["WWW-Authenticate"]

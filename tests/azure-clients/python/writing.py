@@ -91,7 +91,6 @@ def what_a_write_leaves_out_is_gone(world: World) -> None:
     set_state(pool, "node-1", "Down")
     pool.properties.load_balancer_backend_addresses = [address(pool, "node-1"), address(pool, "node-2")]
     pool.properties.drain_period_in_seconds = None
-    del pool.properties["drainPeriodInSeconds"]
     world.put(pool).result()
     after = world.pool()
     same(states(after), {"node-1": "Down", "node-2": "None"}, "the addresses and their states")

@@ -1,29 +1,18 @@
 //! `headgate azure-emulator` as a child process, with the clients' seed.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use headgate::sandbox::process::{Process, tail};
 use nix::sys::signal::Signal;
-use serde::Deserialize;
 
 use crate::harness::{eventually, scratch};
 
 /// Longer than it takes to start or to end on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
-
-/// Where a running emulator listens, as its addresses file says.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Addresses {
-    /// ARM, identity and IMDS over plain HTTP.
-    pub(super) arm: std::net::SocketAddr,
-    /// The same over TLS.
-    pub(super) arm_tls: std::net::SocketAddr,
-    /// The control API.
-    pub(super) control: std::net::SocketAddr,
-}
 
 /// A running emulator; dropped, it is killed.
 #[derive(Debug)]
@@ -31,8 +20,8 @@ pub(super) struct Emulator {
     process: Process,
     /// A directory of its own.
     pub(super) directory: PathBuf,
-    /// Where it listens.
-    pub(super) addresses: Addresses,
+    /// Where ARM, identity and IMDS are, over plain HTTP.
+    pub(super) arm: SocketAddr,
 }
 
 impl Emulator {
@@ -57,13 +46,15 @@ impl Emulator {
             }
             let text = std::fs::read(&file).map_err(|error| error.to_string())?;
             // Written atomically: what is there is whole.
-            Ok(serde_json::from_slice(&text).unwrap())
+            Ok(serde_json::from_slice::<BTreeMap<String, SocketAddr>>(&text).unwrap())
         })
         .await;
+        let names: Vec<_> = addresses.keys().collect();
+        assert_eq!(names, ["arm", "armTls", "control"]);
         Self {
             process,
             directory,
-            addresses,
+            arm: addresses["arm"],
         }
     }
 
