@@ -84,7 +84,7 @@ impl Certificates {
 
         let authority = Authority::new("headgate sandbox CA")?;
         let (serving_certificate, serving_key) = authority.serving("kube-apiserver", &SERVING_NAMES)?;
-        let service_account_key = self::key("the service-account key")?;
+        let service_account_key = key("the service-account key")?;
         let token = random_word()?;
         Ok(Self {
             authority_file: write(directory, "ca.crt", &authority.pem)?,

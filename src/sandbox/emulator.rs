@@ -19,6 +19,8 @@ use crate::clock::Clock;
 mod accept;
 mod arm;
 mod compute;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod control;
 mod error;
 mod etag;
 mod fault;
@@ -27,6 +29,8 @@ mod fields;
 mod guids;
 mod id;
 mod injected;
+#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
+mod journal;
 mod listen;
 mod lists;
 mod load_balancer;
@@ -41,7 +45,8 @@ mod request;
 mod seed;
 mod settings;
 mod store;
-#[cfg_attr(not(test), expect(dead_code))]
+#[cfg(test)]
+mod stories;
 mod throttle;
 mod tls;
 mod world;

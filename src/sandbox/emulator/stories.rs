@@ -1,0 +1,183 @@
+//! Stories told to an emulator in process and in paused time.
+
+use std::time::Duration;
+
+use axum::http::{HeaderMap, Request};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{Emulator, Seed, Settings};
+use crate::clock::Clock;
+
+mod bad_input;
+mod interfaces;
+mod lists;
+mod recorded;
+mod resources;
+mod writers;
+mod writes;
+
+/// How the stories reach the emulator.
+pub(super) const BASE: &str = "http://emulator.test";
+/// Where their resources are.
+pub(super) const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
+/// Time that every story's operations take.
+pub(super) const DELAY: Duration = Duration::from_secs(2);
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub(super) struct Answered {
+    pub(super) status: u16,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Value,
+}
+
+impl Answered {
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(super) fn code(&self) -> &str {
+        self.body["error"]["code"].as_str().unwrap_or_default()
+    }
+}
+
+/// A caller of an emulator.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    pub(super) emulator: Emulator,
+}
+
+impl Client {
+    /// With these resources.
+    pub(super) fn new(resources: &[Value]) -> Self {
+        Self::with(
+            resources,
+            Settings {
+                operation_delay: DELAY,
+                page_size: 3,
+                ..Settings::default()
+            },
+        )
+    }
+
+    pub(super) fn with(resources: &[Value], settings: Settings) -> Self {
+        let seed: Seed = serde_json::from_value(json!({"resources": resources})).unwrap();
+        let start: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let emulator = Emulator::new(settings, seed, Clock::anchored(start), 1).unwrap();
+        Self { emulator }
+    }
+
+    /// Asks, with a token and an API version where the path names none.
+    pub(super) async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answered {
+        let path = path.strip_prefix(BASE).unwrap_or(path);
+        let query = if path.contains("api-version=") {
+            ""
+        } else if path.contains('?') {
+            "&api-version=2025-05-01"
+        } else {
+            "?api-version=2025-05-01"
+        };
+        let mut request = Request::builder().method(method).uri(format!("{path}{query}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Bytes::copy_from_slice(body)).unwrap();
+        let (parts, body) = self.emulator.call(request, BASE).await.unwrap().into_parts();
+        let body = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&body).unwrap()
+        };
+        Answered {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body,
+        }
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Answered {
+        self.ask("GET", path, &[], b"").await
+    }
+
+    pub(super) async fn put(&self, path: &str, body: &Value) -> Answered {
+        self.ask("PUT", path, &[], body.to_string().as_bytes()).await
+    }
+
+    pub(super) async fn put_if(&self, path: &str, etag: &str, body: &Value) -> Answered {
+        self.ask("PUT", path, &[("If-Match", etag)], body.to_string().as_bytes())
+            .await
+    }
+
+    pub(super) async fn delete(&self, path: &str) -> Answered {
+        self.ask("DELETE", path, &[], b"").await
+    }
+
+    /// The end of the operation that a write started, and what it says.
+    pub(super) async fn end(&self, written: &Answered) -> Value {
+        let url = written.header("azure-asyncoperation").expect("an operation").to_owned();
+        loop {
+            let status = self.get(&url).await;
+            assert_eq!(status.status, 200, "{}", status.body);
+            if status.body["status"] != "InProgress" {
+                return status.body;
+            }
+            let seconds: u64 = status.header("retry-after").unwrap().parse().unwrap();
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+        }
+    }
+}
+
+/// The path of a load balancer.
+pub(super) fn lb(name: &str) -> String {
+    format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}")
+}
+
+/// The path of a pool.
+pub(super) fn pool(lb_name: &str, name: &str) -> String {
+    format!("{}/backendAddressPools/{name}", lb(lb_name))
+}
+
+/// A load balancer with these pools of nodes: a rule and a probe for the first.
+pub(super) fn load_balancer(name: &str, pools: &[(&str, &[&str])]) -> Value {
+    let id = lb(name);
+    let reference = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+    let shown: Vec<Value> = pools.iter().map(|(name, nodes)| pool_document(name, nodes)).collect();
+    json!({
+        "id": id, "location": "eastus", "sku": {"name": "Standard"}, "tags": {"owner": "me"},
+        "properties": {
+            "frontendIPConfigurations": [{"name": "frontend", "properties": {"publicIPAddress": {
+                "id": format!("{GROUP}/providers/Microsoft.Network/publicIPAddresses/{name}-ip")}}}],
+            "backendAddressPools": shown,
+            "loadBalancingRules": [{"name": "http", "properties": {
+                "frontendIPConfiguration": reference("frontendIPConfigurations", "frontend"),
+                "backendAddressPool": reference("backendAddressPools", pools[0].0),
+                "probe": reference("probes", "healthz"), "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}],
+            "probes": [{"name": "healthz", "properties": {
+                "protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5, "probeThreshold": 2}}],
+        },
+    })
+}
+
+/// A pool of nodes, each at an address that follows from its place.
+pub(super) fn pool_document(name: &str, nodes: &[&str]) -> Value {
+    let address = |(number, node): (usize, &&str)| json!({"name": node, "properties": {"ipAddress": format!("10.0.0.{}", number + 1)}});
+    json!({"name": name, "properties": {
+        "loadBalancerBackendAddresses": nodes.iter().enumerate().map(address).collect::<Vec<_>>()}})
+}
+
+/// The admin states of a pool's addresses by their names; none for one that shows none.
+pub(super) fn admin_states(pool: &Value) -> Vec<(String, Option<String>)> {
+    let addresses = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    addresses
+        .iter()
+        .map(|address| {
+            (
+                text(&address["name"]).unwrap(),
+                text(&address["properties"]["adminState"]),
+            )
+        })
+        .collect()
+}
