@@ -169,4 +169,4 @@ def refused(status: int | None, code: str, call: Callable[[], Any]) -> HttpRespo
         assert error.error is not None, f"no error envelope in {error}"
         same(error.error.code, code, f"the code of {error}")
         return error
-    raise AssertionError(f"{status} {code} was expected, not {result!r}")
+    raise AssertionError(f"{status} {code} was expected, not {type(result).__name__}")
