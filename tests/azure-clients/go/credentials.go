@@ -94,7 +94,7 @@ func aManagedIdentityByItsClientID(w *world) {
 }
 
 func aManagedIdentityOfAppService(w *world) {
-	for name, value := range map[string]string{"IDENTITY_ENDPOINT": w.arm + "/msi/token", "IDENTITY_HEADER": "any"} {
+	for name, value := range map[string]string{"IDENTITY_ENDPOINT": w.arm + "/msi/token", "IDENTITY_HEADER": "emulator"} {
 		check(os.Setenv(name, value) == nil, "cannot set %s", name)
 		defer os.Unsetenv(name)
 	}
@@ -112,6 +112,6 @@ func (e elsewhere) GetToken(ctx context.Context, options policy.TokenRequestOpti
 func aWrongAudience(w *world) {
 	clients := w.clients(w.arm, elsewhere{w.managedIdentity(nil)})
 	_, err := clients.NewLoadBalancersClient().Get(background(), group, web, nil)
-	refusal := refused(err, http.StatusUnauthorized, "InvalidAuthenticationToken")
+	refusal := refused(err, http.StatusUnauthorized, "InvalidAuthenticationTokenAudience")
 	check(refusal.RawResponse.Header.Get("WWW-Authenticate") != "", "a 401 without WWW-Authenticate")
 }

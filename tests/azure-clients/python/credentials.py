@@ -74,7 +74,7 @@ def a_managed_identity_by_its_client_id(world: World) -> None:
 
 
 def a_managed_identity_of_app_service(world: World) -> None:
-    variables = {"IDENTITY_ENDPOINT": f"{world.plain_url}/msi/token", "IDENTITY_HEADER": "any"}
+    variables = {"IDENTITY_ENDPOINT": f"{world.plain_url}/msi/token", "IDENTITY_HEADER": "emulator"}
     os.environ.update(variables)
     try:
         reads(world, ManagedIdentityCredential())
@@ -94,7 +94,7 @@ def a_wrong_audience_is_refused_by_arm(world: World) -> None:
     try:
         other.load_balancers.get(GROUP, WEB)
     except ClientAuthenticationError as error:
-        same(error.error.code, "InvalidAuthenticationToken", "the code")
+        same(error.error.code, "InvalidAuthenticationTokenAudience", "the code")
     else:
         raise AssertionError("a token for another audience was taken")
 
