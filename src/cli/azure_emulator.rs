@@ -85,6 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             poll_retry_after: arguments.poll_retry_after,
             page_size: arguments.page_size.into(),
             admin_state_none: arguments.admin_state_none,
+            ..Settings::default()
         },
     };
     let runtime = match Builder::new_current_thread().enable_all().build() {

@@ -7,6 +7,7 @@
 //! sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::http::{Request, Response};
 use bytes::Bytes;
@@ -19,7 +20,6 @@ use crate::clock::Clock;
 mod accept;
 mod arm;
 mod compute;
-#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
 mod control;
 mod error;
 mod etag;
@@ -29,7 +29,6 @@ mod fields;
 mod guids;
 mod id;
 mod injected;
-#[cfg_attr(not(test), expect(dead_code, reason = "the dispatcher is to call it"))]
 mod journal;
 mod listen;
 mod lists;
@@ -54,6 +53,7 @@ mod world;
 pub use listen::{Addresses, ListenError, Options, run};
 pub use seed::{Seed, SeedError};
 pub use settings::{AdminStateNone, Settings};
+pub use throttle::{Limit, ThrottleSettings};
 
 /// An emulator; clones are the same one.
 #[derive(Clone, Debug)]
@@ -86,33 +86,38 @@ impl Emulator {
             body,
             base: base.to_owned(),
         };
-        let hit = self.world().fault(&received);
-        let action = hit.map(|hit| hit.action);
+        let opened = self.world().open(&received);
+        let action = opened.hit.as_ref().map(|hit| hit.action.clone());
         match action.as_deref() {
-            Some(Action::Cut(When::Before)) => return Err(Cut),
+            Some(Action::Cut(When::Before)) => {
+                self.world().cut(&opened);
+                return Err(Cut);
+            }
             Some(Action::Stall {
                 wait,
                 when: When::Before,
             }) => sleep(*wait).await,
             _ => {}
         }
-        let response = self.world().answer(&received, action.as_ref());
+        let mut answered = self.world().answer(&received, &opened);
+        sleep_some(answered.delay).await;
         match action.as_deref() {
-            Some(Action::Cut(When::After)) => Err(Cut),
+            Some(Action::Cut(When::After)) => answered.cut = true,
             Some(Action::Stall {
                 wait,
                 when: When::After,
-            }) => {
-                sleep(*wait).await;
-                Ok(response)
-            }
-            _ => Ok(response),
+            }) => sleep(*wait).await,
+            _ => {}
         }
+        self.world().close(&opened, answered)
     }
 
-    /// Back to the seed.
-    pub fn reset(&self) {
-        self.world().reset();
+    /// Answers a request to the control API.
+    #[must_use]
+    pub fn control(&self, request: &Request<Bytes>) -> Response<Bytes> {
+        let mut world = self.world();
+        let now = world.now();
+        control::answer(&mut *world, request, now)
     }
 
     /// The state; nothing that holds it waits, and a request that panicked has not left it half changed
@@ -122,11 +127,9 @@ impl Emulator {
     }
 }
 
-impl Emulator {
-    /// Answers a request to the control API.
-    #[must_use]
-    pub fn control(&self, request: &Request<Bytes>) -> Response<Bytes> {
-        let _ = (self, request);
-        Response::new(Bytes::new())
+/// Waits, where there is something to wait for.
+async fn sleep_some(wait: Duration) {
+    if !wait.is_zero() {
+        sleep(wait).await;
     }
 }

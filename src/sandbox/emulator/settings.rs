@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::throttle::ThrottleSettings;
 use crate::config::duration_text;
 
 /// Settings, as `GET /emulator/v1/settings` shows them.
@@ -21,6 +22,8 @@ pub struct Settings {
     pub page_size: usize,
     /// Whether an admin state that was set back to None is shown as `None` or left out; both may be.
     pub admin_state_none: AdminStateNone,
+    /// How many requests are let through.
+    pub throttle: ThrottleSettings,
 }
 
 /// How an admin state that was set back to None is shown.
@@ -41,6 +44,7 @@ impl Default for Settings {
             poll_retry_after: 1,
             page_size: 100,
             admin_state_none: AdminStateNone::default(),
+            throttle: ThrottleSettings::default(),
         }
     }
 }

@@ -17,6 +17,7 @@ use super::etag::Etag;
 use super::fault::{Effect, End};
 use super::guids::Guids;
 use super::id::{ResourceId, is};
+use super::journal::Change;
 use super::load_balancer::{self, POOLS, References};
 use super::members::{Members, is_interface};
 use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
@@ -32,15 +33,20 @@ pub(super) struct Group {
     pub(super) document: Object,
 }
 
-/// An etag that changed, for the journal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    /// The top-level resource.
-    pub(super) resource: String,
-    pub(super) before: Option<Etag>,
-    pub(super) after: Option<Etag>,
-    /// What changed it, where it was not the request itself.
-    pub(super) why: Option<String>,
+/// What the journal is to know.
+#[derive(Debug)]
+pub(super) enum Happened {
+    /// The request itself changed an etag.
+    Changed(Change),
+    /// An operation ended.
+    Ended {
+        id: Uuid,
+        name: String,
+        resource: String,
+        status: &'static str,
+        superseded_by: Option<Uuid>,
+        changes: Vec<Change>,
+    },
 }
 
 /// How a write is to go.
@@ -68,6 +74,7 @@ pub(super) struct Store {
     pub(super) operations: Operations,
     guids: Guids,
     changes: Vec<Change>,
+    ended: Vec<Happened>,
 }
 
 impl Store {
@@ -79,16 +86,26 @@ impl Store {
             operations: Operations::default(),
             guids,
             changes: Vec::new(),
+            ended: Vec::new(),
         }
     }
 
-    /// What changed since this was last asked.
-    pub(super) fn take_changes(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.changes)
+    /// What happened since this was last asked: first what ended, then what the request changed.
+    pub(super) fn happened(&mut self) -> Vec<Happened> {
+        let mut happened = std::mem::take(&mut self.ended);
+        happened.extend(std::mem::take(&mut self.changes).into_iter().map(Happened::Changed));
+        happened
     }
 
-    pub(super) fn guid(&mut self) -> Uuid {
-        self.guids.next()
+    fn note_end(&mut self, operation: &Operation, status: &Status, superseded_by: Option<Uuid>, changes: Vec<Change>) {
+        self.ended.push(Happened::Ended {
+            id: operation.id,
+            name: operation.name.clone(),
+            resource: operation.resource.to_string(),
+            status: status.word(),
+            superseded_by,
+            changes,
+        });
     }
 
     pub(super) fn members(&self) -> &Members {
@@ -218,14 +235,16 @@ impl Store {
     ) -> Uuid {
         let (operation, name) = (self.guids.next(), operations::name(verb, about));
         let record = self.records.get(&id.key());
-        let older = record.and_then(|record| self.operations.in_progress(record.operation?));
+        let location = record.and_then(|record| record.document.get("location"));
+        let location = location.and_then(Value::as_str).unwrap_or("eastus").replace(' ', "");
+        let older = record
+            .and_then(|record| self.operations.in_progress(record.operation?))
+            .cloned();
         if let Some(older) = older {
-            let (id, error) = (older.id, older.superseded_by(&name, operation));
-            self.operations.end(id, Status::Canceled(error));
+            let status = Status::Canceled(older.superseded_by(&name, operation));
+            self.note_end(&older, &status, Some(operation), Vec::new());
+            self.operations.end(older.id, status);
         }
-        let location = record
-            .and_then(|record| record.document.get("location"))
-            .and_then(Value::as_str);
         let ending = terms.ends.clone().map_or_else(Ending::default, |(end, effect)| Ending {
             end,
             undo: match effect {
@@ -237,7 +256,7 @@ impl Store {
             id: operation,
             name,
             resource: id.clone(),
-            location: location.unwrap_or("eastus").replace(' ', "").to_lowercase(),
+            location: location.to_lowercase(),
             ending,
             removal,
             done,
@@ -248,6 +267,16 @@ impl Store {
     }
 
     fn end(&mut self, operation: &Operation) {
+        // What the request before this changed has been taken.
+        let before = self.changes.len();
+        let status = self.carry_out(operation);
+        let changes = self.changes.split_off(before);
+        self.note_end(operation, &status, None, changes);
+        self.operations.end(operation.id, status);
+    }
+
+    /// Does what is left to do at the end of an operation; how it ended.
+    fn carry_out(&mut self, operation: &Operation) -> Status {
         let key = operation.resource.key();
         let current = self
             .records
@@ -262,18 +291,16 @@ impl Store {
             .removal
             .as_ref()
             .filter(|_| status == Status::Succeeded && operation.ending.undo == Undo::No);
-        self.operations.end(operation.id, status);
         if !current {
-            return;
+            return status;
         }
         if removal == Some(&Removal::Itself) || operation.ending.undo == Undo::To(None) {
             self.remove(&key);
-            return;
+            return status;
         }
-        let why = format!("the end of {} ({})", operation.name, operation.id);
-        let etag = self.changed(&key, Some(why));
+        let etag = self.changed(&key, None);
         let Some(mut record) = self.records.get(&key).cloned() else {
-            return;
+            return status;
         };
         record.etag = etag;
         record.state = state;
@@ -287,6 +314,7 @@ impl Store {
             list.retain(|child| record::name_of(child).is_none_or(|found| !is(found, name)));
         }
         self.put(key, record);
+        status
     }
 
     /// A new etag for a record that is about to change, noted for the journal.
@@ -295,8 +323,8 @@ impl Store {
         let before = self.records.get(key);
         self.changes.push(Change {
             resource: before.map_or_else(|| key.to_owned(), |record| record.id.to_string()),
-            before: before.map(|record| record.etag),
-            after: Some(after),
+            before: before.map(|record| record.etag.to_string()),
+            after: Some(after.to_string()),
             why,
         });
         after
@@ -314,9 +342,9 @@ impl Store {
         let Some(record) = self.records.remove(key) else { return };
         self.changes.push(Change {
             resource: record.id.to_string(),
-            before: Some(record.etag),
+            before: Some(record.etag.to_string()),
             after: None,
-            why: Some("its removal".to_owned()),
+            why: None,
         });
         if is_interface(&record.id) {
             let pools = self.members.remove(&record.id);

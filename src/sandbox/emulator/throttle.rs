@@ -12,9 +12,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use self::bucket::{Bucket, Limit, Scope, name, whole_seconds};
+pub use self::bucket::Limit;
+use self::bucket::{Bucket, Scope, name, whole_seconds};
 use self::refusal::refusal;
-pub(super) use self::settings::ThrottleSettings;
+pub use self::settings::ThrottleSettings;
 use super::error::ArmError;
 
 mod bucket;

@@ -1,27 +1,31 @@
 //! Everything the emulator knows, and what it answers: who asks, how often, what goes wrong on purpose,
 //! and then what ARM says.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{
-    CACHE_CONTROL, EXPIRES, HeaderName, PRAGMA, STRICT_TRANSPORT_SECURITY, USER_AGENT, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, EXPIRES, HeaderName, PRAGMA, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Response};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use bytes::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::Cut;
 use super::arm::Arm;
+use super::control::{Controlled, clock_is_real};
 use super::error::ArmError;
-use super::fault::{Action, Change, Effect, End, Write};
+use super::fault::{self, Action, Write};
 use super::faults::{Asked, Faults, Hit};
 use super::guids::Guids;
+use super::id::is;
+use super::journal::{Change, Event, Journal, Outcome};
 use super::merge::merge;
-use super::request::{Answer, Call};
+use super::request::Call;
 use super::seed::{Seed, SeedError};
 use super::settings::Settings;
-use super::store::Store;
+use super::store::{Happened, Store};
+use super::throttle::{self, Remaining, Throttle};
 use crate::clock::{Clock, Moment};
 
 /// The state of one emulator.
@@ -30,6 +34,8 @@ pub(super) struct World {
     pub(super) settings: Settings,
     pub(super) store: Store,
     pub(super) faults: Faults,
+    pub(super) journal: Journal,
+    pub(super) throttle: Throttle,
     seed: Seed,
     clock: Clock,
     /// How far the clock was set forward.
@@ -47,15 +53,36 @@ pub(super) struct Received {
     pub(super) base: String,
 }
 
+/// A request that is in the journal and may meet a fault.
+#[derive(Debug)]
+pub(super) struct Opened {
+    sequence: u64,
+    principal: Result<String, ArmError>,
+    pub(super) hit: Option<Hit>,
+}
+
+/// What is to be answered, and what the journal is to say of it.
+#[derive(Debug)]
+pub(super) struct Answered {
+    response: Response<Bytes>,
+    /// How much later.
+    pub(super) delay: Duration,
+    /// Whether the connection is cut instead.
+    pub(super) cut: bool,
+    outcome: Outcome,
+}
+
 impl World {
     pub(super) fn new(settings: Settings, seed: Seed, clock: Clock, random: u64) -> Result<Self, SeedError> {
         let mut guids = Guids::new(random);
         let mut store = Store::new(Guids::new(guids.next().as_u64_pair().0));
         seed.apply(&mut store)?;
         Ok(Self {
+            throttle: Throttle::new(settings.throttle.clone()),
             settings,
             store,
             faults: Faults::default(),
+            journal: Journal::default(),
             seed,
             clock,
             offset: Duration::ZERO,
@@ -73,37 +100,122 @@ impl World {
         }
     }
 
-    /// What is to happen to a request besides what would happen anyway.
-    pub(super) fn fault(&mut self, received: &Received) -> Option<Hit> {
-        self.faults.next(&Asked::of(&received.parts, None))
+    /// Notes a request's arrival, and what is to happen to it besides what would happen anyway.
+    pub(super) fn open(&mut self, received: &Received) -> Opened {
+        let now = self.now();
+        self.settle(now);
+        let principal = self.principal(received, now);
+        let known = principal.as_deref().ok();
+        let sequence = self.journal.begin(now.wall, &received.parts, &received.body, known);
+        let hit = self.faults.next(&Asked::of(&received.parts, known));
+        Opened {
+            sequence,
+            principal,
+            hit,
+        }
     }
 
     /// Answers.
-    pub(super) fn answer(&mut self, received: &Received, action: Option<&Arc<Action>>) -> Response<Bytes> {
+    pub(super) fn answer(&mut self, received: &Received, opened: &Opened) -> Answered {
         let now = self.now();
-        self.store.settle(now.mono);
-        let mut response = match self.answer_as(received, action.map(Arc::as_ref), now) {
-            Ok(response) => response,
-            Err(error) => error.response(),
+        self.settle(now);
+        let mut outcome = Outcome {
+            fault: opened.hit.as_ref().map(|hit| hit.rule),
+            ..Outcome::default()
         };
+        let (mut response, delay) = match self.answer_as(received, opened, now) {
+            Ok(answered) => answered,
+            Err(error) => (error.response(), Duration::ZERO),
+        };
+        outcome.changes = self.note(now);
         self.fill(&received.parts, response.headers_mut(), now);
-        response
+        Answered {
+            response,
+            delay,
+            cut: false,
+            outcome,
+        }
+    }
+
+    /// Notes what a request was answered, and gives the answer.
+    pub(super) fn close(&mut self, opened: &Opened, answered: Answered) -> Result<Response<Bytes>, Cut> {
+        let now = self.now();
+        let Answered {
+            response, cut, outcome, ..
+        } = answered;
+        let shown = Some(&response).filter(|_| !cut);
+        self.journal.finish(opened.sequence, now.wall, shown, outcome);
+        if cut { Err(Cut) } else { Ok(response) }
+    }
+
+    /// Notes that a request's connection was cut before it had an effect.
+    pub(super) fn cut(&mut self, opened: &Opened) {
+        let now = self.now();
+        let outcome = Outcome {
+            fault: opened.hit.as_ref().map(|hit| hit.rule),
+            ..Outcome::default()
+        };
+        self.journal.finish(opened.sequence, now.wall, None, outcome);
+    }
+
+    fn settle(&mut self, now: Moment) {
+        self.store.settle(now.mono);
+        let changes = self.note(now);
+        debug_assert!(changes.is_empty(), "an end notes its own changes");
+    }
+
+    /// Writes into the journal what ended; what the request itself changed.
+    fn note(&mut self, now: Moment) -> Vec<Change> {
+        let mut changed = Vec::new();
+        for happened in self.store.happened() {
+            match happened {
+                Happened::Changed(change) => changed.push(change),
+                Happened::Ended {
+                    id,
+                    name,
+                    resource,
+                    status,
+                    superseded_by,
+                    changes,
+                } => {
+                    let event = Event::Operation {
+                        id: id.to_string(),
+                        name: &name,
+                        resource,
+                        status,
+                        superseded_by: superseded_by.map(|id| id.to_string()),
+                    };
+                    self.journal.record(now.wall, event, changes);
+                }
+            }
+        }
+        changed
+    }
+
+    /// Who calls ARM.
+    fn principal(&self, received: &Received, now: Moment) -> Result<String, ArmError> {
+        let _ = (self, received, now);
+        Ok("nobody".to_owned())
     }
 
     fn answer_as(
         &mut self,
         received: &Received,
-        action: Option<&Action>,
+        opened: &Opened,
         now: Moment,
-    ) -> Result<Response<Bytes>, ArmError> {
+    ) -> Result<(Response<Bytes>, Duration), ArmError> {
         let Received { parts, body, base } = received;
+        let known = opened.principal.as_deref().ok();
         let mut ends = None;
-        match action {
-            Some(Action::Answer(injected)) => return Ok(injected.response(&Asked::of(parts, None))),
-            Some(Action::Operation { end, effect }) => ends = Some((end.clone(), *effect)),
-            Some(Action::Write(write)) => self.write(write, parts.uri.path(), base, now),
+        match opened.hit.as_ref().map(|hit| (hit.rule, hit.action.as_ref())) {
+            Some((_, Action::Answer(injected))) => {
+                return Ok((injected.response(&Asked::of(parts, known)), Duration::ZERO));
+            }
+            Some((_, Action::Operation { end, effect })) => ends = Some((end.clone(), *effect)),
+            Some((rule, Action::Write(write))) => self.write(rule, write, parts.uri.path(), base, now),
             _ => {}
         }
+        let principal = opened.principal.clone()?;
         let call = Call {
             method: &parts.method,
             path: parts.uri.path(),
@@ -114,7 +226,33 @@ impl World {
             now,
             ends,
         };
-        self.arm().answer(&call).map(Answer::response)
+        let remaining = self.take_token(&call, &principal)?;
+        let mut response = match self.arm().answer(&call) {
+            Ok(answer) => answer.response(),
+            Err(error) => error.response(),
+        };
+        if let Some(remaining) = remaining {
+            remaining.write(response.headers_mut());
+        }
+        Ok((response, Duration::ZERO))
+    }
+
+    /// Takes a token of the caller's bucket, where the path is one below a subscription.
+    fn take_token(&mut self, call: &Call<'_>, principal: &str) -> Result<Option<Remaining>, ArmError> {
+        let words: Vec<&str> = call.path.trim_matches('/').split('/').collect();
+        let [first, subscription, rest @ ..] = words.as_slice() else {
+            return Ok(None);
+        };
+        if !is(first, "subscriptions") {
+            return Ok(None);
+        }
+        let mut after = rest.iter().skip_while(|word| !is(word, "providers")).skip(1);
+        let network = after.next().is_some_and(|namespace| is(namespace, "Microsoft.Network"));
+        let kind = throttle::Kind::of(call.method);
+        let taken = self
+            .throttle
+            .take(subscription, principal, kind, network, call.now.mono);
+        taken.map(Some)
     }
 
     fn arm(&mut self) -> Arm<'_> {
@@ -125,7 +263,7 @@ impl World {
     }
 
     /// A write by somebody else.
-    fn write(&mut self, write: &Write, path: &str, base: &str, now: Moment) {
+    fn write(&mut self, rule: u64, write: &Write, path: &str, base: &str, now: Moment) {
         let path = write.path.as_deref().unwrap_or(path);
         let headers = HeaderMap::new();
         let mut call = Call {
@@ -139,9 +277,9 @@ impl World {
             ends: None,
         };
         let body = match &write.change {
-            Change::Put(document) => document.to_string(),
-            Change::Delete => String::new(),
-            Change::Merge(patch) => {
+            fault::Change::Put(document) => document.to_string(),
+            fault::Change::Delete => String::new(),
+            fault::Change::Merge(patch) => {
                 let found = self.arm().answer(&call).ok().and_then(|answer| answer.body);
                 let mut document = found.unwrap_or(Value::Null);
                 merge(&mut document, patch);
@@ -149,13 +287,26 @@ impl World {
             }
         };
         call.body = body.as_bytes();
-        call.method = if write.change == Change::Delete {
+        call.method = if write.change == fault::Change::Delete {
             &Method::DELETE
         } else {
             &Method::PUT
         };
-        // What it is refused is not the business of the request that waits for it.
-        let _ = self.arm().answer(&call);
+        let status = match self.arm().answer(&call) {
+            Ok(answer) => answer.status,
+            // The business of nobody but the journal's readers.
+            Err(error) => error.status,
+        };
+        let changes = self.note(now);
+        let document = serde_json::from_str(&body).ok();
+        let event = Event::Write {
+            method: call.method.as_str(),
+            path,
+            body: document.as_ref(),
+            fault: rule,
+            status: status.as_u16(),
+        };
+        self.journal.record(now.wall, event, changes);
     }
 
     /// Headers that every answer of ARM has.
@@ -190,15 +341,80 @@ impl World {
             headers.insert("x-ms-client-request-id", id);
         }
     }
+}
 
-    /// Back to the seed; settings stay.
-    pub(super) fn reset(&mut self) {
+impl Controlled for World {
+    fn faults(&mut self) -> &mut Faults {
+        &mut self.faults
+    }
+
+    fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn state(&mut self, now: Moment) -> Value {
+        self.settle(now);
+        let show_none = self.settings.shows_none();
+        let records = self.store.below("/", None);
+        let resources: Vec<Value> = records.map(|record| self.store.shown(record, show_none)).collect();
+        json!({
+            "resources": resources,
+            "operations": self.store.operations.shown(),
+            "throttle": self.throttle.snapshot(now.mono),
+            "faults": self.faults.list(),
+            "settings": self.settings(),
+        })
+    }
+
+    fn scheduled_events(&mut self, _: Moment) -> Value {
+        Value::Null
+    }
+
+    fn put_scheduled_events(&mut self, _: Value, _: Moment) -> Result<Value, ArmError> {
+        Ok(Value::Null)
+    }
+
+    fn reset(&mut self) {
         let mut store = Store::new(Guids::new(self.guids.next().as_u64_pair().0));
         // It could be applied at the start.
         if self.seed.apply(&mut store).is_ok() {
             self.store = store;
         }
         self.faults.clear();
+        self.journal.clear();
+        self.throttle.reset();
+    }
+
+    fn advance(&mut self, by: Duration) -> Result<(), ArmError> {
+        match self.clock {
+            Clock::System => Err(clock_is_real()),
+            Clock::Anchored(_) => {
+                self.offset = self.offset.saturating_add(by);
+                Ok(())
+            }
+        }
+    }
+
+    fn token(&mut self, _: Moment) -> Value {
+        Value::Null
+    }
+
+    fn settings(&self) -> Value {
+        serde_json::to_value(&self.settings).unwrap_or(Value::Null)
+    }
+
+    fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ArmError> {
+        let mut settings = self.settings();
+        merge(&mut settings, &given);
+        let settings: Settings = serde_json::from_value(settings).map_err(|error| {
+            let message = format!("These settings cannot be: {error}.");
+            ArmError::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
+        })?;
+        if settings.throttle != self.settings.throttle {
+            self.throttle = Throttle::new(settings.throttle.clone());
+        }
+        self.settings = settings;
+        Ok(self.settings())
     }
 }
 

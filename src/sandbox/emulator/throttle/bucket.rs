@@ -14,11 +14,11 @@ const MAX_NAME: usize = 100;
 /// The size of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(in super::super) struct Limit {
+pub struct Limit {
     /// Requests that may come at once.
-    pub(in super::super) capacity: u32,
+    pub capacity: u32,
     /// Tokens that come back each second.
-    pub(in super::super) refill_per_second: f64,
+    pub refill_per_second: f64,
 }
 
 impl Limit {

@@ -8,21 +8,21 @@ use super::bucket::Limit;
 /// The sizes of all buckets; as documented unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(in super::super) struct ThrottleSettings {
+pub struct ThrottleSettings {
     /// Whether anything is ever refused.
-    pub(in super::super) enabled: bool,
+    pub enabled: bool,
     /// A principal's reads of a subscription.
-    pub(in super::super) reads: Limit,
+    pub reads: Limit,
     /// Its writes.
-    pub(in super::super) writes: Limit,
+    pub writes: Limit,
     /// Its deletes.
-    pub(in super::super) deletes: Limit,
+    pub deletes: Limit,
     /// How many times that all principals of a subscription have together.
-    pub(in super::super) global_factor: u32,
+    pub global_factor: u32,
     /// A principal's reads of the network provider in a subscription.
-    pub(in super::super) network_reads: Limit,
+    pub network_reads: Limit,
     /// Its writes and deletes there.
-    pub(in super::super) network_writes: Limit,
+    pub network_writes: Limit,
 }
 
 impl Default for ThrottleSettings {
