@@ -1,6 +1,6 @@
 """Changes of pools and load balancers, each read back: what was to change has changed, and nothing else has."""
 
-from world import GROUP, NETWORK, NODES, WEB, World, address, content, etags, refused, same, set_state, states
+from world import GROUP, NETWORK, NODES, POOL_ID, WEB, World, address, content, etags, refused, same, set_state, states
 
 ALL_NONE = {"node-1": "None", "node-2": "None", "node-3": "None"}
 
@@ -29,6 +29,21 @@ def a_pool_is_changed_without_if_match(world: World) -> None:
     change(world, "node-2", "Up")
     same(states(world.pool()), {"node-1": "Down", "node-2": "Up", "node-3": "None"}, "the admin states")
     assert world.pool().etag != before.etag, "a write has to change the etag"
+
+
+def the_journal_tells_who_wrote_what(world: World) -> None:
+    etag = world.pool().etag
+    wish = set_state(world.pool(), "node-2", "Down")
+    world.put(wish, if_match=etag).result()
+    sent = world.wire.last("PUT").request
+    entries = world.control("GET", "journal?method=PUT&limit=1000")["entries"]
+    written = [entry for entry in entries if entry["kind"] == "request"][-1]
+    same((written["method"], written["path"], written["status"]), ("PUT", POOL_ID, 200), "the request")
+    same(written["ifMatch"], etag, "its If-Match")
+    same(written["apiVersion"], "2026-03-01", "its api-version")
+    same(written["clientRequestId"], sent.headers["x-ms-client-request-id"], "its id")
+    same(written["userAgent"], sent.headers["User-Agent"], "its sender")
+    assert written["arrived"] <= written["completed"], written
 
 
 def any_spelling_of_the_etag_is_the_etag(world: World) -> None:
@@ -158,6 +173,7 @@ def a_public_ip_gets_an_address(world: World) -> None:
 STEPS = [
     a_pool_is_changed_with_if_match,
     a_pool_is_changed_without_if_match,
+    the_journal_tells_who_wrote_what,
     any_spelling_of_the_etag_is_the_etag,
     a_stale_etag_is_refused_and_changes_nothing,
     what_an_if_match_never_was_is_refused_alike,
