@@ -32,7 +32,8 @@ impl Controller {
         assert_eq!(endpoints.status, 200, "without a token: {}", endpoints.text());
 
         let resource = "resource=https%3A%2F%2Fmanagement.azure.com%2F&api-version=2019-08-01";
-        let request = format!("GET /msi/token?{resource} HTTP/1.1\r\nHost: {arm}\r\nX-IDENTITY-HEADER: emulator\r\n\r\n");
+        let request =
+            format!("GET /msi/token?{resource} HTTP/1.1\r\nHost: {arm}\r\nX-IDENTITY-HEADER: emulator\r\n\r\n");
         let answer = http::exchange(arm, request.as_bytes()).await.unwrap();
         let token = answer.json();
         assert!(!token["expires_on"].is_null(), "{token}");
