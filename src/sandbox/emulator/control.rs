@@ -59,11 +59,7 @@ const INDEX: [(&str, &[&str], &str); 10] = [
         "What happened, oldest first: ?after=SEQUENCE&limit=COUNT&path=REGEX&method=REGEX.",
     ),
     ("/state", &["GET"], "Everything there is."),
-    (
-        "/scheduled-events",
-        &["GET", "PUT"],
-        "Scheduled Events as IMDS serves them.",
-    ),
+    ("/scheduled-events", &["GET", "PUT"], "As IMDS has them."),
     ("/reset", &["POST"], "Back to the seed."),
     (
         "/clock",
@@ -71,12 +67,9 @@ const INDEX: [(&str, &[&str], &str); 10] = [
         "Set the clock forward, only inside a test: {\"advance\": \"5s\"}.",
     ),
     ("/token", &["GET"], "A bearer token for ARM."),
-    (
-        "/settings",
-        &["GET", "PUT"],
-        "Settings; PUT changes those that are given.",
-    ),
+    ("/settings", &["GET", "PUT"], "PUT changes what is given."),
 ];
+
 /// An answer that is no error.
 type Answer = (StatusCode, Option<Value>);
 

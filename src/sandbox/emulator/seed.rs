@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::accept;
 use super::arm::group_key;
 use super::id::ResourceId;
+use super::identity::IdentitySettings;
 use super::members::Members;
 use super::network;
 use super::pool::WrittenBy;
@@ -24,6 +25,9 @@ pub struct Seed {
     /// ARM documents as a GET would show them, each with its `id`; read-only fields may be left out.
     #[serde(default)]
     pub resources: Vec<Object>,
+    /// Who may call; everybody, unless accounts are listed.
+    #[serde(default)]
+    pub(super) identity: IdentitySettings,
 }
 
 /// A seed cannot be used.

@@ -56,17 +56,17 @@ impl Settings {
 }
 
 /// Durations as settings spell them, `1m30s`.
-mod text {
+pub(super) mod text {
     use super::{Deserialize, Deserializer, Duration, Serializer, SignedDuration, duration_text};
 
     /// Longer than anybody waits.
     const MOST: Duration = Duration::from_hours(24);
 
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(in super::super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&duration_text(*duration))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         let parsed = text.parse::<SignedDuration>().ok();
         let duration = parsed.and_then(|signed| Duration::try_from(signed).ok());

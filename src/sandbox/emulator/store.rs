@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -18,12 +18,14 @@ use super::fault::{Effect, End};
 use super::guids::Guids;
 use super::id::{ResourceId, is};
 use super::journal::Change;
-use super::load_balancer::{self, POOLS, References};
+use super::load_balancer::POOLS;
 use super::members::{Members, is_interface};
 use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
-use super::pool::{self, View};
-use super::record::{self, Object, ProvisioningState, Record, embedded};
+use super::pool;
+use super::record::{self, Object, ProvisioningState, Record};
 use crate::clock::Moment;
+
+mod shown;
 
 /// A resource group.
 #[derive(Clone, Debug)]
@@ -379,56 +381,5 @@ impl Store {
                 record.etag = etag;
             }
         }
-    }
-
-    /// A resource as a GET shows it.
-    pub(super) fn shown(&self, record: &Record, show_none: bool) -> Value {
-        let kind = record.id.kind();
-        let mut object = record.itself();
-        let lists: Vec<(&str, Value)> = embedded(&kind)
-            .iter()
-            .filter(|kind| {
-                let given = record
-                    .document
-                    .get("properties")
-                    .and_then(|properties| properties.get(**kind));
-                // Azure shows a load balancer's empty lists.
-                given.is_some() || is(&record.id.kind(), load_balancer::KIND)
-            })
-            .map(|kind| (*kind, self.shown_children(record, kind, show_none).into()))
-            .collect();
-        if let Some(properties) = record::properties_mut(&mut object) {
-            for (kind, list) in lists {
-                properties.insert(kind.to_owned(), list);
-            }
-            super::network::show(self, record, properties);
-        }
-        object.into()
-    }
-
-    /// The children of one kind as a GET shows them.
-    pub(super) fn shown_children(&self, record: &Record, kind: &'static str, show_none: bool) -> Vec<Value> {
-        let list = record::children(&record.document, kind);
-        self.shown_some(record, kind, list, show_none)
-    }
-
-    /// One child as a GET shows it.
-    pub(super) fn shown_child(&self, record: &Record, kind: &'static str, child: &Value, show_none: bool) -> Value {
-        let mut shown = self.shown_some(record, kind, std::slice::from_ref(child), show_none);
-        shown.pop().unwrap_or_else(|| json!({}))
-    }
-
-    fn shown_some(&self, record: &Record, kind: &'static str, list: &[Value], show_none: bool) -> Vec<Value> {
-        if !is(&record.id.kind(), load_balancer::KIND) {
-            return list.iter().map(|child| record.child(kind, child).into()).collect();
-        }
-        let references = References::of(record);
-        let view = View {
-            members: &self.members,
-            show_none,
-        };
-        list.iter()
-            .map(|child| load_balancer::child(record, kind, child, &references, &view))
-            .collect()
     }
 }

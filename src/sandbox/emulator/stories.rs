@@ -80,11 +80,47 @@ impl Client {
             "?api-version=2025-05-01"
         };
         let mut request = Request::builder().method(method).uri(format!("{path}{query}"));
+        if !headers
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case("authorization"))
+        {
+            request = request.header("Authorization", format!("Bearer {}", self.token()));
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Bytes::copy_from_slice(body)).unwrap();
         let (parts, body) = self.emulator.call(request, BASE).await.unwrap().into_parts();
+        let body = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&body).unwrap()
+        };
+        Answered {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body,
+        }
+    }
+
+    /// A fresh token.
+    pub(super) fn token(&self) -> String {
+        let answer = self.control("GET", "token", &Value::Null);
+        answer.body["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Asks the control API.
+    pub(super) fn control(&self, method: &str, path: &str, body: &Value) -> Answered {
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
+        let (parts, body) = self
+            .emulator
+            .control(&request.body(Bytes::from(text)).unwrap())
+            .into_parts();
         let body = if body.is_empty() {
             Value::Null
         } else {

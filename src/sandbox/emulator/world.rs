@@ -3,22 +3,20 @@
 
 use std::time::Duration;
 
-use axum::http::header::{
-    CACHE_CONTROL, EXPIRES, HeaderName, PRAGMA, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
-};
+use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderMap, Method, Request, Response};
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Cut;
 use super::arm::Arm;
-use super::control::{Controlled, clock_is_real};
 use super::error::ArmError;
 use super::fault::{self, Action, Write};
 use super::faults::{Asked, Faults, Hit};
 use super::guids::Guids;
 use super::id::is;
+use super::identity::Identity;
 use super::journal::{Change, Event, Journal, Outcome};
 use super::merge::merge;
 use super::request::Call;
@@ -28,6 +26,9 @@ use super::store::{Happened, Store};
 use super::throttle::{self, Remaining, Throttle};
 use crate::clock::{Clock, Moment};
 
+mod controlled;
+mod headers;
+
 /// The state of one emulator.
 #[derive(Debug)]
 pub(super) struct World {
@@ -36,6 +37,7 @@ pub(super) struct World {
     pub(super) faults: Faults,
     pub(super) journal: Journal,
     pub(super) throttle: Throttle,
+    pub(super) identity: Identity,
     seed: Seed,
     clock: Clock,
     /// How far the clock was set forward.
@@ -77,7 +79,9 @@ impl World {
         let mut guids = Guids::new(random);
         let mut store = Store::new(Guids::new(guids.next().as_u64_pair().0));
         seed.apply(&mut store)?;
+        let key = [guids.next(), guids.next()].map(uuid::Uuid::into_bytes).concat();
         Ok(Self {
+            identity: Identity::new(seed.identity.clone(), &key),
             throttle: Throttle::new(settings.throttle.clone()),
             settings,
             store,
@@ -192,10 +196,11 @@ impl World {
         changed
     }
 
-    /// Who calls ARM.
+    /// Who calls ARM, by the object that throttling counts by.
     fn principal(&self, received: &Received, now: Moment) -> Result<String, ArmError> {
-        let _ = (self, received, now);
-        Ok("nobody".to_owned())
+        let authorization = received.parts.headers.get(AUTHORIZATION);
+        let principal = self.identity.principal(authorization, &received.base, now.wall)?;
+        Ok(principal.object)
     }
 
     fn answer_as(
@@ -214,6 +219,12 @@ impl World {
             Some((_, Action::Operation { end, effect })) => ends = Some((end.clone(), *effect)),
             Some((rule, Action::Write(write))) => self.write(rule, write, parts.uri.path(), base, now),
             _ => {}
+        }
+        if !is_arm(parts.uri.path()) {
+            let request = Request::from_parts(parts.clone(), body.clone());
+            if let Some(response) = self.identity.answer(&request, base, now.wall) {
+                return Ok((response, Duration::ZERO));
+            }
         }
         let principal = opened.principal.clone()?;
         let call = Call {
@@ -240,12 +251,9 @@ impl World {
     /// Takes a token of the caller's bucket, where the path is one below a subscription.
     fn take_token(&mut self, call: &Call<'_>, principal: &str) -> Result<Option<Remaining>, ArmError> {
         let words: Vec<&str> = call.path.trim_matches('/').split('/').collect();
-        let [first, subscription, rest @ ..] = words.as_slice() else {
+        let ([_, subscription, rest @ ..], true) = (words.as_slice(), is_arm(call.path)) else {
             return Ok(None);
         };
-        if !is(first, "subscriptions") {
-            return Ok(None);
-        }
         let mut after = rest.iter().skip_while(|word| !is(word, "providers")).skip(1);
         let network = after.next().is_some_and(|namespace| is(namespace, "Microsoft.Network"));
         let kind = throttle::Kind::of(call.method);
@@ -308,116 +316,12 @@ impl World {
         };
         self.journal.record(now.wall, event, changes);
     }
-
-    /// Headers that every answer of ARM has.
-    fn fill(&mut self, request: &Parts, headers: &mut HeaderMap, now: Moment) {
-        let id = self.guids.next().to_string();
-        let sent = |name: &str| request.headers.get(name).cloned();
-        let correlation = sent("x-ms-correlation-request-id").unwrap_or_else(|| value(&id));
-        let routing = format!("EASTUS:{}:{id}", now.wall.strftime("%Y%m%dT%H%M%SZ"));
-        for (name, value) in [
-            (HeaderName::from_static("x-ms-request-id"), value(&id)),
-            (HeaderName::from_static("x-ms-correlation-request-id"), correlation),
-            (HeaderName::from_static("x-ms-routing-request-id"), value(&routing)),
-            (HeaderName::from_static("x-ms-arm-service-request-id"), value(&id)),
-            (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-            (PRAGMA, HeaderValue::from_static("no-cache")),
-            (EXPIRES, HeaderValue::from_static("-1")),
-            (
-                STRICT_TRANSPORT_SECURITY,
-                HeaderValue::from_static("max-age=31536000; includeSubDomains"),
-            ),
-            (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-            (
-                HeaderName::from_static("x-cache"),
-                HeaderValue::from_static("CONFIG_NOCACHE"),
-            ),
-        ] {
-            headers.entry(name).or_insert(value);
-        }
-        let wanted =
-            sent("x-ms-return-client-request-id").is_some_and(|wanted| wanted.as_bytes().eq_ignore_ascii_case(b"true"));
-        if let (true, Some(id)) = (wanted, sent("x-ms-client-request-id")) {
-            headers.insert("x-ms-client-request-id", id);
-        }
-    }
 }
 
-impl Controlled for World {
-    fn faults(&mut self) -> &mut Faults {
-        &mut self.faults
-    }
-
-    fn journal(&self) -> &Journal {
-        &self.journal
-    }
-
-    fn state(&mut self, now: Moment) -> Value {
-        self.settle(now);
-        let show_none = self.settings.shows_none();
-        let records = self.store.below("/", None);
-        let resources: Vec<Value> = records.map(|record| self.store.shown(record, show_none)).collect();
-        json!({
-            "resources": resources,
-            "operations": self.store.operations.shown(),
-            "throttle": self.throttle.snapshot(now.mono),
-            "faults": self.faults.list(),
-            "settings": self.settings(),
-        })
-    }
-
-    fn scheduled_events(&mut self, _: Moment) -> Value {
-        Value::Null
-    }
-
-    fn put_scheduled_events(&mut self, _: Value, _: Moment) -> Result<Value, ArmError> {
-        Ok(Value::Null)
-    }
-
-    fn reset(&mut self) {
-        let mut store = Store::new(Guids::new(self.guids.next().as_u64_pair().0));
-        // It could be applied at the start.
-        if self.seed.apply(&mut store).is_ok() {
-            self.store = store;
-        }
-        self.faults.clear();
-        self.journal.clear();
-        self.throttle.reset();
-    }
-
-    fn advance(&mut self, by: Duration) -> Result<(), ArmError> {
-        match self.clock {
-            Clock::System => Err(clock_is_real()),
-            Clock::Anchored(_) => {
-                self.offset = self.offset.saturating_add(by);
-                Ok(())
-            }
-        }
-    }
-
-    fn token(&mut self, _: Moment) -> Value {
-        Value::Null
-    }
-
-    fn settings(&self) -> Value {
-        serde_json::to_value(&self.settings).unwrap_or(Value::Null)
-    }
-
-    fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ArmError> {
-        let mut settings = self.settings();
-        merge(&mut settings, &given);
-        let settings: Settings = serde_json::from_value(settings).map_err(|error| {
-            let message = format!("These settings cannot be: {error}.");
-            ArmError::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
-        })?;
-        if settings.throttle != self.settings.throttle {
-            self.throttle = Throttle::new(settings.throttle.clone());
-        }
-        self.settings = settings;
-        Ok(self.settings())
-    }
-}
-
-fn value(text: &str) -> HeaderValue {
-    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+/// Whether a path is one of ARM, and not of the services beside it.
+fn is_arm(path: &str) -> bool {
+    path.trim_start_matches('/')
+        .split('/')
+        .next()
+        .is_some_and(|first| is(first, "subscriptions"))
 }

@@ -1,0 +1,348 @@
+//! The token endpoint: client credentials, by a secret or by somebody else's token (workload identity).
+//!
+//! Of an assertion the shape and the time are looked at; its signature, issuer and audience are not, as
+//! the emulator knows no cluster's keys.
+
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{Method, Request, Response, StatusCode};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::super::guids::named;
+use super::super::query::Parameters;
+use super::super::request::Answer;
+use super::account::{Account, IdentitySettings, Stranger};
+use super::tokens::payload;
+use super::{Identity, LEEWAY};
+
+/// A form with an assertion of a cluster has two or three thousand.
+const MAX_FORM_BYTES: usize = 64 * 1024;
+/// What an assertion must be.
+const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+
+/// Of the endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// Takes a resource and writes numbers as strings.
+    One,
+    /// Takes scopes.
+    Two,
+}
+
+/// Why there is no token.
+#[derive(Debug)]
+struct Refusal {
+    status: StatusCode,
+    error: &'static str,
+    /// AADSTS…
+    code: u32,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, error: &'static str, code: u32, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            error,
+            code,
+            message: message.into(),
+        }
+    }
+
+    fn request(code: u32, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request", code, message)
+    }
+
+    fn client(code: u32, message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_client", code, message)
+    }
+
+    fn lacks(parameter: &str) -> Self {
+        let message = format!("The request body must contain the following parameter: '{parameter}'.");
+        Self::request(900_144, message)
+    }
+
+    /// With the ids that people are asked for.
+    fn response(&self, correlation: Option<&str>, now: Timestamp) -> Response<Bytes> {
+        let trace = named(&format!("trace {now} {}", self.code)).to_string();
+        let correlation = correlation.map_or_else(|| named(&format!("correlation {now}")).to_string(), str::to_owned);
+        let time = now.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
+        let body = json!({
+            "error": self.error,
+            "error_description": format!(
+                "AADSTS{}: {} Trace ID: {trace} Correlation ID: {correlation} Timestamp: {time}",
+                self.code, self.message
+            ),
+            "error_codes": [self.code],
+            "timestamp": time,
+            "trace_id": trace,
+            "correlation_id": correlation,
+            "error_uri": format!("https://login.microsoftonline.com/error?code={}", self.code),
+        });
+        uncached(self.status, body)
+    }
+}
+
+impl Identity {
+    /// `POST /{tenant}/oauth2/v2.0/token`, or without `v2.0`.
+    pub(super) fn token(
+        &self,
+        tenant: &str,
+        version: Version,
+        request: &Request<Bytes>,
+        now: Timestamp,
+    ) -> Response<Bytes> {
+        match self.grant(tenant, version, request, now) {
+            Ok(body) => uncached(StatusCode::OK, body),
+            Err(refusal) => {
+                let correlation = request.headers().get("client-request-id");
+                refusal.response(correlation.and_then(|id| id.to_str().ok()), now)
+            }
+        }
+    }
+
+    fn grant(
+        &self,
+        tenant: &str,
+        version: Version,
+        request: &Request<Bytes>,
+        now: Timestamp,
+    ) -> Result<Value, Refusal> {
+        if request.method() != Method::POST {
+            let message = format!(
+                "The endpoint only accepts POST requests. Received a {} request.",
+                request.method()
+            );
+            return Err(Refusal::request(900_561, message));
+        }
+        if request.body().len() > MAX_FORM_BYTES {
+            // A guess: what a form that is too large gets.
+            return Err(Refusal::request(90_013, "Invalid input received from the user."));
+        }
+        let form = Parameters::parse(request.body());
+        let grant = form.get("grant_type").ok_or_else(|| Refusal::lacks("grant_type"))?;
+        if grant != "client_credentials" {
+            let message = format!("The app requested an unsupported grant type '{grant}'.");
+            return Err(Refusal::new(
+                StatusCode::BAD_REQUEST,
+                "unsupported_grant_type",
+                70_003,
+                message,
+            ));
+        }
+        let client = form.get("client_id").ok_or_else(|| Refusal::lacks("client_id"))?;
+        let account = self.client(tenant, client, &form, now)?;
+        let audience = match version {
+            Version::One => form.get("resource").ok_or_else(|| Refusal::lacks("resource"))?,
+            Version::Two => audience(&form)?,
+        };
+        let issued = self.issue(&account, audience, now);
+        let expires_in = issued.expires_in();
+        Ok(match version {
+            Version::One => json!({
+                "token_type": "Bearer",
+                "expires_in": expires_in.to_string(),
+                "ext_expires_in": expires_in.to_string(),
+                "expires_on": issued.until.to_string(),
+                "not_before": issued.from.to_string(),
+                "resource": audience,
+                "access_token": issued.token,
+            }),
+            Version::Two => json!({
+                "token_type": "Bearer",
+                "expires_in": expires_in,
+                "ext_expires_in": expires_in,
+                "access_token": issued.token,
+            }),
+        })
+    }
+
+    /// Who asks, if it can show that it is so.
+    fn client(&self, tenant: &str, client: &str, form: &Parameters, now: Timestamp) -> Result<Account, Refusal> {
+        let listed = !self.settings.accounts.is_empty();
+        let (account, known) = self.settings.client(tenant, client).map_err(|why| match why {
+            Stranger::Tenant => Refusal::request(
+                90_002,
+                format!(
+                    "Tenant '{tenant}' not found. Check to make sure you have the correct tenant ID and are signing into \
+                     the correct cloud. Check with your subscription administrator, this may happen if there are no \
+                     active subscriptions for the tenant."
+                ),
+            ),
+            Stranger::Client => Refusal::new(
+                StatusCode::BAD_REQUEST,
+                "unauthorized_client",
+                700_016,
+                format!(
+                    "Application with identifier '{client}' was not found in the directory '{tenant}'. This can happen if \
+                     the application has not been installed by the administrator of the tenant or consented to by any \
+                     user in the tenant. You may have sent your authentication request to the wrong tenant."
+                ),
+            ),
+        })?;
+        match (form.get("client_secret"), form.get("client_assertion")) {
+            (Some(secret), _) => {
+                if !IdentitySettings::takes(known, listed, secret) {
+                    return Err(Refusal::client(
+                        7_000_215,
+                        format!(
+                            "Invalid client secret provided. Ensure the secret being sent in the request is the client \
+                             secret value, not the client secret ID, for a secret added to app '{client}'."
+                        ),
+                    ));
+                }
+            }
+            // The file of a projected token ends with a line's end in some clients' requests.
+            (None, Some(assertion)) => assert(form.get("client_assertion_type"), assertion.trim(), now)?,
+            (None, None) => {
+                return Err(Refusal::client(
+                    7_000_216,
+                    "'client_assertion', 'client_secret' or 'request' is required for the 'client_credentials' grant type.",
+                ));
+            }
+        }
+        Ok(account)
+    }
+}
+
+/// Looks at an assertion.
+fn assert(kind: Option<&str>, assertion: &str, now: Timestamp) -> Result<(), Refusal> {
+    if kind != Some(ASSERTION_TYPE) {
+        // A guess: what another type gets; the code is that of a missing parameter.
+        return Err(Refusal::lacks("client_assertion_type"));
+    }
+    // A guess: that it is 401 and invalid_client, as with all that is wrong with an assertion.
+    let claims = payload(assertion).ok_or_else(|| Refusal::client(50_027, "JWT token is invalid or malformed."))?;
+    let at = |name: &str| {
+        let seconds = claims.get(name).and_then(Value::as_i64);
+        seconds.and_then(|seconds| Timestamp::from_second(seconds).ok())
+    };
+    let (from, until) = (at("nbf").or_else(|| at("iat")), at("exp"));
+    let is_late = until.is_none_or(|until| until <= now);
+    let is_early = from.is_some_and(|from| from > now + LEEWAY);
+    if is_late || is_early {
+        let time = |at: Option<Timestamp>| at.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%S.0000000Z");
+        return Err(Refusal::client(
+            700_024,
+            format!(
+                "Client assertion is not within its valid time range. Current time: {}, assertion valid from {}, expiry \
+                 time of assertion {}. Review the documentation at \
+                 https://learn.microsoft.com/entra/identity-platform/certificate-credentials .",
+                time(Some(now)),
+                time(from),
+                time(until)
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The resource of the scope, of which there may be one beside those that every client adds.
+fn audience(form: &Parameters) -> Result<&str, Refusal> {
+    let scopes = form.get("scope").ok_or_else(|| Refusal::lacks("scope"))?;
+    let mut resources = scopes
+        .split_ascii_whitespace()
+        .filter(|scope| !["openid", "profile", "offline_access"].contains(scope));
+    let resource = match (resources.next(), resources.next()) {
+        (Some(scope), None) => scope.strip_suffix("/.default"),
+        _ => None,
+    };
+    resource.filter(|resource| !resource.is_empty()).ok_or_else(|| {
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "invalid_scope",
+            1_002_012,
+            format!(
+                "The provided value for scope {scopes} is not valid. Client credential flows must have a scope value with \
+                 /.default suffixed to the resource identifier (application ID URI)."
+            ),
+        )
+    })
+}
+
+fn uncached(status: StatusCode, body: Value) -> Response<Bytes> {
+    Answer::new(status, body)
+        .header(CACHE_CONTROL, "no-store, no-cache")
+        .response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{TENANT, asked, get, listed, now, post, projected};
+    use super::*;
+
+    const GOOD: &str = "client_secret=hush";
+    const GRANT: &str = "grant_type=client_credentials";
+    const SCOPE: &str = "scope=https://management.azure.com/.default";
+
+    fn refused(form: &str, status: u16, error: &str, code: u32) {
+        let (seen, body) = asked(&listed(), &post(&format!("/{TENANT}/oauth2/v2.0/token"), form));
+        assert_eq!((seen, &body["error"]), (status, &json!(error)), "{form}: {body}");
+        assert_eq!(body["error_codes"], json!([code]), "{form}: {body}");
+        let description = body["error_description"].as_str().unwrap();
+        assert!(description.starts_with(&format!("AADSTS{code}: ")), "{description}");
+        assert!(
+            !description.contains("hush") && !description.contains("'wrong"),
+            "{description}"
+        );
+        assert_eq!(body["correlation_id"], "mine");
+        assert_eq!(body["timestamp"], "2026-11-21 08:00:00Z");
+    }
+
+    #[test]
+    fn a_form_must_be_whole() {
+        let (app, large) = ("client_id=app", "x".repeat(MAX_FORM_BYTES));
+        for form in [
+            "",
+            GRANT,
+            &format!("{GRANT}&{app}&{GOOD}"),
+            &format!("{app}&{GOOD}&{SCOPE}"),
+        ] {
+            refused(form, 400, "invalid_request", 900_144);
+        }
+        refused(
+            &format!("grant_type=password&{app}"),
+            400,
+            "unsupported_grant_type",
+            70_003,
+        );
+        refused(&format!("{GRANT}&{app}&{SCOPE}"), 401, "invalid_client", 7_000_216);
+        refused(&format!("{GRANT}&{app}&x={large}"), 400, "invalid_request", 90_013);
+        for scope in [
+            "https://management.azure.com",
+            "/.default",
+            "a/.default+b/.default",
+            "openid",
+        ] {
+            let form = format!("{GRANT}&{app}&{GOOD}&scope={scope}");
+            refused(&form, 400, "invalid_scope", 1_002_012);
+        }
+        let (status, body) = asked(&listed(), &get(&format!("/{TENANT}/oauth2/v2.0/token"), ""));
+        assert_eq!((status, &body["error_codes"]), (400, &json!([900_561])));
+    }
+
+    #[test]
+    fn a_client_must_be_who_it_says() {
+        // Who has no secret cannot know it.
+        for client in ["app", "vm"] {
+            let form = format!("{GRANT}&client_id={client}&{SCOPE}&client_secret=wrong");
+            refused(&form, 401, "invalid_client", 7_000_215);
+        }
+        let form = |client: &str| format!("{GRANT}&client_id={client}&{SCOPE}&{GOOD}");
+        refused(&form("nobody"), 400, "unauthorized_client", 700_016);
+        let (status, body) = asked(&listed(), &post("/other/oauth2/v2.0/token", &form("app")));
+        assert_eq!((status, &body["error_codes"]), (400, &json!([90_002])));
+        let second = now().as_second();
+        let (old, early) = (
+            projected(second - 600, second - 1),
+            projected(second + 3600, second + 7200),
+        );
+        let form = format!("{GRANT}&client_id=app&{SCOPE}&client_assertion");
+        refused(&format!("{form}={early}"), 400, "invalid_request", 900_144);
+        let form = format!("client_assertion_type={ASSERTION_TYPE}&{form}");
+        for (assertion, code) in [("a.b.c", 50_027), (old.as_str(), 700_024), (early.as_str(), 700_024)] {
+            refused(&format!("{form}={assertion}"), 401, "invalid_client", code);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Tokens for machines: as IMDS gives them to virtual machines, and as App Service's endpoint does.
+
+use axum::http::{Method, Request, Response, StatusCode};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::super::query::{Parameters, is_for_imds};
+use super::super::request::Answer;
+use super::Identity;
+use super::account::Wanted;
+
+/// The version of App Service's endpoint that clients speak.
+const APP_SERVICE_VERSION: &str = "2019-08-01";
+
+impl Identity {
+    /// `GET /metadata/identity/oauth2/token`: every value is a string.
+    pub(super) fn imds_token(&self, request: &Request<Bytes>, now: Timestamp) -> Response<Bytes> {
+        let bad = |error, why: &str| refused(StatusCode::BAD_REQUEST, error, why);
+        let query = Parameters::of(request);
+        if !is_for_imds(request.headers()) {
+            return bad("bad_request_102", "Required metadata header not specified");
+        }
+        if request.method() != Method::GET {
+            return refused(StatusCode::METHOD_NOT_ALLOWED, "invalid_request", "Method not allowed");
+        }
+        // A guess: the words of this and of the next.
+        if query.get("api-version").is_none() {
+            return bad("invalid_request", "Required query variable 'api-version' is missing");
+        }
+        let Some(resource) = query.get("resource") else {
+            return bad("invalid_request", "Required query variable 'resource' is missing");
+        };
+        let account = match self.settings.machine(&wanted(&query)) {
+            Ok(account) => account,
+            Err(why) => return bad("invalid_request", why),
+        };
+        let issued = self.issue(&account, resource, now);
+        let body = json!({
+            "access_token": issued.token,
+            "client_id": account.client,
+            "expires_in": issued.expires_in().to_string(),
+            "expires_on": issued.until.to_string(),
+            "ext_expires_in": issued.expires_in().to_string(),
+            "not_before": issued.from.to_string(),
+            "resource": resource,
+            "token_type": "Bearer",
+        });
+        Answer::new(StatusCode::OK, body).response()
+    }
+
+    /// `GET /msi/token`, which `IDENTITY_ENDPOINT` names.
+    pub(super) fn app_service(&self, request: &Request<Bytes>, now: Timestamp) -> Response<Bytes> {
+        let query = Parameters::of(request);
+        // A guess: status and body of each of these refusals.
+        let bad = |why: &str| refused(StatusCode::BAD_REQUEST, "invalid_request", why);
+        let header = request.headers().get("x-identity-header");
+        let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if !self.settings.identity_header.is(header) {
+            let why = "The X-IDENTITY-HEADER is missing or not the one of IDENTITY_HEADER";
+            return refused(StatusCode::UNAUTHORIZED, "unauthorized_client", why);
+        }
+        if request.method() != Method::GET {
+            return refused(StatusCode::METHOD_NOT_ALLOWED, "invalid_request", "Method not allowed");
+        }
+        if query.get("api-version") != Some(APP_SERVICE_VERSION) {
+            return bad("The api-version must be 2019-08-01");
+        }
+        let Some(resource) = query.get("resource") else {
+            return bad("The resource is missing");
+        };
+        let account = match self.settings.machine(&wanted(&query)) {
+            Ok(account) => account,
+            Err(why) => return bad(why),
+        };
+        let issued = self.issue(&account, resource, now);
+        let body = json!({
+            "access_token": issued.token,
+            "client_id": account.client,
+            "expires_on": issued.until.to_string(),
+            "not_before": issued.from.to_string(),
+            "resource": resource,
+            "token_type": "Bearer",
+        });
+        Answer::new(StatusCode::OK, body).response()
+    }
+}
+
+/// The identity a request means; clients differ in the names, and so do the two services.
+fn wanted(query: &Parameters) -> Wanted<'_> {
+    Wanted {
+        client: query.get("client_id").or_else(|| query.get("clientid")),
+        object: query.get("object_id").or_else(|| query.get("principal_id")),
+        resource: query.get("msi_res_id").or_else(|| query.get("mi_res_id")),
+    }
+}
+
+fn refused(status: StatusCode, error: &str, description: &str) -> Response<Bytes> {
+    Answer::new(status, json!({"error": error, "error_description": description})).response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{asked, get, listed};
+    use super::*;
+
+    #[test]
+    fn refusals_name_what_is_wrong() {
+        let (imds, app_service) = ("/metadata/identity/oauth2/token", "/msi/token");
+        let (metadata, header) = ("Metadata: true", "X-IDENTITY-HEADER: emulator");
+        for (path, query, headers, status, error) in [
+            (imds, "api-version=2018-02-01&resource=r", "", 400, "bad_request_102"),
+            (
+                imds,
+                "api-version=2018-02-01&resource=r",
+                "Metadata: false",
+                400,
+                "bad_request_102",
+            ),
+            (
+                imds,
+                "api-version=2018-02-01&resource=r",
+                "Metadata: true\nX-Forwarded-For: a",
+                400,
+                "bad_request_102",
+            ),
+            (imds, "resource=r", metadata, 400, "invalid_request"),
+            (imds, "api-version=2018-02-01", metadata, 400, "invalid_request"),
+            (
+                imds,
+                "api-version=2018-02-01&resource=r&client_id=no",
+                metadata,
+                400,
+                "invalid_request",
+            ),
+            (
+                app_service,
+                "api-version=2019-08-01&resource=r",
+                "",
+                401,
+                "unauthorized_client",
+            ),
+            (
+                app_service,
+                "api-version=2019-08-01&resource=r",
+                "X-IDENTITY-HEADER: no",
+                401,
+                "unauthorized_client",
+            ),
+            (
+                app_service,
+                "api-version=2017-09-01&resource=r",
+                header,
+                400,
+                "invalid_request",
+            ),
+            (app_service, "api-version=2019-08-01", header, 400, "invalid_request"),
+            (
+                app_service,
+                "api-version=2019-08-01&resource=r&client_id=no",
+                header,
+                400,
+                "invalid_request",
+            ),
+        ] {
+            let (seen, body) = asked(&listed(), &get(&format!("{path}?{query}"), headers));
+            assert_eq!((seen, &body["error"]), (status, &json!(error)), "{path} {query}");
+            assert!(body["error_description"].is_string());
+        }
+    }
+}

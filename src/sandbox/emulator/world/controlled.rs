@@ -1,0 +1,94 @@
+//! What the control API may do with the state.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use super::World;
+use crate::clock::{Clock, Moment};
+use crate::sandbox::emulator::control::{Controlled, clock_is_real};
+use crate::sandbox::emulator::error::ArmError;
+use crate::sandbox::emulator::faults::Faults;
+use crate::sandbox::emulator::guids::Guids;
+use crate::sandbox::emulator::journal::Journal;
+use crate::sandbox::emulator::merge::merge;
+use crate::sandbox::emulator::settings::Settings;
+use crate::sandbox::emulator::store::Store;
+use crate::sandbox::emulator::throttle::Throttle;
+
+impl Controlled for World {
+    fn faults(&mut self) -> &mut Faults {
+        &mut self.faults
+    }
+
+    fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn state(&mut self, now: Moment) -> Value {
+        self.settle(now);
+        let show_none = self.settings.shows_none();
+        let records = self.store.below("/", None);
+        let resources: Vec<Value> = records.map(|record| self.store.shown(record, show_none)).collect();
+        json!({
+            "resources": resources,
+            "operations": self.store.operations.shown(),
+            "throttle": self.throttle.snapshot(now.mono),
+            "faults": self.faults.list(),
+            "settings": self.settings(),
+        })
+    }
+
+    fn scheduled_events(&mut self, _: Moment) -> Value {
+        Value::Null
+    }
+
+    fn put_scheduled_events(&mut self, _: Value, _: Moment) -> Result<Value, ArmError> {
+        Ok(Value::Null)
+    }
+
+    fn reset(&mut self) {
+        let mut store = Store::new(Guids::new(self.guids.next().as_u64_pair().0));
+        // It could be applied at the start.
+        if self.seed.apply(&mut store).is_ok() {
+            self.store = store;
+        }
+        self.faults.clear();
+        self.journal.clear();
+        self.throttle.reset();
+    }
+
+    fn advance(&mut self, by: Duration) -> Result<(), ArmError> {
+        match self.clock {
+            Clock::System => Err(clock_is_real()),
+            Clock::Anchored(_) => {
+                self.offset = self.offset.saturating_add(by);
+                Ok(())
+            }
+        }
+    }
+
+    fn token(&mut self, now: Moment) -> Value {
+        let (token, expires) = self.identity.handed_out(now.wall);
+        json!({"token": token, "expiresOn": expires.to_string()})
+    }
+
+    fn settings(&self) -> Value {
+        serde_json::to_value(&self.settings).unwrap_or(Value::Null)
+    }
+
+    fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ArmError> {
+        let mut settings = self.settings();
+        merge(&mut settings, &given);
+        let settings: Settings = serde_json::from_value(settings).map_err(|error| {
+            let message = format!("These settings cannot be: {error}.");
+            ArmError::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
+        })?;
+        if settings.throttle != self.settings.throttle {
+            self.throttle = Throttle::new(settings.throttle.clone());
+        }
+        self.settings = settings;
+        Ok(self.settings())
+    }
+}
