@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
@@ -14,13 +17,16 @@ import (
 )
 
 const (
+	// The accounts of seed.json: an application and a machine's.
 	tenant   = "7e4a0000-0000-4000-8000-000000000001"
 	clientID = "c11e0000-0000-4000-8000-000000000002"
+	machine  = "ac41e000-0000-4000-8000-000000000003"
 )
 
 var credentials = []step{
 	{"a custom cloud is described", aCustomCloudIsDescribed},
 	{"a client secret", aClientSecret},
+	{"a wrong client secret is refused", aWrongClientSecret},
 	{"a workload identity", aWorkloadIdentity},
 	{"a managed identity of the machine", aManagedIdentityOfTheMachine},
 	{"a managed identity by its client id", aManagedIdentityByItsClientID},
@@ -62,16 +68,33 @@ func aCustomCloudIsDescribed(w *world) {
 }
 
 func aClientSecret(w *world) {
-	w.reads(must(azidentity.NewClientSecretCredential(tenant, clientID, "a secret",
-		&azidentity.ClientSecretCredentialOptions{ClientOptions: w.entra(), DisableInstanceDiscovery: true})))
+	w.reads(w.secret("a secret"))
+}
+
+func aWrongClientSecret(w *world) {
+	_, err := w.secret("another").GetToken(background(), policy.TokenRequestOptions{
+		Scopes: []string{"https://management.azure.com/.default"},
+	})
+	check(err != nil && strings.Contains(err.Error(), "AADSTS7000215"), "not refused as it should be: %v", err)
+}
+
+func (w *world) secret(secret string) azcore.TokenCredential {
+	return must(azidentity.NewClientSecretCredential(tenant, clientID, secret,
+		&azidentity.ClientSecretCredentialOptions{ClientOptions: w.entra(), DisableInstanceDiscovery: true}))
 }
 
 func aWorkloadIdentity(w *world) {
 	directory := must(os.MkdirTemp("", "workload"))
 	defer os.RemoveAll(directory)
 	file := filepath.Join(directory, "token")
-	// {"alg":"none"}, {"sub":"headgate","iss":"https://issuer"}; with the newline that such files may end with.
-	token := "eyJhbGciOiJub25lIn0.eyJzdWIiOiJoZWFkZ2F0ZSIsImlzcyI6Imh0dHBzOi8vaXNzdWVyIn0.c2lnbmF0dXJl\n"
+	// A projected service account token; with the newline that such files may end with.
+	now := time.Now().Unix()
+	said := object{
+		"aud": []string{"api://AzureADTokenExchange"}, "exp": now + 3600, "iat": now, "iss": "https://issuer.example",
+		"sub": "system:serviceaccount:kube-system:headgate",
+	}
+	encoded := base64.RawURLEncoding.EncodeToString
+	token := encoded([]byte(`{"alg":"RS256"}`)) + "." + encoded(must(json.Marshal(said))) + ".c2lnbmF0dXJl\n"
 	check(os.WriteFile(file, []byte(token), 0o600) == nil, "cannot write %s", file)
 	w.reads(must(azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
 		ClientOptions: w.entra(), DisableInstanceDiscovery: true,
@@ -90,7 +113,7 @@ func aManagedIdentityOfTheMachine(w *world) {
 }
 
 func aManagedIdentityByItsClientID(w *world) {
-	w.reads(w.managedIdentity(azidentity.ClientID(clientID)))
+	w.reads(w.managedIdentity(azidentity.ClientID(machine)))
 }
 
 func aManagedIdentityOfAppService(w *world) {
