@@ -10,6 +10,7 @@ cargo_machete := 0.9.2
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 control_plane := tests/control-plane/build.sh
+azure_clients := tests/azure-clients/build.sh
 
 .PHONY: help
 help: ## list these targets
@@ -22,11 +23,11 @@ sandbox: build-tools ## the world on one machine, from source: builds all it nee
 	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate sandbox --assets "$$assets" $(ARGS)
 
 .PHONY: test
-test: build-tools namespace-tools static-binary ## every test, against the real control plane and the static binary
+test: build-tools namespace-tools azure-clients static-binary ## every test, against the real control plane and the static binary
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked $(ARGS)
 
 .PHONY: lint
-lint: build-tools lint-tools ## formatting, clippy with and without the sandbox, licences and bans, unused dependencies, Go
+lint: build-tools lint-tools client-tools ## formatting, clippy with and without the sandbox, licences and bans, unused dependencies, Go, Python
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo clippy --locked --all-targets --no-default-features -- -D warnings
@@ -34,6 +35,7 @@ lint: build-tools lint-tools ## formatting, clippy with and without the sandbox,
 	cargo deny --locked --offline check --hide-inclusion-graph bans licenses sources
 	cargo machete
 	$(control_plane) lint
+	$(azure_clients) lint
 
 .PHONY: bench
 bench: build-tools namespace-tools ## the benchmarks, against the real control plane
@@ -57,6 +59,10 @@ static-binary: build-tools ## target/static/headgate: the released binary, stati
 control-plane: ## etcd, kube-apiserver, kube-proxy and the others; prints the directory they are in
 	@$(control_plane)
 
+.PHONY: azure-clients
+azure-clients: client-tools ## Microsoft's Python and Go clients, which the emulator is tested with; prints where they are
+	@$(azure_clients)
+
 .PHONY: docs
 docs: build-tools ## write the generated parts of the documentation anew
 	UPDATE_EXPECT=1 cargo test --locked generated
@@ -72,6 +78,10 @@ build-tools:
 .PHONY: namespace-tools
 namespace-tools:
 	@tests/prerequisites.sh namespaces
+
+.PHONY: client-tools
+client-tools:
+	@tests/prerequisites.sh clients
 
 .PHONY: lint-tools
 lint-tools: build-tools

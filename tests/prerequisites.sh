@@ -4,8 +4,10 @@
 #   prerequisites.sh build       a C linker with the static C library, and Rust; one line for each that is missing, and a failure
 #   prerequisites.sh lint        rustfmt and clippy; likewise
 #   prerequisites.sh namespaces  what tests with network namespaces run; without it they are skipped, so only a remark
+#   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail, so a remark too
 #
-# Root on a Debian-like machine gets the packages for `namespaces` installed, and under CI=true those for `build` too.
+# Root on a Debian-like machine gets the packages for `namespaces` and `clients` installed, and under CI=true those for
+# `build` too.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
@@ -90,10 +92,22 @@ namespaces() {
   fi
 }
 
+has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+
+clients() {
+  if ! has_venv && may_install; then
+    install python3-venv
+    hash -r
+  fi
+  if ! has_venv; then
+    say "python3 with venv is missing (on Debian: apt-get install python3-venv); tests with Microsoft's Python client will fail"
+  fi
+}
+
 case ${1-} in
-  build | lint | namespaces) "$1" ;;
+  build | lint | namespaces | clients) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|lint|namespaces"
+    say "usage: prerequisites.sh build|lint|namespaces|clients"
     exit 2
     ;;
 esac

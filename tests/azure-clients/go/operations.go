@@ -1,0 +1,95 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v9"
+)
+
+// Wants operations to take a second.
+var operations = []step{
+	{"an operation is followed to its end", anOperationIsFollowed},
+	{"a poller can be resumed elsewhere", aPollerIsResumed},
+	{"a failed operation is told", aFailedOperation},
+	{"a canceled operation is told", aCanceledOperation},
+	{"a newer write of the pool supersedes the older", aNewerWriteSupersedes},
+	{"a write of the load balancer supersedes one of its pool", aWriteOfTheLoadBalancerSupersedes},
+}
+
+func anOperationIsFollowed(w *world) {
+	before := *w.pool(web, nodes).Etag
+	started := time.Now()
+	poller := must(w.put(background(), web, setState(w.pool(web, nodes), "node-1", down)))
+	answer := w.wire.last(http.MethodPut)
+	check(!poller.Done(), "an operation of a second was done at once")
+	url := answer.Header.Get("Azure-AsyncOperation")
+	check(strings.HasPrefix(url, w.arm) && len(url) > 1024, "not absolute, or not long: %s", url)
+	for _, header := range []string{"Location", "ETag", "Retry-After"} {
+		same(answer.Header.Get(header), "", "the PUT's header "+header)
+	}
+	after := must(poller.PollUntilDone(background(), nil)).BackendAddressPool
+	took := time.Since(started)
+	same(*after.Properties.ProvisioningState, armnetwork.ProvisioningStateSucceeded, "the state at the end")
+	same(states(after)["node-1"], "Down", "the admin state at the end")
+	check(*after.Etag != before, "a write has to change the etag")
+	check(took > 900*time.Millisecond && took < 15*time.Second, "an operation of a second took %v", took)
+	polls := 0
+	for _, answer := range w.wire.answers {
+		if answer.Request.URL.String() == url {
+			polls++
+		}
+	}
+	check(polls >= 2, "the operation's URL was asked %d times", polls)
+}
+
+func aPollerIsResumed(w *world) {
+	poller := must(w.put(background(), web, setState(w.pool(web, nodes), "node-2", down)))
+	token := must(poller.ResumeToken())
+	resumed := must(w.pools.BeginCreateOrUpdate(background(), group, web, nodes, armnetwork.BackendAddressPool{},
+		&armnetwork.LoadBalancerBackendAddressPoolsClientBeginCreateOrUpdateOptions{ResumeToken: token}))
+	after := must(resumed.PollUntilDone(background(), nil))
+	same(states(after.BackendAddressPool)["node-2"], "Down", "what the resumed poller gave")
+}
+
+func aFailedOperation(w *world) {
+	w.fault(http.MethodPut, 1, object{"operation": "fail"})
+	poller := must(w.put(background(), web, setState(w.pool(web, nodes), "node-3", down)))
+	_, err := poller.PollUntilDone(background(), nil)
+	refused(err, 0, "InternalServerError")
+	end(w.put(background(), web, setState(w.pool(web, nodes), "node-3", down)))
+}
+
+func aCanceledOperation(w *world) {
+	w.fault(http.MethodPut, 1, object{"operation": "cancel"})
+	poller := must(w.put(background(), web, setState(w.pool(web, nodes), "node-3", up)))
+	_, err := poller.PollUntilDone(background(), nil)
+	refused(err, 0, "Canceled")
+}
+
+func aNewerWriteSupersedes(w *world) {
+	w.reset()
+	first := must(w.put(background(), web, setState(w.pool(web, nodes), "node-1", down)))
+	second := must(w.put(background(), web, setState(setState(w.pool(web, nodes), "node-1", none), "node-2", down)))
+	want := map[string]string{"node-1": "None", "node-2": "Down", "node-3": "None"}
+	same(states(must(second.PollUntilDone(background(), nil)).BackendAddressPool), want, "the second write")
+	_, err := first.PollUntilDone(background(), nil)
+	refusal := refused(err, 0, "Canceled")
+	check(strings.Contains(refusal.Error(), "CanceledAndSupersededDueToAnotherOperation"), "no such detail in %v", refusal)
+	same(states(w.pool(web, nodes)), want, "the pool")
+}
+
+func aWriteOfTheLoadBalancerSupersedes(w *world) {
+	found := must(w.loadBalancers.Get(background(), group, web, nil)).LoadBalancer
+	first := must(w.put(background(), web, setState(w.pool(web, nodes), "node-3", down)))
+	found.Properties.Probes[0].Properties.ProbeThreshold = to.Ptr[int32](3)
+	second := must(w.loadBalancers.BeginCreateOrUpdate(background(), group, web, found, nil))
+	after := must(second.PollUntilDone(background(), nil)).LoadBalancer
+	same(*after.Properties.Probes[0].Properties.ProbeThreshold, int32(3), "the second write")
+	_, err := first.PollUntilDone(background(), nil)
+	refusal := refused(err, 0, "Canceled")
+	check(strings.Contains(refusal.Error(), "superseded by operation PutLoadBalancerOperation"), "not said so: %v", refusal)
+	same(states(w.pool(web, nodes))["node-3"], "None", "the state that was superseded")
+}

@@ -1,0 +1,368 @@
+//! The requests that a real cloud-controller-manager was seen to make, in the order of a Service's life, and what it
+//! needs their answers to have. Plain HTTP with a token of the App Service shape, as there.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::process::Emulator;
+use crate::harness::eventually;
+use crate::harness::http::{self, Answer};
+
+const SOON: Duration = Duration::from_secs(30);
+const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
+const GROUP: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005/resourceGroups/cluster/providers";
+const NETWORK: &str = "2025-05-01";
+const COMPUTE: &str = "2025-04-01";
+
+/// Who asks as the cloud-controller-manager does.
+struct Controller {
+    arm: SocketAddr,
+    token: String,
+}
+
+impl Controller {
+    async fn start(arm: SocketAddr) -> Self {
+        let mut controller = Self {
+            arm,
+            token: String::new(),
+        };
+        let endpoints = controller.get("/metadata/endpoints", "2019-05-01").await;
+        assert_eq!(endpoints.status, 200, "without a token: {}", endpoints.text());
+
+        let resource = "resource=https%3A%2F%2Fmanagement.azure.com%2F&api-version=2019-08-01";
+        let request =
+            format!("GET /msi/token?{resource} HTTP/1.1\r\nHost: {arm}\r\nX-IDENTITY-HEADER: emulator\r\n\r\n");
+        let answer = http::exchange(arm, request.as_bytes()).await.unwrap();
+        let token = answer.json();
+        assert!(!token["expires_on"].is_null(), "{token}");
+        token["access_token"]
+            .as_str()
+            .unwrap()
+            .clone_into(&mut controller.token);
+        controller
+    }
+
+    async fn send(&self, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Answer {
+        let header =
+            |name: &str, value: Option<&str>| value.map_or(String::new(), |value| format!("{name}: {value}\r\n"));
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let authorization = format!("Bearer {}", self.token);
+        let headers = [
+            header("Host", Some(&self.arm.to_string())),
+            header(
+                "User-Agent",
+                Some("kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0"),
+            ),
+            header("Accept", Some("application/json")),
+            header(
+                "Authorization",
+                Some(&*authorization).filter(|_| !self.token.is_empty()),
+            ),
+            header("If-Match", if_match),
+            header("Content-Type", Some("application/json").filter(|_| !text.is_empty())),
+            header("Content-Length", Some(&text.len().to_string())),
+        ];
+        let request = format!("{method} {path} HTTP/1.1\r\n{}\r\n{text}", headers.concat());
+        http::exchange(self.arm, request.as_bytes()).await.unwrap()
+    }
+
+    async fn get(&self, path: &str, version: &str) -> Answer {
+        self.send("GET", &format!("{path}?api-version={version}"), None, &Value::Null)
+            .await
+    }
+
+    /// What is there.
+    async fn read(&self, path: &str) -> Value {
+        let answer = self.get(path, NETWORK).await;
+        assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// A PUT that has to be accepted, followed to its end, and what a GET says then.
+    async fn put(&self, path: &str, if_match: Option<&str>, body: &Value) -> Value {
+        let answer = self.send("PUT", &versioned(path), if_match, body).await;
+        assert!(
+            matches!(answer.status, 200 | 201),
+            "PUT {path}: {} {}",
+            answer.status,
+            answer.text()
+        );
+        self.follow(&answer).await;
+        self.read(path).await
+    }
+
+    async fn delete(&self, path: &str) {
+        let answer = self.send("DELETE", &versioned(path), None, &Value::Null).await;
+        assert!(
+            matches!(answer.status, 200 | 202 | 204),
+            "DELETE {path}: {}",
+            answer.status
+        );
+        self.follow(&answer).await;
+        assert_eq!(
+            self.get(path, NETWORK).await.status,
+            404,
+            "GET {path} after its deletion"
+        );
+    }
+
+    /// Asks for the operation as the SDK does, by the URL as given.
+    async fn follow(&self, accepted: &Answer) {
+        let Some(url) = accepted.header("Azure-AsyncOperation") else {
+            return;
+        };
+        let path = url
+            .strip_prefix(&format!("http://{}", self.arm))
+            .expect("absolute, and ours");
+        eventually(SOON, "the end of the operation", async || {
+            let answer = self.send("GET", path, None, &Value::Null).await;
+            match answer.json()["status"].as_str() {
+                Some("Succeeded") => Ok(()),
+                _ => Err(answer.text()),
+            }
+        })
+        .await;
+    }
+}
+
+fn versioned(path: &str) -> String {
+    format!("{path}?api-version={NETWORK}")
+}
+
+fn etag(document: &Value) -> &str {
+    document["etag"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no etag: {document}"))
+}
+
+/// The LB as the CCM makes it for one Service: it refers to children by ids that it composes itself.
+fn load_balancer(id: &str, public_ip: &str) -> Value {
+    let reference = |path: &str| json!({"id": format!("{id}/{path}")});
+    json!({
+        "location": "eastus", "name": "kubernetes", "sku": {"name": "Standard"},
+        "properties": {
+            "frontendIPConfigurations": [{
+                "name": "a1", "id": format!("{id}/frontendIPConfigurations/a1"),
+                "properties": {"publicIPAddress": {"id": public_ip}},
+            }],
+            "backendAddressPools": [{"name": "kubernetes"}],
+            "probes": [{"name": "a1-TCP-80", "properties": {
+                "protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5, "probeThreshold": 2,
+            }}],
+            "loadBalancingRules": [{"name": "a1-TCP-80", "properties": {
+                "protocol": "Tcp", "frontendPort": 80, "backendPort": 80, "enableFloatingIP": true,
+                "frontendIPConfiguration": reference("frontendIPConfigurations/a1"),
+                "backendAddressPool": reference("backendAddressPools/kubernetes"),
+                "probe": reference("probes/a1-TCP-80"),
+            }}],
+        },
+    })
+}
+
+fn addresses(names: &[&str]) -> Value {
+    let address = |(number, name)| json!({"name": name, "properties": {"ipAddress": format!("10.0.0.{}", number + 4)}});
+    names.iter().enumerate().map(address).collect()
+}
+
+/// All children of a load balancer.
+fn children(load_balancer: &Value) -> Vec<&Value> {
+    let kinds = [
+        "frontendIPConfigurations",
+        "backendAddressPools",
+        "probes",
+        "loadBalancingRules",
+    ];
+    let properties = &load_balancer["properties"];
+    kinds
+        .iter()
+        .flat_map(|kind| properties[kind].as_array().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
+    let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
+    let controller = Controller::start(emulator.arm).await;
+    let group = format!("{GROUP}/Microsoft.Network/networkSecurityGroups/nsg");
+    controller
+        .put(
+            &group,
+            None,
+            &json!({"location": "eastus", "properties": {"securityRules": []}}),
+        )
+        .await;
+
+    // At its start: zones, and machines where it runs with scale sets.
+    let provider = controller
+        .get(&format!("{SUBSCRIPTION}/providers/Microsoft.Compute"), "2021-04-01")
+        .await;
+    assert_eq!(provider.status, 200, "{}", provider.text());
+    assert!(provider.json()["resourceTypes"].is_array(), "{}", provider.text());
+    for kind in ["virtualMachineScaleSets", "virtualMachines"] {
+        let answer = controller
+            .get(&format!("{GROUP}/Microsoft.Compute/{kind}"), COMPUTE)
+            .await;
+        assert_eq!(
+            (answer.status, answer.json()["value"].is_array()),
+            (200, true),
+            "{kind}"
+        );
+    }
+
+    // The first Service: what is there, then a public IP, which has to get an address and keep it.
+    let network = format!("{GROUP}/Microsoft.Network");
+    for kind in ["loadBalancers", "publicIPAddresses", "privateLinkServices"] {
+        let found = controller.read(&format!("{network}/{kind}")).await;
+        assert_eq!(found["value"], json!([]), "{kind}");
+    }
+    let public_ip = format!("{network}/publicIPAddresses/kubernetes-a1");
+    assert_eq!(controller.get(&public_ip, NETWORK).await.status, 404);
+    let body = json!({
+        "location": "eastus", "name": "kubernetes-a1", "sku": {"name": "Standard"},
+        "properties": {"publicIPAddressVersion": "IPv4", "publicIPAllocationMethod": "Static"},
+    });
+    let made = controller.put(&public_ip, None, &body).await;
+    let address = made["properties"]["ipAddress"].as_str().expect("an address").to_owned();
+    let again = controller.put(&public_ip, Some(etag(&made)), &made).await;
+    assert_eq!(
+        again["properties"]["ipAddress"], *address,
+        "kept by a write of what was read"
+    );
+
+    // The load balancer: created without If-Match; its children have ids and names.
+    let id = format!("{network}/loadBalancers/kubernetes");
+    let created = controller.put(&id, None, &load_balancer(&id, &public_ip)).await;
+    for child in children(&created) {
+        let (name, own) = (child["name"].as_str().unwrap(), child["id"].as_str().unwrap());
+        assert!(own.starts_with(&id) && own.ends_with(name), "{own}");
+        assert_eq!(etag(child), etag(&created));
+        assert_eq!(child["properties"]["provisioningState"], "Succeeded");
+    }
+    let listed = controller.read(&format!("{network}/loadBalancers")).await;
+    assert_eq!(listed["value"], json!([created]));
+
+    // The security group, conditionally; a stale etag is told.
+    let found = controller.read(&group).await;
+    let mut changed = found.clone();
+    changed["properties"]["securityRules"] = json!([{"name": "a1", "properties": {
+        "protocol": "Tcp", "access": "Allow", "direction": "Inbound", "priority": 500,
+        "sourceAddressPrefix": "Internet", "sourcePortRange": "*",
+        "destinationAddressPrefix": address, "destinationPortRange": "80",
+    }}]);
+    controller.put(&group, Some(etag(&found)), &changed).await;
+    let stale = controller
+        .send("PUT", &versioned(&group), Some(etag(&found)), &changed)
+        .await;
+    assert_eq!(
+        (stale.status, &stale.json()["error"]["code"]),
+        (412, &json!("PreconditionFailed"))
+    );
+
+    // Nodes join: the pool by itself, without If-Match, an old etag in the body; that changes the load balancer's.
+    let pool = format!("{id}/backendAddressPools/kubernetes");
+    let mut members = children(&created)[1].clone();
+    members["properties"]["loadBalancerBackendAddresses"] = addresses(&["node-1", "node-2"]);
+    controller.put(&pool, None, &members).await;
+    controller.put(&pool, None, &members).await;
+    members["properties"]["loadBalancerBackendAddresses"] = addresses(&["node-1", "node-2", "node-3"]);
+    controller.put(&pool, None, &members).await;
+    let joined = controller.read(&id).await;
+    assert_ne!(
+        etag(&joined),
+        etag(&created),
+        "a write of a pool is one of its load balancer"
+    );
+    let refused = controller
+        .send("PUT", &versioned(&id), Some(etag(&created)), &created)
+        .await;
+    assert_eq!(refused.status, 412, "{}", refused.text());
+    assert_eq!(controller.read(&id).await, joined, "what was refused had no effect");
+
+    emulator.stop().await;
+}
+
+#[tokio::test]
+async fn an_admin_state_lives_and_dies_as_it_does_beside_the_cloud_controller_manager() {
+    let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
+    let controller = Controller::start(emulator.arm).await;
+    let network = format!("{GROUP}/Microsoft.Network");
+    let id = format!("{network}/loadBalancers/kubernetes");
+    let pool = format!("{id}/backendAddressPools/default-loc");
+    let public_ip = format!("{network}/publicIPAddresses/kubernetes-a1");
+    controller
+        .put(&public_ip, None, &json!({"location": "eastus", "properties": {}}))
+        .await;
+    controller.put(&id, None, &load_balancer(&id, &public_ip)).await;
+    let members = |names: &[&str]| json!({"name": "default-loc", "properties": {"loadBalancerBackendAddresses": addresses(names)}});
+    controller.put(&pool, None, &members(&["node-1", "node-2"])).await;
+    let state = async || {
+        let found = controller.read(&pool).await;
+        let all = found["properties"]["loadBalancerBackendAddresses"]
+            .as_array()
+            .unwrap()
+            .clone();
+        all.iter().find(|address| address["name"] == "node-1").unwrap()["properties"]["adminState"].clone()
+    };
+    let unset = |document: &Value| {
+        let mut document = document.clone();
+        document["properties"]["loadBalancerBackendAddresses"][0]["properties"]
+            .as_object_mut()
+            .unwrap()
+            .remove("adminState");
+        document
+    };
+
+    // An agent sets it, and the updater writes the pool it has read since: kept.
+    let before = controller.read(&pool).await;
+    let mut down = before.clone();
+    down["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = json!("Down");
+    controller.put(&pool, Some(etag(&before)), &down).await;
+    let read = controller.read(&pool).await;
+    controller.put(&pool, None, &read).await;
+    assert_eq!(state().await, "Down");
+
+    // So does a port that is added to the load balancer, with If-Match.
+    let mut found = controller.read(&id).await;
+    let mut rule = found["properties"]["loadBalancingRules"][0].clone();
+    for field in ["id", "etag"] {
+        rule.as_object_mut().unwrap().remove(field);
+    }
+    rule["name"] = json!("a1-TCP-443");
+    rule["properties"]["frontendPort"] = json!(443);
+    found["properties"]["loadBalancingRules"]
+        .as_array_mut()
+        .unwrap()
+        .push(rule);
+    let old = etag(&found).to_owned();
+    let found = controller.put(&id, Some(&old), &found).await;
+    assert_eq!(found["properties"]["loadBalancingRules"].as_array().unwrap().len(), 2);
+    assert_eq!(state().await, "Down");
+
+    // A pool that was read before it was set: lost, and nobody is told.
+    controller.put(&pool, None, &unset(&down)).await;
+    assert!(matches!(state().await.as_str(), None | Some("None")));
+
+    // Who leaves and returns comes without it.
+    controller.put(&pool, None, &down).await;
+    assert_eq!(state().await, "Down");
+    controller.put(&pool, None, &members(&["node-2"])).await;
+    controller.put(&pool, None, &members(&["node-1", "node-2"])).await;
+    assert!(matches!(state().await.as_str(), None | Some("None")));
+
+    // The Local Service becomes a Cluster one, then the last Service goes.
+    controller.delete(&pool).await;
+    controller.delete(&id).await;
+    controller.delete(&public_ip).await;
+    assert_eq!(
+        controller.read(&format!("{network}/loadBalancers")).await["value"],
+        json!([])
+    );
+
+    emulator.stop().await;
+}

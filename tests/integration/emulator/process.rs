@@ -1,0 +1,74 @@
+//! `headgate azure-emulator` as a child process, with the clients' seed.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use headgate::sandbox::process::{Process, tail};
+use nix::sys::signal::Signal;
+
+use crate::harness::{eventually, scratch};
+
+/// Longer than it takes to start or to end on a busy machine.
+const SOON: Duration = Duration::from_mins(1);
+
+/// A running emulator; dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Emulator {
+    process: Process,
+    /// A directory of its own.
+    pub(super) directory: PathBuf,
+    /// Where ARM, identity and IMDS are, over plain HTTP.
+    pub(super) arm: SocketAddr,
+}
+
+impl Emulator {
+    /// Starts one with these arguments more, and waits until it has bound its addresses.
+    pub(super) async fn start(arguments: &[&str]) -> Self {
+        let directory = scratch("emulator");
+        let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/azure-clients/seed.json");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command.current_dir(&directory).args(["azure-emulator", "--seed", seed]);
+        for listener in ["--listen", "--tls-listen", "--control-listen"] {
+            command.args([listener, "127.0.0.1:0"]);
+        }
+        command.args(["--tls-ca-file", "ca.pem", "--addresses-file", "addresses.json"]);
+        command.args(arguments);
+        let mut process = Process::start("azure-emulator", command, &directory.join("emulator.log"))
+            .unwrap_or_else(|error| panic!("{error}"));
+
+        let file = directory.join("addresses.json");
+        let addresses = eventually(SOON, "the emulator's addresses file", async || {
+            if let Some(end) = process.has_ended() {
+                panic!("{end}");
+            }
+            let text = std::fs::read(&file).map_err(|error| error.to_string())?;
+            // Written atomically: what is there is whole.
+            Ok(serde_json::from_slice::<BTreeMap<String, SocketAddr>>(&text).unwrap())
+        })
+        .await;
+        let names: Vec<_> = addresses.keys().collect();
+        assert_eq!(names, ["arm", "armTls", "control"]);
+        Self {
+            process,
+            directory,
+            arm: addresses["arm"],
+        }
+    }
+
+    /// Its last log lines.
+    pub(super) fn log(&self) -> String {
+        tail(self.process.log())
+    }
+
+    /// Ends it as its operator would; it has to go with exit code 0.
+    pub(super) async fn stop(mut self) {
+        self.process.signal(Signal::SIGTERM);
+        let Some(status) = self.process.wait(SOON).await else {
+            panic!("still there {SOON:?} after SIGTERM; its log:\n{}", self.log());
+        };
+        assert_eq!(status.code(), Some(0), "its log:\n{}", self.log());
+    }
+}
