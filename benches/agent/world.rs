@@ -67,8 +67,8 @@ impl World {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
         let mut control_plane = ControlPlane::start(assets, directory.path()).await?;
         let client = Client::try_from(control_plane.client_config())?;
-        let (names, _) = nodes::register(&client, 1, "bench").await?;
-        let node = names.into_iter().next().context("the Node's name")?;
+        let (nodes, _) = nodes::register(&client, 1, "bench").await?;
+        let node = nodes.into_iter().next().context("the Node")?.name;
 
         let proxy = control_plane.start_proxy(&node).await?;
         let process = child("kube-proxy")?;
