@@ -105,7 +105,6 @@ fn refused(status: StatusCode, error: &str, description: &str) -> Response<Bytes
 #[cfg(test)]
 mod tests {
     use super::super::tests::{asked, get, listed};
-    use super::*;
 
     #[test]
     fn refusals_name_what_is_wrong() {
