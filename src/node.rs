@@ -7,6 +7,7 @@
 pub mod api_server;
 mod metrics;
 mod object;
+mod pauses;
 mod remembered;
 mod report;
 mod signal;
@@ -14,6 +15,7 @@ mod watch;
 
 pub use metrics::{Metrics, REASONS as WATCH_ERROR_REASONS};
 pub use object::SlimNode;
+pub use pauses::{EXPIRED, Pauses};
 pub use remembered::{Memory, RememberedError, keep as remember};
 pub use report::{Presence, Report, Source};
 pub use signal::{Facts, Signal, signals};

@@ -5,6 +5,7 @@
 //! missing. What a load balancer really does is its own affair: this says what its probes are told.
 
 mod explanation;
+mod reasons;
 mod views;
 
 use hyper::Uri;

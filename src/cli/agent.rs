@@ -148,7 +148,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(kubeconfig) => kubeconfig,
         Err(error) => return fail(EXIT_SETTINGS, &error),
     };
-    runtime.block_on(async {
+    let code = runtime.block_on(async {
         let config = match api_server::configuration(kubeconfig.as_deref()).await {
             Ok(config) => config,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
@@ -171,7 +171,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(EXIT_RUNTIME, &error),
         }
-    })
+    });
+    // A program for credentials may still run; the end does not wait for it.
+    runtime.shutdown_background();
+    code
 }
 
 /// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it; a second signal ends the process at once.

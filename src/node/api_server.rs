@@ -4,12 +4,18 @@
 //! taint until the watch's own timeout (290 s). Shortening that timeout costs the API server a request
 //! a minute from every node; TCP keepalive and the user timeout cost it nothing and notice in under a
 //! minute. Retries are left to the callers: kube's own are off.
+//!
+//! Where the kubeconfig runs a program for its credentials, the first request starts it, aside, and waits
+//! for it: nothing else does.
+
+mod program;
 
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -18,7 +24,10 @@ use kube::Client;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::sync::watch;
-use tower::{Service, ServiceBuilder};
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceBuilder};
+
+use program::AfterProgram;
 
 /// Idle time before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
@@ -117,24 +126,42 @@ pub struct ApiServer {
     pub node_answers: watch::Receiver<u64>,
 }
 
-/// A client that notices a dead peer and never retries of itself.
+/// A client that notices a dead peer and never retries of itself. It is whole when it is there: a program that
+/// the kubeconfig runs for its credentials has ended then.
 ///
 /// # Errors
 /// When the configuration asks for a proxy or its credentials cannot be used.
 pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
-    Ok(connect(config)?.client)
+    direct(config)?;
+    Ok(over(transport(config)?, config).client)
 }
 
-/// The same client, with a sign of its answers.
+/// The same client, with a sign of its answers, and at once: what a program for the credentials does is seen by
+/// those who ask the API server.
 ///
 /// # Errors
-/// When the configuration asks for a proxy or its credentials cannot be used.
+/// When the configuration asks for a proxy, or its credentials cannot be used where they need no program.
 pub fn connect(config: &kube::Config) -> Result<ApiServer, ConnectError> {
-    if let Some(proxy) = &config.proxy_url {
-        return Err(ConnectError::Proxy {
-            proxy: proxy.to_string(),
-        });
+    direct(config)?;
+    if program::is_run(config) {
+        return Ok(over(AfterProgram::new(config.clone()), config));
     }
+    Ok(over(transport(config)?, config))
+}
+
+fn direct(config: &kube::Config) -> Result<(), ConnectError> {
+    config.proxy_url.as_ref().map_or(Ok(()), |proxy| {
+        Err(ConnectError::Proxy {
+            proxy: proxy.to_string(),
+        })
+    })
+}
+
+/// Requests with credentials, over connections that notice a dead peer.
+type Transport = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
+
+/// Makes the transport. A program for the credentials is run to its end here, twice.
+fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     let wrap = |source| ConnectError::Credentials {
         source: Box::new(source),
     };
@@ -147,21 +174,29 @@ pub fn connect(config: &kube::Config) -> Result<ApiServer, ConnectError> {
     tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
     let tls = config.rustls_https_connector_with_connector(tcp).map_err(wrap)?;
     let http = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(tls);
-    let (answers, node_answers) = watch::channel(0);
     let service = ServiceBuilder::new()
-        .layer_fn(|inner| CountNodeAnswers {
-            inner,
-            answers: answers.clone(),
-        })
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(wrap)?)
         .layer(tower::timeout::TimeoutLayer::new(ANSWER_TIMEOUT))
-        .map_err(tower::BoxError::from)
+        .map_err(BoxError::from)
         .service(http);
-    Ok(ApiServer {
+    Ok(Transport::new(service))
+}
+
+fn over<S>(transport: S, config: &kube::Config) -> ApiServer
+where
+    S: Service<Request<Body>, Response = Response<Incoming>, Error = BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+{
+    let (answers, node_answers) = watch::channel(0);
+    let service = CountNodeAnswers {
+        inner: transport,
+        answers,
+    };
+    ApiServer {
         client: Client::new(service, config.default_namespace.clone()),
         node_answers,
-    })
+    }
 }
 
 /// Counts good answers to lists and watches of Nodes.

@@ -4,25 +4,20 @@
 //! has no such Node, the last report stays; the trouble is logged when it starts, changes and ends,
 //! and counted each time.
 
-use std::time::Duration;
-
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kube::Api;
-use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::api_server::ApiServer;
 use super::metrics::Metrics;
 use super::object::SlimNode;
+use super::pauses::{EXPIRED, Pauses};
 use super::report::Report;
 use crate::clock::{Clock, Moment};
 use crate::telemetry;
-
-/// A watch that is too old sooner than this after the last time is not let off its pause.
-const USUAL_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Why the Node cannot be watched just now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,9 +54,7 @@ pub async fn run(
     } = api_server;
     let selector = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = watcher(Api::<SlimNode>::all(client), selector).boxed();
-    // kube's own, but by hand: its stream pauses after every error, and a watch that was too old is none.
-    let mut pauses = watcher::DefaultBackoff::default();
-    let mut began_anew: Option<Instant> = None;
+    let mut pauses = Pauses::default();
     let mut listed = None;
     loop {
         let event = tokio::select! {
@@ -78,7 +71,7 @@ pub async fn run(
             event = events.next() => event,
         };
         if let Some(Ok(_)) = event {
-            pauses.reset();
+            pauses.answered();
         }
         let node = match event {
             None => return,
@@ -97,18 +90,10 @@ pub async fn run(
             Some(Err(error)) => {
                 let reason = reason(&error);
                 metrics.error(reason);
-                // The watch was too old and begins anew with a list: the usual course of things after an outage,
-                // when a taint may have been waiting for long. Again and again it is not usual.
-                let usual = reason == "expired" && began_anew.is_none_or(|at| at.elapsed() > USUAL_INTERVAL);
-                if usual {
-                    began_anew = Some(Instant::now());
-                    continue;
-                }
-                if reason != "expired" {
+                if reason != EXPIRED {
                     outlet.began(&name, reason, &error, clock.now());
                 }
-                // These pauses never end.
-                sleep(pauses.next().unwrap_or_default()).await;
+                sleep(pauses.after(reason)).await;
                 continue;
             }
         };
@@ -171,7 +156,7 @@ pub fn reason(error: &watcher::Error) -> &'static str {
     let of_status = |code: u16| match code {
         401 => "unauthorized",
         403 => "forbidden",
-        410 => "expired",
+        410 => EXPIRED,
         429 | 500.. => "server",
         _ => "other",
     };
@@ -192,11 +177,12 @@ pub fn reason(error: &watcher::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use hyper::{Request, Response};
     use kube::Client;
     use kube::client::Body;
-    use tokio::time::timeout;
+    use tokio::time::{Instant, timeout};
 
     use super::*;
 

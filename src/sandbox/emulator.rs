@@ -7,7 +7,6 @@
 //! sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use axum::http::{Request, Response};
 use bytes::Bytes;
@@ -29,6 +28,7 @@ mod fields;
 mod guids;
 mod id;
 mod identity;
+mod imds;
 mod injected;
 mod journal;
 mod listen;
@@ -102,7 +102,11 @@ impl Emulator {
             _ => {}
         }
         let mut answered = self.world().answer(&received, &opened);
-        sleep_some(answered.delay).await;
+        if !answered.delay.is_zero() {
+            sleep(answered.delay).await;
+            // As it is by then.
+            answered = self.world().answer(&received, &opened);
+        }
         match action.as_deref() {
             Some(Action::Cut(When::After)) => answered.cut = true,
             Some(Action::Stall {
@@ -126,12 +130,5 @@ impl Emulator {
     /// in any way that matters more than the others' answers.
     fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Waits, where there is something to wait for.
-async fn sleep_some(wait: Duration) {
-    if !wait.is_zero() {
-        sleep(wait).await;
     }
 }

@@ -1,4 +1,5 @@
-//! The connections of one listener: how many there may be, and how long each may wait.
+//! The connections of one listener, among those of a crowd of listeners: how many there may be, and how long each
+//! may wait.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -9,6 +10,7 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::activity::{Activity, Phase};
+use super::crowd::Crowd;
 use super::metrics::ListenerMetrics;
 use crate::config::ProxyProtocol;
 
@@ -58,44 +60,47 @@ impl Limits {
 #[derive(Debug)]
 pub(super) struct Connections {
     limits: Limits,
-    origin: Instant,
+    crowd: Crowd,
     tasks: JoinSet<()>,
     open: HashMap<Id, (AbortHandle, Arc<Activity>)>,
     metrics: ListenerMetrics,
 }
 
 impl Connections {
-    pub(super) fn new(limits: Limits, metrics: ListenerMetrics) -> Self {
+    pub(super) fn new(limits: Limits, crowd: Crowd, metrics: ListenerMetrics) -> Self {
         Self {
             limits,
-            origin: Instant::now(),
+            crowd,
             tasks: JoinSet::new(),
             open: HashMap::new(),
             metrics,
         }
     }
 
-    /// Takes one more, closing the one that has waited longest where there are too many.
+    /// Takes one more, closing the one that has waited longest where there are too many, of this listener or of all.
     pub(super) fn add<F>(&mut self, serve: impl FnOnce(Arc<Activity>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         if self.open.len() >= self.limits.connections {
-            self.evict();
+            let longest = self.open.iter().min_by_key(|(_, (_, activity))| activity.since());
+            if let Some(id) = longest.map(|(id, _)| *id) {
+                self.close(id, "evicted");
+            }
         }
-        let activity = Arc::new(Activity::new(self.origin));
+        self.crowd.make_room();
+        let activity = Arc::new(Activity::new(self.crowd.origin()));
         let handle = self.tasks.spawn(serve(Arc::clone(&activity)));
+        self.crowd
+            .enter(handle.clone(), Arc::clone(&activity), self.metrics.clone());
         self.open.insert(handle.id(), (handle, activity));
         self.metrics.accepted.inc();
         self.count();
     }
 
-    /// Closes the connection that has waited longest.
+    /// Closes the connection that has waited longest, of whichever listener.
     pub(super) fn evict(&mut self) {
-        let longest = self.open.iter().min_by_key(|(_, (_, activity))| activity.since());
-        if let Some(id) = longest.map(|(id, _)| *id) {
-            self.close(id, "evicted");
-        }
+        self.crowd.evict();
     }
 
     /// Closes every connection that has waited longer than it may.
@@ -145,20 +150,26 @@ impl Connections {
     /// Ends all that are left.
     pub(super) async fn abort(&mut self) {
         self.tasks.shutdown().await;
-        self.open.clear();
+        for (id, _) in self.open.drain() {
+            self.crowd.leave(id);
+        }
         self.count();
     }
 
     fn close(&mut self, id: Id, reason: &str) {
         if let Some((handle, _)) = self.open.remove(&id) {
             handle.abort();
-            self.metrics.closed(reason);
+            // One that the crowd has closed is counted there.
+            if self.crowd.leave(id) {
+                self.metrics.closed(reason);
+            }
         }
         self.count();
     }
 
     fn forget(&mut self, id: Id) {
         self.open.remove(&id);
+        self.crowd.leave(id);
         self.count();
     }
 

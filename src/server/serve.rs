@@ -14,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::connection::{self, Closing};
 use super::connections::{Connections, Limits};
+use super::crowd::Crowd;
 use super::metrics::Metrics;
 use super::proxy_protocol::Expected;
 use super::steer;
@@ -108,13 +109,30 @@ pub async fn serve<I: Incoming>(
     router: Router,
     limits: Limits,
     metrics: &Metrics,
+    close: watch::Receiver<bool>,
+) -> Result<(), ServeError> {
+    let alone = Crowd::new(limits.connections);
+    serve_among(&alone, name, incoming, router, limits, metrics, close).await
+}
+
+/// The same, for one of many listeners that share a bound on their connections.
+///
+/// # Errors
+/// When serving a connection panicked.
+pub async fn serve_among<I: Incoming>(
+    crowd: &Crowd,
+    name: &'static str,
+    incoming: I,
+    router: Router,
+    limits: Limits,
+    metrics: &Metrics,
     mut close: watch::Receiver<bool>,
 ) -> Result<(), ServeError> {
     let expected = Expected::new(limits.proxy_protocol, || metrics.proxy_headers(name));
     let metrics = metrics.listener(name);
     metrics.bound.set(1);
     let panicked = |source| ServeError::Panicked { listener: name, source };
-    let mut connections = Connections::new(limits, metrics.clone());
+    let mut connections = Connections::new(limits, crowd.clone(), metrics.clone());
     let (closing, closings) = watch::channel(Closing::No);
     let lane = Arc::new(Semaphore::new(1));
     let add = |connections: &mut Connections, stream| {

@@ -303,6 +303,19 @@ mod tests {
     }
 
     #[test]
+    fn an_eviction_that_has_started_at_first_sight_counts() {
+        let now = Clock::System.now();
+        let started = OURS.replace("Scheduled", "Started");
+        assert_ne!(started, OURS);
+        let seen = next(&Seen::default(), Ok(document(1, &started)), Some(&vm()), GRACE, now);
+        assert_eq!(seen.signals().len(), 1);
+        // An unannounced hardware failure is a Reboot that has started: shown only.
+        let reboot = started.replace("Preempt", "Reboot");
+        let seen = next(&Seen::default(), Ok(document(1, &reboot)), Some(&vm()), GRACE, now);
+        assert_eq!((seen.signals().len(), seen.events.len()), (0, 1));
+    }
+
+    #[test]
     fn before_the_vm_is_known_nothing_is_its_own_and_nothing_is_gone() {
         let now = Clock::System.now();
         let seen = next(&Seen::default(), Ok(document(1, OURS)), None, GRACE, now);

@@ -1,6 +1,7 @@
 //! The two views of a node: its agent's, from `/statusz`, and the API server's, from the Node object.
 
-use std::net::IpAddr;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hyper::{StatusCode, Uri};
@@ -20,7 +21,7 @@ const API_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than any `/statusz`.
 const MAX_STATUS_BYTES: usize = 1024 * 1024;
 /// Takes a node out of every load balancer that cloud controllers manage.
-const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+pub(super) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// Why nothing can be said.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +56,25 @@ pub struct AgentView {
     pub livez: PathView,
     /// What it knows of kube-proxy.
     pub proxy: ProxyView,
+    /// Its ports, each with its address or what stands in the way.
+    #[serde(default)]
+    pub listeners: BTreeMap<String, String>,
+}
+
+impl AgentView {
+    /// Why the health port does not answer, if it does not.
+    #[must_use]
+    pub fn health_port_trouble(&self) -> Option<&str> {
+        let state = self.listeners.get("healthz")?;
+        // Closing, it still answers, or the next process does.
+        let answers = state.parse::<SocketAddr>().is_ok() || state == "closing";
+        (!answers).then_some(state)
+    }
 }
 
 /// What an agent knows of its Node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 pub struct AgentNode {
     /// The Node it speaks for.
     pub name: String,
@@ -66,6 +82,18 @@ pub struct AgentNode {
     pub source: String,
     /// The signals in force.
     pub signals: Vec<SignalView>,
+    /// Why it cannot be watched just now.
+    #[serde(default)]
+    pub watch_error: Option<WatchErrorView>,
+}
+
+/// Why an agent cannot watch its Node.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct WatchErrorView {
+    /// What it met.
+    pub error: String,
+    /// Since when.
+    pub since: Option<Timestamp>,
 }
 
 /// A signal in force.
@@ -103,6 +131,8 @@ pub struct ProxyView {
 pub struct ApiView {
     /// Signals by the taint keys given; since when is not known there, but for the deletion.
     pub signals: Vec<SignalView>,
+    /// The keys of all its taints, signals or not.
+    pub taints: Vec<String>,
     /// It is cordoned, which is no signal.
     pub cordoned: bool,
     /// Cloud controllers leave it out of their load balancers.
@@ -159,8 +189,10 @@ impl ApiView {
             signal: signal.to_string(),
         });
         let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {
             signals: signals.collect(),
+            taints: taints.into_iter().flatten().map(|taint| taint.key.clone()).collect(),
             cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
             excluded: node
                 .metadata
@@ -177,7 +209,7 @@ impl ApiView {
 }
 
 fn statusz_uri(address: IpAddr, port: u16) -> Option<Uri> {
-    format!("http://{}/statusz", std::net::SocketAddr::from((address, port)))
+    format!("http://{}/statusz", SocketAddr::from((address, port)))
         .parse()
         .ok()
 }

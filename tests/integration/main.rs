@@ -13,6 +13,7 @@
 )]
 
 mod conformance;
+mod credentials;
 mod emulator;
 mod generated;
 mod harness;

@@ -32,6 +32,8 @@ use tokio::time::sleep;
 use tower::ServiceExt as _;
 
 mod cluster;
+mod hostile;
+mod off;
 
 /// Connections that a test hands in.
 struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);

@@ -269,6 +269,12 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
         assert_eq!(request.metadata.as_deref(), Some("true"));
         assert!(!request.conditional, "documents are asked for whole");
     }
+    let asked: Vec<_> = imds.requests().iter().map(|request| request.at).collect();
+    let least = asked.windows(2).map(|two| two[1] - two[0]).min().unwrap();
+    assert!(
+        least > Duration::from_millis(800),
+        "no more than a question a second: {least:?}"
+    );
 }
 
 #[tokio::test]

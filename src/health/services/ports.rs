@@ -22,7 +22,7 @@ use super::routes::Routes;
 use super::sockets::Sockets;
 use super::state::{Failure, PortKey, Ports};
 use crate::config::Cidr;
-use crate::server::{self, Limits, ServeError};
+use crate::server::{self, Crowd, Limits, ServeError};
 
 /// Time from one attempt to open a port to the next, as on the health port.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -33,6 +33,10 @@ const LIMITS: Limits = Limits {
     connections: 256,
     ..Limits::HEALTH
 };
+/// Connections to all ports together: whoever reaches thousands of ports must not take the process's memory and
+/// file descriptors, which the health port lives on too. With as many as this, the health port's and 2,000 ports, the
+/// process stays within the manifests' limit of 64 MiB.
+const ALL_CONNECTIONS: usize = 512;
 
 /// What opens and serves the ports.
 #[derive(Debug)]
@@ -114,10 +118,11 @@ impl<S: Sockets> NodePorts<S> {
         let mut tables = self.routes.tables.clone();
         let mut open = BTreeMap::new();
         let mut serving = JoinSet::new();
+        let crowd = Crowd::new(ALL_CONNECTIONS);
         loop {
             let table = tables.borrow_and_update().clone();
             if let Some(table) = table {
-                self.pass(&table, &mut open, &mut serving);
+                self.pass(&table, &mut open, &mut serving, &crowd);
             }
             // A selected address may also come later than its Service.
             let again = !self.state.borrow().failed.is_empty() || !self.selection.is_empty();
@@ -142,7 +147,13 @@ impl<S: Sockets> NodePorts<S> {
     }
 
     /// Closes what should not be open and opens what should.
-    fn pass(&self, table: &Table, open: &mut BTreeMap<PortKey, Open>, serving: &mut JoinSet<Result<(), ServeError>>) {
+    fn pass(
+        &self,
+        table: &Table,
+        open: &mut BTreeMap<PortKey, Open>,
+        serving: &mut JoinSet<Result<(), ServeError>>,
+        crowd: &Crowd,
+    ) {
         let local = if self.selection.is_empty() {
             Vec::new()
         } else {
@@ -190,9 +201,9 @@ impl<S: Sockets> NodePorts<S> {
                             .clone()
                             .port_router(Arc::clone(&key.service), key.family, wanted.port);
                         let closing = close.subscribe();
-                        let metrics = metrics.clone();
+                        let (crowd, metrics) = (crowd.clone(), metrics.clone());
                         serving.spawn(async move {
-                            server::serve(LISTENER, listener, router, LIMITS, &metrics, closing).await
+                            server::serve_among(&crowd, LISTENER, listener, router, LIMITS, &metrics, closing).await
                         });
                     }
                     let addresses = wanted.addresses;

@@ -1,22 +1,24 @@
 //! The watches of Services and EndpointSlices, which feed the index; its table is published.
 //!
-//! Both run for ever with kube's backoff and jitter. While the API server cannot be reached or refuses,
+//! Both run for ever, pausing as the own Node's watch does. While the API server cannot be reached or refuses,
 //! the last table stays; the trouble is logged when it starts, changes and ends, and counted each time.
 //! The API server is asked for Services of type LoadBalancer only; of EndpointSlices it has to send all.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::BoxStream;
-use kube::runtime::{WatchStreamExt as _, watcher};
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt as _};
+use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::index::{Index, Table};
 use super::metrics::{Metrics, Resource};
 use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
 use crate::clock::Clock;
-use crate::node::{Trouble, watch_error_reason};
+use crate::node::{EXPIRED, Pauses, Trouble, watch_error_reason};
 use crate::telemetry;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.
@@ -37,8 +39,8 @@ type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 pub async fn run(client: Client, node: String, outlet: Outlet, metrics: Metrics, clock: Clock) {
     let config = || watcher::Config::default().labels(LABEL_SELECTOR).page_size(PAGE);
     let of_type = config().fields("spec.type=LoadBalancer");
-    let mut services: Events<SlimService> = watcher(Api::all(client.clone()), of_type).default_backoff().boxed();
-    let mut slices: Events<SlimSlice> = watcher(Api::all(client), config()).default_backoff().boxed();
+    let mut services: Events<SlimService> = pausing(watcher(Api::all(client.clone()), of_type));
+    let mut slices: Events<SlimSlice> = pausing(watcher(Api::all(client), config()));
     let mut index = Index::new(node);
     let troubles = Troubles {
         sender: outlet.troubles,
@@ -58,6 +60,28 @@ pub async fn run(client: Client, node: String, outlet: Outlet, metrics: Metrics,
             outlet.tables.send_replace(Some(Arc::new(table)));
         }
     }
+}
+
+/// The same events, with a pause after each error.
+fn pausing<K: Send + 'static>(
+    events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+) -> Events<K> {
+    let start = (events.boxed(), Pauses::default(), None);
+    let next = async |(mut events, mut pauses, pause): (Events<K>, Pauses, Option<Duration>)| {
+        if let Some(pause) = pause {
+            sleep(pause).await;
+        }
+        let event = events.next().await?;
+        let pause = event
+            .as_ref()
+            .err()
+            .map(|error| pauses.after(watch_error_reason(error)));
+        if pause.is_none() {
+            pauses.answered();
+        }
+        Some((event, (events, pauses, pause)))
+    };
+    stream::unfold(start, next).boxed()
 }
 
 struct Troubles {
@@ -86,7 +110,8 @@ impl Troubles {
                 let reason = watch_error_reason(&error);
                 self.metrics.error(resource, reason);
                 let known = self.sender.borrow()[index].as_ref().map(|trouble| trouble.reason);
-                if known != Some(reason) {
+                // One that was too old begins anew at once: no trouble.
+                if reason != EXPIRED && known != Some(reason) {
                     let error = telemetry::chain(&error);
                     tracing::warn!(
                         resource = name,
@@ -101,5 +126,101 @@ impl Troubles {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use prometheus_client::registry::Registry;
+    use tokio::time::{Instant, timeout};
+
+    use super::super::object::ObjectKey;
+    use super::*;
+
+    /// Requests for EndpointSlices: a watch or a list, and when.
+    type Seen = Arc<Mutex<Vec<(bool, Instant)>>>;
+
+    fn list(kind: &str, items: &str) -> String {
+        format!(r#"{{"kind":"{kind}","metadata":{{"resourceVersion":"7"}},"items":[{items}]}}"#)
+    }
+
+    /// An API server that is away for the first watches of slices, then finds the watch too old; the list after
+    /// that has lost the only endpoint.
+    async fn answer(seen: Seen, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let ok = |text: String| Ok(Response::new(Body::from(text.into_bytes())));
+        if request.uri().path() == "/api/v1/services" {
+            if is_watch {
+                return std::future::pending().await;
+            }
+            let service = r#"{"metadata":{"namespace":"a","name":"b","uid":"u","resourceVersion":"7"},"spec":{"type":"LoadBalancer",
+                "externalTrafficPolicy":"Local","healthCheckNodePort":30000,"clusterIPs":["10.0.0.1"]}}"#;
+            return ok(list("ServiceList", service));
+        }
+        let watches = {
+            let mut seen = seen.lock().unwrap();
+            seen.push((is_watch, Instant::now()));
+            seen.iter().filter(|(is_watch, _)| *is_watch).count()
+        };
+        let endpoints = if watches > 5 {
+            ""
+        } else {
+            r#"{"addresses":["10.1.0.1"],"nodeName":"n"}"#
+        };
+        let slice = format!(
+            r#"{{"metadata":{{"namespace":"a","name":"b-1","resourceVersion":"7","labels":{{"kubernetes.io/service-name":"b"}}}},
+                "addressType":"IPv4","endpoints":[{endpoints}],"ports":[{{"name":"","port":80}}]}}"#
+        );
+        match (is_watch, watches) {
+            (false, _) => ok(list("EndpointSliceList", &slice)),
+            (true, ..=5) => Err(std::io::ErrorKind::ConnectionRefused.into()),
+            (true, 6) => {
+                let status =
+                    r#"{"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
+                ok(format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n"))
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_was_too_old_begins_anew_at_once() {
+        let seen = Seen::default();
+        let asked = Arc::clone(&seen);
+        let service = tower::service_fn(move |request| answer(Arc::clone(&asked), request));
+        let outlet = Outlet {
+            tables: watch::Sender::new(None),
+            troubles: watch::Sender::default(),
+        };
+        let (mut tables, troubles) = (outlet.tables.subscribe(), outlet.troubles.subscribe());
+        let metrics = Metrics::register(
+            &mut Registry::default(),
+            tables.clone(),
+            watch::Sender::default().subscribe(),
+        );
+        let client = Client::new(service, "default");
+        let watching = tokio::spawn(run(client, "n".to_owned(), outlet, metrics, Clock::System));
+        let count = |table: &Table| table.get(&ObjectKey::new("a", "b")).map(|served| served.endpoints.v4);
+        for want in [1, 0] {
+            let known = tables.wait_for(|table| table.as_ref().is_some_and(|table| count(table) == Some(want)));
+            drop(timeout(Duration::from_mins(10), known).await.unwrap().unwrap());
+        }
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(*troubles.borrow(), [None, None]);
+        watching.abort();
+
+        let seen = seen.lock().unwrap();
+        let expired = seen.iter().filter(|(is_watch, _)| *is_watch).nth(5).unwrap().1;
+        let lists: Vec<_> = seen.iter().filter(|(is_watch, _)| !is_watch).collect();
+        assert_eq!(lists.len(), 2);
+        assert_eq!(lists[1].1 - expired, Duration::ZERO, "no pause between the two");
+        assert!(
+            expired - seen[1].1 > Duration::from_secs(10),
+            "pauses grow while it is away"
+        );
     }
 }

@@ -67,7 +67,7 @@ impl Arm<'_> {
             return Ok(());
         }
         let message = format!("Resource group '{group}' could not be found.");
-        Err(ArmError::new(StatusCode::NOT_FOUND, "ResourceGroupNotFound", message).from_gateway())
+        Err(ArmError::new(StatusCode::NOT_FOUND, "ResourceGroupNotFound", message).by_gateway())
     }
 
     /// The record that a resource is or lives in.
@@ -306,7 +306,7 @@ pub(super) fn not_found(id: &ResourceId) -> ArmError {
         names.join("/"),
         id.group
     );
-    ArmError::new(StatusCode::NOT_FOUND, "ResourceNotFound", message).from_gateway()
+    ArmError::new(StatusCode::NOT_FOUND, "ResourceNotFound", message).by_gateway()
 }
 
 fn child_not_found(record: &Record, kind: &str, name: &str) -> ArmError {

@@ -31,7 +31,6 @@ pub(super) struct Detail {
 
 impl ArmError {
     /// An error without details.
-
     pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -43,14 +42,12 @@ impl ArmError {
     }
 
     /// With an empty list of details, as the network provider writes it.
-
     pub(super) fn without_details(mut self) -> Self {
         self.details = Some(Vec::new());
         self
     }
 
     /// With one more detail.
-
     pub(super) fn detail(mut self, code: &str, message: impl Into<String>) -> Self {
         self.details.get_or_insert_default().push(Detail {
             code: code.to_owned(),
@@ -60,27 +57,23 @@ impl ArmError {
     }
 
     /// With a header.
-
     pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
 
     /// With this many seconds to wait.
-
     pub(super) fn retry_after(self, seconds: u64) -> Self {
         self.header(RETRY_AFTER, seconds.into())
     }
 
     /// As the gateway answers before a resource provider is asked.
-
-    pub(super) fn from_gateway(self) -> Self {
+    pub(super) fn by_gateway(self) -> Self {
         let name = HeaderName::from_static("x-ms-failure-cause");
         self.header(name, HeaderValue::from_static("gateway"))
     }
 
     /// The `error` object.
-
     pub(super) fn object(&self) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(details) = &self.details {
@@ -93,7 +86,6 @@ impl ArmError {
     }
 
     /// The answer.
-
     pub(super) fn response(&self) -> Response<Bytes> {
         let body = json!({"error": self.object()}).to_string();
         let mut response = Response::new(Bytes::from(body));

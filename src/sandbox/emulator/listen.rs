@@ -202,7 +202,7 @@ impl Emulator {
             let emulator = emulator.clone();
             async move {
                 let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-                let authority = request.uri().authority().map(|authority| authority.as_str());
+                let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
                 let base = format!("{scheme}://{}", host.or(authority).unwrap_or("localhost"));
                 match read(request).await {
                     Ok(request) => emulator

@@ -63,7 +63,7 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
                 .iter()
                 .filter(|(_, group)| is(&group.subscription, subscription));
             let shown = groups.map(|(key, group)| (key.clone(), show_group(group)));
-            page(arm, call, shown)
+            Ok(page(arm, call, shown))
         }
         Target::Group { subscription, group } => {
             arm.group(subscription, group)?;
@@ -83,7 +83,7 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
                 shown.remove("properties");
                 (record.id.key(), Value::Object(shown))
             });
-            page(arm, call, shown)
+            Ok(page(arm, call, shown))
         }
         Target::Providers {
             subscription,
@@ -108,11 +108,11 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
                 .below(&prefix, None)
                 .filter(|record| is(&record.id.kind(), &wanted));
             let show_none = arm.settings.shows_none();
-            page(
+            Ok(page(
                 arm,
                 call,
                 all.map(|record| (record.id.key(), Show::Record(record, show_none))),
-            )
+            ))
         }
         Target::Collection {
             subscription,
@@ -143,7 +143,7 @@ fn collection(arm: &Arm<'_>, call: &Call<'_>, parent: &ResourceId, kind: &str) -
             let list = record::children(&record.document, kind).iter().enumerate();
             let keys =
                 list.map(|(number, child)| (format!("{number:08}"), Show::Child(record, kind, child, show_none)));
-            return page(arm, call, keys);
+            return Ok(page(arm, call, keys));
         }
         if let Some(view) = super::compute::view(record, kind) {
             return Ok(Answer::new(StatusCode::OK, view));
@@ -158,11 +158,11 @@ fn collection(arm: &Arm<'_>, call: &Call<'_>, parent: &ResourceId, kind: &str) -
         last && (segments.len() == depth + 1 || everywhere)
     };
     let all = arm.store.below(&prefix, None).filter(wanted);
-    page(
+    Ok(page(
         arm,
         call,
         all.map(|record| (record.id.key(), Show::Record(record, show_none))),
-    )
+    ))
 }
 
 /// What is shown of a list's item, once it is known to be on the page.
@@ -179,11 +179,7 @@ impl From<Value> for Show<'_> {
 }
 
 /// A page of a list in the order of its keys; the next one begins behind the last key.
-fn page<'a, S: Into<Show<'a>>>(
-    arm: &'a Arm<'_>,
-    call: &Call<'_>,
-    items: impl Iterator<Item = (String, S)>,
-) -> Answered {
+fn page<'a, S: Into<Show<'a>>>(arm: &'a Arm<'_>, call: &Call<'_>, items: impl Iterator<Item = (String, S)>) -> Answer {
     let token = call.parameter("$skiptoken");
     let after = token.and_then(|token| String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok());
     let size = arm.settings.page_size;
@@ -213,7 +209,7 @@ fn page<'a, S: Into<Show<'a>>>(
         query.append_pair("$skiptoken", &URL_SAFE_NO_PAD.encode(last));
         body["nextLink"] = format!("{}{}?{}", call.base, call.path, query.finish()).into();
     }
-    Ok(Answer::new(StatusCode::OK, body))
+    Answer::new(StatusCode::OK, body)
 }
 
 fn has_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError> {
@@ -226,7 +222,7 @@ fn has_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError> {
         return Ok(());
     }
     let message = format!("The subscription '{subscription}' could not be found.");
-    Err(ArmError::new(StatusCode::NOT_FOUND, "SubscriptionNotFound", message).from_gateway())
+    Err(ArmError::new(StatusCode::NOT_FOUND, "SubscriptionNotFound", message).by_gateway())
 }
 
 fn put_group(arm: &mut Arm<'_>, call: &Call<'_>, subscription: &str, name: &str) -> Answered {

@@ -15,7 +15,7 @@ const PUBLIC_ADDRESS: &str = "Microsoft.Network/publicIPAddresses";
 /// Public addresses come from RFC 2544's range for benchmarks (131,070 of them) and RFC 3849's for documentation.
 const PUBLIC_V4: u32 = u32::from_be_bytes([198, 18, 0, 0]);
 const PUBLIC_V6: u128 = 0x2001_0db8_0000_0000_0000_0000_0000_0000;
-/// Private ones, where a subnet is named but no address, from the end of 10.0.0.0/8 and from fd00::/8.
+/// Private ones, where a subnet is named but no address, from the end of 10.0.0.0/8 and from `fd00::/8`.
 const PRIVATE_V4: u32 = u32::from_be_bytes([10, 255, 0, 0]);
 const PRIVATE_V6: u128 = 0xfd00_0000_0000_0000_0000_0000_0000_0000;
 /// Size of the smaller ranges, and so of what is searched.
@@ -90,14 +90,13 @@ fn assign_private(store: &Store, existing: Option<&Record>, kind: &str, document
             continue;
         }
         let v6 = properties.get("privateIPAddressVersion").and_then(Value::as_str) == Some("IPv6");
-        let address = match kept {
-            Some(kept) => kept,
-            None => {
-                let used = used.get_or_insert_with(|| private_in_use(store));
-                let address = free(v6, PRIVATE_V4, PRIVATE_V6, used)?;
-                used.push(address.clone());
-                address.into()
-            }
+        let address = if let Some(kept) = kept {
+            kept
+        } else {
+            let used = used.get_or_insert_with(|| private_in_use(store));
+            let address = free(v6, PRIVATE_V4, PRIVATE_V6, used)?;
+            used.push(address.clone());
+            address.into()
         };
         properties.insert("privateIPAddress".into(), address);
         properties

@@ -258,7 +258,7 @@ impl Operation {
         let version: String = form_urlencoded::byte_serialize(version.as_bytes()).collect();
         let mut query = format!("api-version={version}&t={}", self.started.as_second());
         for (salt, (name, length)) in (0..).zip(SIGNATURE_LENGTHS) {
-            query.push_str(&format!("&{name}={}", guids::signature(self.id, salt, length)));
+            query.extend(["&", name, "=", &guids::signature(self.id, salt, length)]);
         }
         query
     }

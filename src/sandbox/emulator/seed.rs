@@ -9,6 +9,7 @@ use super::accept;
 use super::arm::group_key;
 use super::id::ResourceId;
 use super::identity::IdentitySettings;
+use super::imds::ImdsSettings;
 use super::members::Members;
 use super::network;
 use super::pool::WrittenBy;
@@ -28,6 +29,9 @@ pub struct Seed {
     /// Who may call; everybody, unless accounts are listed.
     #[serde(default)]
     pub(super) identity: IdentitySettings,
+    /// What IMDS tells.
+    #[serde(default)]
+    pub(super) imds: ImdsSettings,
 }
 
 /// A seed cannot be used.

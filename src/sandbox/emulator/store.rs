@@ -60,6 +60,18 @@ pub(super) struct Terms {
     pub(super) ends: Option<(End, Effect)>,
 }
 
+/// A write that is about to start.
+struct Start<'a> {
+    verb: &'static str,
+    /// What it is about: the resource or a child of it.
+    about: &'a ResourceId,
+    /// The document that is there.
+    before: Option<Object>,
+    removal: Option<Removal>,
+    /// Whether there is nothing to do.
+    done: bool,
+}
+
 /// An accepted write.
 #[derive(Debug)]
 pub(super) struct Written {
@@ -150,7 +162,7 @@ impl Store {
         &mut self,
         id: &ResourceId,
         document: Object,
-        verb: &str,
+        verb: &'static str,
         about: &ResourceId,
         terms: &Terms,
     ) -> Written {
@@ -161,7 +173,14 @@ impl Store {
         let nothing = terms.ends.is_none() && existing.is_some_and(same);
         let before = existing.map(|record| record.document.clone());
         let spelled = existing.map_or_else(|| id.clone(), |record| record.id.clone());
-        let operation = self.accept(&spelled, verb, about, before, None, terms, nothing);
+        let start = Start {
+            verb,
+            about,
+            before,
+            removal: None,
+            done: nothing,
+        };
+        let operation = self.accept(&spelled, start, terms);
         if nothing {
             // Recorded: such a write has succeeded when it is answered. A guess: the etag stays.
             return Written { created, operation };
@@ -189,7 +208,14 @@ impl Store {
         let key = id.key();
         let record = self.records.get(&key)?;
         let (spelled, before) = (record.id.clone(), Some(record.document.clone()));
-        let operation = self.accept(&spelled, "Delete", about, before, Some(removal), terms, false);
+        let start = Start {
+            verb: "Delete",
+            about,
+            before,
+            removal: Some(removal),
+            done: false,
+        };
+        let operation = self.accept(&spelled, start, terms);
         let etag = self.changed(&key, None);
         if let Some(record) = self.records.get_mut(&key) {
             record.etag = etag;
@@ -225,16 +251,15 @@ impl Store {
         }
     }
 
-    fn accept(
-        &mut self,
-        id: &ResourceId,
-        verb: &str,
-        about: &ResourceId,
-        before: Option<Object>,
-        removal: Option<Removal>,
-        terms: &Terms,
-        done: bool,
-    ) -> Uuid {
+    /// Starts the operation of a write; an older one that is under way is superseded.
+    fn accept(&mut self, id: &ResourceId, start: Start<'_>, terms: &Terms) -> Uuid {
+        let Start {
+            verb,
+            about,
+            before,
+            removal,
+            done,
+        } = start;
         let (operation, name) = (self.guids.next(), operations::name(verb, about));
         let record = self.records.get(&id.key());
         let location = record.and_then(|record| record.document.get("location"));
@@ -308,7 +333,7 @@ impl Store {
         record.state = state;
         record.operation = None;
         if let Undo::To(Some(before)) = &operation.ending.undo {
-            record.document = before.clone();
+            record.document.clone_from(before);
         }
         if let Some(Removal::Child(kind, name)) = removal
             && let Some(list) = record::children_mut(&mut record.document, kind)

@@ -11,10 +11,12 @@ use super::{Emulator, Seed, Settings};
 use crate::clock::Clock;
 
 mod bad_input;
+mod callers;
 mod interfaces;
 mod lists;
 mod recorded;
 mod resources;
+mod trouble;
 mod writers;
 mod writes;
 

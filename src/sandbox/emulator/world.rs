@@ -17,6 +17,7 @@ use super::faults::{Asked, Faults, Hit};
 use super::guids::Guids;
 use super::id::is;
 use super::identity::Identity;
+use super::imds::Imds;
 use super::journal::{Change, Event, Journal, Outcome};
 use super::merge::merge;
 use super::request::Call;
@@ -38,6 +39,7 @@ pub(super) struct World {
     pub(super) journal: Journal,
     pub(super) throttle: Throttle,
     pub(super) identity: Identity,
+    pub(super) imds: Imds,
     seed: Seed,
     clock: Clock,
     /// How far the clock was set forward.
@@ -82,6 +84,7 @@ impl World {
         let key = [guids.next(), guids.next()].map(uuid::Uuid::into_bytes).concat();
         Ok(Self {
             identity: Identity::new(seed.identity.clone(), &key),
+            imds: Imds::new(seed.imds.clone()),
             throttle: Throttle::new(settings.throttle.clone()),
             settings,
             store,
@@ -225,6 +228,9 @@ impl World {
             if let Some(response) = self.identity.answer(&request, base, now.wall) {
                 return Ok((response, Duration::ZERO));
             }
+            if let Some(outcome) = self.imds.answer(&request, now) {
+                return Ok((outcome.response, outcome.delay));
+            }
         }
         let principal = opened.principal.clone()?;
         let call = Call {
@@ -287,10 +293,10 @@ impl World {
         let body = match &write.change {
             fault::Change::Put(document) => document.to_string(),
             fault::Change::Delete => String::new(),
-            fault::Change::Merge(patch) => {
+            fault::Change::Merge(wanted) => {
                 let found = self.arm().answer(&call).ok().and_then(|answer| answer.body);
                 let mut document = found.unwrap_or(Value::Null);
-                merge(&mut document, patch);
+                merge(&mut document, wanted);
                 document.to_string()
             }
         };

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -36,6 +36,7 @@ pub(crate) struct Asked {
     pub(crate) line: String,
     pub(crate) metadata: Option<String>,
     pub(crate) conditional: bool,
+    pub(crate) at: Instant,
 }
 
 #[derive(Clone)]
@@ -102,6 +103,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         line: format!("{} {}", request.method(), request.uri()),
         metadata: headers.get("metadata").map(|value| value.to_str().unwrap().to_owned()),
         conditional: headers.keys().any(|name| name.as_str().starts_with("if-")),
+        at: Instant::now(),
     });
     let fault = shared.fault.lock().unwrap().clone();
     match fault {

@@ -152,7 +152,10 @@ async fn members_come_and_go_with_their_interfaces() {
     client
         .end(
             &client
-                .put(&alone("webNic2"), &interface(&alone("webNic2"), &[path.clone()]))
+                .put(
+                    &alone("webNic2"),
+                    &interface(&alone("webNic2"), std::slice::from_ref(&path)),
+                )
                 .await,
         )
         .await;

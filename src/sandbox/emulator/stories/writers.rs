@@ -133,6 +133,7 @@ async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accep
 /// Runs the writers to their end, and checks what is there then.
 async fn story(writers: Vec<Vec<Step>>) {
     let client = Client::new(&[load_balancer("lb1", &[("a", &["n1"]), ("b", &["n1"]), ("c", &[])])]);
+    let first = client.get(&lb("lb1")).await.body["etag"].clone();
     let accepted = Accepted::default();
     let running = writers.into_iter().enumerate();
     let running = running.map(|(number, steps)| writer(client.clone(), number, steps, accepted.clone()));
@@ -166,6 +167,34 @@ async fn story(writers: Vec<Vec<Step>>) {
     assert_eq!(marks(&read), pools, "{accepted:?}");
     assert_eq!(read["tags"]["mark"].as_str(), tag.as_deref());
     assert_eq!(read["properties"]["provisioningState"], "Succeeded");
+    explained(&client, first.as_str().unwrap(), read["etag"].as_str().unwrap());
+}
+
+/// The journal's changes lead from the first etag of the load balancer to the last, one by one, and name none twice.
+fn explained(client: &Client, first: &str, last: &str) {
+    let (mut now, mut after, mut seen) = (first.to_owned(), 0, BTreeSet::from([first.to_owned()]));
+    loop {
+        let page = client
+            .control("GET", &format!("journal?limit=1000&after={after}"), &Value::Null)
+            .body;
+        let entries = page["entries"].as_array().unwrap();
+        assert_eq!(page["dropped"], 0);
+        let mut changes: Vec<&Value> = entries
+            .iter()
+            .flat_map(|entry| entry["changes"].as_array().into_iter().flatten())
+            .collect();
+        // An entry stands where its request arrived, and has the change it made later.
+        while let Some(place) = changes.iter().position(|change| change["etagBefore"] == now.as_str()) {
+            now = changes.remove(place)["etagAfter"].as_str().unwrap().to_owned();
+            assert!(seen.insert(now.clone()), "{now} came twice");
+        }
+        assert!(changes.is_empty(), "not led to from {now}: {changes:?}");
+        after = page["next"].as_u64().unwrap();
+        if entries.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(now, last);
 }
 
 proptest! {

@@ -18,7 +18,7 @@ pub(super) fn refusal(scope: Scope, subscription: &str, principal: &str, kind: K
                  again after '{wait}' seconds."
             ),
         )
-        .from_gateway(),
+        .by_gateway(),
         // A guess: the words; only a principal's own bucket was recorded empty.
         Scope::Global => ArmError::new(
             status,
@@ -28,7 +28,7 @@ pub(super) fn refusal(scope: Scope, subscription: &str, principal: &str, kind: K
                  seconds."
             ),
         )
-        .from_gateway(),
+        .by_gateway(),
         // A guess: the whole body; no throttled answer of the network provider is recorded.
         Scope::Network => ArmError::new(
             status,

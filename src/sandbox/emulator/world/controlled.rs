@@ -41,11 +41,11 @@ impl Controlled for World {
     }
 
     fn scheduled_events(&mut self, _: Moment) -> Value {
-        Value::Null
+        self.imds.document()
     }
 
-    fn put_scheduled_events(&mut self, _: Value, _: Moment) -> Result<Value, ArmError> {
-        Ok(Value::Null)
+    fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ArmError> {
+        self.imds.put(document, now)
     }
 
     fn reset(&mut self) {
@@ -57,6 +57,7 @@ impl Controlled for World {
         self.faults.clear();
         self.journal.clear();
         self.throttle.reset();
+        self.imds.reset();
     }
 
     fn advance(&mut self, by: Duration) -> Result<(), ArmError> {

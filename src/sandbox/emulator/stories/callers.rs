@@ -1,0 +1,137 @@
+//! Who calls, how often, and what the headers say.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{Client, lb, load_balancer, pool};
+use crate::clock::Clock;
+use crate::sandbox::emulator::{Emulator, Settings};
+
+fn client() -> Client {
+    Client::new(&[load_balancer("lb1", &[("a", &["n1"])])])
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_good_token_nothing_is_told() {
+    let client = client();
+    let garbled = "Bearer e30.e30.e30";
+    for authorization in ["", "Bearer", "Basic eDp5", garbled] {
+        let answer = client
+            .ask("PUT", &pool("lb1", "a"), &[("Authorization", authorization)], b"{}")
+            .await;
+        assert_eq!(answer.status, 401, "{authorization}: {}", answer.body);
+        assert!(
+            answer
+                .header("www-authenticate")
+                .unwrap()
+                .starts_with("Bearer authorization_uri=")
+        );
+    }
+    let token = format!("Bearer {}", client.token());
+    let authorized = [("Authorization", token.as_str())];
+    assert_eq!(client.ask("GET", &lb("lb1"), &authorized, b"").await.status, 200);
+    sleep(Duration::from_hours(2)).await;
+    let expired = client.ask("GET", &lb("lb1"), &authorized, b"").await;
+    assert_eq!((expired.status, expired.code()), (401, "ExpiredAuthenticationToken"));
+    assert_eq!(
+        client.get(&lb("lb1")).await.body["properties"]["provisioningState"],
+        "Succeeded"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_runs_dry_and_fills_again() {
+    let client = client();
+    let token = client.token();
+    let authorization = format!("Bearer {token}");
+    let headers = [("Authorization", authorization.as_str())];
+    let set = client.control(
+        "PUT",
+        "settings",
+        &json!({"throttle": {"reads": {"capacity": 3, "refillPerSecond": 0.5}}}),
+    );
+    assert_eq!(set.status, 200, "{}", set.body);
+    for left in ["2", "1", "0"] {
+        let answer = client.ask("GET", &lb("lb1"), &headers, b"").await;
+        assert_eq!(
+            (
+                answer.status,
+                answer.header("x-ms-ratelimit-remaining-subscription-reads")
+            ),
+            (200, Some(left))
+        );
+    }
+    let refused = client.ask("GET", &lb("lb1"), &headers, b"").await;
+    assert_eq!((refused.status, refused.code()), (429, "SubscriptionRequestsThrottled"));
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    let message = refused.body["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains(&format!("Please try again after '{wait}' seconds.")),
+        "{message}"
+    );
+    let write = client.ask("PUT", &pool("lb1", "a"), &headers, b"{}").await;
+    assert_eq!(write.status, 200, "writes have a bucket of their own");
+    assert_eq!(
+        write.header("x-ms-ratelimit-remaining-subscription-writes"),
+        Some("199")
+    );
+    sleep(Duration::from_secs(wait)).await;
+    assert_eq!(client.ask("GET", &lb("lb1"), &headers, b"").await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_of_every_answer() {
+    let client = client();
+    for path in [lb("lb1"), lb("none")] {
+        let asked = [
+            ("x-ms-client-request-id", "mine"),
+            ("x-ms-return-client-request-id", "true"),
+            ("x-ms-correlation-request-id", "ours"),
+        ];
+        let answer = client.ask("GET", &path, &asked, b"").await;
+        assert_eq!(answer.header("x-ms-client-request-id"), Some("mine"));
+        assert_eq!(answer.header("x-ms-correlation-request-id"), Some("ours"));
+        let id = answer.header("x-ms-request-id").unwrap();
+        let routing = answer.header("x-ms-routing-request-id").unwrap();
+        assert_eq!(routing, format!("EASTUS:20260102T030405Z:{id}"));
+        for (name, value) in [
+            ("cache-control", "no-cache"),
+            ("expires", "-1"),
+            ("x-content-type-options", "nosniff"),
+            ("x-cache", "CONFIG_NOCACHE"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn scheduled_events_are_put_by_the_control_api_and_wake_slowly() {
+    let seed = serde_json::from_value(json!({"imds": {"firstCallDelay": "90s"}})).unwrap();
+    let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
+    let emulator = Emulator::new(Settings::default(), seed, clock, 1).unwrap();
+    let client = Client { emulator };
+    let event = json!({"EventId": "e1", "EventType": "Preempt", "Resources": ["vmss_3"]});
+    let put = client.control("PUT", "scheduled-events", &json!({"Events": [event]}));
+    assert_eq!(put.status, 200, "{}", put.body);
+    let start = Instant::now();
+    let path = "/metadata/scheduledevents?api-version=2020-07-01";
+    let first = client.ask("GET", path, &[("Metadata", "true")], b"").await;
+    assert_eq!((first.status, start.elapsed()), (200, Duration::from_secs(90)));
+    assert_eq!(
+        (
+            &first.body["Events"][0]["EventId"],
+            &first.body["Events"][0]["EventStatus"]
+        ),
+        (&json!("e1"), &json!("Scheduled"))
+    );
+    let again = client.ask("GET", path, &[("Metadata", "true")], b"").await;
+    assert_eq!((again.body, start.elapsed()), (first.body, Duration::from_secs(90)));
+    assert_eq!(
+        client.ask("GET", path, &[], b"").await.status,
+        400,
+        "without Metadata: true"
+    );
+}

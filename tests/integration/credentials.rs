@@ -1,0 +1,74 @@
+//! A kubeconfig that runs a program for its credentials: whatever that does, `/healthz` answers in time.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::harness::{AgentOptions, control_plane, create_node, eventually, scratch};
+
+/// The port opens after 5 s where nothing is known; the rest is for a busy machine.
+const OPEN: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(30);
+
+/// The kubeconfig with this shell script as its credential program.
+fn with_program(kubeconfig: &Path, script: &str) -> PathBuf {
+    let mut file: serde_yaml::Value = serde_yaml::from_str(&std::fs::read_to_string(kubeconfig).unwrap()).unwrap();
+    let program = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
+        "interactiveMode": "Never"});
+    file["users"][0]["user"] = serde_yaml::to_value(json!({"exec": program})).unwrap();
+    let path = scratch("kubeconfig").join("kubeconfig");
+    std::fs::write(&path, serde_yaml::to_string(&file).unwrap()).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn a_credential_program_that_does_not_end_holds_nothing_up() {
+    let cluster = control_plane();
+    let node = create_node(&cluster.client(), "program-hangs").await;
+    let kubeconfig = with_program(&cluster.kubeconfig, "exec sleep 60");
+    let started = Instant::now();
+    let agent = AgentOptions::new(&node, &kubeconfig).start().await;
+    let answer = agent.healthz().await;
+    let waited = started.elapsed();
+    assert_eq!((answer.status, answer.json()["source"].clone()), (200, json!("none")));
+    assert!(waited < OPEN, "{waited:?}");
+    assert!(agent.stop(OPEN).await.success(), "nor the end");
+}
+
+#[tokio::test]
+async fn a_credential_program_is_run_again_until_it_has_credentials() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "program-fails").await;
+    let file: serde_yaml::Value = serde_yaml::from_slice(&std::fs::read(&cluster.kubeconfig).unwrap()).unwrap();
+    let token = file["users"][0]["user"]["token"].as_str().unwrap();
+    let credentials = scratch("program").join("credentials");
+    let script = format!("cat {}", credentials.display());
+    let agent = AgentOptions::new(&node, &with_program(&cluster.kubeconfig, &script))
+        .start()
+        .await;
+    assert_eq!(agent.healthz().await.json()["source"], "none");
+    eventually(SOON, "its failure is told", async || {
+        let log = agent.log();
+        let told = log.contains("the own Node cannot be watched") && log.contains("No such file");
+        told.then_some(()).ok_or(log)
+    })
+    .await;
+
+    let found =
+        json!({"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": token}});
+    std::fs::write(&credentials, found.to_string()).unwrap();
+    let taint = Patch::Merge(json!({"spec": {"taints": [{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]}}));
+    let nodes = Api::<Node>::all(client);
+    nodes.patch(&node, &PatchParams::default(), &taint).await.unwrap();
+    eventually(2 * SOON, "the taint is seen", async || {
+        let body = agent.healthz().await.json();
+        let seen = body["signals"] == json!(["karpenter.sh/disrupted"]) && body["source"] == "watch";
+        seen.then_some(()).ok_or(body.to_string())
+    })
+    .await;
+}

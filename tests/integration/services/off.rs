@@ -1,0 +1,59 @@
+//! Which kinds of objects an agent asks for: Services and EndpointSlices only where their health is served.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headgate::agent::{self, Parts};
+use headgate::clock::Clock;
+use headgate::config;
+use headgate::node::api_server::ApiServer;
+use hyper::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use tokio::sync::watch;
+
+use crate::harness::scratch;
+
+/// The paths an agent with this mode asks for within some seconds, of an API server that refuses everything.
+async fn asked_for(mode: &str) -> BTreeSet<String> {
+    let paths = Arc::new(Mutex::new(BTreeSet::new()));
+    let asked = Arc::clone(&paths);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        asked.lock().unwrap().insert(request.uri().path().to_owned());
+        let mut response = Response::new(Body::from(b"{}".to_vec()));
+        *response.status_mut() = hyper::StatusCode::FORBIDDEN;
+        std::future::ready(Ok::<_, std::io::Error>(response))
+    });
+    let directory = scratch("watched");
+    let file = directory.join("settings.yaml");
+    let settings = format!(
+        "proxy: {{healthzUrl: off}}\nhealthzBindAddress: 127.0.0.1:0\nmetricsBindAddress: 127.0.0.1:0\nstateDir: {}\nserviceHealth: {mode}\n",
+        directory.display()
+    );
+    std::fs::write(&file, settings).unwrap();
+    let running = agent::start(Parts {
+        settings: config::load(Some(&file), &[]).unwrap(),
+        node_name: "n".to_owned(),
+        api_server: ApiServer {
+            client: Client::new(service, "default"),
+            node_answers: watch::channel(0).1,
+        },
+        clock: Clock::System,
+        addresses_file: None,
+    });
+    let running = running.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    running.stop().await.unwrap();
+    paths.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn services_are_watched_only_where_their_health_is_served() {
+    let nodes = "/api/v1/nodes".to_owned();
+    assert_eq!(asked_for("off").await, [nodes.clone()].into());
+    let services = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"].map(ToOwned::to_owned);
+    let all: BTreeSet<_> = services.into_iter().chain([nodes]).collect();
+    assert_eq!(asked_for("path").await, all);
+    assert_eq!(asked_for("nodePorts").await, all);
+}
