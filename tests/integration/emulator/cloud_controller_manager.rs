@@ -190,13 +190,6 @@ async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
     let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
     let controller = Controller::start(emulator.arm).await;
     let group = format!("{GROUP}/Microsoft.Network/networkSecurityGroups/nsg");
-    controller
-        .put(
-            &group,
-            None,
-            &json!({"location": "eastus", "properties": {"securityRules": []}}),
-        )
-        .await;
 
     // At its start: zones, and machines where it runs with scale sets.
     let provider = controller
