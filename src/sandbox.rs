@@ -1,5 +1,5 @@
-//! The world on one machine, to try headgate out and to test it: a real control plane, nodes, and one
-//! real agent a node.
+//! The world on one machine, to try headgate out and to test it: a real control plane, nodes, one real
+//! agent a node, and an emulator of Azure with load balancers in front of them.
 //!
 //! [`run`] is the command `headgate sandbox`: it starts all that, shows what every node answers, and ends
 //! it. The invariant: whatever happens on the way, what it started ends with it and what it made is
@@ -18,6 +18,7 @@ use self::world::World;
 
 pub mod agents;
 pub mod assets;
+mod azure;
 mod board;
 pub mod certificates;
 pub mod control_plane;
@@ -27,6 +28,7 @@ mod health;
 mod hints;
 mod interrupts;
 pub mod nodes;
+mod pools;
 pub mod process;
 mod progress;
 mod show;
@@ -131,13 +133,18 @@ async fn live(
     let program = std::env::current_exe().map_err(SandboxError::Program)?;
     world.begin(&program, options, directory, progress).await?;
     let nodes = world.nodes();
-    directory.describe(world.kubeconfig(), &nodes)?;
+    // It is there once everything is.
+    let Some(emulator) = world.emulator().cloned() else {
+        return Ok(());
+    };
+    directory.describe(world.kubeconfig(), &nodes, &emulator)?;
     progress.say("ready");
     show::hints(&hints::text(
         &program,
         world.kubeconfig(),
         world.assets(),
         &nodes,
+        emulator.bound.control,
         &directory.logs(),
     ))
     .map_err(SandboxError::Output)?;
@@ -148,7 +155,7 @@ async fn live(
         }
     };
     tokio::select! {
-        shown = show::run(&nodes) => shown.map_err(SandboxError::Output),
+        shown = show::run(&nodes, emulator.bound.control) => shown.map_err(SandboxError::Output),
         end = world.ended() => Err(end.into()),
         () = time_is_up => Ok(()),
     }

@@ -23,6 +23,8 @@ pub(crate) enum Budget {
     ShareAtLeast(f64),
     /// No more than the peer's; a difference of this much cannot be told.
     PeerWithin(f64),
+    /// Whatever it is: shown, and held to nothing.
+    None,
 }
 
 /// One figure, its peer's, and its budget.
@@ -38,10 +40,10 @@ pub(crate) struct Check {
     pub(crate) peer_name: Option<&'static str>,
     /// The figure as a part of the peer's; of several rounds, the median of their ratios.
     pub(crate) ratio: Option<f64>,
-    /// The budget in words.
-    pub(crate) budget: String,
+    /// The budget in words, if there is one.
+    pub(crate) budget: Option<String>,
     /// Whether it is kept.
-    pub(crate) pass: bool,
+    pub(crate) pass: Option<bool>,
 }
 
 /// A figure beside a peer's.
@@ -75,18 +77,22 @@ impl Check {
         let ratio = beside.map(|beside| beside.ratio);
         let peer_name = beside.map(|beside| beside.peer_name);
         let who = peer_name.unwrap_or("?");
-        let (words, pass) = match budget {
-            Budget::Most(most) => (format!("≤ {most} {unit}"), value <= most),
-            Budget::ShareAtMost(most) => (format!("≤ {most:.2} × {who}"), ratio.is_some_and(|ratio| ratio <= most)),
-            Budget::ShareAtLeast(least) => (
+        let held = match budget {
+            Budget::None => None,
+            Budget::Most(most) => Some((format!("≤ {most} {unit}"), value <= most)),
+            Budget::ShareAtMost(most) => {
+                Some((format!("≤ {most:.2} × {who}"), ratio.is_some_and(|ratio| ratio <= most)))
+            }
+            Budget::ShareAtLeast(least) => Some((
                 format!("≥ {least:.2} × {who}"),
                 ratio.is_some_and(|ratio| ratio >= least),
-            ),
+            )),
             Budget::PeerWithin(error) => {
                 let pass = beside.is_some_and(|beside| value <= beside.peer + error);
-                (format!("≤ {who} (± {error:.2} {unit})"), pass)
+                Some((format!("≤ {who} (± {error:.2} {unit})"), pass))
             }
         };
+        let (budget, pass) = held.unzip();
         Self {
             figure,
             value: rounded(value),
@@ -94,7 +100,7 @@ impl Check {
             peer: beside.map(|beside| rounded(beside.peer)),
             peer_name,
             ratio: ratio.map(rounded),
-            budget: words,
+            budget,
             pass,
         }
     }
@@ -151,7 +157,11 @@ impl Report {
             }
         };
         for (index, check) in row.checks.iter().enumerate() {
-            *(if check.pass { &mut self.kept } else { &mut self.missed }) += 1;
+            match check.pass {
+                Some(true) => self.kept += 1,
+                Some(false) => self.missed += 1,
+                None => {}
+            }
             let peer = check.peer.zip(check.peer_name);
             self.table.add_row([
                 if index == 0 { name.to_owned() } else { String::new() },
@@ -161,8 +171,8 @@ impl Report {
                     format!("{} {} ({who})", shown(peer), check.unit)
                 }),
                 check.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
-                check.budget.clone(),
-                if check.pass { "yes" } else { "NO" }.to_owned(),
+                check.budget.clone().unwrap_or_default(),
+                check.pass.map_or("", |pass| if pass { "yes" } else { "NO" }).to_owned(),
             ]);
         }
         let mut file = Map::new();
@@ -170,7 +180,10 @@ impl Report {
             file.extend(first);
         }
         file.insert("name".to_owned(), name.into());
-        file.insert("pass".to_owned(), row.checks.iter().all(|check| check.pass).into());
+        file.insert(
+            "pass".to_owned(),
+            row.checks.iter().all(|check| check.pass != Some(false)).into(),
+        );
         file.insert("checks".to_owned(), serde_json::to_value(&row.checks)?);
         file.insert("raw".to_owned(), row.raw);
         self.conditions

@@ -1,7 +1,9 @@
-//! The rows of budgets, in the order they are measured: memory first, before load has left its traces.
+//! The rows of budgets, in the order they are measured: memory first, before load has left its traces; last what
+//! changes the world for all that would come after it.
 
 mod hostile;
 mod memory;
+mod service_memory;
 mod size;
 mod taint;
 mod throughput;
@@ -61,5 +63,10 @@ pub(crate) const ROWS: &[Benchmark] = &[
         name: "binary-size",
         about: "the stripped release binary",
         measure: |_| Box::pin(async { size::measure() }),
+    },
+    Benchmark {
+        name: "service-health-memory",
+        about: "memory of the agent beside 2,000 Services with serviceHealth off, path and nodePorts, beside kube-proxy's",
+        measure: |world| Box::pin(service_memory::measure(world)),
     },
 ];

@@ -67,8 +67,8 @@ impl World {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
         let mut control_plane = ControlPlane::start(assets, directory.path()).await?;
         let client = Client::try_from(control_plane.client_config())?;
-        let (names, _) = nodes::register(&client, 1, "bench").await?;
-        let node = names.into_iter().next().context("the Node's name")?;
+        let (nodes, _) = nodes::register(&client, 1, "bench").await?;
+        let node = nodes.into_iter().next().context("the Node")?.name;
 
         let proxy = control_plane.start_proxy(&node).await?;
         let process = child("kube-proxy")?;
@@ -130,15 +130,36 @@ impl World {
         if !program.is_file() {
             return Ok(None);
         }
-        let mut launch = Launch {
+        let launch = Launch {
             program,
             ..self.launch.clone()
         };
-        launch.directory.set_extension("image");
-        launch.log.set_extension("image.log");
-        let started = start_agent(&launch).await?;
-        settled(started.1, 200).await?;
-        Ok(Some(started))
+        Ok(Some(start_beside(launch, "image").await?))
+    }
+
+    /// Starts one more agent of the same Node with more settings, of the image's binary where that was built.
+    pub(crate) async fn start_with(&self, name: &str, settings: &str) -> anyhow::Result<(Process, Server)> {
+        let mut launch = self.launch.clone();
+        if image_binary().is_file() {
+            launch.program = image_binary();
+        }
+        launch.settings.push_str(settings);
+        start_beside(launch, name).await
+    }
+
+    /// The Node that all of them speak for.
+    pub(crate) fn node(&self) -> &str {
+        &self.launch.node
+    }
+
+    /// The administrator's client.
+    pub(crate) fn client(&self) -> Client {
+        self.nodes.clone().into_client()
+    }
+
+    /// Stops kube-proxy, for good: its ports are free then.
+    pub(crate) async fn stop_kube_proxy(&mut self) {
+        self.control_plane.stop_others().await;
     }
 
     /// Gives the servers one core and the load another, until the guard is dropped.
@@ -189,6 +210,15 @@ async fn start_agent(launch: &Launch) -> anyhow::Result<(Process, Server)> {
     Ok((process, server))
 }
 
+/// Starts an agent beside the first, with a directory and a log of its own.
+async fn start_beside(mut launch: Launch, name: &str) -> anyhow::Result<(Process, Server)> {
+    launch.directory.set_extension(name);
+    launch.log.set_extension(format!("{name}.log"));
+    let started = start_agent(&launch).await?;
+    settled(started.1, 200).await?;
+    Ok(started)
+}
+
 /// Waits until `server` answers with `status`.
 pub(crate) async fn settled(server: Server, status: u16) -> anyhow::Result<()> {
     let mut last = String::from("nothing");
@@ -225,8 +255,8 @@ fn child(name: &str) -> anyhow::Result<u32> {
     anyhow::bail!("no child process {name}")
 }
 
-/// The body of an answer in plain text.
-async fn get(server: SocketAddr, path: &str) -> anyhow::Result<String> {
+/// An answer in plain text, its head included.
+pub(crate) async fn get(server: SocketAddr, path: &str) -> anyhow::Result<String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect(server).await?;
     stream

@@ -81,8 +81,8 @@ fn run() -> anyhow::Result<bool> {
 async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let mut control_plane = ControlPlane::start(Assets::find(None)?, directory).await?;
     let client = Client::try_from(control_plane.client_config())?;
-    let (names, _) = nodes::register(&client, 1, "soak").await?;
-    let node = names.into_iter().next().context("the Node's name")?;
+    let (nodes, _) = nodes::register(&client, 1, "soak").await?;
+    let node = nodes.into_iter().next().context("the Node")?.name;
     let launch = Launch {
         program: env!("CARGO_BIN_EXE_headgate").into(),
         node: node.clone(),

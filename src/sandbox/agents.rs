@@ -6,17 +6,18 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use super::process::{Process, ProcessError, command, tail};
 
 /// How long an agent may take to bind its addresses; it needs a moment, or 5 s while the API does not answer.
-const BINDING: Duration = Duration::from_secs(30);
+pub(super) const BINDING: Duration = Duration::from_secs(30);
 /// From one look for the addresses file to the next.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// An agent cannot be run.
+/// An agent, or what is run like one, cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// It cannot be started, or has ended.
@@ -146,8 +147,8 @@ impl Launch {
     }
 }
 
-/// The addresses, once the agent has written them.
-async fn bound(name: &str, file: &Path) -> Result<Addresses, AgentError> {
+/// What a process has written to its addresses file, once it has.
+pub(super) async fn bound<A: DeserializeOwned>(name: &str, file: &Path) -> Result<A, AgentError> {
     loop {
         if let Ok(text) = fs::read(file) {
             return serde_json::from_slice(&text).map_err(|source| AgentError::Addresses {

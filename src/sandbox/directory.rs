@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::TempDir;
 
-use super::agents::Addresses;
+use super::agents;
+use super::azure::Addresses;
 use super::certificates::private_directory;
 
 /// What lies in the directory while the sandbox runs, besides the logs and the lock.
-const ENTRIES: [&str; 4] = ["kubeconfig", "sandbox.json", "control-plane", "nodes"];
+const ENTRIES: [&str; 5] = ["azure", "kubeconfig", "sandbox.json", "control-plane", "nodes"];
 /// Held, locked, as long as the sandbox runs. Whoever finds it knows that the entries are a sandbox's.
 const LOCK: &str = "sandbox.lock";
 
@@ -54,13 +55,14 @@ pub(super) struct Directory {
 pub(super) struct NodeAddresses {
     pub(super) name: String,
     #[serde(flatten)]
-    pub(super) addresses: Addresses,
+    pub(super) addresses: agents::Addresses,
 }
 
 #[derive(Serialize)]
 struct Description<'a> {
     kubeconfig: &'a Path,
     nodes: &'a [NodeAddresses],
+    emulator: &'a Addresses,
 }
 
 impl Directory {
@@ -113,12 +115,29 @@ impl Directory {
         self.path.join("nodes").join(name)
     }
 
+    /// The directory of the Azure emulator.
+    pub(super) fn azure(&self) -> PathBuf {
+        self.path.join("azure")
+    }
+
     /// Writes `sandbox.json`, whole or not at all: who finds it finds everything in it running.
-    pub(super) fn describe(&self, kubeconfig: &Path, nodes: &[NodeAddresses]) -> Result<(), DirectoryError> {
+    pub(super) fn describe(
+        &self,
+        kubeconfig: &Path,
+        nodes: &[NodeAddresses],
+        emulator: &Addresses,
+    ) -> Result<(), DirectoryError> {
         let path = self.path.join("sandbox.json");
         let write = || -> io::Result<()> {
             let mut file = tempfile::Builder::new().prefix(".sandbox-").tempfile_in(&self.path)?;
-            serde_json::to_writer_pretty(&mut file, &Description { kubeconfig, nodes })?;
+            serde_json::to_writer_pretty(
+                &mut file,
+                &Description {
+                    kubeconfig,
+                    nodes,
+                    emulator,
+                },
+            )?;
             file.write_all(b"\n")?;
             file.persist(&path)?;
             Ok(())

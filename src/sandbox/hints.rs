@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use super::assets::Assets;
@@ -17,6 +18,7 @@ pub(super) fn text(
     kubeconfig: &Path,
     assets: Option<&Assets>,
     nodes: &[NodeAddresses],
+    control: SocketAddr,
     logs: &Path,
 ) -> String {
     let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
@@ -44,6 +46,10 @@ pub(super) fn text(
             format!("{kubectl} taint node {name} {TAINT}-"),
         ),
         ("See the nodes:", format!("{kubectl} get nodes")),
+        (
+            "See the emulated Azure's load balancers; docs/azure-emulator.md has more:",
+            format!("curl -s http://{control}/emulator/v1/state"),
+        ),
     ];
     text.push_str("To try in another terminal:\n\n");
     for (what, command) in commands {
@@ -104,12 +110,14 @@ mod tests {
             Path::new("/tmp/a b/kubeconfig"),
             None,
             &nodes,
+            "127.0.0.1:1236".parse().unwrap(),
             Path::new("/tmp/a b/logs"),
         );
         for command in [
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler=1:NoSchedule",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler-",
             "curl -i http://127.0.0.1:1234/healthz",
+            "curl -s http://127.0.0.1:1236/emulator/v1/state",
             "/usr/bin/headgate why node-1 --kubeconfig '/tmp/a b/kubeconfig' --statusz http://127.0.0.1:1235/statusz",
         ] {
             assert!(text.lines().any(|line| line.trim() == command), "{command}\n{text}");

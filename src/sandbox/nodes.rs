@@ -1,10 +1,10 @@
 //! Nodes without a machine behind them: objects in the API, reported ready by nobody but ourselves.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -12,6 +12,20 @@ use kube::{Api, Client, ResourceExt as _};
 
 /// The label on every Node made here. Its value tells which sandbox made it.
 pub const LABEL: &str = "headgate.dev/sandbox";
+
+/// The subscription and resource group that the Nodes say their machines are in.
+pub const SUBSCRIPTION: &str = "5eed0000-0000-4000-8000-000000000001";
+/// See [`SUBSCRIPTION`].
+pub const RESOURCE_GROUP: &str = "sandbox";
+
+/// A Node that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// Its name.
+    pub name: String,
+    /// Its internal addresses.
+    pub addresses: Vec<IpAddr>,
+}
 
 /// Nodes cannot be made or removed.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +56,15 @@ pub fn name(number: u8) -> String {
     format!("node-{number}")
 }
 
-/// A Node that is ready, has an internal address on loopback and no taints.
+/// The id of the virtual machine of the Node of this name.
+#[must_use]
+pub fn machine(name: &str) -> String {
+    format!(
+        "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Compute/virtualMachines/{name}"
+    )
+}
+
+/// A Node that is ready, has internal addresses of both families and no taints.
 #[must_use]
 pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
     let mut node = Node::default();
@@ -52,6 +74,10 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
         (LABEL.to_owned(), sandbox.to_owned()),
     ]));
+    node.spec = Some(NodeSpec {
+        provider_id: Some(format!("azure://{}", machine(name))),
+        ..NodeSpec::default()
+    });
     let address = |type_: &str, address: String| NodeAddress {
         type_: type_.to_owned(),
         address,
@@ -65,6 +91,11 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
         allocatable: Some(BTreeMap::from(resources)),
         addresses: Some(vec![
             address("InternalIP", IpAddr::from(Ipv4Addr::new(127, 0, 0, number)).to_string()),
+            // From the range for addresses of one's own; nothing listens there.
+            address(
+                "InternalIP",
+                IpAddr::from(Ipv6Addr::new(0xfd00, 0x5eed, 0, 0, 0, 0, 0, number.into())).to_string(),
+            ),
             address("Hostname", name.to_owned()),
         ]),
         conditions: Some(vec![NodeCondition {
@@ -80,29 +111,30 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
     node
 }
 
-/// Makes the Nodes that are missing of `node-1` to `node-COUNT`; gives the names of all, and how many it made.
+/// Makes the Nodes that are missing of `node-1` to `node-COUNT`; gives all of them, and how many it made.
 ///
 /// # Errors
 /// A Node cannot be made.
-pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<String>, usize), NodesError> {
+pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<Registered>, usize), NodesError> {
     let api: Api<Node> = Api::all(client.clone());
-    let mut names = Vec::with_capacity(count.into());
+    let mut nodes = Vec::with_capacity(count.into());
     let mut made = 0;
     for number in 1..=count {
         let name = name(number);
-        match api.create(&PostParams::default(), &node(&name, number, sandbox)).await {
-            Ok(_) => made += 1,
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            Err(source) => {
-                return Err(NodesError::Create {
-                    name,
-                    source: Box::new(source),
-                });
-            }
-        }
-        names.push(name);
+        let node = match api.create(&PostParams::default(), &node(&name, number, sandbox)).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await,
+            created => created.inspect(|_| made += 1),
+        };
+        let node = node.map_err(|source| NodesError::Create {
+            name: name.clone(),
+            source: Box::new(source),
+        })?;
+        let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
+        let internal = addresses.iter().filter(|address| address.type_ == "InternalIP");
+        let addresses = internal.filter_map(|address| address.address.parse().ok()).collect();
+        nodes.push(Registered { name, addresses });
     }
-    Ok((names, made))
+    Ok((nodes, made))
 }
 
 /// Deletes the Nodes that this sandbox made, and no others; gives their names.

@@ -1,6 +1,8 @@
-//! What the nodes answer, on standard output: a live table on a terminal, else a JSON line a change.
+//! What the nodes answer and what is in the load balancers' pools, on standard output: live tables on a
+//! terminal, else a JSON line a change.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use console::Term;
@@ -12,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::board::Board;
 use super::directory::NodeAddresses;
 use super::health;
+use super::pools::{self, Pools};
 use super::table::LiveTable;
 
 /// The table shows ages in seconds.
@@ -28,8 +31,8 @@ pub(super) fn hints(text: &str) -> io::Result<()> {
     }
 }
 
-/// Shows what the nodes answer until the reader of standard output goes away.
-pub(super) async fn run(nodes: &[NodeAddresses]) -> io::Result<()> {
+/// Shows what there is until the reader of standard output goes away.
+pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr) -> io::Result<()> {
     let asker = health::asker();
     let (heard, mut hearing) = mpsc::channel(nodes.len().max(1));
     let asking = join_all(
@@ -38,7 +41,10 @@ pub(super) async fn run(nodes: &[NodeAddresses]) -> io::Result<()> {
             .enumerate()
             .map(|(number, node)| health::follow(&asker, number, node.addresses.healthz, heard.clone())),
     );
+    let (seen, mut seeing) = mpsc::channel(1);
+    let looking = pools::follow(control, seen);
     let showing = async {
+        let mut pools = Pools::default();
         let mut board = Board::new(nodes.iter().map(|node| node.name.clone()));
         let mut table = io::stdout()
             .is_terminal()
@@ -46,14 +52,20 @@ pub(super) async fn run(nodes: &[NodeAddresses]) -> io::Result<()> {
         let mut redraw = interval(REDRAW);
         redraw.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let news = tokio::select! {
-                Some((number, said)) = hearing.recv() => board.hear(number, said, now()),
-                _ = redraw.tick(), if table.is_some() => None,
+            let news: io::Result<()> = tokio::select! {
+                Some((number, said)) = hearing.recv() => match board.hear(number, said, now()) {
+                    Some(news) if table.is_none() => line(news),
+                    _ => Ok(()),
+                },
+                Some(seen) = seeing.recv() => {
+                    let news = pools.see(seen, now());
+                    if table.is_none() { news.iter().try_for_each(line) } else { Ok(()) }
+                }
+                _ = redraw.tick(), if table.is_some() => Ok(()),
             };
-            let shown = match (&mut table, news) {
-                (None, Some(news)) => line(news),
-                (None, None) => Ok(()),
-                (Some(table), _) => table.draw(&board, now()),
+            let shown = match &mut table {
+                Some(table) => table.draw(&board, pools.rows(), now()),
+                None => news,
             };
             match shown {
                 Ok(()) => {}
@@ -64,6 +76,7 @@ pub(super) async fn run(nodes: &[NodeAddresses]) -> io::Result<()> {
     };
     tokio::select! {
         _ = asking => Ok(()),
+        () = looking => Ok(()),
         shown = showing => shown,
     }
 }

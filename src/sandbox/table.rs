@@ -1,4 +1,4 @@
-//! The live table: redrawn in place, never taller or wider than the terminal.
+//! The live tables: redrawn in place, never taller or wider than the terminal.
 
 use std::io;
 
@@ -8,6 +8,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Unit};
 
 use super::board::{Board, Row, Said};
+use super::pools;
 use crate::config::duration_text;
 
 /// Wider is no easier to read.
@@ -44,12 +45,15 @@ impl LiveTable {
         }
     }
 
-    /// Draws the board over what was drawn before.
-    pub(super) fn draw(&mut self, board: &Board, now: Timestamp) -> io::Result<()> {
+    /// Draws the board and the pools over what was drawn before.
+    pub(super) fn draw(&mut self, board: &Board, pools: &[pools::Row], now: Timestamp) -> io::Result<()> {
         let (height, width) = self.term.size();
         let rows: Vec<&Row> = board.rows().collect();
         self.look.width = width.min(MAX_WIDTH);
-        let lines = self.look.lines(&rows, now, height.saturating_sub(1).into());
+        let height: usize = height.saturating_sub(1).into();
+        let below = self.look.pools(pools, now, height / 2);
+        let mut lines = self.look.lines(&rows, now, height.saturating_sub(below.len()));
+        lines.extend(below);
         if lines == self.drawn {
             return Ok(());
         }
@@ -99,21 +103,58 @@ impl Look {
         }
     }
 
-    fn table(&self, rows: &[&Row], now: Timestamp) -> Table {
+    /// The pools' lines, with an empty one before them, at most `height`: those with nothing out give way.
+    fn pools(&self, rows: &[pools::Row], now: Timestamp, height: usize) -> Vec<String> {
+        let mut rows: Vec<&pools::Row> = rows.iter().collect();
+        loop {
+            if rows.is_empty() {
+                return Vec::new();
+            }
+            let mut table = self.with_header(["LOAD BALANCER", "POOL", "IN", "STATE", "OUT", "SINCE"]);
+            for row in &rows {
+                let pool = &row.pool;
+                let (out, color) = if pool.down.is_empty() {
+                    ("-".to_owned(), Color::Green)
+                } else {
+                    (pool.down.join(" "), Color::Red)
+                };
+                table.add_row([
+                    Cell::new(&pool.load_balancer),
+                    Cell::new(&pool.pool),
+                    Cell::new(pool.addresses - pool.down.len()),
+                    Cell::new(&pool.provisioning_state),
+                    Cell::new(out).fg(color),
+                    Cell::new(since(row.since, now, &self.zone)),
+                ]);
+            }
+            // Only names wrap.
+            keep_whole(&mut table, &[0, 1, 2, 3, 5]);
+            let lines: Vec<String> = table.lines().collect();
+            if lines.len() < height {
+                return [vec![String::new()], lines].concat();
+            }
+            let dispensable = rows.iter().rposition(|row| row.pool.down.is_empty());
+            rows.remove(dispensable.unwrap_or(rows.len() - 1));
+        }
+    }
+
+    fn with_header<const N: usize>(&self, names: [&str; N]) -> Table {
         let mut table = Table::new();
         table
             .load_style(presets::NOTHING)
             .set_content_arrangement(ContentArrangement::Dynamic)
             .set_width(self.width)
-            .set_header(
-                ["NODE", "/healthz", "SIGNALS", "SOURCE", "SINCE"]
-                    .map(|name| Cell::new(name).add_attribute(Attribute::Bold)),
-            );
+            .set_header(names.map(|name| Cell::new(name).add_attribute(Attribute::Bold)));
         if self.colors {
             table.enforce_styling();
         } else {
             table.force_no_tty();
         }
+        table
+    }
+
+    fn table(&self, rows: &[&Row], now: Timestamp) -> Table {
+        let mut table = self.with_header(["NODE", "/healthz", "SIGNALS", "SOURCE", "SINCE"]);
         for row in rows {
             let Said { signals, source, .. } = &row.said;
             let (verdict, color) = verdict(&row.said);
@@ -131,12 +172,17 @@ impl Look {
             ]);
         }
         // Only signals wrap.
-        for number in [0, 1, 3, 4] {
-            if let Some(column) = table.column_mut(number) {
-                column.set_constraint(ColumnConstraint::ContentWidth);
-            }
-        }
+        keep_whole(&mut table, &[0, 1, 3, 4]);
         table
+    }
+}
+
+/// Columns that are as wide as what is in them.
+fn keep_whole(table: &mut Table, columns: &[usize]) {
+    for number in columns {
+        if let Some(column) = table.column_mut(*number) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
     }
 }
 
@@ -197,6 +243,51 @@ mod tests {
         assert!(text.contains("503 out") && text.contains("no answer"), "{text}");
         assert!(text.contains("00:00:00 (1h2m)"), "{text}");
         assert!(text.contains(keys[0]), "the commonest needs one line\n{text}");
+    }
+
+    #[test]
+    fn pools_with_something_out_keep_their_place_on_a_low_terminal() {
+        let now = Timestamp::from_second(3_700).unwrap();
+        let look = Look {
+            zone: TimeZone::UTC,
+            colors: false,
+            width: 80,
+        };
+        let rows: Vec<pools::Row> = (1..=9)
+            .map(|number| pools::Row {
+                since: Timestamp::UNIX_EPOCH,
+                pool: pools::Pool {
+                    load_balancer: "kubernetes".to_owned(),
+                    pool: format!("kubernetes-{number}"),
+                    provisioning_state: "Succeeded".to_owned(),
+                    addresses: 3,
+                    down: if number == 8 {
+                        vec!["node-1".to_owned()]
+                    } else {
+                        Vec::new()
+                    },
+                    up: Vec::new(),
+                },
+            })
+            .collect();
+        let lines = look.pools(&rows, now, 6);
+        let text = lines.join("\n");
+        assert!(
+            lines.len() <= 6 && lines.iter().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        assert!(
+            lines
+                .iter()
+                .any(|line| line.contains("kubernetes-8") && line.contains("node-1")),
+            "{text}"
+        );
+        assert!(
+            look.pools(&rows, now, 2)
+                .iter()
+                .any(|line| line.contains("kubernetes-8"))
+                || look.pools(&rows, now, 2).is_empty()
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Everything the sandbox runs, in one owner: the control plane or a given cluster, and the agents.
+//! Everything the sandbox runs, in one owner: the control plane or a given cluster, the Azure emulator and
+//! the agents.
 //!
 //! Ended politely by [`World::end`]; dropped, everything is killed.
 
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 
 use super::agents::{Agent, Launch};
 use super::assets::Assets;
+use super::azure::{self, Azure};
 use super::certificates::{private_directory, random_word};
 use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
@@ -35,6 +37,7 @@ const SETTINGS: &str = "# Written by headgate sandbox.\nproxy: {healthzUrl: off}
 #[derive(Debug, Default)]
 pub(super) struct World {
     agents: Vec<(String, Agent)>,
+    azure: Option<Azure>,
     /// A given cluster, with the name of this sandbox, once Nodes may have been made in it.
     guest: Option<Guest>,
     control_plane: Option<ControlPlane>,
@@ -89,29 +92,33 @@ impl World {
         }
 
         let registering = nodes::register(&client, options.nodes, &sandbox);
-        let (names, made) = in_time(&server, "making Nodes", registering).await??;
-        let before = names.len() - made;
+        let (nodes, made) = in_time(&server, "making Nodes", registering).await??;
+        let before = nodes.len() - made;
         progress.say(match before {
             0 => format!("registered {made} Nodes"),
             before => format!("registered {made} Nodes; {before} were there before"),
         });
 
-        progress.say(format_args!("starting {} agents", names.len()));
         private_directory(&directory.logs()).map_err(|source| ControlPlaneError::Write {
             path: directory.logs(),
             source,
         })?;
-        let launches: Vec<Launch> = names
+        progress.say("starting the Azure emulator");
+        let log = directory.logs().join("azure-emulator.log");
+        self.azure = Some(Azure::start(program, &directory.azure(), &log, &nodes).await?);
+
+        progress.say(format_args!("starting {} agents", nodes.len()));
+        let launches: Vec<Launch> = nodes
             .into_iter()
             .map(|node| Launch {
                 program: program.to_owned(),
                 kubeconfig: self.kubeconfig.clone(),
-                directory: directory.node(&node),
-                log: directory.logs().join(format!("agent-{node}.log")),
+                directory: directory.node(&node.name),
+                log: directory.logs().join(format!("agent-{}.log", node.name)),
                 settings: SETTINGS.to_owned(),
                 healthz: ANY_PORT,
                 arguments: Vec::new(),
-                node,
+                node: node.name,
             })
             .collect();
         let agents = try_join_all(launches.iter().map(Launch::start)).await?;
@@ -147,6 +154,11 @@ impl World {
         self.agents.iter().map(node).collect()
     }
 
+    /// Where the Azure emulator answers, once it does.
+    pub(super) fn emulator(&self) -> Option<&azure::Addresses> {
+        self.azure.as_ref().map(|azure| &azure.addresses)
+    }
+
     /// The kubeconfig to use.
     pub(super) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
@@ -164,13 +176,16 @@ impl World {
             .iter_mut()
             .map(|(_, agent)| agent.process.ended().boxed_local());
         let control_plane = self.control_plane.iter_mut().map(|plane| plane.ended().boxed_local());
-        select_all(agents.chain(control_plane)).await.0
+        let azure = self.azure.iter_mut().map(|azure| azure.process.ended().boxed_local());
+        select_all(agents.chain(control_plane).chain(azure)).await.0
     }
 
     /// Stops everything, each part within a bound; removes the Nodes made in a given cluster.
     pub(super) async fn end(&mut self) -> Result<(), SandboxError> {
         let agents = std::mem::take(&mut self.agents);
-        join_all(agents.into_iter().map(|(_, agent)| agent.process.stop(STOPPING))).await;
+        let azure = self.azure.take().map(|azure| azure.process);
+        let processes = agents.into_iter().map(|(_, agent)| agent.process).chain(azure);
+        join_all(processes.map(|process| process.stop(STOPPING))).await;
         if let Some(control_plane) = self.control_plane.take() {
             control_plane.stop().await;
         }

@@ -51,11 +51,11 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-fn memory(server: Server) -> anyhow::Result<Memory> {
+pub(super) fn memory(server: Server) -> anyhow::Result<Memory> {
     Memory::of(server.process)
 }
 
-fn raw(memory: Memory) -> Value {
+pub(super) fn raw(memory: Memory) -> Value {
     json!({
         "residentMiB": rounded(mebibytes(memory.resident)),
         "anonymousMiB": rounded(mebibytes(memory.anonymous)),

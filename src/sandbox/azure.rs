@@ -1,0 +1,216 @@
+//! The sandbox's Azure: an emulator of ARM as a process of its own, with load balancers for the nodes.
+//!
+//! `kubernetes` has pools of the nodes' addresses, one a family, as cloud-provider-azure makes them; in
+//! `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::agents::{AgentError, BINDING, bound};
+use super::nodes::{RESOURCE_GROUP, Registered, SUBSCRIPTION, machine};
+use super::process::{Process, command, tail};
+
+/// How the process is called.
+const NAME: &str = "the Azure emulator";
+/// The agents' port, as a probe asks for it. In the sandbox every agent has another one.
+const HEALTH_PORT: u16 = 10_456;
+
+/// Where the emulator answers, and for which subscription.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Addresses {
+    #[serde(flatten)]
+    pub(super) bound: Bound,
+    /// The certificate of the authority that clients of `armTls` are to trust.
+    ca_file: PathBuf,
+    subscription: &'static str,
+    resource_group: &'static str,
+}
+
+/// What the emulator writes to its addresses file.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Bound {
+    pub(super) arm: SocketAddr,
+    pub(super) arm_tls: SocketAddr,
+    pub(super) control: SocketAddr,
+}
+
+/// A running emulator.
+#[derive(Debug)]
+pub(super) struct Azure {
+    pub(super) process: Process,
+    pub(super) addresses: Addresses,
+}
+
+impl Azure {
+    /// Starts it in a directory of its own, with load balancers for these nodes.
+    pub(super) async fn start(
+        program: &Path,
+        directory: &Path,
+        log: &Path,
+        nodes: &[Registered],
+    ) -> Result<Self, AgentError> {
+        let unwritable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| AgentError::Write { path, source }
+        };
+        fs::create_dir_all(directory).map_err(unwritable(directory))?;
+        let [seed_file, ca_file, addresses] =
+            ["seed.json", "ca.crt", "addresses.json"].map(|name| directory.join(name));
+        fs::write(&seed_file, seed(nodes).to_string()).map_err(unwritable(&seed_file))?;
+        let mut command = command(program, directory);
+        command.args([
+            "azure-emulator",
+            "--listen",
+            "127.0.0.1:0",
+            "--tls-listen",
+            "127.0.0.1:0",
+        ]);
+        command.args(["--control-listen", "127.0.0.1:0"]);
+        for (flag, file) in [
+            ("--seed", &seed_file),
+            ("--tls-ca-file", &ca_file),
+            ("--addresses-file", &addresses),
+        ] {
+            command.arg(flag).arg(file);
+        }
+        let mut process = Process::start(NAME, command, log)?;
+        let bound = tokio::select! {
+            bound = timeout(BINDING, bound(NAME, &addresses)) => bound,
+            end = process.ended() => return Err(end.into()),
+        };
+        match bound {
+            Ok(bound) => Ok(Self {
+                process,
+                addresses: Addresses {
+                    bound: bound?,
+                    ca_file,
+                    subscription: SUBSCRIPTION,
+                    resource_group: RESOURCE_GROUP,
+                },
+            }),
+            Err(_) => Err(AgentError::Unbound {
+                name: NAME.to_owned(),
+                tail: tail(log),
+            }),
+        }
+    }
+}
+
+/// What there is at the start.
+fn seed(nodes: &[Registered]) -> Value {
+    let network = |kind: &str, name: &str| {
+        format!(
+            "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Network/{kind}/{name}"
+        )
+    };
+    let vnet = network("virtualNetworks", "sandbox");
+    let pool = |name: &str, v6: bool| {
+        let of_family = |node: &Registered| node.addresses.iter().copied().find(|address| address.is_ipv6() == v6);
+        let addresses = nodes
+            .iter()
+            .filter_map(|node| Some(by_address(&node.name, of_family(node)?)));
+        json!({"name": name, "properties": {
+            "virtualNetwork": {"id": vnet}, "loadBalancerBackendAddresses": addresses.collect::<Vec<_>>()}})
+    };
+    let load_balancer = |name: &str, pools: &[(&str, bool, Value)]| {
+        let id = network("loadBalancers", name);
+        let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+        let frontend = |(pool, ..): &(&str, bool, Value)| json!({"name": pool, "properties": {"publicIPAddress": {"id": network("publicIPAddresses", &format!("{name}-{pool}"))}}});
+        let rule = |(pool, ..): &(&str, bool, Value)| {
+            json!({"name": format!("{pool}-TCP-80"), "properties": {
+                "frontendIPConfiguration": inside("frontendIPConfigurations", pool),
+                "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "healthz"),
+                "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}})
+        };
+        json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+            "frontendIPConfigurations": pools.iter().map(frontend).collect::<Vec<_>>(),
+            "backendAddressPools": pools.iter().map(|(.., pool)| pool.clone()).collect::<Vec<_>>(),
+            "loadBalancingRules": pools.iter().map(rule).collect::<Vec<_>>(),
+            "probes": [{"name": "healthz", "properties": {"protocol": "Http", "port": HEALTH_PORT, "requestPath": "/healthz",
+                "intervalInSeconds": 5, "numberOfProbes": 1, "probeThreshold": 2}}]}})
+    };
+    let by_ip = [("kubernetes", false), ("kubernetes-IPv6", true)].map(|(name, v6)| (name, v6, pool(name, v6)));
+    let by_nic = [("kubernetes", false, json!({"name": "kubernetes"}))];
+    let public = |name: &str, pools: &[(&str, bool, Value)]| {
+        let address = |(pool, v6, _): &(&str, bool, Value)| {
+            json!({"id": network("publicIPAddresses", &format!("{name}-{pool}")), "location": "eastus", "sku": {"name": "Standard"},
+                "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": if *v6 { "IPv6" } else { "IPv4" }}})
+        };
+        pools.iter().map(address).collect::<Vec<_>>()
+    };
+    let mut resources = vec![
+        json!({"id": vnet, "location": "eastus", "properties": {"addressSpace": {"addressPrefixes": ["127.0.0.0/8", "fd00::/8"]},
+            "subnets": [{"name": "nodes", "properties": {"addressPrefixes": ["127.0.0.0/24", "fd00:5eed::/64"]}}]}}),
+        load_balancer("kubernetes", &by_ip),
+        load_balancer("kubernetes-nic", &by_nic),
+    ];
+    resources.extend(public("kubernetes", &by_ip));
+    resources.extend(public("kubernetes-nic", &by_nic));
+    for node in nodes {
+        let interface = network("networkInterfaces", &format!("{}-nic", node.name));
+        let pool = format!(
+            "{}/backendAddressPools/kubernetes",
+            network("loadBalancers", "kubernetes-nic")
+        );
+        resources.push(json!({"id": machine(&node.name), "location": "eastus", "properties": {
+            "networkProfile": {"networkInterfaces": [{"id": interface, "properties": {"primary": true}}]}}}));
+        resources.push(json!({"id": interface, "location": "eastus", "properties": {
+            "virtualMachine": {"id": machine(&node.name)},
+            "ipConfigurations": [{"name": "ipconfig1", "properties": {"primary": true, "subnet": {"id": format!("{vnet}/subnets/nodes")},
+                "privateIPAddress": node.addresses.first(), "loadBalancerBackendAddressPools": [{"id": pool}]}}]}}));
+    }
+    json!({"resources": resources})
+}
+
+fn by_address(name: &str, address: IpAddr) -> Value {
+    json!({"name": name, "properties": {"ipAddress": address}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::sandbox::emulator::{Emulator, Settings};
+    use crate::sandbox::pools::{Pool, of_state};
+
+    #[test]
+    fn the_seed_is_one_and_has_every_node_in_every_pool() {
+        let node = |number: u8| Registered {
+            name: format!("node-{number}"),
+            addresses: vec![
+                IpAddr::from([127, 0, 0, number]),
+                IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(number)]),
+            ],
+        };
+        let only_v4 = Registered {
+            name: "old".to_owned(),
+            addresses: vec![IpAddr::from([10, 0, 0, 1])],
+        };
+        let seed = serde_json::from_value(seed(&[node(1), node(2), only_v4])).unwrap();
+        let emulator = Emulator::new(Settings::default(), seed, Clock::System, 1).unwrap();
+        let request = hyper::Request::get("/emulator/v1/state")
+            .body(bytes::Bytes::new())
+            .unwrap();
+        let state = serde_json::from_slice(emulator.control(&request).body()).unwrap();
+        let pools: Vec<Pool> = of_state(&state);
+        let shown: Vec<_> = pools
+            .iter()
+            .map(|pool| (pool.load_balancer.as_str(), pool.pool.as_str(), pool.addresses))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("kubernetes", "kubernetes", 3),
+                ("kubernetes", "kubernetes-IPv6", 2),
+                ("kubernetes-nic", "kubernetes", 3)
+            ]
+        );
+    }
+}

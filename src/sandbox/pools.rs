@@ -1,0 +1,149 @@
+//! The emulator's backend address pools, as the sandbox shows them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hyper::Uri;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::fetch::Fetch;
+
+/// From one look to the next.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// More than the state of the sandbox's emulator takes.
+const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
+
+/// One pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Pool {
+    pub(super) load_balancer: String,
+    pub(super) pool: String,
+    /// `Succeeded`, `Updating` and so on.
+    pub(super) provisioning_state: String,
+    /// How many addresses there are.
+    pub(super) addresses: usize,
+    /// The names of those with the admin states Down and Up.
+    pub(super) down: Vec<String>,
+    pub(super) up: Vec<String>,
+}
+
+/// One pool, and since when it is as it is.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    #[serde(rename = "time")]
+    pub(super) since: Timestamp,
+    #[serde(flatten)]
+    pub(super) pool: Pool,
+}
+
+/// The pools that were seen last.
+#[derive(Debug, Default)]
+pub(super) struct Pools(Vec<Row>);
+
+impl Pools {
+    /// Notes what is there; the rows that are new.
+    pub(super) fn see(&mut self, pools: Vec<Pool>, now: Timestamp) -> Vec<Row> {
+        let mut news = Vec::new();
+        let rows = pools.into_iter().map(|pool| {
+            if let Some(row) = self.0.iter().find(|row| row.pool == pool) {
+                return row.clone();
+            }
+            let row = Row { since: now, pool };
+            news.push(row.clone());
+            row
+        });
+        self.0 = rows.collect();
+        news
+    }
+
+    pub(super) fn rows(&self) -> &[Row] {
+        &self.0
+    }
+}
+
+/// The pools in what `GET /emulator/v1/state` shows.
+pub(super) fn of_state(state: &Value) -> Vec<Pool> {
+    let list = |value: &Value, field: &str| value["properties"][field].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut pools = Vec::new();
+    for resource in state["resources"].as_array().into_iter().flatten() {
+        if resource["type"] != "Microsoft.Network/loadBalancers" {
+            continue;
+        }
+        for pool in list(resource, "backendAddressPools") {
+            let addresses = list(&pool, "loadBalancerBackendAddresses");
+            let in_state = |state: &str| {
+                let found = addresses
+                    .iter()
+                    .filter(|address| address["properties"]["adminState"] == state);
+                found.map(|address| text(&address["name"])).collect()
+            };
+            pools.push(Pool {
+                load_balancer: text(&resource["name"]),
+                pool: text(&pool["name"]),
+                provisioning_state: text(&pool["properties"]["provisioningState"]),
+                addresses: addresses.len(),
+                down: in_state("Down"),
+                up: in_state("Up"),
+            });
+        }
+    }
+    pools
+}
+
+/// Looks again and again, until nobody wants to see any more.
+pub(super) async fn follow(control: SocketAddr, seen: mpsc::Sender<Vec<Pool>>) {
+    let fetch = Fetch::new(PATIENCE, MAX_BODY_BYTES);
+    loop {
+        // What was seen stays where there is no answer.
+        if let Some(pools) = look(&fetch, control).await
+            && seen.send(pools).await.is_err()
+        {
+            return;
+        }
+        sleep(INTERVAL).await;
+    }
+}
+
+async fn look(fetch: &Fetch, control: SocketAddr) -> Option<Vec<Pool>> {
+    let uri: Uri = format!("http://{control}/emulator/v1/state").parse().ok()?;
+    let (_, body) = fetch.get(uri, &[]).await.ok()?;
+    Some(of_state(&serde_json::from_slice(&body).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_changed_is_new() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        let state = |down: &str| {
+            json!({"resources": [{"type": "other"}, {"name": "lb", "type": "Microsoft.Network/loadBalancers", "properties": {
+                "backendAddressPools": [
+                    {"name": "a", "properties": {"provisioningState": "Succeeded", "loadBalancerBackendAddresses": [
+                        {"name": "n1", "properties": {"adminState": down}}, {"name": "n2", "properties": {}}]}},
+                    {"name": "b", "properties": {"provisioningState": "Succeeded"}}]}}]})
+        };
+        let mut pools = Pools::default();
+        assert_eq!(pools.see(of_state(&state("None")), at(1)).len(), 2);
+        assert_eq!(pools.see(of_state(&state("None")), at(2)).len(), 0);
+        let news = pools.see(of_state(&state("Down")), at(3));
+        let line = serde_json::to_string(&news).unwrap();
+        assert_eq!(
+            line,
+            r#"[{"time":"1970-01-01T00:00:03Z","loadBalancer":"lb","pool":"a","provisioningState":"Succeeded","addresses":2,"down":["n1"],"up":[]}]"#
+        );
+        let since: Vec<_> = pools.rows().iter().map(|row| row.since).collect();
+        assert_eq!(since, [at(3), at(1)]);
+    }
+}
