@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("health", &["node", "server"]),
     ("spot", &["node"]),
     ("agent", &["health", "node", "server", "spot"]),
-    ("sandbox", &["agent", "health", "node", "server"]),
+    ("sandbox", &["agent", "health", "node", "server", "spot"]),
     ("cli", &["agent", "health", "node", "sandbox", "server", "why"]),
     ("why", &["node"]),
     ("main", &["cli"]),

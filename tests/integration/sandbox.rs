@@ -254,3 +254,55 @@ async fn kube_controller_manager_and_kube_scheduler_do_their_work() {
     .await;
     control_plane.stop().await;
 }
+
+#[tokio::test]
+async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states() {
+    let mut sandbox = Sandbox::start(&["--nodes", "2"]);
+    let emulator = sandbox.description().await["emulator"].clone();
+    let address = |name: &str| emulator[name].as_str().unwrap().parse::<SocketAddr>().unwrap();
+    let (arm, control) = (address("arm"), address("control"));
+    for (load_balancer, pool) in [
+        ("kubernetes", "kubernetes"),
+        ("kubernetes", "kubernetes-IPv6"),
+        ("kubernetes-nic", "kubernetes"),
+    ] {
+        let pool = format!("{load_balancer}/{pool}");
+        let line = sandbox.says(&pool, |line| line["addresses"] == 2).await;
+        assert_eq!(line["down"], serde_json::json!([]), "{line}");
+    }
+    let authority = std::fs::read_to_string(emulator["caFile"].as_str().unwrap()).unwrap();
+    assert!(authority.starts_with("-----BEGIN CERTIFICATE-----"), "{authority}");
+
+    let token = http::get(control, "/emulator/v1/token").await.unwrap().json();
+    let path = format!(
+        "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Network/loadBalancers/kubernetes-nic/backendAddressPools/kubernetes?api-version=2025-05-01",
+        emulator["subscription"].as_str().unwrap(),
+        emulator["resourceGroup"].as_str().unwrap()
+    );
+    let ask = async |method: &str, body: &str| {
+        let head = format!(
+            "Authorization: Bearer {}\r\nContent-Length: {}",
+            token["token"].as_str().unwrap(),
+            body.len()
+        );
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: {arm}\r\n{head}\r\n\r\n{body}");
+        let answer = http::exchange(arm, request.as_bytes()).await.unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()
+    };
+    let mut pool = ask("GET", "").await;
+    let first = &mut pool["properties"]["loadBalancerBackendAddresses"][0];
+    first["properties"]["adminState"] = "Down".into();
+    let name = first["name"].clone();
+    ask("PUT", &pool.to_string()).await;
+    let line = sandbox
+        .says("kubernetes-nic/kubernetes", |line| {
+            line["down"] == serde_json::json!([name])
+        })
+        .await;
+    assert_eq!(line["addresses"], 2);
+    let directory = sandbox.directory();
+    sandbox.signal(Signal::SIGINT);
+    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
+    sandbox.left_nothing(&directory);
+}

@@ -18,13 +18,12 @@ use super::fault::{Effect, End};
 use super::guids::Guids;
 use super::id::{ResourceId, is};
 use super::journal::Change;
-use super::load_balancer::POOLS;
 use super::members::{Members, is_interface};
 use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
-use super::pool;
 use super::record::{self, Object, ProvisioningState, Record};
 use crate::clock::Moment;
 
+mod membership;
 mod shown;
 
 /// A resource group.
@@ -376,35 +375,6 @@ impl Store {
         if is_interface(&record.id) {
             let pools = self.members.remove(&record.id);
             self.members_changed(&record.id, pools);
-        }
-    }
-
-    /// A guess: a pool whose members changed at their interfaces gets its load balancer a new etag.
-    fn members_changed(&mut self, interface: &ResourceId, pools: Vec<String>) {
-        let mut owners: Vec<String> = Vec::new();
-        for pool in pools {
-            let Some(id) = ResourceId::parse(&pool) else { continue };
-            let owner = id.ancestor(1).key();
-            let Some(record) = self.records.get_mut(&owner) else {
-                continue;
-            };
-            let members = self.members.of(&pool);
-            for kept in record::children_mut(&mut record.document, POOLS).into_iter().flatten() {
-                if record::name_of(kept).is_some_and(|name| is(name, id.name()))
-                    && let Some(kept) = kept.as_object_mut()
-                {
-                    pool::forget(kept, &interface.to_string(), members);
-                }
-            }
-            if !owners.contains(&owner) {
-                owners.push(owner);
-            }
-        }
-        for owner in owners {
-            let etag = self.changed(&owner, Some(format!("the members that {interface} states")));
-            if let Some(record) = self.records.get_mut(&owner) {
-                record.etag = etag;
-            }
         }
     }
 }

@@ -81,7 +81,7 @@ impl Sandbox {
         .await
     }
 
-    /// Waits for a line about a node, after the last one waited for; lines between are skipped.
+    /// Waits for a line about a node, or a pool by `LOAD BALANCER/POOL`, after the last one waited for; lines between are skipped.
     pub(super) async fn says(&mut self, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let read = self.read.get(node).copied().unwrap_or(0);
         let (number, line) = eventually(SHOWING, &format!("a line about {node}"), async || {
@@ -103,7 +103,11 @@ impl Sandbox {
         let text = read(&self.home.join("output"));
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let lines = whole.lines().map(|line| serde_json::from_str(line).unwrap());
-        lines.filter(|line: &Value| line["node"] == node).collect()
+        let about = |line: &Value| match (&line["loadBalancer"], &line["pool"]) {
+            (Value::String(load_balancer), Value::String(pool)) => format!("{load_balancer}/{pool}") == node,
+            _ => line["node"] == node,
+        };
+        lines.filter(about).collect()
     }
 
     /// What it said on standard error.
