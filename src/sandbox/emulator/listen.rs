@@ -30,8 +30,10 @@ use crate::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
 const MAX_BODY: usize = 4 * 1024 * 1024;
 /// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// What callers are allowed: large answers and stalls of up to ten minutes take their time.
+/// What callers are allowed: large answers and stalls of up to ten minutes take their time. Nobody probes it, so at its
+/// end idle connections are closed at once.
 const LIMITS: Limits = Limits {
+    linger: Duration::ZERO,
     answer: Duration::from_mins(15),
     write: Duration::from_mins(1),
     ..Limits::HEALTH

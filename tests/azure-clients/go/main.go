@@ -24,6 +24,7 @@ var chapters = map[string][]step{
 	"throttling":  throttling,
 	"credentials": credentials,
 	"interfaces":  interfaces,
+	"crowds":      crowds,
 }
 
 func main() {

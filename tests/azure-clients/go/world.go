@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -102,11 +103,16 @@ func (w *world) clients(url string, credential azcore.TokenCredential) *armnetwo
 }
 
 // wire keeps every answer that a client got, retried ones too.
-type wire struct{ answers []*http.Response }
+type wire struct {
+	lock    sync.Mutex
+	answers []*http.Response
+}
 
 func (w *wire) Do(request *policy.Request) (*http.Response, error) {
 	answer, err := request.Next()
 	if err == nil {
+		w.lock.Lock()
+		defer w.lock.Unlock()
 		w.answers = append(w.answers, answer)
 	}
 	return answer, err

@@ -172,3 +172,8 @@ async fn go_signs_in_with_each_kind_of_credential() {
 async fn go_sets_states_of_interfaces_but_not_their_membership() {
     tell(Client::Go, "interfaces", &[], AT_ONCE).await;
 }
+
+#[tokio::test]
+async fn go_writes_the_largest_pool_and_writes_with_five_others() {
+    tell(Client::Go, "crowds", &[], AT_ONCE).await;
+}
