@@ -13,6 +13,8 @@
     reason = "what a test cannot do without fails the test"
 )]
 
+#[cfg(feature = "sandbox")]
+mod arm;
 mod http;
 mod imds_document;
 mod kube_proxy_body;
