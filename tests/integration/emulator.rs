@@ -2,4 +2,5 @@
 
 mod clients;
 mod cloud_controller_manager;
+mod evidence;
 mod process;

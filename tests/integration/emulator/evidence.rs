@@ -1,0 +1,92 @@
+//! The table that says how sure each behaviour of the emulator is: every row names a mark that is explained, and tests
+//! that there are.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every file below a directory with one of these endings.
+fn files(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, endings));
+        } else if endings
+            .iter()
+            .any(|ending| path.extension().is_some_and(|found| found == *ending))
+        {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The names of the functions that are tests in Rust, or steps of a story in Python.
+fn tests() -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut names = BTreeSet::new();
+    for directory in [
+        "src/sandbox/emulator",
+        "tests/integration/emulator",
+        "tests/azure-clients/python",
+    ] {
+        for file in files(&root.join(directory), &["rs", "py"]) {
+            let text = fs::read_to_string(&file).unwrap();
+            let mut is_test = file.extension().is_some_and(|ending| ending == "py");
+            let is_python = is_test;
+            for line in text.lines().map(str::trim_start) {
+                let name = ["async fn ", "fn ", "def "]
+                    .iter()
+                    .find_map(|word| line.strip_prefix(word));
+                if let Some(name) = name.filter(|_| is_test) {
+                    names.extend(name.split(['(', '<']).next().map(str::to_owned));
+                }
+                is_test = is_python
+                    || line.starts_with("#[test]")
+                    || line.starts_with("#[tokio::test")
+                    || (is_test && line.starts_with("#["));
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn every_behaviour_has_a_mark_and_tests_that_there_are() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/azure-emulator.md");
+    let text = fs::read_to_string(file).unwrap();
+    let (before, rest) = text.split_once("<!-- evidence:begin -->").unwrap();
+    let (table, _) = rest.split_once("<!-- evidence:end -->").unwrap();
+    let cells = |line: &str| -> Vec<String> {
+        line.trim_matches('|')
+            .split(" | ")
+            .map(|cell| cell.trim().to_owned())
+            .collect()
+    };
+    let marks: BTreeSet<String> = before
+        .lines()
+        .rev()
+        .take_while(|line| !line.starts_with('#'))
+        .filter(|line| line.starts_with("| "))
+        .map(|line| cells(line)[0].clone())
+        .collect();
+    let (tests, mut rows) = (tests(), 0);
+    for line in table
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| behaviour"))
+    {
+        let row = cells(line);
+        rows += 1;
+        if row[1] == "not emulated" {
+            continue;
+        }
+        assert!(marks.contains(&row[1]), "{} is explained nowhere: {line}", row[1]);
+        let named: Vec<&str> = row[2].split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty(), "no test: {line}");
+        for name in named {
+            assert!(tests.contains(name), "{name} is no test: {line}");
+        }
+    }
+    assert!(rows > 50, "{rows} rows");
+}
