@@ -202,7 +202,7 @@ mod tests {
         let pools: Vec<Pool> = of_state(&state);
         let shown: Vec<_> = pools
             .iter()
-            .map(|pool| (pool.load_balancer.as_str(), pool.pool.as_str(), pool.addresses))
+            .map(|pool| (pool.load_balancer.as_str(), pool.name.as_str(), pool.addresses))
             .collect();
         assert_eq!(
             shown,

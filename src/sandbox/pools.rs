@@ -24,7 +24,8 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pool {
     pub(super) load_balancer: String,
-    pub(super) pool: String,
+    #[serde(rename = "pool")]
+    pub(super) name: String,
     /// `Succeeded`, `Updating` and so on.
     pub(super) provisioning_state: String,
     /// How many addresses there are.
@@ -87,7 +88,7 @@ pub(super) fn of_state(state: &Value) -> Vec<Pool> {
             };
             pools.push(Pool {
                 load_balancer: text(&resource["name"]),
-                pool: text(&pool["name"]),
+                name: text(&pool["name"]),
                 provisioning_state: text(&pool["properties"]["provisioningState"]),
                 addresses: addresses.len(),
                 down: in_state("Down"),

@@ -120,7 +120,7 @@ impl Look {
                 };
                 table.add_row([
                     Cell::new(&pool.load_balancer),
-                    Cell::new(&pool.pool),
+                    Cell::new(&pool.name),
                     Cell::new(pool.addresses - pool.down.len()),
                     Cell::new(&pool.provisioning_state),
                     Cell::new(out).fg(color),
@@ -258,7 +258,7 @@ mod tests {
                 since: Timestamp::UNIX_EPOCH,
                 pool: pools::Pool {
                     load_balancer: "kubernetes".to_owned(),
-                    pool: format!("kubernetes-{number}"),
+                    name: format!("kubernetes-{number}"),
                     provisioning_state: "Succeeded".to_owned(),
                     addresses: 3,
                     down: if number == 8 {
