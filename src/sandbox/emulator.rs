@@ -38,6 +38,7 @@ mod members;
 mod merge;
 mod network;
 mod operations;
+mod parts;
 mod pattern;
 mod pool;
 mod query;

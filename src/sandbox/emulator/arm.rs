@@ -115,36 +115,20 @@ impl Arm<'_> {
             return Err(not_found(id));
         };
         etag::check(call.headers, Some(record.etag), &record.child_id(kind, name))?;
-        let mut document = record.document.clone();
-        let Some(list) = record::children_mut(&mut document, kind) else {
-            return Err(accept::malformed(
-                &record.id.to_string(),
-                &format!("{kind} is not a list"),
-            ));
-        };
+        let list = record::children(&record.document, kind);
         let position = record::position(list, name);
-        let before = position.and_then(|position| list[position].as_object().cloned());
-        let spelled = before.as_ref().and_then(|before| before.get("name").cloned());
+        let before = position.and_then(|position| list[position].as_object());
+        let spelled = before.and_then(|before| before.get("name").cloned());
         if let Some(child) = child.as_object_mut() {
             child.insert("name".into(), spelled.unwrap_or_else(|| name.into()));
         }
         let path = record.child_id(kind, name);
-        accept::child(
-            &mut child,
-            kind,
-            &path,
-            before.as_ref(),
-            self.store.members(),
-            WrittenBy::Itself,
-        )?;
-        match position {
-            Some(position) => list[position] = child,
-            None => list.push(child),
-        }
+        accept::child(&mut child, kind, &path, before, self.store.members(), WrittenBy::Itself)?;
+        let mut document = record::with_child(&record.document, kind, position, child);
         let owner = record.id.clone();
         network::assign(self.store, &owner, &mut document, false)?;
         let mut answer = self.write(call, &owner, document, id, version)?;
-        answer.status = if before.is_some() {
+        answer.status = if position.is_some() {
             StatusCode::OK
         } else {
             StatusCode::CREATED
@@ -162,16 +146,8 @@ impl Arm<'_> {
         version: &str,
     ) -> Answered {
         if is(&id.kind(), load_balancer::KIND) {
-            load_balancer::check(&Record {
-                id: self
-                    .store
-                    .find(id)
-                    .map_or_else(|| id.clone(), |record| record.id.clone()),
-                document: document.clone(),
-                etag: etag::Etag(Uuid::nil()),
-                state: record::ProvisioningState::Succeeded,
-                operation: None,
-            })?;
+            let spelled = self.store.find(id).map_or(id, |record| &record.id);
+            load_balancer::check(spelled, &document)?;
         }
         let terms = self.terms(call);
         let Written { created, operation } = self.store.write(id, document, "Put", about, &terms);

@@ -116,8 +116,8 @@ struct Entry {
     /// The other fields as they are shown.
     shown: Map<String, Value>,
     /// Bodies as JSON text, which takes a tenth of the memory.
-    body: Option<String>,
-    answer: Option<String>,
+    body: Option<Box<str>>,
+    answer: Option<Box<str>>,
     changes: Vec<Change>,
     more_changes: usize,
     bytes: usize,
@@ -319,7 +319,7 @@ impl Entry {
                     .sum::<usize>()
                 + 96
         });
-        let bodies = [&self.body, &self.answer].into_iter().flatten().map(String::len);
+        let bodies = [&self.body, &self.answer].into_iter().flatten().map(|text| text.len());
         let bytes = ENTRY_BYTES + self.path.len() + texts.chain(changes).chain(bodies).sum::<usize>();
         let more = bytes.cast_signed().saturating_sub(self.bytes.cast_signed());
         self.bytes = bytes;
@@ -327,7 +327,7 @@ impl Entry {
     }
 
     fn shown(&self) -> Value {
-        let json = |text: &String| serde_json::from_str::<Value>(text).ok();
+        let json = |text: &str| serde_json::from_str::<Value>(text).ok();
         let mut shown = self.shown.clone();
         let path = if self.method.is_some() { "path" } else { "resource" };
         let fields = [
@@ -337,8 +337,8 @@ impl Entry {
             ("completed", Some(self.completed.map(|at| at.to_string()).into())),
             ("method", self.method.clone().map(Value::from)),
             (path, Some(self.path.clone().into())),
-            ("body", self.body.as_ref().and_then(json)),
-            ("answer", self.answer.as_ref().and_then(json)),
+            ("body", self.body.as_deref().and_then(json)),
+            ("answer", self.answer.as_deref().and_then(json)),
             (
                 "changes",
                 (!self.changes.is_empty()).then(|| self.changes.iter().map(Change::shown).collect()),

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::error::ArmError;
+use super::parts;
 use super::seed::{Seed, SeedError};
 use super::settings::Settings;
 use super::tls::{Tls, TlsError};
@@ -210,8 +211,8 @@ impl Emulator {
                     Ok(request) => emulator
                         .call(request, &base)
                         .await
-                        .map_or_else(cut, |answer| answer.map(Body::from)),
-                    Err(error) => error.response().map(Body::from),
+                        .map_or_else(cut, |answer| answer.map(parts::body)),
+                    Err(error) => error.response().map(parts::body),
                 }
             }
         })
@@ -227,7 +228,7 @@ impl Emulator {
                     Ok(request) => emulator.control(&request),
                     Err(error) => error.response(),
                 };
-                answer.map(Body::from)
+                answer.map(parts::body)
             }
         })
     }

@@ -82,18 +82,18 @@ fn referred(child: &Value) -> Vec<(&'static str, &str)> {
 /// # Errors
 /// 400: two children of one name, or a reference to a child that is not there. Both are guesses in
 /// their wording, and the check itself of rules and probes is one.
-pub(super) fn check(load_balancer: &Record) -> Result<(), ArmError> {
+pub(super) fn check(load_balancer: &ResourceId, document: &Object) -> Result<(), ArmError> {
     let names = |kind: &str| -> BTreeSet<String> {
-        let children = record::children(&load_balancer.document, kind).iter();
+        let children = record::children(document, kind).iter();
         children.filter_map(record::name_of).map(str::to_lowercase).collect()
     };
     for kind in REFERRING {
-        for child in record::children(&load_balancer.document, kind) {
-            let from = load_balancer.child_id(kind, record::name_of(child).unwrap_or_default());
+        for child in record::children(document, kind) {
+            let from = format!("{load_balancer}/{kind}/{}", record::name_of(child).unwrap_or_default());
             for (target, to) in referred(child) {
                 let inside = ResourceId::parse(to).filter(|id| {
                     id.segments.len() == 2
-                        && id.ancestor(1).key() == load_balancer.id.key()
+                        && id.ancestor(1).key() == load_balancer.key()
                         && id.segments.last().is_some_and(|(kind, _)| is(kind, target))
                 });
                 if !inside.is_some_and(|id| names(target).contains(&id.name().to_lowercase())) {

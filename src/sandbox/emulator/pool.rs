@@ -78,9 +78,11 @@ pub(super) fn accept(
         .collect();
     if by != WrittenBy::Seed {
         let same = of_interfaces.keys().eq(names.iter());
-        let by_address = list
-            .iter()
-            .any(|address| address.pointer("/properties/ipAddress").is_some());
+        let by_address = list.iter().any(|address| {
+            address
+                .get("properties")
+                .is_some_and(|properties| properties.get("ipAddress").is_some())
+        });
         let by_interface = list.iter().any(|address| configuration(address).is_some());
         let refused = if of_interfaces.is_empty() {
             by_interface
@@ -175,15 +177,15 @@ pub(super) fn show(load_balancer: &Record, pool: &str, object: &mut Object, view
     let Some(properties) = properties_mut(object) else {
         return;
     };
-    let kept = match properties.remove(ADDRESSES) {
+    let mut list = match properties.remove(ADDRESSES) {
         Some(Value::Array(list)) => list,
         _ => Vec::new(),
     };
-    let missing: Vec<Value> = of_interfaces(&kept, members)
-        .skip(kept.iter().filter(|address| configuration(address).is_some()).count())
+    let missing: Vec<Value> = of_interfaces(&list, members)
+        .skip(list.iter().filter(|address| configuration(address).is_some()).count())
         .map(|(name, configuration)| json!({"name": name, "properties": {CONFIGURATION: {"id": configuration}}}))
         .collect();
-    let list = [kept, missing].concat();
+    list.extend(missing);
     let configurations: Vec<Value> = list
         .iter()
         .filter_map(configuration)
@@ -245,9 +247,8 @@ fn addresses(pool: &Object) -> &[Value] {
 
 /// The IP configuration of an address that comes from a network interface.
 fn configuration(address: &Value) -> Option<&str> {
-    address
-        .pointer("/properties/networkInterfaceIPConfiguration/id")?
-        .as_str()
+    // Asked of every address of a large pool: `pointer` would take a fifth of a GET.
+    address.get("properties")?.get(CONFIGURATION)?.get("id")?.as_str()
 }
 
 fn not_by_pool(id: &str) -> ArmError {

@@ -105,6 +105,35 @@ pub(super) fn children_mut<'a>(document: &'a mut Object, kind: &str) -> Option<&
     properties.entry(kind).or_insert_with(|| json!([])).as_array_mut()
 }
 
+/// A copy of a document without its children of these kinds: they can be most of it.
+fn without(document: &Object, kinds: &[&str]) -> Object {
+    let copied = document.iter().map(|(name, value)| {
+        let properties = value.as_object().filter(|_| name == "properties");
+        let value = properties.map_or_else(
+            || value.clone(),
+            |properties| {
+                let others = properties.iter().filter(|(name, _)| !kinds.contains(&name.as_str()));
+                others.map(|(name, value)| (name.clone(), value.clone())).collect()
+            },
+        );
+        (name.clone(), value)
+    });
+    copied.collect()
+}
+
+/// A copy of a document with a child in the place of the one that is there, or behind all others.
+pub(super) fn with_child(document: &Object, kind: &str, place: Option<usize>, child: Value) -> Object {
+    let mut copy = without(document, &[kind]);
+    let others = children(document, kind).iter().enumerate();
+    let others = others.filter(|(number, _)| Some(*number) != place);
+    let mut list: Vec<Value> = others.map(|(_, other)| other.clone()).collect();
+    list.insert(place.unwrap_or(list.len()), child);
+    if let Some(properties) = properties_mut(&mut copy) {
+        properties.insert(kind.to_owned(), list.into());
+    }
+    copy
+}
+
 /// The `properties` of an object, made where there are none.
 pub(super) fn properties_mut(object: &mut Object) -> Option<&mut Object> {
     let properties = object.entry("properties").or_insert_with(|| json!({}));
@@ -160,9 +189,10 @@ impl Record {
         self.filled(object, id, format!("{}/{kind}", self.id.kind()))
     }
 
-    /// The resource itself as a GET shows it; its children are still as they are kept.
+    /// The resource itself as a GET shows it, without the children that live in its document.
     pub(super) fn itself(&self) -> Object {
-        let mut object = self.filled(self.document.clone(), self.id.to_string(), self.id.kind());
+        let kind = self.id.kind();
+        let mut object = self.filled(without(&self.document, embedded(&kind)), self.id.to_string(), kind);
         object.insert("name".into(), self.id.name().into());
         if let Some(properties) = properties_mut(&mut object)
             && is(&self.id.namespace, "Microsoft.Network")

@@ -59,13 +59,22 @@ pub(super) struct Terms {
     pub(super) ends: Option<(End, Effect)>,
 }
 
+impl Terms {
+    /// What a write of this record leaves to be undone. A document may be large: it is copied where it will be wanted.
+    fn undo(&self, before: Option<&Record>) -> Undo {
+        match &self.ends {
+            Some((_, Effect::Lost)) => Undo::To(before.map(|record| record.document.clone())),
+            _ => Undo::No,
+        }
+    }
+}
+
 /// A write that is about to start.
 struct Start<'a> {
     verb: &'static str,
     /// What it is about: the resource or a child of it.
     about: &'a ResourceId,
-    /// The document that is there.
-    before: Option<Object>,
+    undo: Undo,
     removal: Option<Removal>,
     /// Whether there is nothing to do.
     done: bool,
@@ -170,12 +179,12 @@ impl Store {
         let created = existing.is_none();
         let same = |record: &Record| record.state == ProvisioningState::Succeeded && record.document == document;
         let nothing = terms.ends.is_none() && existing.is_some_and(same);
-        let before = existing.map(|record| record.document.clone());
+        let undo = terms.undo(existing);
         let spelled = existing.map_or_else(|| id.clone(), |record| record.id.clone());
         let start = Start {
             verb,
             about,
-            before,
+            undo,
             removal: None,
             done: nothing,
         };
@@ -206,11 +215,11 @@ impl Store {
     ) -> Option<Uuid> {
         let key = id.key();
         let record = self.records.get(&key)?;
-        let (spelled, before) = (record.id.clone(), Some(record.document.clone()));
+        let (spelled, undo) = (record.id.clone(), terms.undo(Some(record)));
         let start = Start {
             verb: "Delete",
             about,
-            before,
+            undo,
             removal: Some(removal),
             done: false,
         };
@@ -228,7 +237,7 @@ impl Store {
     pub(super) fn edit(&mut self, id: &ResourceId, document: Object) {
         let key = id.key();
         let etag = self.changed(&key, None);
-        if let Some(mut record) = self.records.get(&key).cloned() {
+        if let Some(mut record) = self.records.remove(&key) {
             record.etag = etag;
             record.document = document;
             self.put(key, record);
@@ -237,9 +246,14 @@ impl Store {
 
     /// Removes everything in a resource group.
     pub(super) fn remove_group(&mut self, prefix: &str) {
-        let ids: Vec<ResourceId> = self.below(prefix, None).map(|record| record.id.clone()).collect();
-        for id in ids {
-            self.remove(&id.key());
+        let all = self.below(prefix, None);
+        let all: Vec<_> = all.map(|record| (record.id.key(), record.operation)).collect();
+        for (key, operation) in all {
+            self.remove(&key);
+            // Nothing is left for it to do, and such operations would add up until they are due.
+            if let Some(operation) = operation.and_then(|id| self.operations.in_progress(id)).cloned() {
+                self.end(&operation);
+            }
         }
     }
 
@@ -255,7 +269,7 @@ impl Store {
         let Start {
             verb,
             about,
-            before,
+            undo,
             removal,
             done,
         } = start;
@@ -271,13 +285,8 @@ impl Store {
             self.note_end(&older, &status, Some(operation), Vec::new());
             self.operations.end(older.id, status);
         }
-        let ending = terms.ends.clone().map_or_else(Ending::default, |(end, effect)| Ending {
-            end,
-            undo: match effect {
-                Effect::Kept => Undo::No,
-                Effect::Lost => Undo::To(before),
-            },
-        });
+        let end = terms.ends.clone().map_or(End::Succeeded, |(end, _)| end);
+        let ending = Ending { end, undo };
         let accepted = Accepted {
             id: operation,
             name,
@@ -325,7 +334,7 @@ impl Store {
             return status;
         }
         let etag = self.changed(&key, None);
-        let Some(mut record) = self.records.get(&key).cloned() else {
+        let Some(mut record) = self.records.remove(&key) else {
             return status;
         };
         record.etag = etag;

@@ -25,14 +25,14 @@ const SECRET_MEMBERS: [&str; 8] = [
 /// Parameters of addresses that sign or are secret; `t`, the time of a signature, is cut with the others.
 const SECRET_PARAMETERS: [&str; 7] = ["c", "client_assertion", "client_secret", "h", "s", "sig", "t"];
 
-/// A body as JSON text.
-pub(super) fn body(path: &str, body: &[u8]) -> Option<String> {
+/// A body as JSON text, which takes no more memory than it is long.
+pub(super) fn body(path: &str, body: &[u8]) -> Option<Box<str>> {
     if body.is_empty() {
         return None;
     }
     let bytes = body.len();
     if is_about_tokens(path) {
-        return Some(json!({"withheld": true, "bytes": bytes}).to_string());
+        return Some(json!({"withheld": true, "bytes": bytes}).to_string().into());
     }
     let parsed = || serde_json::from_slice(body).ok();
     let shown = if bytes > MAX_BODY_BYTES {
@@ -43,7 +43,7 @@ pub(super) fn body(path: &str, body: &[u8]) -> Option<String> {
     } else {
         json!({"notJson": true, "bytes": bytes, "sha256": sha256(body)})
     };
-    Some(shown.to_string())
+    Some(shown.to_string().into())
 }
 
 /// A text of bounded length.

@@ -242,3 +242,30 @@ async fn resource_groups() {
     assert_eq!(client.get(&lb("lb1")).await.status, 200);
     assert_eq!(client.get("/subscriptions/sub").await.body["subscriptionId"], "sub");
 }
+
+#[tokio::test(start_paused = true)]
+async fn operations_of_a_group_that_is_gone_do_not_add_up() {
+    let client = Client::new(&[]);
+    assert_eq!(
+        client
+            .control(
+                "PUT",
+                "settings",
+                &json!({"operationDelay": "24h", "throttle": {"enabled": false}})
+            )
+            .status,
+        200
+    );
+    let document = json!({"location": "eastus", "properties": {}});
+    for _ in 0..2 {
+        client.put(GROUP, &json!({"location": "eastus"})).await;
+        assert_eq!(client.put(&lb("lb"), &document).await.status, 201);
+        assert_eq!(client.delete(GROUP).await.status, 200);
+    }
+    let state = client.control("GET", "state", &Value::Null).body;
+    let operations = state["operations"].as_array().unwrap();
+    assert_eq!(operations.len(), 2);
+    for operation in operations {
+        assert_eq!(operation["status"], "Succeeded");
+    }
+}
