@@ -41,6 +41,10 @@ lint: build-tools lint-tools client-tools ## formatting, clippy with and without
 bench: build-tools namespace-tools ## the benchmarks, against the real control plane
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked $(ARGS)
 
+.PHONY: bench-emulator
+bench-emulator: build-tools ## the benchmarks of the ARM emulator
+	cargo bench --locked --bench emulator $(ARGS)
+
 .PHONY: fuzz
 fuzz: build-tools ## each fuzz target for HEADGATE_FUZZ_SECONDS (600), all at once
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16

@@ -201,8 +201,13 @@ impl Report {
     pub(crate) fn finish(self) -> anyhow::Result<bool> {
         say(&self.table.to_string());
         let (kept, all) = (self.kept, self.kept + self.missed);
+        let budgets = if all == 0 {
+            String::new()
+        } else {
+            format!("{kept} of {all} budgets kept; ")
+        };
         say(&format!(
-            "{kept} of {all} budgets kept; {} cores, load average {}; figures in {}",
+            "{budgets}{} cores, load average {}; figures in {}",
             self.conditions.get("cores").unwrap_or(&Value::Null),
             cpu::load_average(),
             self.directory.display()

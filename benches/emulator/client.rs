@@ -1,0 +1,150 @@
+//! A client of ARM over one kept connection: as much of HTTP/1.1 as the emulator's answers need.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Room for one more read.
+const READ_BYTES: usize = 64 * 1024;
+/// Between two questions about an operation.
+const POLLING: Duration = Duration::from_millis(5);
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Succeeded,
+    /// A newer write has taken its place.
+    Superseded,
+}
+
+/// An answer that was no refusal.
+#[derive(Debug)]
+pub(crate) struct Answer<'a> {
+    pub(crate) body: &'a [u8],
+    /// Where the operation that it started can be asked about.
+    pub(crate) operation: Option<String>,
+}
+
+/// A connection that is kept and asked again and again.
+pub(crate) struct Client {
+    stream: TcpStream,
+    base: String,
+    token: String,
+    request: Vec<u8>,
+    buffer: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) async fn connect(server: SocketAddr, token: &str) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(server).await.context("a connection")?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            base: format!("http://{server}"),
+            token: token.to_owned(),
+            request: Vec::new(),
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// Where the answer does not come, or is none of the 200s.
+    pub(crate) async fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> anyhow::Result<Answer<'_>> {
+        let path = path.strip_prefix(&self.base).unwrap_or(path);
+        let (host, token, length) = (&self.base["http://".len()..], &self.token, body.len());
+        self.request.clear();
+        self.request.extend_from_slice(
+            format!(
+                "{method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n\
+                 Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+            )
+            .as_bytes(),
+        );
+        self.request.extend_from_slice(body);
+        let exchanged = timeout(PATIENCE, exchange(&mut self.stream, &self.request, &mut self.buffer)).await;
+        let head = exchanged
+            .context("no answer in time")?
+            .with_context(|| format!("{method} {path}"))?;
+        let (head, body) = self.buffer.split_at(head);
+        let head = std::str::from_utf8(head)?;
+        let status: u16 = head.get(9..12).unwrap_or_default().parse().context("a status")?;
+        if !(200..300).contains(&status) {
+            bail!("{method} {path}: {status} {}", String::from_utf8_lossy(body));
+        }
+        let operation = header(head, "azure-asyncoperation").map(str::to_owned);
+        Ok(Answer { body, operation })
+    }
+
+    /// Asks for a document.
+    pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
+        Ok(serde_json::from_slice(self.ask("GET", path, b"").await?.body)?)
+    }
+
+    /// How the operation ended, if it has.
+    ///
+    /// # Errors
+    /// Where it has failed, or was canceled without being superseded.
+    pub(crate) async fn ending(&mut self, operation: &str) -> anyhow::Result<Option<Ending>> {
+        let status = self.get(operation).await?;
+        let detail = status.pointer("/error/details/0/code").and_then(Value::as_str);
+        match (status["status"].as_str(), detail) {
+            (Some("InProgress"), _) => Ok(None),
+            (Some("Succeeded"), _) => Ok(Some(Ending::Succeeded)),
+            (Some("Canceled"), Some("CanceledAndSupersededDueToAnotherOperation")) => Ok(Some(Ending::Superseded)),
+            _ => bail!("an operation ended so: {status}"),
+        }
+    }
+
+    /// Waits for the end of an operation.
+    pub(crate) async fn end(&mut self, operation: &str) -> anyhow::Result<Ending> {
+        loop {
+            if let Some(ending) = self.ending(operation).await? {
+                return Ok(ending);
+            }
+            sleep(POLLING).await;
+        }
+    }
+}
+
+/// Sends a request and reads its whole answer into `buffer`; the length of its head.
+async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::Result<usize> {
+    buffer.clear();
+    stream.write_all(request).await?;
+    let mut head = None;
+    loop {
+        if head.is_none() {
+            head = buffer
+                .windows(4)
+                .position(|four| four == b"\r\n\r\n")
+                .map(|end| end + 4);
+        }
+        if let Some(head) = head {
+            let text = std::str::from_utf8(&buffer[..head])?;
+            let body: usize = header(text, "content-length").map_or(Ok(0), str::parse)?;
+            if buffer.len() >= head + body {
+                return Ok(head);
+            }
+            buffer.reserve(head + body - buffer.len());
+        } else {
+            buffer.reserve(READ_BYTES);
+        }
+        ensure!(stream.read_buf(buffer).await? > 0, "the connection was closed");
+    }
+}
+
+/// A header's value.
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| {
+        let (found, value) = line.split_once(':')?;
+        found.eq_ignore_ascii_case(name).then(|| value.trim())
+    })
+}
