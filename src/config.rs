@@ -20,7 +20,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use azure_json::{
-    AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret, Surroundings,
+    AzureJson, BackendPoolType, Cloud, Credential, Environment, ManagedIdentity, RateLimit, RateLimits, Secret,
+    Surroundings,
 };
 pub use cidr::Cidr;
 pub use load::{Override, load};

@@ -147,13 +147,16 @@ pub struct AzureJson {
     pub enable_load_balancer_admin_state: bool,
 }
 
+/// The value of a variable by its name.
+pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
 /// Where the values come from besides the file.
 #[derive(Clone, Copy, Default)]
 pub struct Surroundings<'a> {
     /// The text of the Secret's `cloud-config`, which wins over the file.
     pub secret: Option<&'a str>,
     /// The environment, by name.
-    pub environment: Option<&'a dyn Fn(&str) -> Option<String>>,
+    pub environment: Option<&'a Environment<'a>>,
 }
 
 impl fmt::Debug for Surroundings<'_> {
