@@ -5,6 +5,7 @@
 //! Which keys exist, what they mean and what they allow is said once, in `config/keys.rs`; the
 //! reference in `docs/settings.md` is generated from that table.
 
+mod azure_json;
 mod cidr;
 mod contradictions;
 mod keys;
@@ -18,6 +19,10 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use azure_json::{
+    AzureJson, BackendPoolType, Cloud, Credential, Environment, ManagedIdentity, RateLimit, RateLimits, Secret,
+    Surroundings,
+};
 pub use cidr::Cidr;
 pub use load::{Override, load};
 pub use mistake::{Mistake, Mistakes};

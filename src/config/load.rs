@@ -1,7 +1,7 @@
 //! From a settings file and flags to [`Settings`], or every mistake at once.
 //!
 //! The file is read to a YAML value first and walked by hand, because a typed reader stops at the
-//! first unknown key. This is the only room that touches YAML.
+//! first unknown key. No other room of the agent touches YAML.
 
 use std::fs::File;
 use std::io::Read as _;

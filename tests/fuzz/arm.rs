@@ -161,7 +161,9 @@ fn whatever_is_asked_is_answered_and_leaves_a_world_that_works() {
             assert!([200, 401, 429].contains(&read.status().as_u16()), "{read:?}");
         });
     };
-    files.iter().for_each(|bytes| story(bytes));
+    for bytes in &files {
+        story(bytes);
+    }
     check!(name = NAME)
         .with_generator(like)
         .with_test_time(time())

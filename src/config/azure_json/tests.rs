@@ -1,0 +1,203 @@
+//! Files as people have them.
+
+#![allow(clippy::unwrap_in_result, reason = "what a test cannot do without fails the test")]
+
+use super::*;
+
+fn loaded(text: &str) -> Result<AzureJson, Vec<String>> {
+    with(text, None, &[])
+}
+
+fn with(text: &str, secret: Option<&str>, environment: &[(&str, &str)]) -> Result<AzureJson, Vec<String>> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("azure.json");
+    std::fs::write(&file, text).unwrap();
+    let found = |name: &str| {
+        let pair = environment.iter().find(|(known, _)| *known == name);
+        pair.map(|(_, value)| (*value).to_owned())
+    };
+    let surroundings = Surroundings {
+        secret,
+        environment: Some(&found),
+    };
+    let loaded = AzureJson::load(Some(&file), surroundings);
+    let strip = |mistake: &Mistake| mistake.to_string().replace(&format!("{}: ", file.display()), "");
+    loaded.map_err(|mistakes| mistakes.0.iter().map(strip).collect())
+}
+
+/// Written by AKS on its nodes, shortened.
+const AKS: &str = r#"{"cloud": "AzurePublicCloud", "tenantId": "t", "subscriptionId": "s", "aadClientId": "msi", "aadClientSecret": "msi",
+  "resourceGroup": "MC_Group_EastUS", "location": "eastus", "vmType": "vmss", "cloudProviderBackoff": true, "cloudProviderRatelimit": true,
+  "cloudProviderRateLimitQPS": 10, "cloudProviderRateLimitBucket": 100, "cloudProviderRatelimitQPSWrite": 10, "cloudProviderRatelimitBucketWrite": 100,
+  "useManagedIdentityExtension": true, "userAssignedIdentityID": "id", "useInstanceMetadata": true, "loadBalancerSku": "Standard", "unknown": [1]}"#;
+
+#[test]
+fn a_file_of_aks() {
+    let azure = loaded(AKS).unwrap();
+    assert_eq!(azure.resource_group.as_deref(), Some("mc_group_eastus"));
+    assert_eq!(azure.load_balancers_group(), Some("mc_group_eastus"));
+    assert_eq!(
+        azure.credential,
+        Credential::ManagedIdentity(Some(ManagedIdentity::ClientId("id".into())))
+    );
+    let limit = RateLimit { qps: 10.0, bucket: 100 };
+    assert_eq!(
+        azure.rate_limits,
+        Some(RateLimits {
+            read: limit,
+            write: limit
+        }),
+        "whatever the keys' case"
+    );
+    assert_eq!(azure.backend_pool_type, BackendPoolType::NodeIpConfiguration);
+    assert!(azure.exclude_master_from_standard_lb && azure.enable_load_balancer_admin_state);
+}
+
+#[test]
+fn yaml_words_types_and_emptiness() {
+    for empty in ["", "{}", "---\n", "null"] {
+        let azure = loaded(empty).unwrap();
+        assert_eq!(
+            (azure.cloud, azure.credential, azure.subscription_id),
+            (Cloud::Public, Credential::None, None),
+            "{empty:?}"
+        );
+    }
+    let azure = loaded(
+        "enableLoadBalancerAdminState: off\nEXCLUDEMASTERFROMSTANDARDLB: no\ntenantId: 7\ncloud: azurechinacloud\n",
+    )
+    .unwrap();
+    assert!(!azure.enable_load_balancer_admin_state && !azure.exclude_master_from_standard_lb);
+    assert_eq!((azure.tenant_id.as_deref(), azure.cloud), (Some("7"), Cloud::China));
+    // Go sorts keys that differ in case only; null says nothing.
+    let azure = loaded(r#"{"TENANTID": "a", "tenantId": "b", "tenantid": null, "cloud": "elsewhere"}"#).unwrap();
+    assert_eq!((azure.tenant_id.as_deref(), azure.cloud), (Some("b"), Cloud::Public));
+}
+
+#[test]
+fn every_mistake_is_told_and_no_secret() {
+    let text = "aadClientSecret: [hunter2]\nuseManagedIdentityExtension: maybe\ncloudProviderRateLimit: true\ncloudProviderRateLimitQPS: -1\n\
+        loadBalancerBackendPoolConfigurationType: hosts\nmultipleStandardLoadBalancerConfigurations: {a: b}\n";
+    assert_eq!(
+        loaded(text).unwrap_err(),
+        [
+            "loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration, nodeIP or podIP",
+            "aadClientSecret: this value is not allowed; allowed: a text",
+            "useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
+            "multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
+            "cloudProviderRateLimitQPS: \"-1\" is not allowed; allowed: a number from 0",
+        ]
+    );
+    for text in [
+        "[hunter2]",
+        "hunter2",
+        "aadClientSecret: 'hunter2",
+        "aadClientSecret: hunter2\n  x: y",
+    ] {
+        let told = loaded(text).unwrap_err().join("\n");
+        assert!(!told.contains("aadClientSecret") || !told.contains("hunter2"), "{told}");
+    }
+    let missing = AzureJson::load(Some(Path::new("/nonexistent/azure.json")), Surroundings::default()).unwrap_err();
+    assert!(missing.to_string().contains("cannot be read"), "{missing}");
+    let secret = loaded("aadClientId: c\naadClientSecret: hunter2\n").unwrap();
+    assert!(!format!("{secret:?}").contains("hunter2"));
+}
+
+#[test]
+fn credentials_in_upstreams_order() {
+    let workload = "useFederatedWorkloadIdentityExtension: true\naadClientId: c\n";
+    assert_eq!(
+        loaded(workload).unwrap_err(),
+        ["aadFederatedTokenFile: workload identity needs it; allowed: the path of a projected service account token"]
+    );
+    let expected = Credential::WorkloadIdentity {
+        client_id: "c".into(),
+        token_file: "/token".into(),
+    };
+    let all = "useManagedIdentityExtension: true\naadClientSecret: s\n";
+    let environment = [
+        ("AZURE_FEDERATED_TOKEN_FILE", "/token"),
+        ("AZURE_CLIENT_ID", "c"),
+        ("AZURE_TENANT_ID", "t"),
+    ];
+    let azure = with(&format!("{workload}{all}"), None, &environment).unwrap();
+    assert_eq!((azure.credential, azure.tenant_id.as_deref()), (expected, Some("t")));
+    let resource = "/subscriptions/s/resourceGroups/g/providers/Microsoft.ManagedIdentity/userAssignedIdentities/i";
+    let azure = loaded(&format!("{all}userAssignedIdentityID: {resource}\n")).unwrap();
+    assert_eq!(
+        azure.credential,
+        Credential::ManagedIdentity(Some(ManagedIdentity::ResourceId(resource.into())))
+    );
+    let azure = with("aadClientId: c\n", None, &[("AZURE_CLIENT_SECRET", "from-outside")]).unwrap();
+    assert_eq!(
+        azure.credential,
+        Credential::ClientSecret {
+            client_id: "c".into(),
+            secret: Secret("from-outside".into())
+        }
+    );
+    let told = loaded("aadClientId: c\naadClientCertPath: /cert.pfx\n").unwrap_err();
+    assert!(
+        told[0].contains("client certificates are not taken; allowed: useFederated"),
+        "{told:?}"
+    );
+    assert!(
+        loaded("aadClientId: c\naadClientCertPath: /cert.pfx\nuseManagedIdentityExtension: true\n").is_ok(),
+        "not needed"
+    );
+}
+
+#[test]
+fn a_secret_wins_over_the_file_and_keeps_its_case() {
+    let azure = with(
+        "resourceGroup: FILE\ntenantId: file\n",
+        Some("resourceGroup: Secret\nloadBalancerName: lb\n"),
+        &[],
+    )
+    .unwrap();
+    assert_eq!(azure.resource_group.as_deref(), Some("Secret"));
+    assert_eq!(
+        (azure.tenant_id.as_deref(), azure.load_balancer_name.as_deref()),
+        (Some("file"), Some("lb"))
+    );
+}
+
+#[test]
+fn several_load_balancers() {
+    let text = "loadBalancerBackendPoolConfigurationType: NodeIP\nmultipleStandardLoadBalancerConfigurations:\n- {name: a, primaryVMSet: x}\n- {name: b, primaryVMSet: y}\n";
+    assert_eq!(loaded(text).unwrap().load_balancers, ["a", "b"]);
+    let text = "multipleStandardLoadBalancerConfigurations:\n- {name: a, primaryVMSet: x}\n- {name: A, primaryVMSet: X}\n- {name: c}\n";
+    let key = "multipleStandardLoadBalancerConfigurations: ";
+    assert_eq!(
+        loaded(text).unwrap_err(),
+        [
+            "duplicated multiple standard load balancer configuration name A",
+            "duplicated primary VMSet X in multiple standard load balancer configurations A",
+            "multiple standard load balancer configuration c must have primary VMSet",
+            "multiple standard load balancers cannot be used with backend pool type nodeIPConfiguration",
+        ]
+        .map(|message| format!("{key}{message}"))
+    );
+}
+
+#[test]
+fn another_subscription_for_the_network_and_limits_of_its_own() {
+    let text = "subscriptionId: nodes\nnetworkResourceSubscriptionID: net\nnetworkResourceTenantID: t2\ntenantId: t1\nloadBalancerResourceGroup: LBs\n\
+        resourceGroup: RG\ncloudProviderRateLimit: false\nloadBalancerRateLimit: {cloudProviderRateLimit: true, cloudProviderRateLimitQPSWrite: 0.5}\n\
+        cloudProviderRateLimitBucket: 7\n";
+    let azure = loaded(text).unwrap();
+    assert_eq!(
+        (
+            azure.subscription_id.as_deref(),
+            azure.compute_subscription_id.as_deref()
+        ),
+        (Some("net"), Some("nodes"))
+    );
+    assert_eq!(
+        (azure.tenant_id.as_deref(), azure.load_balancers_group()),
+        (Some("t2"), Some("LBs"))
+    );
+    let limits = azure.rate_limits.unwrap();
+    assert_eq!(limits.read, RateLimit { qps: 1.0, bucket: 7 });
+    assert_eq!(limits.write, RateLimit { qps: 0.5, bucket: 5 });
+}
