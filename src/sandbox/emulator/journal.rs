@@ -28,7 +28,7 @@ pub(super) const MAX_LIMIT: usize = 1000;
 /// No more changes are kept of one entry; the rest is counted. One write touches a load balancer and some interfaces.
 const MAX_CHANGES: usize = 100;
 /// What an entry takes besides its texts.
-const ENTRY_BYTES: usize = 512;
+const ENTRY_BYTES: usize = 2048;
 /// Headers of answers that are kept, with whether they hold a URL that may be signed.
 const KEPT_HEADERS: [(&str, bool); 4] = [
     ("etag", false),
