@@ -187,7 +187,7 @@ impl Store {
             about,
             undo,
             removal: None,
-            location: located(&document),
+            location: record::located(&document),
             done: nothing,
         };
         let operation = self.accept(&spelled, start, terms);
@@ -284,7 +284,7 @@ impl Store {
         } = start;
         let (operation, name) = (self.guids.next(), operations::name(verb, about));
         let record = self.records.get(&id.key());
-        let location = location.or_else(|| located(&record?.document));
+        let location = location.or_else(|| record::located(&record?.document));
         let older = record
             .and_then(|record| self.operations.in_progress(record.operation?))
             .cloned();
@@ -394,10 +394,4 @@ impl Store {
             self.members_changed(&record.id, pools);
         }
     }
-}
-
-/// The location a document names, as URLs have it.
-fn located(document: &Object) -> Option<String> {
-    let location = document.get("location")?.as_str()?.replace(' ', "");
-    Some(location.to_lowercase()).filter(|location| !location.is_empty())
 }
