@@ -16,7 +16,7 @@ pub mod proxy_protocol;
 mod serve;
 mod steer;
 
-pub use bind::{BindState, Binder, bind, bind_one_family, raise_open_files};
+pub use bind::{BindState, Binder, bind, bind_alone, bind_one_family, raise_open_files};
 pub use connection::CloseWithoutAnswer;
 pub use connections::Limits;
 pub use crowd::Crowd;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::runtime::Builder;
 
-use crate::sandbox::emulator::{self, AdminStateNone, ListenError, Options, SeedError, Settings};
+use crate::sandbox::emulator::{self, AdminStateNone, ListenError, Options, Settings};
 use crate::telemetry;
 
 use super::sandbox::duration;
@@ -47,11 +47,11 @@ pub(super) struct Arguments {
     seed: Option<PathBuf>,
 
     /// Time from an accepted write to the end of its operation
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = delay)]
     operation_delay: Duration,
 
     /// Retry-After of an operation in progress; what Azure sends is not recorded, 10 fits what was seen
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=Settings::LONGEST_POLL))]
     poll_retry_after: u64,
 
     /// Items on a page of a list
@@ -65,6 +65,13 @@ pub(super) struct Arguments {
     /// File the bound addresses are written to: {"arm": "127.0.0.1:1", "armTls": "127.0.0.1:2", "control": "127.0.0.1:3"}
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
+}
+
+fn delay(text: &str) -> Result<Duration, String> {
+    let most = Settings::LONGEST_DELAY;
+    Some(duration(text)?)
+        .filter(|delay| *delay <= most)
+        .ok_or_else(|| format!("give at most {}h", most.as_secs() / 3600))
 }
 
 const fn loopback(port: u16) -> SocketAddr {
@@ -94,9 +101,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     };
     match runtime.block_on(emulator::run(options)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(
-            error @ ListenError::Seed(SeedError::Parse { .. } | SeedError::Resource { .. } | SeedError::TooLarge(_)),
-        ) => fail(EXIT_SETTINGS, &error.into()),
+        Err(error @ ListenError::Seed(_)) => fail(EXIT_SETTINGS, &error.into()),
         Err(error) => fail(EXIT_RUNTIME, &error.into()),
     }
 }

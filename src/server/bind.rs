@@ -122,6 +122,14 @@ pub fn bind_one_family(address: SocketAddr) -> io::Result<TcpListener> {
     bind_exactly(address, true)
 }
 
+/// Binds `address` once, and for this listener alone: an address that is in use, even by another of ours, is refused.
+///
+/// # Errors
+/// The system's reason.
+pub fn bind_alone(address: SocketAddr) -> io::Result<TcpListener> {
+    bind_socket(address, false, false)
+}
+
 /// Lifts the process's limit on open files as far as it may be, within reason: a default of 1024 is
 /// less than the connections a listener may hold.
 pub fn raise_open_files() {
@@ -140,11 +148,15 @@ pub fn raise_open_files() {
 }
 
 fn bind_exactly(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
+    bind_socket(address, one_family, true)
+}
+
+fn bind_socket(address: SocketAddr, one_family: bool, shared: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     // A port in TIME_WAIT is no reason not to come back.
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
+    socket.set_reuse_port(shared)?;
     if address.is_ipv6() {
         socket.set_only_v6(one_family)?;
     }
@@ -191,6 +203,17 @@ mod tests {
             bind(stranger.local_addr().unwrap()).unwrap_err().kind(),
             io::ErrorKind::AddrInUse
         );
+    }
+
+    #[tokio::test]
+    async fn who_binds_alone_shares_with_nobody() {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        for first in [bind_alone(loopback).unwrap(), bind(loopback).unwrap()] {
+            let taken = first.local_addr().unwrap();
+            assert_eq!(bind_alone(taken).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        }
+        let alone = bind_alone(loopback).unwrap().local_addr().unwrap();
+        bind_alone(alone).unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -171,25 +171,19 @@ impl Arm<'_> {
             return Err(not_allowed(call.method));
         }
         etag::check(call.headers, Some(record.etag), &record.id.to_string())?;
-        let unknown = body.keys().find(|key| *key != "tags");
-        if let Some(unknown) = unknown.filter(|_| is(&id.namespace, "Microsoft.Network")) {
-            return Err(accept::malformed(
-                &id.to_string(),
-                &format!("a PATCH changes tags, not {unknown}"),
-            ));
+        let mut document = record.document.clone();
+        if is(&id.namespace, "Microsoft.Network") {
+            // What is kept stays as it is: the members of a NIC-based pool, for one, are not all in it.
+            let tags = tags_alone(body).map_err(|what| accept::malformed(&id.to_string(), what))?;
+            merge(document.entry("tags").or_insert(Value::Null), &tags);
+        } else {
+            let mut merged = Value::Object(document);
+            merge(&mut merged, &Value::Object(body));
+            let Value::Object(merged) = merged else {
+                return Err(accept::malformed(&id.to_string(), "it is not an object"));
+            };
+            document = accept::document(merged, id, Some(record), self.store.members(), WrittenBy::LoadBalancer)?;
         }
-        let mut document = Value::Object(record.document.clone());
-        merge(&mut document, &Value::Object(body));
-        let Value::Object(document) = document else {
-            return Err(accept::malformed(&id.to_string(), "it is not an object"));
-        };
-        let document = accept::document(
-            document,
-            id,
-            Some(record),
-            self.store.members(),
-            WrittenBy::LoadBalancer,
-        )?;
         self.store.edit(id, document);
         let mut answer = self.get(call, id)?;
         answer.headers.clear();
@@ -256,6 +250,17 @@ impl Arm<'_> {
             ends: call.ends.clone(),
         }
     }
+}
+
+/// What a PATCH of a network resource says: it changes tags and nothing else.
+fn tags_alone(mut body: record::Object) -> Result<Value, &'static str> {
+    let tags = body
+        .remove("tags")
+        .unwrap_or_else(|| Value::Object(record::Object::new()));
+    if !body.is_empty() {
+        return Err("a PATCH changes tags and nothing else");
+    }
+    Some(tags).filter(Value::is_object).ok_or("tags is not an object")
 }
 
 /// What a group is found by.

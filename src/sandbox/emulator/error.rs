@@ -85,6 +85,13 @@ impl ArmError {
         error
     }
 
+    /// The same in a line, for people.
+    pub(super) fn told(&self) -> String {
+        let details = self.details.iter().flatten();
+        let messages = std::iter::once(self.message.as_str()).chain(details.map(|detail| detail.message.as_str()));
+        messages.collect::<Vec<_>>().join(" ")
+    }
+
     /// The answer.
     pub(super) fn response(&self) -> Response<Bytes> {
         let body = json!({"error": self.object()}).to_string();

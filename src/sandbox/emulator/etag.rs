@@ -2,7 +2,7 @@
 //!
 //! Recorded: `If-Match: invalid` is taken as `W/"invalid"`, so only the opaque part is compared.
 
-use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
+use axum::http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use uuid::Uuid;
 
@@ -23,29 +23,31 @@ impl std::fmt::Display for Etag {
 /// # Errors
 /// 412, as recorded.
 pub(super) fn check(headers: &HeaderMap, current: Option<Etag>, id: &str) -> Result<(), ArmError> {
-    let given = headers.get_all(IF_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let given: Vec<&str> = given
-        .flat_map(|value| value.split(','))
-        .map(str::trim)
-        .filter(|value| !value.is_empty())
-        .collect();
-    if let Some(first) = given.first() {
-        let matches = |value: &&str| match current {
-            Some(etag) => *value == "*" || opaque(value).eq_ignore_ascii_case(&etag.0.to_string()),
-            // A guess: nothing matches what is not there.
-            None => false,
-        };
-        if !given.iter().any(matches) {
-            return Err(mismatch("if-match", first, current, id));
-        }
+    let matches = |value: &String| match current {
+        Some(etag) => value == "*" || opaque(value).eq_ignore_ascii_case(&etag.0.to_string()),
+        // A guess: nothing matches what is not there.
+        None => false,
+    };
+    if let Some(given) = given(headers, &IF_MATCH)
+        && !given.iter().any(matches)
+    {
+        return Err(mismatch("if-match", &given, current, id));
     }
-    if let Some(value) = headers.get(IF_NONE_MATCH).and_then(|value| value.to_str().ok()) {
-        let same = |etag: Etag| value.trim() == "*" || opaque(value).eq_ignore_ascii_case(&etag.0.to_string());
-        if current.is_some_and(same) {
-            return Err(mismatch("if-none-match", value, current, id));
-        }
+    if let Some(given) = given(headers, &IF_NONE_MATCH)
+        && given.iter().any(matches)
+    {
+        return Err(mismatch("if-none-match", &given, current, id));
     }
     Ok(())
+}
+
+/// The etags of a header, if it is there. One that is empty or cannot be read guards all the same: it is an etag
+/// that nothing has.
+fn given(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<String>> {
+    let values = headers.get_all(name).iter();
+    let texts: Vec<_> = values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
+    let etags = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
+    (!texts.is_empty()).then(|| etags.map(str::to_owned).collect())
 }
 
 /// `x` of `W/"x"`, `"x"` and `x`.
@@ -58,8 +60,8 @@ fn opaque(value: &str) -> &str {
     value.trim_matches('"')
 }
 
-fn mismatch(header: &str, given: &str, current: Option<Etag>, id: &str) -> ArmError {
-    let given = opaque(given);
+fn mismatch(header: &str, given: &[String], current: Option<Etag>, id: &str) -> ArmError {
+    let given = given.first().map_or("", |first| opaque(first));
     let current = current.map_or_else(|| "(none)".to_owned(), |etag| etag.to_string());
     ArmError::new(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", "Precondition failed.").detail(
         "PreconditionFailedEtagMismatch",
@@ -69,6 +71,8 @@ fn mismatch(header: &str, given: &str, current: Option<Etag>, id: &str) -> ArmEr
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -91,11 +95,38 @@ mod tests {
             assert_eq!(asked(&value, etag), Ok(()), "{value}");
             assert_eq!(asked(&value, None), Err(412), "{value}");
         }
-        assert_eq!(asked("invalid", etag), Err(412));
+        for value in ["invalid", "", " ", ",", "\"\""] {
+            assert_eq!(asked(value, etag), Err(412), "{value:?}");
+        }
         assert_eq!(check(&HeaderMap::new(), None, "/x"), Ok(()));
+    }
+
+    #[test]
+    fn a_precondition_that_cannot_be_read_does_not_hold() {
+        let etag = Some(Etag(Uuid::from_u128(7)));
         let mut headers = HeaderMap::new();
-        headers.insert(IF_NONE_MATCH, "*".parse().unwrap());
-        assert!(check(&headers, etag, "/x").is_err());
-        assert!(check(&headers, None, "/x").is_ok());
+        headers.insert(IF_MATCH, HeaderValue::from_bytes("W/\"…\"".as_bytes()).unwrap());
+        let refused = check(&headers, etag, "/x").unwrap_err();
+        assert_eq!(refused.status, StatusCode::PRECONDITION_FAILED);
+        let message = &refused.details.unwrap()[0].message;
+        assert!(
+            message.starts_with("Etag provided in if-match header W/\"…\" does not match"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn if_none_match() {
+        let uuid = Uuid::from_u128(7);
+        let asked = |value: &str, current| {
+            let mut headers = HeaderMap::new();
+            headers.insert(IF_NONE_MATCH, value.parse().unwrap());
+            check(&headers, current, "/x").is_ok()
+        };
+        let etag = Some(Etag(uuid));
+        assert!(!asked("*", etag));
+        assert!(asked("*", None));
+        assert!(!asked(&format!("\"other\", W/\"{uuid}\""), etag));
+        assert!(asked("other", etag));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -135,7 +136,7 @@ pub async fn run(options: Options) -> Result<(), ListenError> {
             &serde_json::to_vec(&addresses).map_err(|error| ListenError::System(error.into()))?,
         )?;
     }
-    tracing::info!(arm = %addresses.arm, tls = ?addresses.arm_tls, control = %addresses.control, "the ARM emulator answers");
+    tracing::info!(arm = %addresses.arm, armTls = addresses.arm_tls.map(tracing::field::display), control = %addresses.control, "the ARM emulator answers");
 
     let metrics = Metrics::register(&mut Registry::default());
     let (close, closed) = watch::channel(false);
@@ -179,14 +180,20 @@ pub async fn run(options: Options) -> Result<(), ListenError> {
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
-    let bound = server::bind(address);
+    // Two emulators on one address would each answer some of the requests.
+    let bound = server::bind_alone(address);
     bound.map_err(|source| ListenError::Bind { address, source })
 }
 
 /// Replaces a file whole or not at all.
 fn write(file: &Path, text: &[u8]) -> Result<(), ListenError> {
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let written = tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new("."))).and_then(|mut temporary| {
+    // For everybody to read: there is nothing secret in addresses and certificates.
+    let readable = std::fs::Permissions::from_mode(0o644);
+    let temporary = tempfile::Builder::new()
+        .permissions(readable)
+        .tempfile_in(directory.unwrap_or(Path::new(".")));
+    let written = temporary.and_then(|mut temporary| {
         io::Write::write_all(&mut temporary, text)?;
         temporary.persist(file)?;
         Ok(())

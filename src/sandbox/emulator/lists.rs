@@ -63,7 +63,7 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
                 .iter()
                 .filter(|(_, group)| is(&group.subscription, subscription));
             let shown = groups.map(|(key, group)| (key.clone(), show_group(group)));
-            Ok(page(arm, call, shown))
+            page(arm, call, shown)
         }
         Target::Group { subscription, group } => {
             arm.group(subscription, group)?;
@@ -83,7 +83,7 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
                 shown.remove("properties");
                 (record.id.key(), Value::Object(shown))
             });
-            Ok(page(arm, call, shown))
+            page(arm, call, shown)
         }
         Target::Providers {
             subscription,
@@ -108,11 +108,11 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
                 .below(&prefix, None)
                 .filter(|record| is(&record.id.kind(), &wanted));
             let show_none = arm.settings.shows_none();
-            Ok(page(
+            page(
                 arm,
                 call,
                 all.map(|record| (record.id.key(), Show::Record(record, show_none))),
-            ))
+            )
         }
         Target::Collection {
             subscription,
@@ -143,7 +143,7 @@ fn collection(arm: &Arm<'_>, call: &Call<'_>, parent: &ResourceId, kind: &str) -
             let list = record::children(&record.document, kind).iter().enumerate();
             let keys =
                 list.map(|(number, child)| (format!("{number:08}"), Show::Child(record, kind, child, show_none)));
-            return Ok(page(arm, call, keys));
+            return page(arm, call, keys);
         }
         if let Some(view) = super::compute::view(record, kind) {
             return Ok(Answer::new(StatusCode::OK, view));
@@ -158,11 +158,11 @@ fn collection(arm: &Arm<'_>, call: &Call<'_>, parent: &ResourceId, kind: &str) -
         last && (segments.len() == depth + 1 || everywhere)
     };
     let all = arm.store.below(&prefix, None).filter(wanted);
-    Ok(page(
+    page(
         arm,
         call,
         all.map(|record| (record.id.key(), Show::Record(record, show_none))),
-    ))
+    )
 }
 
 /// What is shown of a list's item, once it is known to be on the page.
@@ -179,9 +179,12 @@ impl From<Value> for Show<'_> {
 }
 
 /// A page of a list in the order of its keys; the next one begins behind the last key.
-fn page<'a, S: Into<Show<'a>>>(arm: &'a Arm<'_>, call: &Call<'_>, items: impl Iterator<Item = (String, S)>) -> Answer {
-    let token = call.parameter("$skiptoken");
-    let after = token.and_then(|token| String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok());
+fn page<'a, S: Into<Show<'a>>>(
+    arm: &'a Arm<'_>,
+    call: &Call<'_>,
+    items: impl Iterator<Item = (String, S)>,
+) -> Answered {
+    let after = call.parameter("$skiptoken").map(|token| skipped(&token)).transpose()?;
     let size = arm.settings.page_size;
     let mut rest = items
         .filter(|(key, _)| after.as_ref().is_none_or(|after| key > after))
@@ -209,7 +212,22 @@ fn page<'a, S: Into<Show<'a>>>(arm: &'a Arm<'_>, call: &Call<'_>, items: impl It
         query.append_pair("$skiptoken", &URL_SAFE_NO_PAD.encode(last));
         body["nextLink"] = format!("{}{}?{}", call.base, call.path, query.finish()).into();
     }
-    Answer::new(StatusCode::OK, body)
+    Ok(Answer::new(StatusCode::OK, body))
+}
+
+/// The key that a page's token is behind.
+///
+/// # Errors
+/// 400 for what no `nextLink` had: a guess in code and wording, but the first page again would be read for ever.
+fn skipped(token: &str) -> Result<String, ArmError> {
+    let key = URL_SAFE_NO_PAD.decode(token).ok();
+    let key = key
+        .and_then(|key| String::from_utf8(key).ok())
+        .filter(|key| !key.is_empty());
+    key.ok_or_else(|| {
+        let message = "The provided skip token is not one that a nextLink had.";
+        ArmError::new(StatusCode::BAD_REQUEST, "InvalidSkipToken", message)
+    })
 }
 
 fn has_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError> {

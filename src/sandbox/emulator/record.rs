@@ -154,6 +154,12 @@ pub(super) fn name_of(child: &Value) -> Option<&str> {
     child.get("name").and_then(Value::as_str)
 }
 
+/// The location a document names, as URLs have it.
+pub(super) fn located(document: &Object) -> Option<String> {
+    let location = document.get("location")?.as_str()?.replace(' ', "");
+    Some(location.to_lowercase()).filter(|location| !location.is_empty())
+}
+
 /// Takes away what Azure fills in: a writer may send it, and is not heard.
 pub(super) fn strip(object: &mut Object) {
     for field in ["id", "etag", "type"] {

@@ -114,7 +114,9 @@ impl Seed {
             }
             let Some(parsed) = ResourceId::parse(id) else {
                 return Err(failed(
-                    "its id is not one of a resource below a resource group".to_owned(),
+                    "its id must be like /subscriptions/SUBSCRIPTION/resourceGroups/GROUP, for a resource with \
+                     /providers/Microsoft.Network/loadBalancers/NAME or the like behind it"
+                        .to_owned(),
                 ));
             };
             if super::record::owner(&parsed).is_some() {
@@ -133,7 +135,7 @@ impl Seed {
             let key = group_key(&group.subscription, &group.name);
             store.groups.entry(key).or_insert(group);
             let document = accept::document(document.clone(), &parsed, None, &Members::default(), WrittenBy::Seed);
-            let mut document = document.map_err(|error| failed(error.object().to_string()))?;
+            let mut document = document.map_err(|error| failed(error.told()))?;
             network::assign(store, &parsed, &mut document, true).map_err(|error| failed(error.message))?;
             store.seed(parsed, document);
         }

@@ -50,6 +50,28 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The longest operation: longer than anybody waits.
+    pub const LONGEST_DELAY: Duration = Duration::from_hours(24);
+    /// The longest wait between two questions about an operation, as ARM's contract has it, in seconds.
+    pub const LONGEST_POLL: u64 = 600;
+
+    /// Itself, if it can be.
+    ///
+    /// # Errors
+    /// What cannot be, and what could.
+    pub(super) fn checked(self) -> Result<Self, String> {
+        if !(1..=usize::from(u16::MAX)).contains(&self.page_size) {
+            return Err(format!("pageSize must be a whole number from 1 to {}", u16::MAX));
+        }
+        if self.poll_retry_after > Self::LONGEST_POLL {
+            return Err(format!(
+                "pollRetryAfter must be a whole number of seconds up to {}",
+                Self::LONGEST_POLL
+            ));
+        }
+        Ok(self)
+    }
+
     pub(super) fn shows_none(&self) -> bool {
         self.admin_state_none == AdminStateNone::Shown
     }
@@ -59,9 +81,6 @@ impl Settings {
 pub(super) mod text {
     use super::{Deserialize, Deserializer, Duration, Serializer, SignedDuration, duration_text};
 
-    /// Longer than anybody waits.
-    const MOST: Duration = Duration::from_hours(24);
-
     pub(in super::super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&duration_text(*duration))
     }
@@ -70,10 +89,12 @@ pub(super) mod text {
         let text = String::deserialize(deserializer)?;
         let parsed = text.parse::<SignedDuration>().ok();
         let duration = parsed.and_then(|signed| Duration::try_from(signed).ok());
-        duration.filter(|duration| *duration <= MOST).ok_or_else(|| {
-            serde::de::Error::custom(format!(
-                "{text:?} is not a duration up to 24h with its unit, such as 500ms or 2s"
-            ))
-        })
+        duration
+            .filter(|duration| *duration <= super::Settings::LONGEST_DELAY)
+            .ok_or_else(|| {
+                serde::de::Error::custom(format!(
+                    "{text:?} is not a duration up to 24h with its unit, such as 500ms or 2s"
+                ))
+            })
     }
 }

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -76,6 +75,8 @@ struct Start<'a> {
     about: &'a ResourceId,
     undo: Undo,
     removal: Option<Removal>,
+    /// Where a new one will be.
+    location: Option<String>,
     /// Whether there is nothing to do.
     done: bool,
 }
@@ -186,6 +187,7 @@ impl Store {
             about,
             undo,
             removal: None,
+            location: record::located(&document),
             done: nothing,
         };
         let operation = self.accept(&spelled, start, terms);
@@ -216,18 +218,24 @@ impl Store {
         let key = id.key();
         let record = self.records.get(&key)?;
         let (spelled, undo) = (record.id.clone(), terms.undo(Some(record)));
+        // A guess: who loses a child is being updated.
+        let state = match removal {
+            Removal::Itself => ProvisioningState::Deleting,
+            Removal::Child(..) => ProvisioningState::Updating,
+        };
         let start = Start {
             verb: "Delete",
             about,
             undo,
             removal: Some(removal),
+            location: None,
             done: false,
         };
         let operation = self.accept(&spelled, start, terms);
         let etag = self.changed(&key, None);
         if let Some(record) = self.records.get_mut(&key) {
             record.etag = etag;
-            record.state = ProvisioningState::Deleting;
+            record.state = state;
             record.operation = Some(operation);
         }
         Some(operation)
@@ -271,12 +279,12 @@ impl Store {
             about,
             undo,
             removal,
+            location,
             done,
         } = start;
         let (operation, name) = (self.guids.next(), operations::name(verb, about));
         let record = self.records.get(&id.key());
-        let location = record.and_then(|record| record.document.get("location"));
-        let location = location.and_then(Value::as_str).unwrap_or("eastus").replace(' ', "");
+        let location = location.or_else(|| record::located(&record?.document));
         let older = record
             .and_then(|record| self.operations.in_progress(record.operation?))
             .cloned();
@@ -291,7 +299,7 @@ impl Store {
             id: operation,
             name,
             resource: id.clone(),
-            location: location.to_lowercase(),
+            location: location.unwrap_or_else(|| "eastus".to_owned()),
             ending,
             removal,
             done,

@@ -28,7 +28,7 @@ fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for directory in [
         "src/sandbox/emulator",
-        "tests/integration/emulator",
+        "tests/integration",
         "tests/azure-clients/python",
     ] {
         for file in files(&root.join(directory), &["rs", "py"]) {

@@ -6,8 +6,9 @@ use super::Store;
 use crate::sandbox::emulator::id::is;
 use crate::sandbox::emulator::load_balancer::{self, References};
 use crate::sandbox::emulator::network;
+use crate::sandbox::emulator::operations::Removal;
 use crate::sandbox::emulator::pool::View;
-use crate::sandbox::emulator::record::{self, Record, embedded};
+use crate::sandbox::emulator::record::{self, ProvisioningState, Record, embedded};
 
 impl Store {
     /// A resource as a GET shows it.
@@ -54,6 +55,18 @@ impl Store {
     }
 
     fn shown_some(&self, record: &Record, kind: &'static str, list: &[Value], show_none: bool) -> Vec<Value> {
+        let mut shown = self.shown_as_kept(record, kind, list, show_none);
+        let operation = record.operation.and_then(|id| self.operations.in_progress(id));
+        if let Some(Removal::Child(of, name)) = operation.and_then(|operation| operation.removal.as_ref())
+            && *of == kind
+            && let Some(place) = record::position(list, name)
+        {
+            shown[place]["properties"]["provisioningState"] = ProvisioningState::Deleting.as_str().into();
+        }
+        shown
+    }
+
+    fn shown_as_kept(&self, record: &Record, kind: &'static str, list: &[Value], show_none: bool) -> Vec<Value> {
         if !is(&record.id.kind(), load_balancer::KIND) {
             return list.iter().map(|child| record.child(kind, child).into()).collect();
         }

@@ -86,6 +86,26 @@ async fn admin_state_can_be_set_by_name_and_stays_with_the_member() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tags_are_patched_whatever_the_pools_are_made_of() {
+    let client = client();
+    let states = async || admin_states(&client.get(&pool("lb1", "nics")).await.body);
+    let mut sent = client.get(&pool("lb1", "nics")).await.body;
+    sent["properties"]["loadBalancerBackendAddresses"][1]["properties"]["adminState"] = "Down".into();
+    for told in [json!({"tags": {"a": "1"}}), json!({"tags": {"a": null, "b": "2"}})] {
+        let patched = client.ask("PATCH", &lb("lb1"), &[], told.to_string().as_bytes()).await;
+        assert_eq!(patched.status, 200, "{}", patched.body);
+        client.end(&client.put(&pool("lb1", "nics"), &sent).await).await;
+    }
+    assert_eq!(
+        client.get(&lb("lb1")).await.body["tags"],
+        json!({"owner": "me", "b": "2"})
+    );
+    assert_eq!(states().await[1].1.as_deref(), Some("Down"));
+    let refused = client.ask("PATCH", &lb("lb1"), &[], b"{\"tags\": 1}").await;
+    assert_eq!((refused.status, refused.code()), (400, "InvalidRequestFormat"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_pool_write_changes_the_members() {
     let client = client();
     let path = pool("lb1", "nics");

@@ -92,6 +92,16 @@ async fn a_page_begins_where_the_last_one_ended_whatever_was_written_between() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_token_of_no_page_is_refused() {
+    let client = Client::new(&[load_balancer("lb1", &[("a", &[])])]);
+    for token in ["!", "%ff", "AP8", ""] {
+        let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers?$skiptoken={token}");
+        let refused = client.get(&path).await;
+        assert_eq!((refused.status, refused.code()), (400, "InvalidSkipToken"), "{token}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn paths_are_found_in_any_case_and_keep_the_first() {
     let client = Client::new(&[load_balancer("Lb", &[("Pool", &["Node"])])]);
     let shown = client.get("/SUBSCRIPTIONS/SUB/resourcegroups/RG/PROVIDERS/microsoft.network/LoadBalancers/lB/backendaddresspools/pOOL").await;

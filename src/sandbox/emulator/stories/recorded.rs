@@ -169,6 +169,10 @@ async fn a_delete() {
         client.get(&pool("lb1", "spare")).await.body["properties"]["provisioningState"],
         "Deleting"
     );
+    for path in [lb("lb1"), pool("lb1", "bap1")] {
+        let state = client.get(&path).await.body["properties"]["provisioningState"].clone();
+        assert_eq!(state, "Updating", "{path} stays");
+    }
     let location = deleted.header("location").unwrap().to_owned();
     assert!(location.contains("/operationResults/"), "{location}");
     assert_eq!(client.get(&location).await.status, 202);

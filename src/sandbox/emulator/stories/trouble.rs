@@ -198,6 +198,25 @@ async fn the_journal_shows_what_was_asked_and_answered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn settings_that_cannot_be_are_refused_whole() {
+    let client = client();
+    let before = client.control("GET", "settings", &Value::Null).body;
+    for given in [
+        json!({"pageSize": 0}),
+        json!({"pageSize": 65_536}),
+        json!({"pollRetryAfter": 601}),
+        json!({"operationDelay": "25h"}),
+        json!({"operationDelay": "0s", "unknown": 1}),
+        json!({"adminStateNone": "hidden"}),
+        json!([]),
+    ] {
+        let refused = client.control("PUT", "settings", &given);
+        assert_eq!((refused.status, refused.code()), (400, "InvalidSettings"), "{given}");
+    }
+    assert_eq!(client.control("GET", "settings", &Value::Null).body, before);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_control_api_shows_and_resets_all() {
     let client = client();
     let before = client.get(&lb("lb1")).await.body;

@@ -127,6 +127,46 @@ async fn if_match_holds_writers_of_different_pools_apart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operation_is_where_its_resource_is() {
+    let client = client();
+    for (name, location) in [("new", "West Europe"), ("lb1", "eastus")] {
+        let written = client.put(&lb(name), &json!({"location": location})).await;
+        let url = written.header("azure-asyncoperation").unwrap();
+        let place = location.replace(' ', "").to_lowercase();
+        assert!(url.contains(&format!("/locations/{place}/operations/")), "{url}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_writer_says_of_the_state_is_not_heard() {
+    let client = client();
+    let before = client.get(&pool("lb1", "a")).await.body;
+    let mut sent = before.clone();
+    sent["properties"]["provisioningState"] = "Failed".into();
+    sent["etag"] = "W/\"stale\"".into();
+    sent["properties"]["loadBalancerBackendAddresses"][0]["properties"]["provisioningState"] = "Updating".into();
+    let written = client.put(&pool("lb1", "a"), &sent).await;
+    assert_eq!((written.status, &written.body), (200, &before), "it says nothing else");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_stops_a_deletion_that_is_under_way() {
+    let client = client();
+    for (gone, path, body) in [
+        (lb("lb2"), lb("lb2"), json!({"location": "eastus"})),
+        (pool("lb1", "b"), pool("lb1", "b"), json!({})),
+        (lb("lb1"), pool("lb1", "a"), json!({})),
+    ] {
+        let deleted = client.delete(&gone).await;
+        let written = client.put(&path, &body).await;
+        assert_eq!((deleted.status, written.status), (202, 200), "{path}");
+        assert_eq!(client.end(&deleted).await["status"], "Canceled", "{path}");
+        assert_eq!(client.end(&written).await["status"], "Succeeded", "{path}");
+        assert_eq!(client.get(&gone).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn different_load_balancers_do_not_supersede_each_other() {
     let client = client();
     let first = client.put(&pool("lb1", "a"), &json!({})).await;

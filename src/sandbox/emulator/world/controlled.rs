@@ -82,7 +82,13 @@ impl Controlled for World {
     fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ArmError> {
         let mut settings = self.settings();
         merge(&mut settings, &given);
-        let settings: Settings = serde_json::from_value(settings).map_err(|error| {
+        // Serde would read a list as the fields in their order.
+        let object = settings.is_object().then_some(settings).ok_or("they are not an object");
+        let settings = object.map_err(str::to_owned).and_then(|settings| {
+            let settings = serde_json::from_value(settings).map_err(|error| error.to_string())?;
+            Settings::checked(settings)
+        });
+        let settings = settings.map_err(|error| {
             let message = format!("These settings cannot be: {error}.");
             ArmError::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
         })?;
