@@ -11,6 +11,7 @@ cargo_machete := 0.9.2
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 control_plane := tests/control-plane/build.sh
 azure_clients := tests/azure-clients/build.sh
+cloud_controller_manager := tests/cloud-controller-manager/build.sh
 
 .PHONY: help
 help: ## list these targets
@@ -66,6 +67,11 @@ control-plane: ## etcd, kube-apiserver, kube-proxy and the others; prints the di
 .PHONY: azure-clients
 azure-clients: client-tools ## Microsoft's Python and Go clients, which the emulator is tested with; prints where they are
 	@$(azure_clients)
+
+.PHONY: cloud-controller-manager
+cloud-controller-manager: build-tools ## the emulator before the real cloud-controller-manager of Azure, which is not built for make test
+	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test integration $(ARGS) -- --ignored real_cloud_controller_manager
 
 .PHONY: docs
 docs: build-tools ## write the generated parts of the documentation anew

@@ -11,6 +11,7 @@ mod clients;
 mod cloud_controller_manager;
 mod evidence;
 mod process;
+mod real_cloud_controller_manager;
 
 #[tokio::test]
 async fn it_ends_at_once_although_connections_are_kept_open() {

@@ -15,13 +15,10 @@ use super::record::{self, Object, Record};
 pub(super) const KIND: &str = "Microsoft.Network/loadBalancers";
 /// Its pools.
 pub(super) const POOLS: &str = "backendAddressPools";
+/// Its rules for traffic from outside.
+const RULES: &str = "loadBalancingRules";
 /// Children that refer to others, and under which name the others show it.
-const REFERRING: [&str; 4] = [
-    "loadBalancingRules",
-    "outboundRules",
-    "inboundNatRules",
-    "inboundNatPools",
-];
+const REFERRING: [&str; 4] = [RULES, "outboundRules", "inboundNatRules", "inboundNatPools"];
 /// Fields by which they refer, to one or to several, and to what.
 const REFERENCES: [(&str, &str); 5] = [
     ("frontendIPConfiguration", "frontendIPConfigurations"),
@@ -146,13 +143,13 @@ pub(super) fn strip(kind: &str, properties: &mut Object) {
     let derived: &[&str] = match kind {
         "frontendIPConfigurations" => &REFERRING,
         POOLS => &[
-            "loadBalancingRules",
+            RULES,
             "outboundRules",
             "outboundRule",
             "inboundNatRules",
             "backendIPConfigurations",
         ],
-        "probes" => &["loadBalancingRules"],
+        "probes" => &[RULES],
         "inboundNatRules" => &["backendIPConfiguration"],
         _ => &[],
     };
@@ -163,14 +160,44 @@ pub(super) fn strip(kind: &str, properties: &mut Object) {
 
 /// Why a pool or another child that is referred to cannot go, if it cannot.
 ///
+/// Inferred: the rules of a pool do not keep it, since cloud-provider-azure deletes the pool of a Service
+/// before it changes its rules, and where it cannot never gets on.
+///
 /// # Errors
 /// 400. A guess: the code and wording.
 pub(super) fn may_go(load_balancer: &Record, kind: &'static str, name: &str) -> Result<(), ArmError> {
     let references = References::of(load_balancer);
-    let Some((_, by)) = references.to(kind, name).first() else {
+    let mut all = references.to(kind, name).iter();
+    let Some((_, by)) = all.find(|(from, _)| kind != POOLS || *from != RULES) else {
         return Ok(());
     };
     let id = load_balancer.child_id(kind, name);
     let message = format!("Resource {id} is in use by {by} and cannot be deleted.");
     Err(ArmError::new(StatusCode::BAD_REQUEST, "InUseResourceCannotBeDeleted", message).without_details())
+}
+
+/// Removes a child. Rules of a pool that goes have none then: a guess.
+pub(super) fn remove(document: &mut Object, kind: &str, name: &str) {
+    if let Some(list) = record::children_mut(document, kind) {
+        list.retain(|child| record::name_of(child).is_none_or(|found| !is(found, name)));
+    }
+    if kind != POOLS {
+        return;
+    }
+    let named = |reference: &Value| {
+        let id = reference.get("id").and_then(Value::as_str).unwrap_or_default();
+        id.rsplit('/').next().is_some_and(|found| is(found, name))
+    };
+    let rules = record::children_mut(document, RULES).into_iter().flatten();
+    for properties in rules
+        .filter_map(Value::as_object_mut)
+        .filter_map(record::properties_mut)
+    {
+        if properties.get("backendAddressPool").is_some_and(named) {
+            properties.remove("backendAddressPool");
+        }
+        if let Some(Value::Array(pools)) = properties.get_mut("backendAddressPools") {
+            pools.retain(|reference| !named(reference));
+        }
+    }
 }

@@ -15,11 +15,12 @@ use uuid::Uuid;
 use super::etag::Etag;
 use super::fault::{Effect, End};
 use super::guids::Guids;
-use super::id::{ResourceId, is};
+use super::id::ResourceId;
 use super::journal::Change;
+use super::load_balancer;
 use super::members::{Members, is_interface};
 use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
-use super::record::{self, Object, ProvisioningState, Record};
+use super::record::{Object, ProvisioningState, Record};
 use crate::clock::Moment;
 
 mod membership;
@@ -351,10 +352,8 @@ impl Store {
         if let Undo::To(Some(before)) = &operation.ending.undo {
             record.document.clone_from(before);
         }
-        if let Some(Removal::Child(kind, name)) = removal
-            && let Some(list) = record::children_mut(&mut record.document, kind)
-        {
-            list.retain(|child| record::name_of(child).is_none_or(|found| !is(found, name)));
+        if let Some(Removal::Child(kind, name)) = removal {
+            load_balancer::remove(&mut record.document, kind, name);
         }
         self.put(key, record);
         status

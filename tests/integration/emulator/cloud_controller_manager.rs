@@ -11,19 +11,21 @@ use crate::harness::eventually;
 use crate::harness::http::{self, Answer};
 
 const SOON: Duration = Duration::from_secs(30);
-const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
-const GROUP: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005/resourceGroups/cluster/providers";
+pub(super) const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
+pub(super) const GROUP: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005/resourceGroups/cluster/providers";
+/// Who it says it is.
+pub(super) const AGENT: &str = "kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0";
 const NETWORK: &str = "2025-05-01";
 const COMPUTE: &str = "2025-04-01";
 
 /// Who asks as the cloud-controller-manager does.
-struct Controller {
+pub(super) struct Controller {
     arm: SocketAddr,
     token: String,
 }
 
 impl Controller {
-    async fn start(arm: SocketAddr) -> Self {
+    pub(super) async fn start(arm: SocketAddr) -> Self {
         let mut controller = Self {
             arm,
             token: String::new(),
@@ -55,10 +57,7 @@ impl Controller {
         let authorization = format!("Bearer {}", self.token);
         let headers = [
             header("Host", Some(&self.arm.to_string())),
-            header(
-                "User-Agent",
-                Some("kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0"),
-            ),
+            header("User-Agent", Some(AGENT)),
             header("Accept", Some("application/json")),
             header(
                 "Authorization",
@@ -78,14 +77,14 @@ impl Controller {
     }
 
     /// What is there.
-    async fn read(&self, path: &str) -> Value {
+    pub(super) async fn read(&self, path: &str) -> Value {
         let answer = self.get(path, NETWORK).await;
         assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
         answer.json()
     }
 
     /// A PUT that has to be accepted, followed to its end, and what a GET says then.
-    async fn put(&self, path: &str, if_match: Option<&str>, body: &Value) -> Value {
+    pub(super) async fn put(&self, path: &str, if_match: Option<&str>, body: &Value) -> Value {
         let answer = self.send("PUT", &versioned(path), if_match, body).await;
         assert!(
             matches!(answer.status, 200 | 201),
@@ -135,7 +134,7 @@ fn versioned(path: &str) -> String {
     format!("{path}?api-version={NETWORK}")
 }
 
-fn etag(document: &Value) -> &str {
+pub(super) fn etag(document: &Value) -> &str {
     document["etag"]
         .as_str()
         .unwrap_or_else(|| panic!("no etag: {document}"))

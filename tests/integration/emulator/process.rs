@@ -22,6 +22,8 @@ pub(super) struct Emulator {
     pub(super) directory: PathBuf,
     /// Where ARM, identity and IMDS are, over plain HTTP.
     pub(super) arm: SocketAddr,
+    /// Where its control API is.
+    pub(super) control: SocketAddr,
 }
 
 impl Emulator {
@@ -55,6 +57,7 @@ impl Emulator {
             process,
             directory,
             arm: addresses["arm"],
+            control: addresses["control"],
         }
     }
 

@@ -3,7 +3,7 @@
 //! (2019-05-01), Azure Stack's an object of other names (2015-01-01).
 //!
 //! Everything that the emulator has is on the address that was asked; of the rest, the public cloud's
-//! names are told, since clients want them to be there.
+//! addresses are told, since clients want them to be there.
 
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
@@ -15,6 +15,17 @@ use super::super::request::Answer;
 
 /// What tokens are asked for: clients take the first.
 const AUDIENCES: [&str; 2] = ["https://management.core.windows.net/", "https://management.azure.com/"];
+
+/// Our own name, and those of Azure's clouds. cloud-provider-azure takes from a list the item called as its
+/// configuration says, and where there is none goes to Azure itself: every cloud of a list is this one.
+const NAMES: [&str; 6] = [
+    "HeadgateEmulator",
+    "AzureCloud",
+    "AzurePublicCloud",
+    "AzureChinaCloud",
+    "AzureUSGovernment",
+    "AzureUSGovernmentCloud",
+];
 
 /// The document of the version that is asked for.
 pub(super) fn endpoints(request: &Request<Bytes>, base: &str) -> Response<Bytes> {
@@ -32,8 +43,8 @@ pub(super) fn endpoints(request: &Request<Bytes>, base: &str) -> Response<Bytes>
     let body = match version {
         "1.0" => oldest(base),
         version if version < "2019-05-01" => old(base),
-        version if version < "2022-09-01" => json!([cloud(base)]),
-        _ => cloud(base),
+        version if version < "2022-09-01" => NAMES.iter().map(|name| cloud(name, base)).collect(),
+        _ => cloud(NAMES[0], base),
     };
     Answer::new(StatusCode::OK, body).response()
 }
@@ -58,9 +69,9 @@ fn old(base: &str) -> Value {
 }
 
 /// Since 2019-05-01. A trailing slash of `loginEndpoint` would come twice in the URLs of some clients.
-fn cloud(base: &str) -> Value {
+fn cloud(name: &str, base: &str) -> Value {
     json!({
-        "name": "HeadgateEmulator",
+        "name": name,
         "portal": base,
         "authentication": {
             "loginEndpoint": base,
@@ -151,6 +162,13 @@ mod tests {
             let cloud = body.get(0).unwrap_or(&body);
             let first = &cloud["authentication"]["audiences"][0];
             assert_eq!(first, "https://management.core.windows.net/", "{version}");
+        }
+        let (_, clouds) = asked("?api-version=2019-05-01");
+        assert_eq!(clouds[0]["name"], "HeadgateEmulator", "who names none takes the first");
+        for name in ["AzurePublicCloud", "AzureChinaCloud"] {
+            let mut named = clouds.as_array().unwrap().iter().filter(|cloud| cloud["name"] == name);
+            let cloud = named.next().unwrap();
+            assert_eq!(cloud["resourceManager"], BASE, "{name}: not Azure's own");
         }
         let (_, body) = asked("?api-version=2022-09-01");
         for name in [

@@ -111,7 +111,6 @@ async fn paths_methods_and_versions() {
             400,
             "NoRegisteredProviderFound",
         ),
-        ("DELETE", pool("lb1", "p"), 400, "InUseResourceCannotBeDeleted"),
         (
             "GET",
             "/subscriptions/sub/providers/Microsoft.Network/locations/eastus/operations/x".to_owned(),

@@ -264,3 +264,35 @@ async fn a_pool_of_five_thousand_loses_nothing() {
     }
     assert!(bare == sent, "something was lost or added");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_goes_before_its_rules_but_not_before_what_needs_it() {
+    let mut with_outbound = load_balancer("lb1", &[("a", &["n1"]), ("b", &["n1"])]);
+    let inside = |kind: &str, name: &str| json!({"id": format!("{}/{kind}/{name}", lb("lb1"))});
+    with_outbound["properties"]["outboundRules"] = json!([{"name": "out", "properties": {"protocol": "All",
+        "frontendIPConfigurations": [inside("frontendIPConfigurations", "frontend")],
+        "backendAddressPool": inside("backendAddressPools", "b")}}]);
+    let client = Client::new(&[with_outbound]);
+    assert_eq!(
+        client.delete(&pool("lb1", "b")).await.code(),
+        "InUseResourceCannotBeDeleted"
+    );
+
+    // As a Service of several load balancers becomes one of all nodes: the pool, then the rule by the load balancer.
+    let deleted = client.delete(&pool("lb1", "A")).await;
+    assert_eq!(deleted.status, 202, "{}", deleted.body);
+    assert_eq!(client.end(&deleted).await["status"], "Succeeded");
+    assert_eq!(client.get(&pool("lb1", "a")).await.status, 404);
+    let read = client.get(&lb("lb1")).await;
+    let mut sent = read.body.clone();
+    let rule = &mut sent["properties"]["loadBalancingRules"][0]["properties"];
+    assert!(rule.get("backendAddressPool").is_none(), "{rule}");
+    assert!(rule["probe"]["id"].is_string(), "{rule}");
+    let other = client.put(&pool("lb1", "b"), &pool_document("b", &["n1", "n2"])).await;
+    assert_eq!(other.status, 200, "nobody else is in the way: {}", other.body);
+    client.end(&other).await;
+    let etag = client.get(&lb("lb1")).await.body["etag"].as_str().unwrap().to_owned();
+    rule["backendAddressPool"] = inside("backendAddressPools", "b");
+    let written = client.put_if(&lb("lb1"), &etag, &sent).await;
+    assert_eq!(written.status, 200, "{}", written.body);
+}

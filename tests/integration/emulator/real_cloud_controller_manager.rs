@@ -1,0 +1,387 @@
+//! The real cloud-controller-manager of Azure keeps Services of type LoadBalancer by the emulator, unchanged. Building it
+//! takes 5 minutes and 2 GB of cache, so `cargo test` leaves this out: `make cloud-controller-manager` builds it and runs this.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headgate::sandbox::process::{Process, command, tail};
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::cloud_controller_manager::{AGENT, Controller, GROUP, SUBSCRIPTION, etag};
+use super::process::Emulator;
+use crate::harness::{eventually, http, own_control_plane};
+
+/// Longer than a reconcile that fails once and is tried again, on a busy machine.
+const SOON: Duration = Duration::from_mins(1);
+/// The name of its cluster and so of its load balancer.
+const CLUSTER: &str = "ccm";
+const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// A cloud-controller-manager at work, what it works on, and who looks on.
+struct World {
+    manager: Process,
+    emulator: Emulator,
+    arm: Controller,
+    client: Client,
+}
+
+impl World {
+    async fn start(client: Client, kubeconfig: &std::path::Path) -> Self {
+        let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
+        let arm = Controller::start(emulator.arm).await;
+        let endpoint = format!("http://{}", emulator.arm);
+        // With the name of Azure's cloud, as a cluster's file has it.
+        let configuration = json!({
+            "cloud": "AzurePublicCloud", "resourceManagerEndpoint": endpoint,
+            "tenantId": "7e4a0000-0000-4000-8000-000000000001", "useManagedIdentityExtension": true,
+            "subscriptionId": SUBSCRIPTION.rsplit('/').next(), "resourceGroup": "cluster", "location": "eastus",
+            "vnetName": "vnet", "subnetName": "nodes", "securityGroupName": "nsg", "routeTableName": "routes",
+            "vmType": "standard", "loadBalancerSku": "standard", "loadBalancerBackendPoolConfigurationType": "nodeIP",
+            "multipleStandardLoadBalancerConfigurations": [{"name": CLUSTER, "primaryVMSet": "agents"}],
+            "loadBalancerBackendPoolUpdateIntervalInSeconds": 1,
+        });
+        let file = emulator.directory.join("azure.json");
+        std::fs::write(&file, configuration.to_string()).unwrap();
+        let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").map(PathBuf::from);
+        let program = program.expect("CLOUD_CONTROLLER_MANAGER: run make cloud-controller-manager");
+        let mut command = command(program, &emulator.directory);
+        command.env_clear();
+        command.env("IDENTITY_ENDPOINT", format!("{endpoint}/msi/token"));
+        command.env("IDENTITY_HEADER", "emulator");
+        command.arg("--kubeconfig").arg(kubeconfig);
+        command.arg("--cloud-config").arg(&file);
+        command.args(["--cluster-name", CLUSTER, "--controllers", "service-lb-controller"]);
+        command.args([
+            "--leader-elect=false",
+            "--configure-cloud-routes=false",
+            "--secure-port=0",
+        ]);
+        let log = emulator.directory.join("cloud-controller-manager.log");
+        let manager =
+            Process::start("cloud-controller-manager", command, &log).unwrap_or_else(|error| panic!("{error}"));
+        Self {
+            manager,
+            emulator,
+            arm,
+            client,
+        }
+    }
+
+    /// Waits until the load balancer is as wanted.
+    async fn becomes(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
+        eventually(SOON, what, async || {
+            let all = self.there("loadBalancers").await;
+            let [found] = &*all else {
+                return Err(format!("{} load balancers", all.len()));
+            };
+            let seen = Seen::of(found);
+            if found["properties"]["provisioningState"] == "Succeeded" && wanted(&seen) {
+                return Ok(seen);
+            }
+            Err(format!("{seen:?}; its log:\n{}", tail(self.manager.log())))
+        })
+        .await
+    }
+
+    /// The network resources of a kind in its group, seen without a request that would count.
+    async fn there(&self, kind: &str) -> Vec<Value> {
+        let prefix = format!("{GROUP}/Microsoft.Network/{kind}/");
+        let mut state = self.control("GET", "state", &Value::Null).await;
+        let Value::Array(mut all) = state["resources"].take() else {
+            panic!("{state}");
+        };
+        all.retain(|resource| resource["id"].as_str().is_some_and(|id| id.starts_with(&prefix)));
+        all
+    }
+
+    async fn set_service(&self, patch: Value) {
+        let services = Api::<Service>::namespaced(self.client.clone(), "default");
+        let patch = Patch::Merge(patch);
+        services.patch("web", &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    async fn set_ports(&self, ports: &[u16]) {
+        let ports = ports
+            .iter()
+            .map(|port| json!({"name": format!("p{port}"), "port": port}));
+        self.set_service(json!({"spec": {"ports": ports.collect::<Vec<_>>()}}))
+            .await;
+    }
+
+    async fn add_node(&self, number: u8) {
+        let node = node(number);
+        let name = node.metadata.name.clone().unwrap();
+        let set = format!("{GROUP}/Microsoft.Compute/availabilitySets/agents");
+        let machine = json!({"location": "eastus", "properties": {"availabilitySet": {"id": set}}});
+        let path = format!("{GROUP}/Microsoft.Compute/virtualMachines/{name}");
+        self.arm.put(&path, None, &machine).await;
+        let nodes = Api::<Node>::all(self.client.clone());
+        nodes.create(&PostParams::default(), &node).await.unwrap();
+    }
+
+    async fn exclude(&self, node: &str) {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let patch = Patch::Merge(json!({"metadata": {"labels": {EXCLUDED: "true"}}}));
+        nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    async fn is_on(&self, nodes: &[&str]) {
+        let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
+        let endpoint = |(number, node)| json!({"addresses": [format!("10.244.0.{}", number + 1)], "nodeName": node});
+        let endpoints: Vec<Value> = nodes.iter().enumerate().map(endpoint).collect();
+        let patch = Patch::Merge(json!({"endpoints": endpoints}));
+        slices.patch("web-1", &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Takes a node out of a pool's traffic, as headgate does.
+    async fn down(&self, pool: &str, node: &str) {
+        let path = format!("{GROUP}/Microsoft.Network/loadBalancers/{CLUSTER}/backendAddressPools/{pool}");
+        let mut document = self.arm.read(&path).await;
+        let old = etag(&document).to_owned();
+        let addresses = document["properties"]["loadBalancerBackendAddresses"]
+            .as_array_mut()
+            .unwrap();
+        let address = addresses.iter_mut().find(|address| address["name"] == node).unwrap();
+        address["properties"]["adminState"] = "Down".into();
+        self.arm.put(&path, Some(&old), &document).await;
+    }
+
+    async fn control(&self, method: &str, path: &str, body: &Value) -> Value {
+        let (address, body) = (self.emulator.control, body.to_string());
+        let request = format!(
+            "{method} /emulator/v1/{path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = http::exchange(address, request.as_bytes()).await.unwrap();
+        assert_eq!(answer.status / 100, 2, "{method} {path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// Has the next request of the manager that matches go wrong.
+    async fn fault(&self, path: &str, action: Value) {
+        let rule = json!({"match": {"method": "PUT", "path": path, "caller": "kubernetes-cloudprovider"}, "times": 1, "action": action});
+        self.control("POST", "faults", &rule).await;
+    }
+}
+
+/// A load balancer in short.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The ports of its rules.
+    ports: BTreeSet<u64>,
+    /// The protocols of its probes.
+    probes: BTreeSet<String>,
+    /// Its pools, with the names of their members, `!` before those that are down.
+    pools: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Seen {
+    fn of(document: &Value) -> Self {
+        let children = |kind: &str| document["properties"][kind].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let member = |address: &Value| {
+            let is_down = address["properties"]["adminState"] == "Down";
+            format!("{}{}", if is_down { "!" } else { "" }, text(&address["name"]))
+        };
+        let pool = |pool: &Value| {
+            let addresses = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
+            (text(&pool["name"]), addresses.iter().map(member).collect())
+        };
+        let ports = children("loadBalancingRules");
+        Self {
+            ports: ports
+                .iter()
+                .filter_map(|rule| rule["properties"]["frontendPort"].as_u64())
+                .collect(),
+            probes: children("probes")
+                .iter()
+                .map(|probe| text(&probe["properties"]["protocol"]))
+                .collect(),
+            pools: children("backendAddressPools").iter().map(pool).collect(),
+        }
+    }
+
+    /// Whether it has these ports, and these members in one pool of all nodes.
+    fn has(&self, ports: &[u64], members: &[&str]) -> bool {
+        let wanted = members.iter().map(|&name| name.to_owned()).collect();
+        self.ports == ports.iter().copied().collect() && self.pools == BTreeMap::from([(CLUSTER.to_owned(), wanted)])
+    }
+}
+
+fn node(number: u8) -> Node {
+    headgate::sandbox::nodes::node(&format!("node-{number}"), number, "integration")
+}
+
+#[tokio::test]
+#[ignore = "needs a program that takes minutes to build: make cloud-controller-manager"]
+async fn it_keeps_a_service_from_its_first_port_to_its_end() {
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let mut world = World::start(client.clone(), control_plane.kubeconfig()).await;
+    for number in [1, 2] {
+        world.add_node(number).await;
+    }
+    let services = Api::<Service>::namespaced(client.clone(), "default");
+    let service = json!({"metadata": {"name": "web"}, "spec": {
+        "type": "LoadBalancer", "ipFamilies": ["IPv4"], "ports": [{"name": "p80", "port": 80}]}});
+    let service = serde_json::from_value(service).unwrap();
+    services.create(&PostParams::default(), &service).await.unwrap();
+    let slice = json!({"metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": "node-1"}]});
+    let slices = Api::<EndpointSlice>::namespaced(client.clone(), "default");
+    let slice = serde_json::from_value(slice).unwrap();
+    slices.create(&PostParams::default(), &slice).await.unwrap();
+
+    // It gets an address, and everything behind it.
+    let ingress = eventually(SOON, "an address", async || {
+        let found = services.get("web").await.map_err(|error| error.to_string())?;
+        let status = serde_json::to_value(found.status).unwrap();
+        let address = status["loadBalancer"]["ingress"][0]["ip"].as_str();
+        address.map(str::to_owned).ok_or_else(|| tail(world.manager.log()))
+    })
+    .await;
+    let seen = world
+        .becomes("all nodes", |seen| seen.has(&[80], &["node-1", "node-2"]))
+        .await;
+    assert_eq!(seen.probes, BTreeSet::from(["Tcp".to_owned()]));
+    let network = format!("{GROUP}/Microsoft.Network");
+    let addresses = world.arm.read(&format!("{network}/publicIPAddresses")).await;
+    assert_eq!(addresses["value"][0]["properties"]["ipAddress"], *ingress);
+    let group = format!("{network}/networkSecurityGroups/nsg");
+    let rules = world.arm.read(&group).await["properties"]["securityRules"].clone();
+    assert!(rules.to_string().contains(&ingress), "{rules}");
+
+    // What is down stays so when a port comes, and when a node does.
+    world.down(CLUSTER, "node-1").await;
+    world.set_ports(&[80, 443]).await;
+    world
+        .becomes("a port", |seen| seen.has(&[80, 443], &["!node-1", "node-2"]))
+        .await;
+    world.add_node(3).await;
+    let three = ["!node-1", "node-2", "node-3"];
+    world.becomes("a third node", |seen| seen.has(&[80, 443], &three)).await;
+
+    // A label takes one out. (Without the label it stays out, by the manager's own bookkeeping of several load balancers.)
+    world.exclude("node-3").await;
+    let two = ["!node-1", "node-2"];
+    world.becomes("one leaves", |seen| seen.has(&[80, 443], &two)).await;
+
+    // Somebody else writes between its read and its write: 412, all again. Then Azure is busy.
+    let pool = format!("{network}/loadBalancers/{CLUSTER}/backendAddressPools/{CLUSTER}");
+    let write = json!({"write": {"path": pool, "merge": {"properties": {"drainPeriodInSeconds": 30}}}});
+    world.fault("/loadBalancers/ccm$", write).await;
+    world.set_ports(&[80]).await;
+    world.becomes("again after 412", |seen| seen.has(&[80], &two)).await;
+    let busy = json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 1}});
+    world.fault("/backendAddressPools/ccm$", busy).await;
+    world.add_node(4).await;
+    let three = ["!node-1", "node-2", "node-4"];
+    world.becomes("again after 429", |seen| seen.has(&[80], &three)).await;
+    let faults = world.control("GET", "faults", &Value::Null).await;
+    assert!(!faults.to_string().contains(r#""left":1"#), "each has acted: {faults}");
+
+    // Where its endpoints are: a pool of its own, which follows them, and keeps who is down.
+    world
+        .set_service(json!({"spec": {"externalTrafficPolicy": "Local"}}))
+        .await;
+    let is_local = |seen: &Seen| seen.pools.get("default-web").is_some_and(|members| members.len() == 1);
+    let seen = world.becomes("a pool of its own", is_local).await;
+    assert_eq!(seen.probes, BTreeSet::from(["Http".to_owned()]));
+    world.down("default-web", "node-1").await;
+    world.is_on(&["node-1", "node-2"]).await;
+    let both = |seen: &Seen| {
+        let wanted = BTreeSet::from(["!node-1".to_owned(), "node-2".to_owned()]);
+        seen.pools.get("default-web") == Some(&wanted)
+    };
+    world.becomes("an endpoint more", both).await;
+    world
+        .set_service(json!({"spec": {"externalTrafficPolicy": "Cluster"}}))
+        .await;
+    let only_all =
+        |seen: &Seen| seen.pools.len() == 1 && seen.pools.get(CLUSTER).is_some_and(|members| members.len() == 3);
+    world.becomes("all nodes again", only_all).await;
+
+    // The end: nothing of it is left.
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    eventually(SOON, "everything is gone", async || {
+        for kind in ["loadBalancers", "publicIPAddresses"] {
+            let left = world.there(kind).await;
+            if !left.is_empty() {
+                return Err(format!("{left:?}; its log:\n{}", tail(world.manager.log())));
+            }
+        }
+        match services.get_opt("web").await {
+            Ok(None) => Ok(()),
+            found => Err(format!("{found:?}")),
+        }
+    })
+    .await;
+    assert_eq!(world.arm.read(&group).await["properties"]["securityRules"], json!([]));
+    assert!(world.manager.has_ended().is_none(), "{}", tail(world.manager.log()));
+    speaks_as_measured(&world).await;
+    world.emulator.stop().await;
+    control_plane.stop().await;
+}
+
+/// What it sent is what was measured of it: which kinds of requests, and what of them is conditional.
+async fn speaks_as_measured(world: &World) {
+    let mut entries = Vec::new();
+    let mut after = 0;
+    loop {
+        let page = world
+            .control("GET", &format!("journal?after={after}&limit=1000"), &Value::Null)
+            .await;
+        assert_eq!(page["dropped"], 0);
+        after = page["next"].as_u64().unwrap();
+        let Some(more) = page["entries"].as_array().filter(|more| !more.is_empty()) else {
+            break;
+        };
+        entries.extend_from_slice(more);
+    }
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut kinds = BTreeSet::new();
+    for entry in &entries {
+        let (method, path, agent) = (text(&entry["method"]), text(&entry["path"]), text(&entry["userAgent"]));
+        let Some(path) = path
+            .split("/providers/")
+            .nth(1)
+            .filter(|_| agent.contains("kubernetes-cloudprovider") && agent != AGENT)
+        else {
+            continue;
+        };
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        let kind = parts.iter().step_by(2).copied().collect::<Vec<_>>().join("/");
+        if method == "PUT" {
+            let creates = entry["status"] == 201;
+            let unconditional = creates || kind.ends_with("backendAddressPools");
+            assert_eq!(entry["ifMatch"].is_null(), unconditional, "{entry}");
+        }
+        kinds.insert(format!("{method} {kind} {}", text(&entry["apiVersion"])));
+    }
+    let measured = BTreeSet::from(
+        [
+            "DELETE loadBalancers 2025-05-01",
+            "DELETE loadBalancers/backendAddressPools 2025-05-01",
+            "DELETE publicIPAddresses 2025-05-01",
+            "GET  2021-04-01",
+            "GET loadBalancers 2025-05-01",
+            "GET loadBalancers/backendAddressPools 2025-05-01",
+            "GET locations/operations 2025-05-01",
+            "GET networkSecurityGroups 2025-05-01",
+            "GET privateLinkServices 2025-05-01",
+            "GET publicIPAddresses 2025-05-01",
+            "GET virtualMachines 2025-04-01",
+            "PUT loadBalancers 2025-05-01",
+            "PUT loadBalancers/backendAddressPools 2025-05-01",
+            "PUT networkSecurityGroups 2025-05-01",
+            "PUT publicIPAddresses 2025-05-01",
+        ]
+        .map(str::to_owned),
+    );
+    assert_eq!(kinds, measured);
+}
