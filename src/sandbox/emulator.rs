@@ -102,6 +102,7 @@ impl Emulator {
             }) => sleep(*wait).await,
             _ => {}
         }
+        self.world().write_first(&received, &opened);
         let mut answered = self.world().answer(&received, &opened);
         if !answered.delay.is_zero() {
             sleep(answered.delay).await;

@@ -122,6 +122,17 @@ impl World {
         }
     }
 
+    /// Does what a fault has somebody else do before the request, once.
+    pub(super) fn write_first(&mut self, received: &Received, opened: &Opened) {
+        let now = self.now();
+        self.settle(now);
+        if let Some(Hit { rule, action }) = &opened.hit
+            && let Action::Write(write) = action.as_ref()
+        {
+            self.write(*rule, write, received.parts.uri.path(), &received.base, now);
+        }
+    }
+
     /// Answers.
     pub(super) fn answer(&mut self, received: &Received, opened: &Opened) -> Answered {
         let now = self.now();
@@ -215,12 +226,11 @@ impl World {
         let Received { parts, body, base } = received;
         let known = opened.principal.as_deref().ok();
         let mut ends = None;
-        match opened.hit.as_ref().map(|hit| (hit.rule, hit.action.as_ref())) {
-            Some((_, Action::Answer(injected))) => {
+        match opened.hit.as_ref().map(|hit| hit.action.as_ref()) {
+            Some(Action::Answer(injected)) => {
                 return Ok((injected.response(&Asked::of(parts, known)), Duration::ZERO));
             }
-            Some((_, Action::Operation { end, effect })) => ends = Some((end.clone(), *effect)),
-            Some((rule, Action::Write(write))) => self.write(rule, write, parts.uri.path(), base, now),
+            Some(Action::Operation { end, effect }) => ends = Some((end.clone(), *effect)),
             _ => {}
         }
         if !is_arm(parts.uri.path()) {

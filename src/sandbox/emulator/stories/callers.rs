@@ -116,6 +116,12 @@ async fn scheduled_events_are_put_by_the_control_api_and_wake_slowly() {
     let event = json!({"EventId": "e1", "EventType": "Preempt", "Resources": ["vmss_3"]});
     let put = client.control("PUT", "scheduled-events", &json!({"Events": [event]}));
     assert_eq!(put.status, 200, "{}", put.body);
+    let group = "/subscriptions/s/resourceGroups/g";
+    assert_eq!(client.put(group, &json!({"location": "eastus"})).await.status, 201);
+    let ip = format!("{group}/providers/Microsoft.Network/publicIPAddresses/ip");
+    let write = json!({"match": {"path": "scheduledevents"}, "times": 1,
+        "action": {"write": {"path": ip, "method": "PUT", "body": {"location": "eastus"}}}});
+    assert_eq!(client.control("POST", "faults", &write).status, 201);
     let start = Instant::now();
     let path = "/metadata/scheduledevents?api-version=2020-07-01";
     let first = client.ask("GET", path, &[("Metadata", "true")], b"").await;
