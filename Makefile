@@ -71,7 +71,7 @@ azure-clients: client-tools ## Microsoft's Python and Go clients, which the emul
 .PHONY: cloud-controller-manager
 cloud-controller-manager: build-tools ## the emulator before the real cloud-controller-manager of Azure, which is not built for make test
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
-	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test integration $(ARGS) -- --ignored real_cloud_controller_manager
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- real_cloud_controller_manager
 
 .PHONY: docs
 docs: build-tools ## write the generated parts of the documentation anew

@@ -11,7 +11,6 @@ mod clients;
 mod cloud_controller_manager;
 mod evidence;
 mod process;
-mod real_cloud_controller_manager;
 
 #[tokio::test]
 async fn it_ends_at_once_although_connections_are_kept_open() {
@@ -125,14 +124,12 @@ async fn a_body_of_more_than_four_mebibytes_is_refused_in_arms_words() {
 #[tokio::test]
 async fn it_ends_at_once_although_a_fault_stalls_an_answer() {
     let emulator = Emulator::start(&[]).await;
-    let addresses = std::fs::read(emulator.directory.join("addresses.json")).unwrap();
-    let addresses: serde_json::Value = serde_json::from_slice(&addresses).unwrap();
     let rule = r#"{"action": {"stall": "10m"}}"#;
     let request = format!(
         "POST /emulator/v1/faults HTTP/1.1\r\nHost: c\r\nContent-Length: {}\r\n\r\n{rule}",
         rule.len()
     );
-    let control = addresses["control"].as_str().unwrap().parse().unwrap();
+    let control = emulator.control;
     assert_eq!(exchange(control, request.as_bytes()).await.unwrap().status, 201);
     let mut stalled = Connection::open(emulator.arm).await.unwrap();
     stalled.send(b"GET / HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();

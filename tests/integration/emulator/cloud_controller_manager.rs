@@ -11,21 +11,21 @@ use crate::harness::eventually;
 use crate::harness::http::{self, Answer};
 
 const SOON: Duration = Duration::from_secs(30);
-pub(super) const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
-pub(super) const GROUP: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005/resourceGroups/cluster/providers";
+pub(crate) const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
+pub(crate) const GROUP: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005/resourceGroups/cluster/providers";
 /// Who it says it is.
-pub(super) const AGENT: &str = "kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0";
+pub(crate) const AGENT: &str = "kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0";
 const NETWORK: &str = "2025-05-01";
 const COMPUTE: &str = "2025-04-01";
 
 /// Who asks as the cloud-controller-manager does.
-pub(super) struct Controller {
+pub(crate) struct Controller {
     arm: SocketAddr,
     token: String,
 }
 
 impl Controller {
-    pub(super) async fn start(arm: SocketAddr) -> Self {
+    pub(crate) async fn start(arm: SocketAddr) -> Self {
         let mut controller = Self {
             arm,
             token: String::new(),
@@ -77,14 +77,14 @@ impl Controller {
     }
 
     /// What is there.
-    pub(super) async fn read(&self, path: &str) -> Value {
+    pub(crate) async fn read(&self, path: &str) -> Value {
         let answer = self.get(path, NETWORK).await;
         assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
         answer.json()
     }
 
     /// A PUT that has to be accepted, followed to its end, and what a GET says then.
-    pub(super) async fn put(&self, path: &str, if_match: Option<&str>, body: &Value) -> Value {
+    pub(crate) async fn put(&self, path: &str, if_match: Option<&str>, body: &Value) -> Value {
         let answer = self.send("PUT", &versioned(path), if_match, body).await;
         assert!(
             matches!(answer.status, 200 | 201),
@@ -134,7 +134,7 @@ fn versioned(path: &str) -> String {
     format!("{path}?api-version={NETWORK}")
 }
 
-pub(super) fn etag(document: &Value) -> &str {
+pub(crate) fn etag(document: &Value) -> &str {
     document["etag"]
         .as_str()
         .unwrap_or_else(|| panic!("no etag: {document}"))

@@ -1,5 +1,5 @@
 //! The real cloud-controller-manager of Azure keeps Services of type LoadBalancer by the emulator, unchanged. Building it
-//! takes 5 minutes and 2 GB of cache, so `cargo test` leaves this out: `make cloud-controller-manager` builds it and runs this.
+//! takes 5 minutes and 2 GB of cache, so this is a test target of its own: `make cloud-controller-manager` builds it and runs this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -218,7 +218,6 @@ fn node(number: u8) -> Node {
 }
 
 #[tokio::test]
-#[ignore = "needs a program that takes minutes to build: make cloud-controller-manager"]
 async fn it_keeps_a_service_from_its_first_port_to_its_end() {
     let control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
