@@ -16,17 +16,19 @@ const SOON: Duration = Duration::from_mins(1);
 
 /// A running emulator; dropped, it is killed.
 #[derive(Debug)]
-pub(super) struct Emulator {
+pub(crate) struct Emulator {
     process: Process,
     /// A directory of its own.
-    pub(super) directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Where ARM, identity and IMDS are, over plain HTTP.
-    pub(super) arm: SocketAddr,
+    pub(crate) arm: SocketAddr,
+    /// The same, over TLS by `ca.pem` in its directory.
+    pub(crate) arm_tls: SocketAddr,
 }
 
 impl Emulator {
     /// Starts one with these arguments more, and waits until it has bound its addresses.
-    pub(super) async fn start(arguments: &[&str]) -> Self {
+    pub(crate) async fn start(arguments: &[&str]) -> Self {
         let directory = scratch("emulator");
         let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/azure-clients/seed.json");
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
@@ -55,16 +57,17 @@ impl Emulator {
             process,
             directory,
             arm: addresses["arm"],
+            arm_tls: addresses["armTls"],
         }
     }
 
     /// Its last log lines.
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         tail(self.process.log())
     }
 
     /// Ends it as its operator would; it has to go with exit code 0.
-    pub(super) async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.process.signal(Signal::SIGTERM);
         let Some(status) = self.process.wait(SOON).await else {
             panic!("still there {SOON:?} after SIGTERM; its log:\n{}", self.log());
