@@ -153,3 +153,50 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsError> {
     }
     Ok(store)
 }
+
+// Its certificate is made as the sandbox makes its own.
+#[cfg(feature = "sandbox")]
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn authorities_that_are_none() {
+        for pem in [
+            "",
+            "nonsense",
+            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        ] {
+            let trust = Trust::Authorities(pem.as_bytes().to_vec());
+            assert!(Transport::network(&trust).is_err(), "{pem:?}");
+        }
+    }
+
+    /// What is made of an answer with a body of so many bytes, of which so many more were announced.
+    async fn answered(bytes: usize, missing: usize) -> Result<Answer, TransportError> {
+        let authority = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
+        let transport = Transport::network(&Trust::Authorities(authority.cert.pem().into_bytes())).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}/", listener.local_addr().unwrap());
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", bytes + missing);
+            stream.write_all(head.as_bytes()).await.unwrap();
+            // The client may have heard enough.
+            let _ = stream.write_all(&vec![b' '; bytes]).await;
+        };
+        let request = Request::get(uri).body(Bytes::new()).unwrap();
+        tokio::join!(transport.send(request), server).0
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_whole_and_bounded_or_there_is_none() {
+        assert_eq!(answered(MOST_BYTES, 0).await.unwrap().body().len(), MOST_BYTES);
+        assert_eq!(answered(MOST_BYTES + 1, 0).await.unwrap_err(), TransportError::TooLarge);
+        assert!(matches!(answered(10, 1).await, Err(TransportError::Connection(_))));
+    }
+}
