@@ -7,6 +7,7 @@
 //! them and carries out what they say.
 
 pub mod agent;
+pub mod azure;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -25,6 +25,12 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 pub struct Secret(String);
 
 impl Secret {
+    /// Around a text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
     /// The text, for whoever sends it.
     #[must_use]
     pub fn expose(&self) -> &str {

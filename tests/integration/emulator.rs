@@ -10,7 +10,7 @@ use crate::harness::http::{Connection, exchange};
 mod clients;
 mod cloud_controller_manager;
 mod evidence;
-mod process;
+pub(crate) mod process;
 
 #[tokio::test]
 async fn it_ends_at_once_although_connections_are_kept_open() {

@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("fetch", &["telemetry"]),
     ("server", &[]),
+    ("azure", &[]),
     ("node", &[]),
     ("health", &["node", "server"]),
     ("spot", &["node"]),

@@ -24,6 +24,8 @@ pub(crate) struct Emulator {
     pub(crate) arm: SocketAddr,
     /// Where its control API is.
     pub(crate) control: SocketAddr,
+    /// The same, over TLS by `ca.pem` in its directory.
+    pub(crate) arm_tls: SocketAddr,
 }
 
 impl Emulator {
@@ -58,6 +60,7 @@ impl Emulator {
             directory,
             arm: addresses["arm"],
             control: addresses["control"],
+            arm_tls: addresses["armTls"],
         }
     }
 

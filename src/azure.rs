@@ -1,0 +1,27 @@
+//! How Azure Resource Manager (ARM) is spoken: identity, requests, throttling, operations, documents, errors.
+//!
+//! Knows nothing of Kubernetes. [`Arm`] reads load balancers and writes pools; [`Tokens`] is who it is to Azure.
+//! Documents stay JSON in which unknown fields survive ([`Pool::for_write`]). What a failure means is one pure
+//! function ([`class`]). Nothing is written without an etag, nor after a [`Permit`] has ended.
+
+mod client;
+mod document;
+mod endpoints;
+mod error;
+mod gate;
+mod id;
+mod identity;
+mod retry;
+mod retry_after;
+mod stack;
+mod transport;
+
+pub use client::{API_VERSION, Accepted, Arm, Options};
+pub use document::{Address, AdminState, LoadBalancer, Pool, ProvisioningState};
+pub use endpoints::{EndpointError, Endpoints, Origin};
+pub use error::{ArmError, Class, ErrorBody, class, throttles};
+pub use id::{BadId, Etag, GroupId, LoadBalancerId, PoolId};
+pub use identity::{Account, IMDS, NoCredential, TokenError, TokenSource, Tokens};
+pub use retry_after::retry_after;
+pub use stack::Permit;
+pub use transport::{Answer, MOST_BYTES, TlsError, Transport, TransportError, Trust};

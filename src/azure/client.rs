@@ -1,0 +1,273 @@
+//! What is asked of ARM: load balancers and pools are read, a pool is written.
+//!
+//! Every request has a deadline, and its answer is bounded. A write carries the etag of the state it was made from
+//! and asks its [`Permit`] right before each time it is sent. A URL in an answer is followed only to where ARM is.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, USER_AGENT};
+use hyper::{HeaderMap, Method, Uri};
+use serde_json::Value;
+use tokio::time::Instant;
+use tower::ServiceExt as _;
+
+use super::document::{LoadBalancer, Pool};
+use super::endpoints::{Endpoints, Origin};
+use super::error::{ArmError, ErrorBody};
+use super::gate::Gates;
+use super::id::{Etag, GroupId, LoadBalancerId, PoolId};
+use super::identity::{Bearer, TokenSource};
+use super::retry::Retry;
+use super::retry_after::retry_after;
+use super::stack::{self, Call, Permit, Stack};
+use super::transport::{Answer, Transport};
+use crate::clock::Clock;
+use crate::config::RateLimits;
+use crate::telemetry;
+
+mod write;
+
+pub use write::Accepted;
+
+/// The version of Microsoft.Network whose traffic was recorded.
+pub const API_VERSION: &str = "2025-05-01";
+/// Time for one try, as with cloud-provider-azure.
+const ONE_TRY: Duration = Duration::from_mins(1);
+/// A list has no more pages: ARM has at most 1,000 load balancers in a region and subscription.
+const MOST_PAGES: usize = 1000;
+
+/// How to speak to one ARM.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where it is.
+    pub endpoints: Endpoints,
+    /// How often it may be asked, where that is limited.
+    pub rate_limits: Option<RateLimits>,
+    /// Who is asking; `headgate/VERSION` unless said otherwise.
+    pub user_agent: Option<String>,
+}
+
+/// Asks ARM; clones share connections, gates and tokens.
+#[derive(Clone)]
+pub struct Arm {
+    stack: Stack,
+    origin: Origin,
+    gates: Gates,
+    clock: Clock,
+    user_agent: HeaderValue,
+}
+
+impl fmt::Debug for Arm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arm")
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a request says besides where it goes.
+#[derive(Clone, Debug, Default)]
+struct Extra {
+    if_match: Option<Etag>,
+    body: Bytes,
+    permit: Option<Permit>,
+}
+
+impl Arm {
+    /// Over this transport, as whoever these tokens are for.
+    #[must_use]
+    pub fn new(options: Options, transport: Transport, tokens: Arc<dyn TokenSource>, clock: Clock) -> Self {
+        let gates = Gates::new(options.rate_limits, clock.clone());
+        let stack = stack::arm(
+            transport,
+            Retry::arm(clock.clone()),
+            gates.clone(),
+            Bearer(tokens),
+            ONE_TRY,
+        );
+        let ours = format!("headgate/{}", telemetry::VERSION);
+        let wanted = options.user_agent.filter(|agent| !agent.is_empty()).unwrap_or(ours);
+        Self {
+            stack,
+            origin: options.endpoints.resource_manager,
+            gates,
+            clock,
+            user_agent: HeaderValue::from_str(&wanted).unwrap_or(HeaderValue::from_static("headgate")),
+        }
+    }
+
+    /// All load balancers of a resource group.
+    ///
+    /// # Errors
+    /// Where a page cannot be had, or not in time.
+    pub async fn load_balancers(&self, group: &GroupId, deadline: Instant) -> Result<Vec<LoadBalancer>, ArmError> {
+        let mut found = Vec::new();
+        let mut next = self.uri(&group.load_balancers_path())?;
+        for _ in 0..MOST_PAGES {
+            let answer = self.get(group.subscription(), next, deadline).await?;
+            let mut page = json(&answer)?;
+            let Some(Value::Array(items)) = page.get_mut("value").map(Value::take) else {
+                return Err(ArmError::Answer("a list without value".to_owned()));
+            };
+            for item in items {
+                found.push(LoadBalancer::read(item, None).map_err(ArmError::Answer)?);
+            }
+            match page
+                .get("nextLink")
+                .and_then(Value::as_str)
+                .filter(|link| !link.is_empty())
+            {
+                Some(link) => next = self.followed(link)?,
+                None => return Ok(found),
+            }
+        }
+        Err(ArmError::Answer(format!("a list of more than {MOST_PAGES} pages")))
+    }
+
+    /// One load balancer.
+    ///
+    /// # Errors
+    /// Where it cannot be had, or not in time.
+    pub async fn load_balancer(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancer, ArmError> {
+        let uri = self.uri(&id.path())?;
+        let answer = self.get(id.group().subscription(), uri, deadline).await?;
+        LoadBalancer::read(json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
+    }
+
+    /// One pool.
+    ///
+    /// # Errors
+    /// Where it cannot be had, or not in time.
+    pub async fn pool(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
+        let uri = self.uri(&id.path())?;
+        let answer = self
+            .get(id.load_balancer().group().subscription(), uri, deadline)
+            .await?;
+        Pool::read(id.clone(), json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
+    }
+
+    async fn get(&self, subscription: &str, uri: Uri, deadline: Instant) -> Result<Answer, ArmError> {
+        self.send(Method::GET, subscription, uri, deadline, Extra::default())
+            .await
+    }
+
+    /// Sends a request; an answer that is an error is one.
+    async fn send(
+        &self,
+        method: Method,
+        subscription: &str,
+        uri: Uri,
+        deadline: Instant,
+        extra: Extra,
+    ) -> Result<Answer, ArmError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, self.user_agent.clone());
+        if let Some(id) = request_id() {
+            headers.insert(HeaderName::from_static("x-ms-client-request-id"), id);
+        }
+        if let Some(etag) = extra.if_match {
+            let value = HeaderValue::from_str(etag.as_str()).map_err(|error| ArmError::Answer(error.to_string()))?;
+            headers.insert(hyper::header::IF_MATCH, value);
+        }
+        if !extra.body.is_empty() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        let call = Call {
+            method,
+            uri,
+            headers,
+            body: extra.body,
+            subscription: subscription.into(),
+            deadline,
+            permit: extra.permit,
+        };
+        let answer = self.stack.clone().oneshot(call).await?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        Err(self.refused(&answer))
+    }
+
+    /// An answer that is an error.
+    fn refused(&self, answer: &Answer) -> ArmError {
+        ArmError::Refused {
+            status: answer.status(),
+            error: ErrorBody::parse(answer.body()),
+            retry_after: retry_after(answer.headers(), self.clock.now().wall),
+            maybe_done: answer.extensions().get::<super::retry::MaybeDone>().is_some(),
+        }
+    }
+
+    /// Where a resource is.
+    fn uri(&self, path: &str) -> Result<Uri, ArmError> {
+        self.origin
+            .at(&format!("{path}?api-version={API_VERSION}"))
+            .map_err(ArmError::Answer)
+    }
+
+    /// An absolute URL that ARM gave, as it is.
+    fn followed(&self, url: &str) -> Result<Uri, ArmError> {
+        match url.parse() {
+            Ok(uri) if self.origin.holds(&uri) => Ok(uri),
+            // Its query may be signed; where it leads is what matters.
+            Ok(uri) => Err(ArmError::Answer(format!(
+                "it leads to {}, and ARM is at {}",
+                uri.authority().map_or("nowhere", hyper::http::uri::Authority::as_str),
+                self.origin
+            ))),
+            Err(error) => Err(ArmError::Answer(format!("it leads to no URL: {error}"))),
+        }
+    }
+}
+
+fn json(answer: &Answer) -> Result<Value, ArmError> {
+    serde_json::from_slice(answer.body()).map_err(|error| ArmError::Answer(format!("it is no JSON: {error}")))
+}
+
+fn etag(headers: &HeaderMap) -> Option<Etag> {
+    headers
+        .get(ETAG)
+        .and_then(|value| value.to_str().ok())
+        .and_then(Etag::new)
+}
+
+/// A random GUID (version 4), so that a request can be found in Azure's logs.
+fn request_id() -> Option<HeaderValue> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).ok()?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let number = u128::from_be_bytes(bytes);
+    let hex = format!("{number:032x}");
+    let id = format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    );
+    HeaderValue::from_str(&id).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_ids_are_guids_and_differ() {
+        let id = || request_id().unwrap().to_str().unwrap().to_owned();
+        let one = id();
+        assert_eq!(
+            one.split('-').map(str::len).collect::<Vec<_>>(),
+            [8, 4, 4, 4, 12],
+            "{one}"
+        );
+        assert_eq!(&one[14..15], "4");
+        assert_ne!(one, id());
+    }
+}

@@ -1,0 +1,324 @@
+//! Every error body that was recorded or quoted (specs azure-arm.md 1.4 to 4.5), and what it means.
+
+use serde_json::{Value, json};
+
+use super::*;
+use Class::{Retriable, Stale, Terminal};
+
+fn read(error: &Value) -> ErrorBody {
+    ErrorBody::parse(error.to_string().as_bytes())
+}
+
+fn error(code: &str, message: &str) -> Value {
+    json!({"error": {"code": code, "message": message}})
+}
+
+fn detailed(code: &str, message: &str, inner: &str, inner_message: &str) -> Value {
+    json!({"error": {"code": code, "message": message, "details": [{"code": inner, "message": inner_message}]}})
+}
+
+fn check(status: u16, body: &Value, class: Class) {
+    let status = StatusCode::from_u16(status).unwrap();
+    assert_eq!(super::class(Some(status), &read(body)), class, "{status} {body}");
+}
+
+#[test]
+fn others_in_the_way() {
+    let referenced = "Cannot proceed with operation because resource nic used by resource lb is not in Succeeded state. \
+                      Resource is in Updating state and the last operation that updated/is updating the resource is PutNicOperation.";
+    let superseded = "Operation PutLoadBalancerBackendAddressPoolOperation (g) was canceled and superseded by operation \
+                      PutLoadBalancerOperation (g).";
+    for (status, body, class) in [
+        (
+            412,
+            detailed(
+                "PreconditionFailed",
+                "Precondition failed.",
+                "PreconditionFailedEtagMismatch",
+                "Etag provided in if-match header W/\"invalid\" does not match etag W/\"g\" of resource r in NRP data store.",
+            ),
+            Stale,
+        ),
+        (
+            409,
+            detailed("Canceled", "Operation was canceled.", SUPERSEDED, superseded),
+            Stale,
+        ),
+        // Some answers carry it in a text only, in any case.
+        (
+            409,
+            error("Conflict", "… canceledandsupersededduetoanotheroperation …"),
+            Stale,
+        ),
+        (
+            429,
+            detailed(
+                "RetryableError",
+                "A retryable error occurred.",
+                "ReferencedResourceNotProvisioned",
+                referenced,
+            ),
+            Retriable,
+        ),
+        (
+            429,
+            detailed(
+                "RetryableError",
+                "A retryable error occurred.",
+                "RetryableErrorDueToAnotherOperation",
+                "locked",
+            ),
+            Retriable,
+        ),
+        (
+            409,
+            error(
+                "AnotherOperationInProgress",
+                "Another operation on this or dependent resource is in progress.",
+            ),
+            Retriable,
+        ),
+        (
+            429,
+            error(
+                "AnotherOperationInProgress",
+                "Another operation on this or dependent resource is in progress.",
+            ),
+            Retriable,
+        ),
+        (
+            429,
+            error(
+                "SubscriptionRequestsThrottled",
+                "Number of 'read' requests for subscription 's' actor 'a' exceeded. Please try again after '10' seconds.",
+            ),
+            Retriable,
+        ),
+    ] {
+        check(status, &body, class);
+    }
+}
+
+#[test]
+fn what_somebody_has_to_change() {
+    for (status, body, class) in [
+        // Of a pool, of a load balancer: what was to be written to is gone. Of a group: a mistake in the settings.
+        (404, error("NotFound", "Resource /…/pool not found."), Stale),
+        (
+            404,
+            error(
+                "ResourceNotFound",
+                "The Resource 'Microsoft.Network/loadBalancers/x' was not found.",
+            ),
+            Stale,
+        ),
+        (
+            404,
+            error("ResourceGroupNotFound", "Resource group 'y' could not be found."),
+            Terminal,
+        ),
+        (
+            404,
+            error("SubscriptionNotFound", "The subscription 's' could not be found."),
+            Terminal,
+        ),
+        (
+            400,
+            error(
+                "NoRegisteredProviderFound",
+                "No registered resource provider found for API version '1'.",
+            ),
+            Terminal,
+        ),
+        (400, error("InvalidResourceType", "…"), Terminal),
+        (400, error("MissingApiVersionParameter", "…"), Terminal),
+        (
+            400,
+            error(
+                "InvalidResourceName",
+                "Resource name LB Rule is invalid. The name can be up to 80 characters long.",
+            ),
+            Terminal,
+        ),
+        (
+            400,
+            json!({"error": {"code": "ModificationOfNICIpConfigBackendPoolNotSupported",
+                "message": "Operation on backend pool p not allowed since it adds/modifies/deletes backend address pool members \
+                            that are specified with a network interface IP configuration.", "details": []}}),
+            Terminal,
+        ),
+        (
+            400,
+            detailed(
+                "InvalidRequestFormat",
+                "Cannot parse the request.",
+                "DuplicateIpConfigurationReferenceOnBackendAddressPool",
+                "…",
+            ),
+            Terminal,
+        ),
+        (400, detailed("InvalidRequest", "…", "NotFound", "…"), Terminal),
+        (
+            400,
+            detailed("InvalidResourceReference", "…", "NotFound", "…"),
+            Terminal,
+        ),
+        (401, error("InvalidAuthenticationToken", "…"), Terminal),
+        (401, error("InvalidAuthenticationTokenTenant", "…"), Terminal),
+        (401, error("ExpiredAuthenticationToken", "…"), Terminal),
+        (
+            403,
+            error(
+                "AuthorizationFailed",
+                "The client 'c' does not have authorization to perform action.",
+            ),
+            Terminal,
+        ),
+        (403, error("LinkedAuthorizationFailed", "…"), Terminal),
+        (403, error("RequestDisallowedByPolicy", "…"), Terminal),
+        (
+            409,
+            error(
+                "ScopeLocked",
+                "The scope 's' cannot perform write operation because following scope(s) are locked",
+            ),
+            Terminal,
+        ),
+        (409, error("Conflict", "…"), Retriable),
+        (500, error("InternalServerError", "An error occurred."), Retriable),
+        (503, error("ServerTimeout", "The request timed out."), Retriable),
+    ] {
+        check(status, &body, class);
+    }
+}
+
+#[test]
+fn statuses_where_no_code_is_known() {
+    for (status, class) in [
+        (302, Terminal),
+        (400, Terminal),
+        (401, Terminal),
+        (403, Terminal),
+        (404, Stale),
+        (405, Terminal),
+        (408, Retriable),
+        (409, Retriable),
+        (412, Stale),
+        (413, Terminal),
+        (429, Retriable),
+        (500, Retriable),
+        (502, Retriable),
+        (504, Retriable),
+        (507, Retriable),
+    ] {
+        for body in [
+            "",
+            "<html>Bad gateway</html>",
+            "{}",
+            "[]",
+            r#"{"error": null}"#,
+            r#"{"error": {"code": 7}}"#,
+        ] {
+            let error = ErrorBody::parse(body.as_bytes());
+            assert_eq!(
+                super::class(Some(StatusCode::from_u16(status).unwrap()), &error),
+                class,
+                "{status} {body}"
+            );
+        }
+    }
+}
+
+#[test]
+fn ends_of_accepted_operations() {
+    let canceled = json!({"code": "Canceled", "message": "Operation was canceled.", "details": [
+        {"code": SUPERSEDED, "message": "Operation a was canceled and superseded by operation b."}]});
+    for (status, error, class) in [
+        ("Canceled", canceled, Stale),
+        (
+            "Canceled",
+            json!({"code": "Canceled", "message": "Operation was canceled.", "details": []}),
+            Stale,
+        ),
+        ("Failed", json!({"code": "PreconditionFailed", "message": "…"}), Stale),
+        (
+            "Failed",
+            json!({"code": "InternalServerError", "message": "An error occurred.", "details": []}),
+            Retriable,
+        ),
+        (
+            "Failed",
+            json!({"code": "RetryableError", "details": [{"code": "ReferencedResourceNotProvisioned"}]}),
+            Retriable,
+        ),
+        ("Failed", json!({"code": "SomethingNew"}), Retriable),
+        ("Failed", json!({}), Retriable),
+        (
+            "Failed",
+            json!({"code": "ModificationOfNICIpConfigBackendPoolNotSupported"}),
+            Terminal,
+        ),
+        ("Failed", json!({"code": "LinkedAuthorizationFailed"}), Terminal),
+    ] {
+        let ended = ArmError::Operation {
+            status: status.to_owned(),
+            error: ErrorBody::of_error(&error),
+        };
+        assert_eq!(ended.class(), class, "{error}");
+    }
+}
+
+#[test]
+fn what_is_told() {
+    let error = read(
+        &json!({"error": {"code": "Canceled", "message": "Operation was \"canceled\".",
+        "details": [{"code": SUPERSEDED, "message": "By b."}]}}),
+    );
+    let told = ArmError::Operation {
+        status: "Canceled".to_owned(),
+        error,
+    };
+    assert_eq!(
+        told.to_string(),
+        "the operation ended Canceled: Canceled: Operation was \"canceled\". \
+         (CanceledAndSupersededDueToAnotherOperation: By b.)"
+    );
+    assert_eq!(told.code(), "Canceled");
+    let refused = ArmError::Refused {
+        status: StatusCode::BAD_GATEWAY,
+        error: ErrorBody::parse("é".repeat(1000).as_bytes()),
+        retry_after: Some(Duration::from_secs(3)),
+        maybe_done: false,
+    };
+    assert_eq!(
+        refused.to_string(),
+        format!("ARM answered 502: no code: {}", "é".repeat(200))
+    );
+    assert_eq!(refused.code(), "Refused");
+    assert_eq!(refused.retry_after(Instant::now()), Some(Duration::from_secs(3)));
+}
+
+#[test]
+fn a_nest_of_errors_ends() {
+    let mut body = json!({"code": "x"});
+    for _ in 0..50 {
+        body = json!({"code": "x", "details": [body]});
+    }
+    assert_eq!(read(&body).each().count(), MOST_DEPTH + 1);
+}
+
+#[test]
+fn which_429_is_about_the_rate() {
+    for (body, expected) in [
+        (json!({"error": {"code": "SubscriptionRequestsThrottled"}}), true),
+        (json!({"error": {"code": "TooManyRequests"}}), true),
+        (json!({}), true),
+        (
+            json!({"error": {"code": "RetryableError", "details": [{"code": "ReferencedResourceNotProvisioned"}]}}),
+            false,
+        ),
+        (json!({"error": {"code": "AnotherOperationInProgress"}}), false),
+    ] {
+        assert_eq!(throttles(&read(&body)), expected, "{body}");
+    }
+}

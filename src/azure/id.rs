@@ -1,0 +1,377 @@
+//! ARM's names for load balancers and pools, and etags.
+//!
+//! Ids compare without regard to case, as ARM compares them, and keep the case they came in. A name that
+//! would change the path it is put into is no name.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use hyper::header::HeaderValue;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+/// What is not to be itself in a path's segment.
+const SEGMENT: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'/')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// An id that cannot be one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no id of {1}")]
+pub struct BadId(String, &'static str);
+
+/// One name in an id, compared without regard to case.
+#[derive(Clone)]
+struct Name(String);
+
+impl Name {
+    fn new(text: &str) -> Option<Self> {
+        let good = !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\\', '?', '#', '%']);
+        (good && !text.chars().any(char::is_control)).then(|| Self(text.to_owned()))
+    }
+
+    fn folded(&self) -> impl Iterator<Item = char> + '_ {
+        self.0.chars().map(|character| character.to_ascii_lowercase())
+    }
+
+    fn encoded(&self) -> impl fmt::Display + '_ {
+        utf8_percent_encode(&self.0, SEGMENT)
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.eq_ignore_ascii_case(&other.0)
+    }
+}
+
+impl Eq for Name {}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.folded().cmp(other.folded())
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for character in self.folded() {
+            character.hash(state);
+        }
+    }
+}
+
+/// A resource group.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId {
+    subscription: Name,
+    name: Name,
+}
+
+/// A load balancer.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LoadBalancerId {
+    group: GroupId,
+    name: Name,
+}
+
+/// A backend pool.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId {
+    load_balancer: LoadBalancerId,
+    name: Name,
+}
+
+impl GroupId {
+    /// Of a subscription.
+    ///
+    /// # Errors
+    /// Where one of the two is no name.
+    pub fn new(subscription: &str, name: &str) -> Result<Self, BadId> {
+        match (Name::new(subscription), Name::new(name)) {
+            (Some(subscription), Some(name)) => Ok(Self { subscription, name }),
+            _ => Err(BadId(format!("{subscription}/{name}"), "a resource group")),
+        }
+    }
+
+    /// The subscription.
+    #[must_use]
+    pub fn subscription(&self) -> &str {
+        &self.subscription.0
+    }
+
+    /// Its own name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name.0
+    }
+
+    /// One of its load balancers.
+    ///
+    /// # Errors
+    /// Where this is no name.
+    pub fn load_balancer(&self, name: &str) -> Result<LoadBalancerId, BadId> {
+        let Some(name) = Name::new(name) else {
+            return Err(BadId(name.to_owned(), "a load balancer"));
+        };
+        Ok(LoadBalancerId {
+            group: self.clone(),
+            name,
+        })
+    }
+
+    /// The path of the list of its load balancers.
+    pub(super) fn load_balancers_path(&self) -> String {
+        format!(
+            "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Network/loadBalancers",
+            self.subscription.encoded(),
+            self.name.encoded()
+        )
+    }
+}
+
+impl LoadBalancerId {
+    /// Reads ARM's id.
+    ///
+    /// # Errors
+    /// Where it is none of a load balancer.
+    pub fn parse(id: &str) -> Result<Self, BadId> {
+        let bad = || BadId(id.to_owned(), "a load balancer");
+        let (path, rest) = Self::split(id).ok_or_else(bad)?;
+        if rest.is_empty() { Ok(path) } else { Err(bad()) }
+    }
+
+    /// What the id begins with, and what follows.
+    fn split(id: &str) -> Option<(Self, Vec<&str>)> {
+        let mut segments = id.strip_prefix('/')?.split('/');
+        let mut name_after = |word: &str| {
+            let found = segments.next()?;
+            found.eq_ignore_ascii_case(word).then(|| segments.next()).flatten()
+        };
+        let subscription = name_after("subscriptions")?;
+        let group = name_after("resourceGroups")?;
+        let provider = name_after("providers")?;
+        let name = name_after("loadBalancers")?;
+        if !provider.eq_ignore_ascii_case("Microsoft.Network") {
+            return None;
+        }
+        let load_balancer = GroupId::new(subscription, group).ok()?.load_balancer(name).ok()?;
+        Some((load_balancer, segments.collect()))
+    }
+
+    /// Its resource group.
+    #[must_use]
+    pub fn group(&self) -> &GroupId {
+        &self.group
+    }
+
+    /// Its own name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name.0
+    }
+
+    /// One of its pools.
+    ///
+    /// # Errors
+    /// Where this is no name.
+    pub fn pool(&self, name: &str) -> Result<PoolId, BadId> {
+        let Some(name) = Name::new(name) else {
+            return Err(BadId(name.to_owned(), "a backend pool"));
+        };
+        Ok(PoolId {
+            load_balancer: self.clone(),
+            name,
+        })
+    }
+
+    /// Its path, as it stands in a URL.
+    pub(super) fn path(&self) -> String {
+        format!("{}/{}", self.group.load_balancers_path(), self.name.encoded())
+    }
+}
+
+impl PoolId {
+    /// Reads ARM's id.
+    ///
+    /// # Errors
+    /// Where it is none of a pool.
+    pub fn parse(id: &str) -> Result<Self, BadId> {
+        let bad = || BadId(id.to_owned(), "a backend pool");
+        match LoadBalancerId::split(id) {
+            Some((load_balancer, rest)) if rest.len() == 2 && rest[0].eq_ignore_ascii_case("backendAddressPools") => {
+                load_balancer.pool(rest[1]).map_err(|_| bad())
+            }
+            _ => Err(bad()),
+        }
+    }
+
+    /// Its load balancer.
+    #[must_use]
+    pub fn load_balancer(&self) -> &LoadBalancerId {
+        &self.load_balancer
+    }
+
+    /// Its own name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name.0
+    }
+
+    /// Its path, as it stands in a URL.
+    pub(super) fn path(&self) -> String {
+        format!(
+            "{}/backendAddressPools/{}",
+            self.load_balancer.path(),
+            self.name.encoded()
+        )
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "/subscriptions/{}/resourceGroups/{}",
+            self.subscription.0, self.name.0
+        )
+    }
+}
+
+impl fmt::Display for LoadBalancerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}/providers/Microsoft.Network/loadBalancers/{}",
+            self.group, self.name.0
+        )
+    }
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/backendAddressPools/{}", self.load_balancer, self.name.0)
+    }
+}
+
+/// Shown as ARM writes it.
+macro_rules! debug_as_display {
+    ($($name:ident),*) => {$(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    )*};
+}
+debug_as_display!(GroupId, LoadBalancerId, PoolId);
+
+/// Which state of a load balancer and its pools was read: they share one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Etag(String);
+
+impl Etag {
+    /// As a server wrote it; none where no header could hold it.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let text = text.trim();
+        (!text.is_empty() && HeaderValue::from_str(text).is_ok()).then(|| Self(text.to_owned()))
+    }
+
+    /// As it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_compare_without_regard_to_case_and_keep_theirs() {
+        let id =
+            "/subscriptions/S/resourcegroups/G/providers/microsoft.network/loadBalancers/Web/backendAddressPools/Nodes";
+        let pool = PoolId::parse(id).unwrap();
+        let other = GroupId::new("s", "g")
+            .unwrap()
+            .load_balancer("WEB")
+            .unwrap()
+            .pool("nodes")
+            .unwrap();
+        assert_eq!(pool, other);
+        assert_eq!(pool.cmp(&other), Ordering::Equal);
+        assert_eq!(HashSet::from([pool.clone(), other.clone()]).len(), 1);
+        assert_ne!(pool, other.load_balancer().pool("other").unwrap());
+        assert_eq!(
+            pool.to_string(),
+            "/subscriptions/S/resourceGroups/G/providers/Microsoft.Network/loadBalancers/Web/backendAddressPools/Nodes"
+        );
+        assert_eq!(PoolId::parse(&pool.to_string()), Ok(pool.clone()));
+        assert_eq!(
+            LoadBalancerId::parse(&pool.load_balancer().to_string()),
+            Ok(pool.load_balancer().clone())
+        );
+    }
+
+    #[test]
+    fn what_is_no_id() {
+        for id in [
+            "",
+            "/",
+            "subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb",
+            "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/loadBalancers/lb",
+            "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/",
+            "/subscriptions/s/resourceGroups/../providers/Microsoft.Network/loadBalancers/lb",
+            "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb?x",
+            "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb%2f",
+            "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb/probes/p",
+        ] {
+            assert!(LoadBalancerId::parse(id).is_err(), "{id}");
+            assert!(PoolId::parse(id).is_err(), "{id}");
+        }
+        assert!(
+            LoadBalancerId::parse("/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/a\n")
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn names_are_encoded_in_paths() {
+        let group = GroupId::new("s", "Gruppe (ü) [1]").unwrap();
+        assert_eq!(
+            group.load_balancers_path(),
+            "/subscriptions/s/resourceGroups/Gruppe%20(%C3%BC)%20%5B1%5D/providers/Microsoft.Network/loadBalancers"
+        );
+    }
+
+    #[test]
+    fn etags() {
+        assert_eq!(Etag::new(" W/\"x\" ").unwrap().as_str(), "W/\"x\"");
+        assert_eq!(Etag::new(""), None);
+        assert_eq!(Etag::new("a\r\nb"), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! What is sent for a token, and what is made of the answers.
+
+use hyper::Response;
+use serde_json::json;
+
+use super::*;
+use crate::config::Cloud;
+
+fn account(credential: &Credential) -> Account {
+    Account::new(credential, Some("t"), &Endpoints::of(Cloud::Public), IMDS).unwrap()
+}
+
+fn secret() -> Credential {
+    Credential::ClientSecret {
+        client_id: "c".to_owned(),
+        secret: Secret::new("p&s w"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    std::fs::write(&file, "ey.J.\n").unwrap();
+    let workload = Credential::WorkloadIdentity {
+        client_id: "c".to_owned(),
+        token_file: file.display().to_string(),
+    };
+    let machine = |which| Credential::ManagedIdentity(which);
+    let imds = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fmanagement.azure.com";
+    for (credential, method, uri, body) in [
+        (
+            secret(),
+            "POST",
+            "https://login.microsoftonline.com/t/oauth2/v2.0/token".to_owned(),
+            "client_id=c&client_secret=p%26s+w&grant_type=client_credentials&scope=https%3A%2F%2Fmanagement.azure.com%2F.default",
+        ),
+        (
+            workload,
+            "POST",
+            "https://login.microsoftonline.com/t/oauth2/v2.0/token".to_owned(),
+            "client_id=c&client_assertion_type=urn%3Aietf%3Aparams%3Aoauth%3Aclient-assertion-type%3Ajwt-bearer&\
+             client_assertion=ey.J.&grant_type=client_credentials&scope=https%3A%2F%2Fmanagement.azure.com%2F.default",
+        ),
+        (machine(None), "GET", imds.to_owned(), ""),
+        (
+            machine(Some(ManagedIdentity::ClientId("a b".to_owned()))),
+            "GET",
+            format!("{imds}&client_id=a+b"),
+            "",
+        ),
+        (
+            machine(Some(ManagedIdentity::ResourceId("/subscriptions/s".to_owned()))),
+            "GET",
+            format!("{imds}&msi_res_id=%2Fsubscriptions%2Fs"),
+            "",
+        ),
+    ] {
+        let wanted = account(&credential).wanted().await.unwrap();
+        assert_eq!((wanted.method.as_str(), wanted.uri.to_string()), (method, uri));
+        assert_eq!(wanted.body, body);
+        assert_eq!(wanted.headers.contains_key("metadata"), method == "GET");
+    }
+}
+
+#[tokio::test]
+async fn a_service_accounts_token_that_cannot_be_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    let workload = Credential::WorkloadIdentity {
+        client_id: "c".to_owned(),
+        token_file: file.display().to_string(),
+    };
+    let account = account(&workload);
+    for text in [None, Some(" \n".to_owned()), Some("x".repeat(MOST_ASSERTION + 1))] {
+        if let Some(text) = text {
+            std::fs::write(&file, text).unwrap();
+        }
+        let error = account.wanted().await.err().unwrap();
+        assert!(matches!(error, TokenError::File { .. }), "{error}");
+        assert_eq!(error.class(), super::super::Class::Retriable);
+    }
+}
+
+#[test]
+fn nobody_to_be() {
+    let endpoints = Endpoints::of(Cloud::Public);
+    let refused =
+        |credential: &Credential, tenant, imds| Account::new(credential, tenant, &endpoints, imds).err().unwrap();
+    assert_eq!(refused(&Credential::None, Some("t"), IMDS), NoCredential::None);
+    assert_eq!(refused(&secret(), None, IMDS), NoCredential::Tenant);
+    assert_eq!(refused(&secret(), Some(""), IMDS), NoCredential::Tenant);
+    for tenant in ["a/b", "..", "a?b", "a b"] {
+        assert_eq!(
+            refused(&secret(), Some(tenant), IMDS),
+            NoCredential::BadTenant(tenant.to_owned())
+        );
+    }
+    let machine = Credential::ManagedIdentity(None);
+    for imds in ["", "x", "169.254.169.254", "http://"] {
+        assert_eq!(refused(&machine, None, imds), NoCredential::Imds(imds.to_owned()));
+    }
+    assert!(
+        Account::new(&machine, None, &endpoints, IMDS).is_ok(),
+        "a machine needs no tenant"
+    );
+}
+
+#[test]
+fn what_comes_back() {
+    let now: Timestamp = "2026-11-21T09:00:00Z".parse().unwrap();
+    let answer = |status: u16, body: String| Response::builder().status(status).body(Bytes::from(body)).unwrap();
+    for (body, seconds) in [
+        (
+            json!({"token_type": "Bearer", "expires_in": 3599, "access_token": "t"}),
+            Some(3599),
+        ),
+        (
+            json!({"expires_in": "86399", "expires_on": "1", "access_token": "t"}),
+            Some(86399),
+        ),
+        (
+            json!({"expires_on": (now.as_second() + 60).to_string(), "access_token": "t"}),
+            Some(60),
+        ),
+        (json!({"expires_in": -5, "access_token": "t"}), Some(0)),
+        (
+            json!({"expires_in": 9_999_999_999_u64, "access_token": "t"}),
+            Some(604_800),
+        ),
+        (json!({"expires_in": 3599, "access_token": ""}), None),
+        (json!({"expires_in": 3599}), None),
+        (json!({"access_token": "t"}), None),
+        (json!({"access_token": "t", "expires_in": "soon"}), None),
+        (json!([]), None),
+    ] {
+        let granted = Account::granted(&answer(200, body.to_string()), now);
+        assert_eq!(
+            granted.ok().map(|granted| granted.good_for.as_secs()),
+            seconds,
+            "{body}"
+        );
+    }
+    for (status, body, told, class) in [
+        (
+            401,
+            json!({"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret.\r\nTrace ID: t"}).to_string(),
+            "no token: invalid_client (401): AADSTS7000215: Invalid client secret.",
+            super::super::Class::Terminal,
+        ),
+        (
+            400,
+            json!({"error": "invalid_request", "error_description": "Identity not found"}).to_string(),
+            "no token: invalid_request (400): Identity not found",
+            super::super::Class::Terminal,
+        ),
+        (410, String::new(), "no token: no reason given (410): ", super::super::Class::Retriable),
+        (503, "<html>".to_owned(), "no token: no reason given (503): ", super::super::Class::Retriable),
+    ] {
+        let error = Account::granted(&answer(status, body), now).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.class()), (told, class));
+    }
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let account = account(&secret());
+    let granted = Account::granted(
+        &Response::new(Bytes::from(
+            json!({"expires_in": 1, "access_token": "tok3n"}).to_string(),
+        )),
+        Timestamp::UNIX_EPOCH,
+    );
+    let shown = format!("{account:?} {granted:?}");
+    assert!(!shown.contains("p&s w") && !shown.contains("tok3n"), "{shown}");
+    assert_eq!(
+        Account::granted(&Response::new(Bytes::new()), Timestamp::UNIX_EPOCH)
+            .err()
+            .map(|error| error.class()),
+        Some(super::super::Class::Terminal)
+    );
+}
