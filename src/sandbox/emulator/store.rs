@@ -20,7 +20,7 @@ use super::journal::Change;
 use super::load_balancer;
 use super::members::{Members, is_interface};
 use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
-use super::record::{Object, ProvisioningState, Record};
+use super::record::{self, Object, ProvisioningState, Record};
 use crate::clock::Moment;
 
 mod membership;
