@@ -90,7 +90,10 @@ pub(super) enum Duty {
 pub(super) enum Phase {
     Following(Following),
     /// Reading the Lease, which is anybody's.
-    Looking,
+    Looking {
+        /// When the next look was to come in any case.
+        regular: Instant,
+    },
     /// Writing the Lease, which was found free.
     Standing {
         began: Instant,
@@ -123,6 +126,8 @@ pub(super) struct Candidate {
     pub(super) failures: u32,
     /// Terms one after another that our own work failed in.
     pub(super) failed_terms: u32,
+    /// The interval that the last answered look set.
+    pub(super) interval_before: Duration,
     phase: Phase,
 }
 
@@ -138,6 +143,7 @@ impl Candidate {
             sight: Sight::default(),
             failures: 0,
             failed_terms: 0,
+            interval_before: Duration::ZERO,
             phase: Phase::Following(Following::until(first_look, now.mono)),
         }
     }
@@ -146,7 +152,7 @@ impl Candidate {
     pub(super) fn step(&mut self, event: Event, here: Circumstances, now: Moment) -> Action {
         let (phase, action) = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Following(following) => self.follow(following, here, now),
-            Phase::Looking => self.looked(event, here, now),
+            Phase::Looking { regular } => self.looked(event, regular, here, now),
             Phase::Standing {
                 began,
                 number,

@@ -54,7 +54,8 @@ impl Candidate {
         if now.mono < look_at {
             return (Phase::Following(following), Action::Wait(Some(look_at)));
         }
-        (Phase::Looking, self.read(now))
+        let regular = following.look_at;
+        (Phase::Looking { regular }, self.read(now))
     }
 
     /// Follows after a term, or what came of standing for one; looks no sooner than after `rest`.
@@ -85,8 +86,14 @@ impl Candidate {
         self.follow(following, here, now)
     }
 
-    /// A look was answered, or not.
-    pub(super) fn looked(&mut self, event: Event, here: Circumstances, now: Moment) -> (Phase, Action) {
+    /// A look was answered, or not; the next regular one was to come then.
+    pub(super) fn looked(
+        &mut self,
+        event: Event,
+        regular: Instant,
+        here: Circumstances,
+        now: Moment,
+    ) -> (Phase, Action) {
         let Event::Seen(found) = event else {
             return self.follow_after_failure(false, here, now);
         };
@@ -104,7 +111,19 @@ impl Candidate {
         }
         self.failures = 0;
         let interval = self.interval();
-        let mut following = Following::until(now.mono + self.chance.jitter(interval), now.mono);
+        // Whoever looked together would do so for ever, and nobody in between.
+        let grew = interval / 2 > std::mem::replace(&mut self.interval_before, interval);
+        let wait = if grew {
+            self.chance.spread(interval)
+        } else {
+            self.chance.jitter(interval)
+        };
+        let mut look_at = now.mono + wait;
+        if !grew && regular > now.mono {
+            // This was one look more; it moves no regular one.
+            look_at = look_at.min(regular);
+        }
+        let mut following = Following::until(look_at, now.mono);
         following.pending = true;
         self.follow(following, here, now)
     }

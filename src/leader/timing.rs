@@ -145,9 +145,14 @@ impl Chance {
         interval.mul_f64(1.0 + JITTER * self.part())
     }
 
+    /// Any time within an interval.
+    pub(super) fn spread(&mut self, interval: Duration) -> Duration {
+        interval.mul_f64(self.part())
+    }
+
     /// When the first look comes after the start.
     pub(super) fn first_look(&mut self) -> Duration {
-        FIRST_LOOK.mul_f64(self.part())
+        self.spread(FIRST_LOOK)
     }
 }
 
