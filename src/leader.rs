@@ -1,7 +1,7 @@
 //! Who may write: one leader among all candidates, elected on a Lease, for terms that end.
 //!
 //! Invariants: at no instant are two terms valid, whatever clocks say and whatever process stands still; a
-//! term's number never comes again; a write is sent only with a [`Permit`], which is had from a valid term
+//! Lease gives no number twice; a write is sent only with a [`Permit`], which is had from a valid term
 //! alone; whoever finds a Lease free needs its `resourceVersion` to take it. A holder's term ends 10 s after the
 //! *start* of its last good write, a candidate takes what it has seen unchanged for 15 s, each by its own
 //! monotonic clock: DESIGN decision 7, which also says why 5,000 candidates cost 17 requests a second. A defect in

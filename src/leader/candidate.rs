@@ -94,6 +94,8 @@ pub(super) enum Phase {
         /// When the next look was to come in any case.
         regular: Instant,
     },
+    /// Writing a Lease where there was none.
+    Making,
     /// Writing the Lease, which was found free.
     Standing {
         began: Instant,
@@ -153,6 +155,7 @@ impl Candidate {
         let (phase, action) = match std::mem::replace(&mut self.phase, Phase::Done) {
             Phase::Following(following) => self.follow(following, here, now),
             Phase::Looking { regular } => self.looked(event, regular, here, now),
+            Phase::Making => self.made(event, here, now),
             Phase::Standing {
                 began,
                 number,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::candidate::{Action, Candidate, Circumstances, Event, Phase};
 use super::leading::Leading;
+use super::record::Record;
 use crate::clock::Moment;
 
 /// When to look again.
@@ -97,6 +98,9 @@ impl Candidate {
         let Event::Seen(found) = event else {
             return self.follow_after_failure(false, here, now);
         };
+        let Some(found) = found else {
+            return self.make(here, now);
+        };
         self.sight.observe(found, &self.timing, now);
         if !here.stopping && self.sight.is_free(self.asking(here.signalled), now.mono) {
             let number = self.sight.next_number();
@@ -109,6 +113,32 @@ impl Candidate {
             };
             return (standing, self.write(taken, now));
         }
+        self.follow_what_was_seen(regular, here, now)
+    }
+
+    /// There is no Lease: makes one, for all to see from when on it is there. Only then can it be taken.
+    fn make(&mut self, here: Circumstances, now: Moment) -> (Phase, Action) {
+        self.sight.observe_none();
+        if here.stopping {
+            return (Phase::Done, Action::Done);
+        }
+        let new = Record::new(self.sight.highest(), now.wall);
+        (Phase::Making, self.write(new, now))
+    }
+
+    /// The Lease was made, or not.
+    pub(super) fn made(&mut self, event: Event, here: Circumstances, now: Moment) -> (Phase, Action) {
+        match event {
+            Event::Written(record) => {
+                self.sight.observe(record, &self.timing, now);
+                self.follow_what_was_seen(now.mono, here, now)
+            }
+            _ => self.follow_after_failure(false, here, now),
+        }
+    }
+
+    /// Waits for the next regular look, which was to come at `regular`, or for one more.
+    fn follow_what_was_seen(&mut self, regular: Instant, here: Circumstances, now: Moment) -> (Phase, Action) {
         self.failures = 0;
         let interval = self.interval();
         // Whoever looked together would do so for ever, and nobody in between.
@@ -138,7 +168,7 @@ impl Candidate {
     ) -> (Phase, Action) {
         match event {
             Event::Written(record) => {
-                self.sight.observe(Some(record.clone()), &self.timing, now);
+                self.sight.observe(record.clone(), &self.timing, now);
                 if here.stopping {
                     let released = record.released(record.failed_terms, now.wall);
                     return self.give_back(Some(released), Duration::ZERO, here, now);

@@ -99,7 +99,7 @@ impl Candidate {
         let retry_at = (leading.attempt + self.timing.retry_period()).max(now.mono);
         match event {
             Event::Written(record) => {
-                self.sight.observe(Some(record.clone()), &self.timing, now);
+                self.sight.observe(record.clone(), &self.timing, now);
                 leading.written(record, &self.timing);
             }
             Event::Seen(Some(record)) if record.holder == self.identity && record.number == leading.number => {
@@ -107,7 +107,10 @@ impl Candidate {
                 leading.sure = true;
             }
             Event::Seen(found) => {
-                self.sight.observe(found, &self.timing, now);
+                match found {
+                    Some(record) => self.sight.observe(record, &self.timing, now),
+                    None => self.sight.observe_none(),
+                }
                 return self.lost(false, here, now);
             }
             // Somebody may only have set an annotation.

@@ -19,6 +19,8 @@ pub const FAILED_TERMS: &str = "headgate.dev/failed-terms";
 pub(super) struct Record {
     /// The version that a write has to follow.
     pub(super) resource_version: Option<String>,
+    /// Which Lease it is: one that was deleted and made anew is another.
+    pub(super) uid: Option<String>,
     /// Empty when released.
     pub(super) holder: String,
     /// The holder's term: `leaseTransitions`.
@@ -38,6 +40,7 @@ impl Record {
         let time = |time: Option<&MicroTime>| time.map(|time| time.0);
         Self {
             resource_version: lease.metadata.resource_version.clone(),
+            uid: lease.metadata.uid.clone(),
             holder: spec.and_then(|spec| spec.holder_identity.clone()).unwrap_or_default(),
             number: spec.and_then(|spec| spec.lease_transitions).unwrap_or_default(),
             acquired: time(spec.and_then(|spec| spec.acquire_time.as_ref())),
@@ -54,6 +57,7 @@ impl Record {
         let metadata = &mut lease.metadata;
         metadata.name = Some(name.to_owned());
         metadata.resource_version.clone_from(&self.resource_version);
+        metadata.uid.clone_from(&self.uid);
         // The API server's own, and long.
         metadata.managed_fields = None;
         let mut annotations = metadata.annotations.take().unwrap_or_default();
@@ -80,11 +84,26 @@ impl Record {
         self.holder.is_empty()
     }
 
+    /// Whether it was only made, as by [`Record::new`].
+    pub(super) fn was_never_held(&self) -> bool {
+        self.is_released() && self.acquired.is_none()
+    }
+
     /// Whether the two are one holder's one renewal. Versions do not count: an annotation that somebody sets keeps
     /// no dead leader alive.
     pub(super) fn is_same_renewal(&self, other: &Self) -> bool {
         let vital = |record: &Self| (record.number, record.acquired, record.renewed);
-        self.holder == other.holder && vital(self) == vital(other)
+        self.uid == other.uid && self.holder == other.holder && vital(self) == vital(other)
+    }
+
+    /// A Lease that nobody holds yet.
+    pub(super) fn new(number: i32, now: Timestamp) -> Self {
+        Self {
+            number,
+            renewed: Some(now),
+            seconds: 1,
+            ..Self::default()
+        }
     }
 
     /// This record taken over in the term `number`.

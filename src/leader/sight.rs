@@ -3,7 +3,8 @@
 //! Invariant: how long a record has stayed unchanged is counted on one's own monotonic clock from the answer in
 //! which it was first seen, so never too long. Times in the record are a hint only, and only when to look: they are
 //! compared with the freshest that the same holder ever was here, so that a clock that is off by minutes costs one
-//! look and no time. A Lease that is not there is a record like any other: somebody may have deleted it under a holder.
+//! look and no time. A Lease that nobody ever held was perhaps deleted under a holder, and is free no sooner than one that
+//! is held.
 
 use std::time::Duration;
 
@@ -20,8 +21,7 @@ const LONGEST_MISTRUST: Duration = Duration::from_mins(5);
 /// One record as long as it does not change.
 #[derive(Clone, Debug)]
 struct Seen {
-    /// `None`: there is no Lease.
-    record: Option<Record>,
+    record: Record,
     since: Instant,
     /// By its times the holder is late.
     suspect: bool,
@@ -48,25 +48,19 @@ pub(super) struct Asking<'a> {
 
 impl Sight {
     /// A look, or a write of our own, has shown this.
-    pub(super) fn observe(&mut self, found: Option<Record>, timing: &Timing, now: Moment) {
-        if let Some(record) = &found {
-            self.highest = self.highest.max(Some(record.number));
-            self.candidates = record.candidates.or(self.candidates);
-        }
-        let before = self.seen.take();
-        let suspect = match (&before, &found) {
-            (Some(seen), _) if is_same(seen.record.as_ref(), found.as_ref()) => seen.suspect,
-            (_, Some(record)) => self.suspects(before.as_ref(), record, timing, now),
-            _ => false,
+    pub(super) fn observe(&mut self, record: Record, timing: &Timing, now: Moment) {
+        self.highest = self.highest.max(Some(record.number));
+        self.candidates = record.candidates.or(self.candidates);
+        let (since, suspect) = match self.seen.take() {
+            Some(seen) if seen.record.is_same_renewal(&record) => (seen.since, seen.suspect),
+            before => (now.mono, self.suspects(before.as_ref(), &record, timing, now)),
         };
-        let since = before
-            .filter(|seen| is_same(seen.record.as_ref(), found.as_ref()))
-            .map_or(now.mono, |seen| seen.since);
-        self.seen = Some(Seen {
-            record: found,
-            since,
-            suspect,
-        });
+        self.seen = Some(Seen { record, since, suspect });
+    }
+
+    /// There is no Lease.
+    pub(super) fn observe_none(&mut self) {
+        self.seen = None;
     }
 
     /// Whether a record that is new to us looks as if its holder were gone.
@@ -75,7 +69,7 @@ impl Sight {
         let age = now.wall.duration_since(renewed);
         let within = SignedDuration::try_from(timing.freshness()).unwrap_or(SignedDuration::MAX);
         let known = self.freshest.take().filter(|(holder, _)| *holder == record.holder);
-        let of_holder = |seen: &&Seen| seen.record.as_ref().is_some_and(|seen| seen.holder == record.holder);
+        let of_holder = |seen: &&Seen| seen.record.holder == record.holder;
         let wrongly = before.filter(of_holder).is_some_and(|seen| seen.suspect);
         let freshest = match known {
             // It lives: what it is behind is how far the clocks are apart.
@@ -91,7 +85,7 @@ impl Sight {
 
     /// The record as last seen.
     pub(super) fn record(&self) -> Option<&Record> {
-        self.seen.as_ref()?.record.as_ref()
+        self.seen.as_ref().map(|seen| &seen.record)
     }
 
     /// How many candidates there are, as far as a leader has ever said.
@@ -99,25 +93,32 @@ impl Sight {
         self.candidates
     }
 
+    /// The highest number that was seen.
+    pub(super) fn highest(&self) -> i32 {
+        self.highest.unwrap_or_default()
+    }
+
     /// A number that no term has had, as far as we can know.
     pub(super) fn next_number(&self) -> i32 {
         // Beyond the largest there is none; a garbled number must not stop all elections.
-        self.highest.map_or(0, |highest| highest.checked_add(1).unwrap_or(0))
+        self.highest().checked_add(1).unwrap_or(0)
     }
 
     /// From when on the record may be taken, if it does not change.
     fn free_at(&self, asking: Asking<'_>) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         let lease = asking.timing.lease_duration();
-        let wait = match &seen.record {
-            None => lease,
-            Some(record) if record.is_released() => mistrust(record.failed_terms, lease),
+        let record = &seen.record;
+        let wait = if record.was_never_held() {
+            lease
+        } else if record.is_released() {
+            mistrust(record.failed_terms, lease)
+        } else if record.holder == asking.identity {
             // Written by a term of ours that has ended, or whose answer was lost.
-            Some(record) if record.holder == asking.identity => Duration::ZERO,
-            Some(record) => {
-                let theirs = Duration::from_secs(u64::try_from(record.seconds).unwrap_or_default());
-                lease.max(theirs.min(LONGEST_LEASE))
-            }
+            Duration::ZERO
+        } else {
+            let theirs = Duration::from_secs(u64::try_from(record.seconds).unwrap_or_default());
+            lease.max(theirs.min(LONGEST_LEASE))
         };
         let further = if asking.signalled { lease } else { Duration::ZERO };
         Some(seen.since + wait + further)
@@ -132,19 +133,9 @@ impl Sight {
     pub(super) fn one_more_look(&self, asking: Asking<'_>, interval: Duration, looked_at: Instant) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         let lease = asking.timing.lease_duration();
-        let held_by_another = seen
-            .record
-            .as_ref()
-            .is_some_and(|record| !record.is_released() && record.holder != asking.identity);
+        let held_by_another = !seen.record.is_released() && seen.record.holder != asking.identity;
         let is_due = !held_by_another || seen.suspect || interval < lease || looked_at >= seen.since + lease;
         self.free_at(asking).filter(|_| is_due)
-    }
-}
-
-fn is_same(one: Option<&Record>, other: Option<&Record>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => one.is_same_renewal(other),
-        (one, other) => one.is_none() && other.is_none(),
     }
 }
 
@@ -181,6 +172,7 @@ mod tests {
     fn held(holder: &str, renewed: i64) -> Record {
         Record {
             holder: holder.to_owned(),
+            acquired: Some(second(-1000)),
             renewed: Some(second(renewed)),
             seconds: 15,
             ..Record::default()
@@ -195,7 +187,10 @@ mod tests {
                 wall: second(*at),
                 mono: start + Duration::from_secs(u64::try_from(*at).unwrap()),
             };
-            sight.observe(record.clone(), &Timing::default(), now);
+            match record {
+                Some(record) => sight.observe(record.clone(), &Timing::default(), now),
+                None => sight.observe_none(),
+            }
         }
         sight
     }
@@ -216,7 +211,7 @@ mod tests {
             })
         };
         for (record, unsignalled) in [
-            (None, 15),
+            (Some(Record::default()), 15),
             (Some(held("a", 0)), 15),
             (longer(60), 60),
             (longer(i32::MAX), 300),
@@ -253,15 +248,22 @@ mod tests {
         let timing = Timing::default();
         let free = |second| sight.is_free(asking(false, &timing), start + Duration::from_secs(second));
         assert!(free(24) && !free(23));
-        let deleted = seen(start, &[(0, Some(held("a", 0))), (20, None)]);
-        assert!(!deleted.is_free(asking(false, &timing), start + Duration::from_secs(34)));
+        let another = Record {
+            uid: Some("another".to_owned()),
+            ..held("a", 8)
+        };
+        for between in [None, Some(held("b", 9)), Some(another)] {
+            let back = [(0, Some(held("a", 8))), (20, between), (30, Some(held("a", 8)))];
+            let free = seen(start, &back).is_free(asking(false, &timing), start + Duration::from_secs(44));
+            assert!(!free, "what came back has changed");
+        }
     }
 
     #[test]
     fn a_number_never_comes_again_even_after_a_deletion() {
         let start = Instant::now();
         let number = |number| Some(Record { number, ..held("a", 0) });
-        assert_eq!(Sight::default().next_number(), 0);
+        assert_eq!(Sight::default().next_number(), 1);
         assert_eq!(seen(start, &[(0, number(4)), (1, None)]).next_number(), 5);
         assert_eq!(seen(start, &[(0, number(4)), (1, number(2))]).next_number(), 5);
         assert_eq!(seen(start, &[(0, number(i32::MAX))]).next_number(), 0);
@@ -337,7 +339,8 @@ mod tests {
         };
         assert_eq!(look(Some(held("a", 0)), false, 300, 0), None);
         assert_eq!(look(Some(held("a", 0)), false, 14, 0), Some(15), "few candidates");
-        assert_eq!(look(None, false, 300, 0), Some(15));
+        assert_eq!(look(None, false, 300, 0), None);
+        assert_eq!(look(Some(Record::default()), false, 300, 0), Some(15), "never held");
         assert_eq!(
             look(Some(held("", 0)), true, 300, 0),
             Some(15),

@@ -80,7 +80,8 @@ pub struct TermEnded {
 }
 
 impl Term {
-    /// Its number, `leaseTransitions` of the Lease, which no other term has.
+    /// Its number: `leaseTransitions` of the Lease, which gives none twice. Where somebody deleted the Lease, whoever
+    /// made it anew went on from the highest that it had seen.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.number

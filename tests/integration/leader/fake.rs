@@ -115,6 +115,11 @@ impl Fake {
         spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
     }
 
+    /// Which Lease it is; empty if there is none.
+    pub(crate) fn uid(&self) -> String {
+        self.lease().and_then(|lease| lease.metadata.uid).unwrap_or_default()
+    }
+
     /// What people do with kubectl.
     pub(crate) fn delete(&self) {
         self.0.lock().unwrap().leases.clear();

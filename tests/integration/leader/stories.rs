@@ -27,11 +27,11 @@ fn failed_terms(world: &World) -> Option<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_not_there_is_made_after_one_lease_duration() {
+async fn a_lease_that_is_not_there_is_made_and_taken_after_one_lease_duration() {
     let world = World::new(2);
     let _members = world.members(2);
     let (number, _, took) = world.leader_after(-1, MINUTE).await;
-    assert_eq!(number, 0);
+    assert_eq!(number, 1);
     assert!(took > 15 * SECOND && took < 22 * SECOND, "{took:?}");
     world.pass(10 * SECOND).await;
     let lease = world.fake.lease().unwrap();
@@ -39,7 +39,7 @@ async fn a_lease_that_is_not_there_is_made_after_one_lease_duration() {
     let spec = lease.spec.unwrap();
     assert_eq!(
         (spec.lease_duration_seconds, spec.lease_transitions),
-        (Some(15), Some(0))
+        (Some(15), Some(1))
     );
 }
 
@@ -269,7 +269,7 @@ async fn what_fails_everywhere_does_not_go_round_the_fleet() {
     println!("{terms} terms in 10 minutes of nothing but failures");
     assert!((4..=8).contains(&terms), "{terms}");
     all(Work::Writes(Duration::ZERO));
-    world.leader_after(i32::try_from(terms).unwrap() - 1, 6 * MINUTE).await;
+    world.leader_after(i32::try_from(terms).unwrap(), 6 * MINUTE).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,7 +284,7 @@ async fn an_api_server_that_refuses_or_is_away_is_not_stormed() {
         world.pass(5 * MINUTE).await;
         assert_eq!(world.fake.requests().len(), before, "none arrived");
         members.iter().for_each(|member| member.line.set(Fault::None));
-        let (.., took) = world.leader_after(0, MINUTE).await;
+        let (.., took) = world.leader_after(1, MINUTE).await;
         assert!(took < 3 * SECOND, "the Lease had long expired: {took:?}");
         world.pass(10 * SECOND).await;
         let gets = world.fake.requests()[before..]
