@@ -206,7 +206,7 @@ fn outcome(error: &kube::Error) -> Event {
 /// Waits for a value to be another one; for ever once nobody can change it.
 async fn changed<T>(receiver: &mut watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

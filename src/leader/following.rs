@@ -149,8 +149,9 @@ impl Candidate {
             self.chance.jitter(interval)
         };
         let mut look_at = now.mono + wait;
-        if !grew && regular > now.mono {
-            // This was one look more; it moves no regular one.
+        let long = (interval / 2).min(self.timing.lease_duration());
+        if !grew && regular >= now.mono + long {
+            // This was one look more, long before the regular one, which stays where it is.
             look_at = look_at.min(regular);
         }
         let mut following = Following::until(look_at, now.mono);

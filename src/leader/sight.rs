@@ -269,12 +269,13 @@ mod tests {
         assert_eq!(seen(start, &[(0, number(i32::MAX))]).next_number(), 0);
     }
 
+    type Look = (i64, &'static str, i64, bool);
+
     /// Each story: at which second a look found a record renewed at which second of its holder's clock; whether
     /// that calls for one more look.
     #[test]
     fn one_more_look_where_the_holder_seems_gone() {
         let start = Instant::now();
-        type Look = (i64, &'static str, i64, bool);
         let stories: &[&[Look]] = &[
             // Clocks agree: late is more than 5 s behind.
             &[(0, "a", -2, false), (100, "a", 99, false), (200, "a", 193, true)],

@@ -2,4 +2,9 @@
 //! and 5,000 in paused time.
 
 mod cases;
+mod election;
 mod fake;
+mod faults;
+mod fleet;
+mod stories;
+mod world;

@@ -46,8 +46,8 @@ async fn are_as_expected(client: Client, name: &str) {
     assert!(created.metadata.uid.is_some());
     assert_eq!(serde_json::to_value(&created.spec).unwrap(), spec, "to the microsecond");
     assert_eq!(create(&leases, new).await.unwrap_err(), 409);
-    let mut with_version = json!({"metadata": {"name": format!("{name}-other"), "resourceVersion": "1"}});
-    assert_eq!(create(&leases, with_version.take()).await.is_err(), true);
+    let with_version = json!({"metadata": {"name": format!("{name}-other"), "resourceVersion": "1"}});
+    assert!(create(&leases, with_version).await.is_err());
     assert_eq!(leases.get(name).await.unwrap().spec, created.spec);
 
     // Replaced by whoever read the latest version, and by nobody else.

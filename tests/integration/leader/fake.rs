@@ -120,6 +120,11 @@ impl Fake {
         self.lease().and_then(|lease| lease.metadata.uid).unwrap_or_default()
     }
 
+    /// As if something else had been written.
+    pub(crate) fn skip_versions(&self, versions: u64) {
+        self.0.lock().unwrap().version += versions;
+    }
+
     /// What people do with kubectl.
     pub(crate) fn delete(&self) {
         self.0.lock().unwrap().leases.clear();
@@ -127,13 +132,8 @@ impl Fake {
 
     /// What people do with kubectl, too.
     pub(crate) fn annotate(&self, name: &str, value: &str) {
-        let mut store = self.0.lock().unwrap();
-        store.version += 1;
-        let version = store.version.to_string();
-        if let Some(lease) = store.leases.get_mut("headgate-leader") {
-            lease["metadata"]["annotations"][name] = json!(value);
-            lease["metadata"]["resourceVersion"] = json!(version);
-        }
+        let patch = json!({"metadata": {"annotations": {name: value}}});
+        self.0.lock().unwrap().annotate("headgate-leader", &patch);
     }
 
     fn answer(&self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
@@ -150,6 +150,15 @@ impl Fake {
                 let lease: Value = serde_json::from_slice(body).unwrap();
                 let name = lease["metadata"]["name"].as_str().unwrap().to_owned();
                 store.create(&name, lease)
+            }
+            (&Method::PATCH, Some(name)) => store.annotate(name, &serde_json::from_slice(body).unwrap()),
+            (&Method::DELETE, Some(name)) => {
+                let gone = store.leases.remove(name).is_some();
+                if gone {
+                    (200, json!({"kind": "Status", "status": "Success"}))
+                } else {
+                    not_found(name)
+                }
             }
             (&Method::PUT, Some(name)) => store.replace(name, serde_json::from_slice(body).unwrap()),
             _ => panic!("{method} {path}"),
@@ -204,6 +213,18 @@ impl Store {
         lease["metadata"]["uid"] = theirs["uid"].clone();
         if lease == *present {
             return (200, lease);
+        }
+        self.version += 1;
+        (200, self.keep(name, lease))
+    }
+
+    /// A merge patch of annotations, which is all that is needed.
+    fn annotate(&mut self, name: &str, patch: &Value) -> (u16, Value) {
+        let Some(mut lease) = self.leases.get(name).cloned() else {
+            return not_found(name);
+        };
+        for (annotation, value) in patch["metadata"]["annotations"].as_object().unwrap() {
+            lease["metadata"]["annotations"][annotation] = value.clone();
         }
         self.version += 1;
         (200, self.keep(name, lease))

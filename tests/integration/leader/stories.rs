@@ -59,7 +59,7 @@ async fn a_leader_that_is_stopped_gives_the_lease_back_once_its_work_has_ended()
     let (.., took) = world.leader_after(number, MINUTE).await;
     assert!(took < 4 * SECOND, "{took:?}");
     let last = world.last_write(number) - stopped;
-    assert!(last >= SECOND - SECOND / 5 && last < SECOND + SECOND / 5, "{last:?}");
+    assert!(last > SECOND * 4 / 5 && last < SECOND * 6 / 5, "{last:?}");
     assert!(named(&members, &holder).has_ended());
 }
 
@@ -112,7 +112,9 @@ async fn a_leader_with_a_signal_stays_until_there_is_somebody_without_one() {
 #[tokio::test(start_paused = true)]
 async fn where_everybody_has_a_signal_one_stands_in() {
     let (world, members, number, holder) = settled(3).await;
-    members.iter().for_each(|member| member.signal(true));
+    for member in &members {
+        member.signal(true);
+    }
     // As it was last known, before all were signalled.
     let (next, heir, took) = world.leader_after(number, MINUTE).await;
     assert!(
@@ -213,7 +215,9 @@ async fn whoever_won_without_hearing_of_it_soon_leads_with_another_number() {
             world.pass(SECOND / 100).await;
         }
     }
-    members.iter().for_each(|member| member.line.set(Fault::None));
+    for member in &members {
+        member.line.set(Fault::None);
+    }
     let (next, _, took) = world.leader_after(number, MINUTE).await;
     assert!(took < 8 * SECOND && next > number, "{took:?}");
 }
@@ -279,11 +283,15 @@ async fn an_api_server_that_refuses_or_is_away_is_not_stormed() {
         let members = world.members(10);
         world.leader_after(-1, MINUTE).await;
         world.pass(MINUTE).await;
-        members.iter().for_each(|member| member.line.set(fault));
+        for member in &members {
+            member.line.set(fault);
+        }
         let before = world.fake.requests().len();
         world.pass(5 * MINUTE).await;
         assert_eq!(world.fake.requests().len(), before, "none arrived");
-        members.iter().for_each(|member| member.line.set(Fault::None));
+        for member in &members {
+            member.line.set(Fault::None);
+        }
         let (.., took) = world.leader_after(1, MINUTE).await;
         assert!(took < 3 * SECOND, "the Lease had long expired: {took:?}");
         world.pass(10 * SECOND).await;

@@ -49,7 +49,7 @@ impl Journal {
     /// The term that is valid now; there must not be two.
     pub(crate) fn valid(&self) -> Option<(i32, String)> {
         // No term lasts without a renewal, so only the latest can be.
-        let recent = self.terms.iter().rev().take(50);
+        let recent = self.terms.iter().rev().take(12);
         let mut valid = recent.filter(|(term, ..)| term.permit().is_ok());
         let found = valid.next().map(|(term, holder, _)| (term.number(), holder.clone()));
         let second = valid.next().map(|(term, holder, _)| (term.number(), holder.clone()));
@@ -229,7 +229,7 @@ impl World {
             if let Some((number, holder)) = self.leader().filter(|(number, _)| *number > after) {
                 return (number, holder, began.elapsed());
             }
-            sleep(TICK / 5).await;
+            sleep(TICK).await;
         }
         panic!("no term after {after} within {within:?}: {:?}", self.fake.lease());
     }
