@@ -229,3 +229,149 @@ impl Candidate {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    /// A candidate, and the time by hand.
+    struct Story {
+        candidate: Candidate,
+        here: Circumstances,
+        now: Moment,
+    }
+
+    impl Story {
+        fn begin() -> Self {
+            let now = Clock::System.now();
+            Self {
+                candidate: Candidate::new("me".to_owned(), Timing::default(), 7, now),
+                here: Circumstances::default(),
+                now,
+            }
+        }
+
+        /// What is done about this, so many milliseconds later.
+        fn after(&mut self, millis: u64, event: Event) -> Action {
+            self.now.mono += Duration::from_millis(millis);
+            self.candidate.step(event, self.here, self.now)
+        }
+
+        /// Goes by to the first term: a released Lease is found and taken; gives what was written.
+        fn won() -> (Self, Record) {
+            let mut story = Self::begin();
+            assert!(matches!(story.after(0, Event::Woke), Action::Wait(Some(_))));
+            assert!(matches!(story.after(5000, Event::Woke), Action::Read(_)));
+            let released = Record {
+                resource_version: Some("1".to_owned()),
+                number: 6,
+                acquired: Some(story.now.wall),
+                ..Record::default()
+            };
+            let Action::Write(taken, _) = story.after(10, Event::Seen(Some(released))) else {
+                panic!("it is free")
+            };
+            assert_eq!(
+                (taken.holder.as_str(), taken.number, taken.resource_version.as_deref()),
+                ("me", 7, Some("1"))
+            );
+            let began = story.now.mono;
+            let wait = story.after(500, Event::Written(taken.clone()));
+            assert_eq!(wait, Action::Wait(Some(began + Duration::from_secs(2))));
+            let until = began + Duration::from_secs(10);
+            let leads = Duty::Lead {
+                number: 7,
+                until,
+                leaving: false,
+            };
+            assert_eq!(story.candidate.duty(), leads, "counted from the start of the write");
+            (story, taken)
+        }
+    }
+
+    #[test]
+    fn a_renewal_that_is_not_answered_moves_no_deadline() {
+        let (mut story, _) = Story::won();
+        let until = |story: &Story| match story.candidate.duty() {
+            Duty::Lead { until, .. } => Some(until),
+            _ => None,
+        };
+        let before = until(&story);
+        let Action::Write(renewal, by) = story.after(1500, Event::Woke) else {
+            panic!("it is time")
+        };
+        assert_eq!(by, story.now.mono + Duration::from_secs(3));
+        // Whether it was written is open: what is there now has to be read before it is tried again.
+        assert!(matches!(story.after(3000, Event::Unanswered), Action::Read(_)));
+        let Action::Write(again, _) = story.after(10, Event::Seen(Some(renewal))) else {
+            panic!("it is ours")
+        };
+        assert!(
+            matches!(story.after(3000, Event::Unanswered), Action::Read(by) if Some(by) == before),
+            "bound by the term"
+        );
+        assert_eq!(until(&story), before);
+        assert!(matches!(story.after(10, Event::Written(again)), Action::Wait(_)));
+        assert!(until(&story) > before);
+    }
+
+    #[test]
+    fn a_term_that_lapsed_is_not_taken_up_again_by_a_late_answer() {
+        for late in [
+            Event::Woke,
+            Event::Lapsed,
+            Event::Unanswered,
+            Event::Written(Record::default()),
+        ] {
+            let (mut story, _) = Story::won();
+            assert!(matches!(story.after(1500, Event::Woke), Action::Write(..)));
+            assert!(matches!(story.after(8500, late), Action::Wait(Some(_))));
+            assert_eq!(story.candidate.duty(), Duty::WindUp { abort: false });
+            // Until its work has ended it does not stand.
+            assert_eq!(story.after(3000, Event::Woke), Action::Wait(None));
+            assert_eq!(story.candidate.duty(), Duty::WindUp { abort: true });
+            assert!(matches!(story.after(60_000, Event::WorkEnded), Action::Wait(Some(_))));
+            assert_eq!(story.candidate.duty(), Duty::Idle);
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_is_what_we_wrote_and_only_after_the_work() {
+        let (mut story, taken) = Story::won();
+        story.here.stopping = true;
+        assert!(matches!(story.after(100, Event::Woke), Action::Wait(Some(_))));
+        assert!(
+            matches!(story.candidate.duty(), Duty::Lead { leaving: true, .. }),
+            "its work may come to its end"
+        );
+        let Action::Write(released, _) = story.after(100, Event::WorkEnded) else {
+            panic!("it is given back")
+        };
+        assert_eq!(released.resource_version, taken.resource_version);
+        assert!(released.is_released() && released.number == 7);
+        assert_eq!(story.candidate.duty(), Duty::Idle);
+        assert_eq!(
+            story.after(10, Event::Conflict),
+            Action::Done,
+            "somebody else's is left"
+        );
+    }
+
+    #[test]
+    fn a_missing_lease_is_made_first_and_taken_later() {
+        let mut story = Story::begin();
+        assert!(matches!(story.after(5000, Event::Woke), Action::Read(_)));
+        let Action::Write(made, _) = story.after(10, Event::Seen(None)) else {
+            panic!("it is made")
+        };
+        assert!(made.was_never_held() && made.resource_version.is_none());
+        let Action::Wait(Some(look)) = story.after(10, Event::Written(made.clone())) else {
+            panic!("it waits")
+        };
+        let millis = u64::try_from((look - story.now.mono).as_millis()).unwrap();
+        assert!(millis <= 15_000);
+        assert!(matches!(story.after(15_000, Event::Woke), Action::Read(_)));
+        assert!(matches!(story.after(10, Event::Seen(Some(made))), Action::Write(taken, _) if taken.number == 1));
+    }
+}

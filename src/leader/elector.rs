@@ -238,7 +238,7 @@ where
             Action::Wait(until) => tokio::select! {
                 biased;
                 () = office.work_ended() => Event::WorkEnded,
-                () = changed(&mut stop), if !here.stopping => Event::Woke,
+                _ = stop.changed(), if !here.stopping => Event::Woke,
                 () = changed(&mut elector.reports) => Event::Woke,
                 () = changed(&mut elector.fleet) => Event::Woke,
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => Event::Woke,

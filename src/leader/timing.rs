@@ -145,14 +145,14 @@ impl Chance {
         interval.mul_f64(1.0 + JITTER * self.part())
     }
 
-    /// Any time within an interval.
+    /// Any time within the mean of an interval with its part of chance, which keeps a fleet's rate even.
     pub(super) fn spread(&mut self, interval: Duration) -> Duration {
-        interval.mul_f64(self.part())
+        interval.mul_f64((1.0 + JITTER / 2.0) * self.part())
     }
 
     /// When the first look comes after the start.
     pub(super) fn first_look(&mut self) -> Duration {
-        self.spread(FIRST_LOOK)
+        FIRST_LOOK.mul_f64(self.part())
     }
 }
 
