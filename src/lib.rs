@@ -13,6 +13,7 @@ pub mod clock;
 pub mod config;
 pub mod fetch;
 pub mod health;
+pub mod leader;
 pub mod node;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;

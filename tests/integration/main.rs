@@ -20,6 +20,7 @@ mod generated;
 mod harness;
 mod image;
 mod kube_proxy;
+mod leader;
 mod listener;
 mod manifests;
 mod node;

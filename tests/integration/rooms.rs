@@ -17,6 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("node", &[]),
     ("health", &["node", "server"]),
     ("spot", &["node"]),
+    ("leader", &["node"]),
     ("agent", &["health", "node", "server", "spot"]),
     ("sandbox", &["agent", "health", "node", "server", "spot"]),
     ("cli", &["agent", "health", "node", "sandbox", "server", "why"]),
