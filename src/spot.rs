@@ -8,6 +8,8 @@
 
 mod document;
 mod edit;
+#[cfg(test)]
+mod fixtures;
 mod imds;
 mod keeper;
 mod metrics;

@@ -72,49 +72,8 @@ pub fn wish(follow: &Follow, record: Option<&Record>, boot_id: &str) -> Option<W
 
 #[cfg(test)]
 mod tests {
-    use super::super::notice::Followed;
+    use super::super::fixtures::{BOOT, clear, following, notice, record};
     use super::*;
-
-    const BOOT: &str = "boot-1";
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn notice(id: &str, not_before: Option<i64>) -> Notice {
-        Notice {
-            event_id: id.to_owned(),
-            not_before: not_before.map(at),
-        }
-    }
-
-    fn following(notice: Notice, listed: bool) -> Follow {
-        Follow {
-            notice: Some(Followed {
-                first: notice.clone(),
-                latest: notice,
-                since: at(5),
-                listed,
-            }),
-            ..Follow::default()
-        }
-    }
-
-    fn clear() -> Follow {
-        Follow {
-            clear: true,
-            ..Follow::default()
-        }
-    }
-
-    fn record(id: &str, not_before: Option<i64>, tainted_at: Option<i64>) -> Record {
-        Record {
-            event_id: id.to_owned(),
-            not_before: not_before.map(at),
-            boot_id: BOOT.to_owned(),
-            tainted_at: tainted_at.map(at),
-        }
-    }
 
     #[test]
     fn what_is_wished() {

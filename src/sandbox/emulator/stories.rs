@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, Request};
+use axum::http::{HeaderMap, Request, Response};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -36,6 +36,20 @@ pub(super) struct Answered {
 }
 
 impl Answered {
+    fn of(response: Response<Bytes>) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&body).unwrap()
+        };
+        Self {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body,
+        }
+    }
+
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -92,17 +106,7 @@ impl Client {
             request = request.header(*name, *value);
         }
         let request = request.body(Bytes::copy_from_slice(body)).unwrap();
-        let (parts, body) = self.emulator.call(request, BASE).await.unwrap().into_parts();
-        let body = if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(&body).unwrap()
-        };
-        Answered {
-            status: parts.status.as_u16(),
-            headers: parts.headers,
-            body,
-        }
+        Answered::of(self.emulator.call(request, BASE).await.unwrap())
     }
 
     /// A fresh token.
@@ -119,20 +123,7 @@ impl Client {
             body.to_string()
         };
         let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
-        let (parts, body) = self
-            .emulator
-            .control(&request.body(Bytes::from(text)).unwrap())
-            .into_parts();
-        let body = if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(&body).unwrap()
-        };
-        Answered {
-            status: parts.status.as_u16(),
-            headers: parts.headers,
-            body,
-        }
+        Answered::of(self.emulator.control(&request.body(Bytes::from(text)).unwrap()))
     }
 
     pub(super) async fn get(&self, path: &str) -> Answered {
