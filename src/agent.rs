@@ -7,10 +7,12 @@
 //! answers are right to the last.
 
 mod addresses;
+mod azure_access;
 mod channels;
 mod health_thread;
 mod operations;
 mod probe_socket;
+mod role;
 mod scheduled_events;
 mod services;
 mod status;
@@ -38,12 +40,16 @@ use operations::Operations;
 use supervise::Tasks;
 
 pub use addresses::Addresses;
+pub use azure_access::{AzureAccess, ConnectError, Connected, check_azure};
 pub use probe_socket::{PROBE_SOCKET, connect as connect_probe_socket};
+pub use role::Role;
 
 /// What an agent is made of.
 pub struct Parts {
     /// Its settings.
     pub settings: Settings,
+    /// Which part of the work it does.
+    pub role: Role,
     /// The Node it speaks for.
     pub node_name: String,
     /// How it reaches the API server.
@@ -128,6 +134,7 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
 pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let Parts {
         settings,
+        role: _,
         node_name,
         api_server,
         clock,

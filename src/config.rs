@@ -5,6 +5,7 @@
 //! Which keys exist, what they mean and what they allow is said once, in `config/keys.rs`; the
 //! reference in `docs/settings.md` is generated from that table.
 
+mod admin_state;
 mod azure_json;
 mod cidr;
 mod contradictions;
@@ -13,12 +14,14 @@ mod load;
 mod mistake;
 mod qualified_name;
 mod reference;
+mod secret_name;
 mod value;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use admin_state::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use azure_json::{
     AzureJson, BackendPoolType, Cloud, Credential, Environment, ManagedIdentity, RateLimit, RateLimits, Secret,
     Surroundings,
@@ -27,6 +30,7 @@ pub use cidr::Cidr;
 pub use load::{Override, load};
 pub use mistake::{Mistake, Mistakes};
 pub use reference::reference;
+pub use secret_name::SecretName;
 pub use value::duration_text;
 
 /// The taint of an eviction that was announced.
@@ -70,17 +74,33 @@ pub struct Settings {
     pub service_health: ServiceHealth,
     /// Which of the machine's addresses the health check node ports are opened on; empty means all.
     pub node_port_addresses: Vec<Cidr>,
-    /// What is asked of Azure on the node.
+    /// How Azure is found, and what is asked of it.
     pub azure: AzureSettings,
+    /// What the leader does about admin states.
+    pub admin_state: AdminStateSettings,
 }
 
-/// What is asked of Azure on the node.
+/// How Azure is found, and what is asked of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AzureSettings {
     /// Whether notices of eviction are looked for and acted on.
     pub scheduled_events: bool,
     /// `host` or `host:port` of the instance metadata service.
     pub imds_authority: String,
+    /// The cloud's configuration as a file.
+    pub config_file: Option<PathBuf>,
+    /// The Secret that is laid over it, or stands in for it.
+    pub config_secret: Option<SecretName>,
+    /// The cluster's name, after which its load balancers are called.
+    pub cluster_name: String,
+}
+
+impl AzureSettings {
+    /// Whether it is said where Azure is. Who does not know that does not stand for election.
+    #[must_use]
+    pub fn is_said(&self) -> bool {
+        self.config_file.is_some() || self.config_secret.is_some()
+    }
 }
 
 /// Where the health of single Services is served.
@@ -162,7 +182,11 @@ impl Default for Settings {
             azure: AzureSettings {
                 scheduled_events: false,
                 imds_authority: "169.254.169.254".to_owned(),
+                config_file: None,
+                config_secret: None,
+                cluster_name: "kubernetes".to_owned(),
             },
+            admin_state: AdminStateSettings::default(),
         }
     }
 }

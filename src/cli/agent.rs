@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::clock::Clock;
@@ -15,6 +15,28 @@ use crate::node::api_server;
 use crate::{agent, server, telemetry};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
+
+/// Which part of the work the process does.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Role {
+    /// Answer for the node; never lead
+    Agent,
+    /// Stand for election and lead; open no health port and ask no kube-proxy
+    Controller,
+    /// Both
+    #[default]
+    All,
+}
+
+impl From<Role> for agent::Role {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Agent => Self::Agent,
+            Role::Controller => Self::Controller,
+            Role::All => Self::All,
+        }
+    }
+}
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -25,6 +47,10 @@ pub(super) struct Arguments {
         value_name = "NAME",
         required_unless_present = "check_config", value_parser = node_name)]
     node_name: Option<String>,
+
+    /// Which part of the work this process does
+    #[arg(long, value_enum, value_name = "ROLE", default_value_t)]
+    role: Role,
 
     /// Settings file (YAML); flags win over it
     #[arg(long, value_name = "FILE")]
@@ -53,6 +79,10 @@ pub(super) struct Arguments {
     /// Address of the instance metadata service [default: `http://169.254.169.254`]
     #[arg(long, value_name = "URL")]
     imds_endpoint: Option<String>,
+
+    /// File azure.json, as cloud-provider-azure reads it; none: nobody stands for election here [default: none]
+    #[arg(long, value_name = "FILE")]
+    azure_config_file: Option<String>,
 
     /// File to write the bound addresses to, as JSON, once they are bound; removed at start and at the end
     #[arg(long, value_name = "FILE")]
@@ -115,6 +145,7 @@ impl Arguments {
             ("--bind-address-hard-fail", "bindAddressHardFail", &hard_fail),
             ("--state-dir", "stateDir", &self.state_dir),
             ("--imds-endpoint", "azure.imdsEndpoint", &self.imds_endpoint),
+            ("--azure-config-file", "azure.configFile", &self.azure_config_file),
         ]
         .into_iter()
         .filter_map(|(flag, key, value)| {
@@ -133,6 +164,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(settings) => settings,
         Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
     };
+    let role = arguments.role.into();
+    if let Err(mistakes) = agent::check_azure(&settings, role) {
+        return fail(EXIT_SETTINGS, &mistakes.into());
+    }
     if arguments.check_config {
         return print(settings.to_yaml().as_bytes());
     }
@@ -162,6 +197,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         let addresses_file = arguments.addresses_file.clone();
         let parts = agent::Parts {
             settings,
+            role,
             node_name,
             api_server,
             clock: Clock::System,

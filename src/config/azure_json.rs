@@ -5,20 +5,15 @@
 //! `pkg/azclient`; the one key of ours is `enableLoadBalancerAdminState`.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
 use serde_yaml::Value;
 
-use self::fields::Fields;
-use super::mistake::{Mistake, Mistakes};
+use self::fields::{Fields, Source};
+use super::mistake::Mistakes;
 
 mod fields;
 mod validate;
-
-/// A file larger than this is not one.
-const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// A text that must not be seen.
 #[derive(Clone, PartialEq, Eq)]
@@ -123,6 +118,8 @@ pub struct RateLimits {
 pub struct AzureJson {
     /// Which Azure.
     pub cloud: Cloud,
+    /// How it was called, which finds it among those that an ARM of one's own knows.
+    pub cloud_name: Option<String>,
     /// An ARM of one's own, which says where tokens are to be had.
     pub resource_manager_endpoint: Option<String>,
     /// Who to tell ARM that it is asking.
@@ -159,7 +156,7 @@ pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 /// Where the values come from besides the file.
 #[derive(Clone, Copy, Default)]
 pub struct Surroundings<'a> {
-    /// The text of the Secret's `cloud-config`, which wins over the file.
+    /// The text of the Secret's `cloud-config`, which wins over the file, unless that has another `cloudConfigType`.
     pub secret: Option<&'a str>,
     /// The environment, by name.
     pub environment: Option<&'a Environment<'a>>,
@@ -180,20 +177,20 @@ impl AzureJson {
         let mut mistakes = Vec::new();
         let mut fields = Fields::default();
         if let Some(path) = file {
-            let origin = path.display().to_string();
-            match read(path) {
-                Ok(text) => fields.overlay(&origin, &text, &mut mistakes),
-                Err(message) => mistakes.push(Mistake {
-                    origin,
-                    key: None,
-                    message,
-                }),
-            }
+            fields.read_file(path, &mut mistakes);
             // As upstream: the file's only, and only this.
             fields.lower_case("resourceGroup");
         }
         if let Some(secret) = surroundings.secret {
-            fields.overlay("the Secret's cloud-config", secret, &mut mistakes);
+            match fields.source(&mut mistakes) {
+                Source::File => {}
+                source => {
+                    if source == Source::Secret {
+                        fields = Fields::default();
+                    }
+                    fields.overlay("the Secret's cloud-config", secret, &mut mistakes);
+                }
+            }
         }
         if let Some(environment) = surroundings.environment {
             for (name, key) in [
@@ -222,6 +219,20 @@ impl AzureJson {
         }
     }
 
+    /// Whether the file can be read and is YAML or JSON, where something yet to come may be laid over it.
+    ///
+    /// # Errors
+    /// What is wrong with it, never a secret's value.
+    pub fn check_readable(file: &Path) -> Result<(), Mistakes> {
+        let (mut mistakes, mut fields) = (Vec::new(), Fields::default());
+        fields.read_file(file, &mut mistakes);
+        if mistakes.is_empty() {
+            Ok(())
+        } else {
+            Err(Mistakes(mistakes))
+        }
+    }
+
     /// The resource group of the load balancers.
     #[must_use]
     pub fn load_balancers_group(&self) -> Option<&str> {
@@ -229,20 +240,6 @@ impl AzureJson {
             .as_deref()
             .or(self.resource_group.as_deref())
     }
-}
-
-/// The whole file as text.
-fn read(path: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let length = File::open(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
-        .map_err(|error| {
-            format!("cannot be read: {error}; allowed: an azure.json, as cloud-provider-azure reads it")
-        })?;
-    if u64::try_from(length).is_ok_and(|length| length > MAX_FILE_BYTES) {
-        return Err(format!("is larger than {MAX_FILE_BYTES} bytes; allowed: an azure.json"));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

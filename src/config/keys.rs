@@ -120,8 +120,9 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "signals.adminState",
         flag: None,
-        about: "Taint keys that take the node's addresses out of its load balancers' backend pools. Read and checked, not \
-                acted upon yet: the leader is not part of this version.",
+        about: "Taint keys that take the node's addresses out of its load balancers' backend pools, whatever the taint's value \
+                and effect: the leader sets their `adminState` to `Down`, and gives it back when the last of them has gone. The \
+                list replaces the default as a whole. Acted upon where Azure is known (`azure.configFile`).",
         set: |settings, value| {
             settings.signals.admin_state = value::taint_keys(value)?;
             Ok(())
@@ -218,6 +219,72 @@ pub(super) const KEYS: &[Key] = &[
             Ok(())
         },
         get: |settings| Value::String(format!("http://{}", settings.azure.imds_authority)),
+    },
+    Key {
+        path: "azure.configFile",
+        flag: Some("--azure-config-file"),
+        about: "The cloud's configuration, `azure.json`, as cloud-provider-azure reads it (YAML or JSON, keys in any case, unknown \
+                ones ignored). On AKS' nodes it is `/etc/kubernetes/azure.json`. With `none`, and no `azure.configSecret`, nobody \
+                stands for election here and Azure is never asked. Read at the start, where a mistake ends the process with exit \
+                code 2, and anew at the start of each term. One key of headgate's own: `enableLoadBalancerAdminState` \
+                (default true).",
+        set: |settings, value| {
+            settings.azure.config_file = value::file(value)?;
+            Ok(())
+        },
+        get: |settings| {
+            let file = settings.azure.config_file.as_ref();
+            Value::String(file.map_or_else(|| value::NONE.to_owned(), |file| file.display().to_string()))
+        },
+    },
+    Key {
+        path: "azure.configSecret",
+        flag: None,
+        about: "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` is laid over `azure.configFile`, key by key, or stands in for it \
+                (the file's `cloudConfigType`, `file`, `secret` or `merge`, may say otherwise). \
+                Read by the leader at the start of each term, which needs the right to `get` it. Where it is set, the file alone is \
+                only checked at the start for being readable.",
+        set: |settings, value| {
+            settings.azure.config_secret = value::secret_name(value)?;
+            Ok(())
+        },
+        get: |settings| {
+            let name = settings.azure.config_secret.as_ref();
+            Value::String(name.map_or_else(|| value::NONE.to_owned(), ToString::to_string))
+        },
+    },
+    Key {
+        path: "azure.clusterName",
+        flag: None,
+        about: "The cluster's name, as cloud-controller-manager has it in `--cluster-name`: its load balancers are called after it. \
+                `azure.json` does not say it.",
+        set: |settings, value| {
+            settings.azure.cluster_name = value::cluster_name(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.azure.cluster_name.clone()),
+    },
+    Key {
+        path: "adminState.mode",
+        flag: None,
+        about: "What the leader does with admin states. `enforce` writes them. `observe` works out and shows what it would write, and \
+                writes nothing. `off` gives back every `Down` that is headgate's, then rests.",
+        set: |settings, value| {
+            settings.admin_state.mode = value::admin_state_mode(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.admin_state.mode.as_str().to_owned()),
+    },
+    Key {
+        path: "adminState.foreignDown",
+        flag: None,
+        about: "What becomes of a `Down` that headgate did not write, on a node without a signal: `keep` leaves and shows it, \
+                `restore` takes it away.",
+        set: |settings, value| {
+            settings.admin_state.foreign_down = value::foreign_down(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.admin_state.foreign_down.as_str().to_owned()),
     },
 ];
 

@@ -1,4 +1,4 @@
-//! Kubernetes' qualified names, which taint keys are. Pure.
+//! Kubernetes' names: qualified names, which taint keys are, and DNS subdomains, which objects' names are. Pure.
 
 /// Kubernetes' qualified name: an optional DNS subdomain and a slash, then at most 63 characters.
 pub(super) fn is_qualified_name(key: &str) -> bool {
@@ -6,15 +6,21 @@ pub(super) fn is_qualified_name(key: &str) -> bool {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
-    let bounded = |part: &str, most: usize, inner: &dyn Fn(char) -> bool| {
-        part.len() <= most
-            && part.starts_with(|first: char| first.is_ascii_alphanumeric())
-            && part.ends_with(|last: char| last.is_ascii_alphanumeric())
-            && part.chars().all(inner)
-    };
-    let subdomain = |label: &str| bounded(label, 63, &|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    bounded(name, 63, &|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        && prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(subdomain))
+    is_bounded(name, |c| c.is_ascii_alphanumeric() || "-_.".contains(c)) && prefix.is_none_or(is_subdomain)
+}
+
+/// A DNS subdomain: labels with dots between them, 253 characters in all.
+pub(super) fn is_subdomain(name: &str) -> bool {
+    let label = |label: &str| is_bounded(label, |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+/// At most 63 of these characters, with a letter or a digit at both ends.
+fn is_bounded(part: &str, inner: impl Fn(char) -> bool) -> bool {
+    part.len() <= 63
+        && part.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && part.ends_with(|last: char| last.is_ascii_alphanumeric())
+        && part.chars().all(inner)
 }
 
 #[cfg(test)]

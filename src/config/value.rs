@@ -13,7 +13,7 @@ use serde_yaml::Value;
 
 use super::mistake::Printable;
 use super::qualified_name::is_qualified_name;
-use super::{Cidr, ProxyProtocol, ServiceHealth};
+use super::{AdminStateMode, Cidr, ForeignDown, ProxyProtocol, SecretName, ServiceHealth};
 
 /// A value, or what is allowed instead.
 pub(super) type Parsed<T> = Result<T, String>;
@@ -208,6 +208,50 @@ fn choice<T: Copy>(value: &Value, words: &[(&str, T)]) -> Parsed<T> {
     })
 }
 
+/// `enforce`, `observe` or `off`.
+pub(super) fn admin_state_mode(value: &Value) -> Parsed<AdminStateMode> {
+    choice(value, &AdminStateMode::ALL.map(|mode| (mode.as_str(), mode)))
+}
+
+/// `keep` or `restore`.
+pub(super) fn foreign_down(value: &Value) -> Parsed<ForeignDown> {
+    choice(value, &ForeignDown::ALL.map(|what| (what.as_str(), what)))
+}
+
+/// What stands for a file or an object that there is none of.
+pub(super) const NONE: &str = "none";
+
+/// An absolute path of a file, or `none`.
+pub(super) fn file(value: &Value) -> Parsed<Option<std::path::PathBuf>> {
+    match value {
+        Value::String(text) if text == NONE => Ok(None),
+        Value::String(text) if text.starts_with('/') && !text.ends_with('/') => Ok(Some(text.into())),
+        _ => Err("none, or the absolute path of a file, such as /etc/kubernetes/azure.json".to_owned()),
+    }
+}
+
+/// A Secret, or `none`.
+pub(super) fn secret_name(value: &Value) -> Parsed<Option<SecretName>> {
+    match value {
+        Value::String(text) if text == NONE => Ok(None),
+        Value::String(text) => text.parse().map(Some),
+        _ => Err(()),
+    }
+    .map_err(|()| "none, or a Secret as NAMESPACE/NAME, such as kube-system/azure-cloud-provider".to_owned())
+}
+
+/// A name that load balancers can be called after.
+pub(super) fn cluster_name(value: &Value) -> Parsed<String> {
+    let good = |text: &String| {
+        (1..=71).contains(&text.len())
+            && text.starts_with(|first: char| first.is_ascii_alphanumeric())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    text(value).filter(good).ok_or_else(|| {
+        "1 to 71 letters, digits, dashes, underscores and dots, as cloud-controller-manager's --cluster-name".to_owned()
+    })
+}
+
 /// `off`, `path` or `nodePorts`.
 pub(super) fn service_health(value: &Value) -> Parsed<ServiceHealth> {
     let all = [ServiceHealth::Off, ServiceHealth::Path, ServiceHealth::NodePorts];
@@ -253,118 +297,4 @@ pub(super) fn http_server(value: &Value) -> Parsed<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn string(text: &str) -> Value {
-        Value::String(text.to_owned())
-    }
-
-    #[test]
-    fn bind_addresses() {
-        for (given, want) in [
-            ("[::]:1", Some("[::]:1")),
-            ("127.0.0.1:0", Some("127.0.0.1:0")),
-            ("0.0.0.0", Some("0.0.0.0:7")),
-            ("::1", Some("[::1]:7")),
-            ("[::1]", Some("[::1]:7")),
-            ("localhost:1", None),
-            (":10456", None),
-            ("1.2.3.4:99999", None),
-            ("", None),
-        ] {
-            let parsed = bind_address(&string(given), 7).ok().map(|address| address.to_string());
-            assert_eq!(parsed.as_deref(), want, "{given}");
-        }
-    }
-
-    #[test]
-    fn durations() {
-        let parse = |text: &str| duration(&string(text), Duration::from_millis(100), Duration::from_hours(1)).ok();
-        assert_eq!(parse("5s"), Some(Duration::from_secs(5)));
-        assert_eq!(parse("1m30s"), Some(Duration::from_secs(90)));
-        assert_eq!(parse("1.5s"), Some(Duration::from_millis(1500)));
-        for wrong in ["5", "-5s", "99ms", "2h", "soon", ""] {
-            assert_eq!(parse(wrong), None, "{wrong}");
-        }
-        for (duration, want) in [
-            (0, "0s"),
-            (500, "500ms"),
-            (5_000, "5s"),
-            (90_000, "1m30s"),
-            (3_600_000, "1h"),
-        ] {
-            assert_eq!(duration_text(Duration::from_millis(duration)), want);
-        }
-    }
-
-    #[test]
-    fn http_servers() {
-        for (given, want) in [
-            ("http://169.254.169.254", Some("169.254.169.254")),
-            ("http://localhost:80/", Some("localhost:80")),
-            ("http://[::1]:80", Some("[::1]:80")),
-            ("http://127.0.0.1/metadata", None),
-            ("http://127.0.0.1/?a", None),
-            ("https://127.0.0.1", None),
-            ("http://user@127.0.0.1", None),
-            ("127.0.0.1:80", None),
-            ("off", None),
-            ("", None),
-        ] {
-            assert_eq!(http_server(&string(given)).ok().as_deref(), want, "{given}");
-        }
-    }
-
-    #[test]
-    fn health_servers() {
-        for (given, want) in [
-            ("http://127.0.0.1:10256", Ok(Some("127.0.0.1:10256"))),
-            ("http://localhost:10256/", Ok(Some("localhost:10256"))),
-            ("http://[::1]:10256", Ok(Some("[::1]:10256"))),
-            ("off", Ok(None)),
-            ("http://127.0.0.1:10256/livez", Err(())),
-            ("https://127.0.0.1:10256", Err(())),
-            ("http://127.0.0.1", Err(())),
-            ("http://user@127.0.0.1:1", Err(())),
-            ("127.0.0.1:10256", Err(())),
-            ("", Err(())),
-        ] {
-            let parsed = health_server(&string(given)).map_err(|_| ());
-            assert_eq!(
-                parsed,
-                want.map(|authority| authority.map(ToOwned::to_owned)),
-                "{given}"
-            );
-        }
-    }
-
-    #[test]
-    fn service_health_modes() {
-        assert_eq!(service_health(&Value::Bool(false)), Ok(ServiceHealth::Off));
-        for (given, want) in [
-            ("off", Ok(ServiceHealth::Off)),
-            ("path", Ok(ServiceHealth::Path)),
-            ("nodePorts", Ok(ServiceHealth::NodePorts)),
-            ("nodeports", Err(())),
-            ("", Err(())),
-        ] {
-            assert_eq!(service_health(&string(given)).map_err(|_| ()), want, "{given}");
-        }
-    }
-
-    #[test]
-    fn address_ranges() {
-        let list = |items: &[&str]| Value::Sequence(items.iter().copied().map(string).collect());
-        assert_eq!(cidrs(&list(&[])), Ok(Vec::new()));
-        assert_eq!(
-            cidrs(&list(&["127.0.0.0/8", "::1/128"])).map(|ranges| ranges.len()),
-            Ok(2)
-        );
-        let Err(Refused::Items(refused)) = cidrs(&list(&["127.0.0.0/8", "all"])) else {
-            panic!("all is no range")
-        };
-        assert_eq!((refused[0].number, refused[0].shown.as_str()), (2, "\"all\""));
-        assert!(cidrs(&string("127.0.0.0/8")).is_err());
-    }
-}
+mod tests;

@@ -67,6 +67,55 @@ fn every_mistake_is_reported_at_once_with_exit_code_2() {
 }
 
 #[test]
+fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
+    let file = scratch("azure").join("azure.json");
+    std::fs::write(
+        &file,
+        r#"{"resourceGroup": "a/b", "aadClientSecret": "hunter2", "useManagedIdentityExtension": "perhaps"}"#,
+    )
+    .unwrap();
+    let flag = format!("--azure-config-file={}", file.display());
+    for more in [&["--check-config"][..], &[], &["--role=controller"]] {
+        let output = headgate(&[&["agent", "--node-name", "n", &flag], more].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let key = "useManagedIdentityExtension: \"perhaps\" is not allowed; allowed: true or false";
+        assert!(said.contains(&format!("{}: {key}", file.display())), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    std::fs::write(
+        &file,
+        r#"{"resourceGroup": "a/b", "useManagedIdentityExtension": true}"#,
+    )
+    .unwrap();
+    for (more, code) in [(&["--check-config"][..], 2), (&["--role=agent", "--check-config"], 0)] {
+        let output = headgate(&[&["agent", &flag], more].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        for part in [
+            "2 mistakes",
+            ": subscriptionId: is not there; allowed: ",
+            ": resourceGroup: \"a/b\" is not allowed; allowed: ",
+        ] {
+            assert_eq!(said.contains(part), code == 2, "{part:?} in {said}");
+        }
+    }
+    let output = headgate(&[
+        "agent",
+        "--check-config",
+        "--azure-config-file=/does/not/exist/azure.json",
+    ]);
+    assert_eq!(output.status.code(), Some(2));
+    let output = headgate(&["agent", "--check-config", "--role=controller"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("--role=controller: azure.configFile: \"none\" leaves nothing"),
+        "{said}"
+    );
+}
+
+#[test]
 fn check_config_prints_the_settings_in_effect() {
     let file = settings_file("shutdownDelay: 7s\nstateDir: /a\n");
     let output = headgate(&[

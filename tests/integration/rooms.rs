@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("health", &["node", "server"]),
     ("spot", &["node"]),
     ("leader", &["node"]),
-    ("agent", &["health", "node", "server", "spot"]),
+    ("agent", &["azure", "health", "leader", "node", "server", "spot"]),
     ("sandbox", &["agent", "health", "node", "server", "spot"]),
     ("cli", &["agent", "health", "node", "sandbox", "server", "why"]),
     ("why", &["node"]),

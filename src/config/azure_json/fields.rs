@@ -1,20 +1,47 @@
 //! The keys of `azure.json`, found in any case, and their values by type, as Go's YAML-to-JSON reader takes them.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 
 use serde_yaml::{Mapping, Value};
 
 use crate::config::mistake::{Mistake, Printable};
 use crate::config::value::shown;
 
+/// A file larger than this is not one.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// Keys whose values are never told.
 const SECRET: [&str; 3] = ["aadclientsecret", "aadclientcertpassword", "aadclientid"];
+
+/// Which of the two counts, where there are a file and a Secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    File,
+    Secret,
+    /// The Secret over the file.
+    Merge,
+}
 
 /// Values by their keys in lower case, each with where it stands.
 #[derive(Debug, Default)]
 pub(super) struct Fields(BTreeMap<String, (String, Value)>);
 
 impl Fields {
+    /// Lays a file's document over what there is.
+    pub(super) fn read_file(&mut self, path: &Path, mistakes: &mut Vec<Mistake>) {
+        let origin = path.display().to_string();
+        match read(path) {
+            Ok(text) => self.overlay(&origin, &text, mistakes),
+            Err(message) => mistakes.push(Mistake {
+                origin,
+                key: None,
+                message,
+            }),
+        }
+    }
+
     /// Lays a document over what there is: `null` and what is absent leave it.
     pub(super) fn overlay(&mut self, origin: &str, text: &str, mistakes: &mut Vec<Mistake>) {
         let mut mistake = |message: String| {
@@ -57,6 +84,22 @@ impl Fields {
     /// Whether a key has no value, or an empty one.
     pub(super) fn is_empty(&self, key: &str) -> bool {
         self.get(key).is_none_or(|(_, value)| value.as_str() == Some(""))
+    }
+
+    /// Which counts, as the file says it in `cloudConfigType`.
+    pub(super) fn source(&self, mistakes: &mut Vec<Mistake>) -> Source {
+        let read = self.read(
+            "cloudConfigType",
+            "file, secret or merge",
+            mistakes,
+            |value| match value.as_str()? {
+                "file" => Some(Source::File),
+                "secret" => Some(Source::Secret),
+                "" | "merge" => Some(Source::Merge),
+                _ => None,
+            },
+        );
+        read.unwrap_or(Source::Merge)
     }
 
     /// Makes a text lower case.
@@ -142,6 +185,20 @@ impl Fields {
         self.get(key)
             .map_or_else(|| "azure.json".to_owned(), |(origin, _)| origin.clone())
     }
+}
+
+/// The whole file as text.
+fn read(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let length = File::open(path)
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
+        .map_err(|error| {
+            format!("cannot be read: {error}; allowed: an azure.json, as cloud-provider-azure reads it")
+        })?;
+    if u64::try_from(length).is_ok_and(|length| length > MAX_FILE_BYTES) {
+        return Err(format!("is larger than {MAX_FILE_BYTES} bytes; allowed: an azure.json"));
+    }
+    Ok(text)
 }
 
 fn text(value: &Value) -> Option<String> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_in_result, reason = "what a test cannot do without fails the test")]
 
 use super::*;
+use crate::config::Mistake;
 
 fn loaded(text: &str) -> Result<AzureJson, Vec<String>> {
     with(text, None, &[])
@@ -51,6 +52,23 @@ fn a_file_of_aks() {
     );
     assert_eq!(azure.backend_pool_type, BackendPoolType::NodeIpConfiguration);
     assert!(azure.exclude_master_from_standard_lb && azure.enable_load_balancer_admin_state);
+    assert_eq!(azure.cloud_name.as_deref(), Some("AzurePublicCloud"));
+}
+
+#[test]
+fn a_file_that_something_is_laid_over_is_only_to_be_readable() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("azure.json");
+    for (text, good) in [
+        (AKS, true),
+        ("useManagedIdentityExtension: [maybe]", true),
+        ("[a]", false),
+        ("{", false),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        assert_eq!(AzureJson::check_readable(&file).is_ok(), good, "{text}");
+    }
+    assert!(AzureJson::check_readable(&directory.path().join("none")).is_err());
 }
 
 #[test]
@@ -72,6 +90,30 @@ fn yaml_words_types_and_emptiness() {
     // Go sorts keys that differ in case only; null says nothing.
     let azure = loaded(r#"{"TENANTID": "a", "tenantId": "b", "tenantid": null, "cloud": "elsewhere"}"#).unwrap();
     assert_eq!((azure.tenant_id.as_deref(), azure.cloud), (Some("b"), Cloud::Public));
+}
+
+#[test]
+fn which_of_a_file_and_a_secret_counts() {
+    let secret = Some("tenantId: b\nuserAgent: secret\n");
+    for (kind, tenant, group, agent) in [
+        ("", Some("b"), Some("g"), Some("secret")),
+        ("merge", Some("b"), Some("g"), Some("secret")),
+        ("secret", Some("b"), None, Some("secret")),
+        ("file", Some("a"), Some("g"), None),
+    ] {
+        let text = format!("tenantId: a\nresourceGroup: G\ncloudConfigType: '{kind}'\n");
+        let azure = with(&text, secret, &[]).unwrap();
+        let found = (
+            azure.tenant_id.as_deref(),
+            azure.resource_group.as_deref(),
+            azure.user_agent.as_deref(),
+        );
+        assert_eq!(found, (tenant, group, agent), "{kind:?}");
+    }
+    assert_eq!(
+        with("cloudConfigType: both\n", secret, &[]).unwrap_err(),
+        ["cloudConfigType: \"both\" is not allowed; allowed: file, secret or merge"]
+    );
 }
 
 #[test]

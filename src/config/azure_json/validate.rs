@@ -19,6 +19,7 @@ pub(super) fn take(fields: &Fields, mistakes: &mut Vec<Mistake>) -> AzureJson {
     let subscription = fields.text("subscriptionId", mistakes);
     AzureJson {
         cloud: cloud.as_deref().map(cloud_of).unwrap_or_default(),
+        cloud_name: cloud,
         resource_manager_endpoint: fields.text("resourceManagerEndpoint", mistakes),
         user_agent: fields.text("userAgent", mistakes),
         tenant_id: network_tenant.or(tenant),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate::agent::{self, Parts};
+use headgate::agent::{self, Parts, Role};
 use headgate::clock::Clock;
 use headgate::config;
 use headgate::node::api_server::ApiServer;
@@ -34,6 +34,7 @@ async fn asked_for(mode: &str) -> BTreeSet<String> {
     std::fs::write(&file, settings).unwrap();
     let running = agent::start(Parts {
         settings: config::load(Some(&file), &[]).unwrap(),
+        role: Role::All,
         node_name: "n".to_owned(),
         api_server: ApiServer {
             client: Client::new(service, "default"),
