@@ -9,7 +9,7 @@ mod process;
 mod text;
 
 pub use build::{VERSION, register as register_build};
-pub use events::{NodeEvent, NodeEvents, ServiceReference};
+pub use events::{ClusterEvents, NodeEvent, NodeEvents, NodeReference, ServiceReference};
 pub use logs::{chain, install as install_logs};
 pub use process::register as register_process;
 pub use text::{Format, content_type, encode};
