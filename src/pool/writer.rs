@@ -98,8 +98,10 @@ enum Stop {
     Arm(ArmError),
     NotRecorded(NotRecorded),
     Lock(LockError),
-    /// It is not wanted any more, or has lasted long enough: look again.
+    /// It is not wanted any more: look again.
     Again,
+    /// The Lease has been held for so long that others should have a chance.
+    Closed,
 }
 
 impl From<ArmError> for Stop {
@@ -185,6 +187,11 @@ impl Writer {
         };
         let before = round.trouble.as_ref();
         let (trouble, pause) = match outcome {
+            Err(Stop::Closed) => {
+                sleep(BUSY).await;
+                round.pause = None;
+                return;
+            }
             Ok(()) | Err(Stop::Again) => {
                 round.pause = None;
                 return;
@@ -257,7 +264,7 @@ impl Writer {
             }
             if !entered.open() {
                 round.seen = Some((asked_at, Arc::new(view)));
-                return Err(Stop::Again);
+                return Err(Stop::Closed);
             }
             if view.busy {
                 sleep(BUSY).await;
