@@ -17,6 +17,7 @@ mod azure;
 mod conformance;
 mod credentials;
 mod emulator;
+mod fake_api;
 mod generated;
 mod harness;
 mod image;
