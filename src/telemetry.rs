@@ -5,11 +5,13 @@
 mod build;
 mod events;
 mod logs;
+mod named;
 mod process;
 mod text;
 
 pub use build::{VERSION, register as register_build};
 pub use events::{NodeEvent, NodeEvents, ServiceReference};
 pub use logs::{chain, install as install_logs};
+pub use named::{Announced, Tally};
 pub use process::register as register_process;
 pub use text::{Format, content_type, encode};

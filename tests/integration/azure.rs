@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
 
+mod counted;
 mod reads;
 mod sockets;
 mod trouble;
