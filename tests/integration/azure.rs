@@ -18,6 +18,8 @@ use tower::service_fn;
 mod counted;
 mod reads;
 mod sockets;
+#[cfg(feature = "otlp")]
+mod spans;
 mod trouble;
 mod writes;
 
