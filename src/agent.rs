@@ -142,6 +142,8 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     } = parts;
     let channels = Channels::new(&settings, memory(&settings, &node_name), &clock);
     let metrics = Metrics::register(&settings, &channels, &clock);
+    // For the leader.
+    let _requests = metrics.azure;
     let (inputs, bound) = (channels.inputs(), channels.bound());
     let client = api_server.client.clone();
     let events = NodeEvents::new(client.clone(), node_name.clone());

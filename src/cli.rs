@@ -16,6 +16,7 @@ mod generate;
 mod probe;
 #[cfg(feature = "sandbox")]
 mod sandbox;
+mod spans;
 mod why;
 
 /// Exit code for wrong arguments or settings.

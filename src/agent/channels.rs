@@ -5,6 +5,7 @@ use tokio::sync::watch;
 
 use super::scheduled_events;
 use super::services;
+use crate::azure;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
@@ -66,6 +67,7 @@ pub(super) struct Metrics {
     pub(super) health: health::Metrics,
     pub(super) services: health::services::Metrics,
     pub(super) spot: spot::Metrics,
+    pub(super) azure: azure::Metrics,
 }
 
 impl Metrics {
@@ -85,6 +87,7 @@ impl Metrics {
             spot: spot::Metrics::register(&mut registry, channels.azure.seen.subscribe(), clock.clone()),
             health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
             services: channels.services.metrics(&mut registry),
+            azure: azure::Metrics::register(&mut registry),
             registry,
         }
     }

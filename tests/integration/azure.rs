@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
 
+mod counted;
 mod reads;
 mod sockets;
+#[cfg(feature = "otlp")]
+mod spans;
 mod trouble;
 mod writes;
 

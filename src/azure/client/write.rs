@@ -102,9 +102,9 @@ impl Arm {
             body: body.into(),
             permit: Some(permit),
         };
-        let subscription = pool.id.load_balancer().group().subscription();
+        let what = ("update_backend_pool", pool.id.load_balancer().group());
         let uri = self.uri(&pool.id.path())?;
-        let answer = self.send(Method::PUT, subscription, uri, deadline, extra).await?;
+        let answer = self.send(Method::PUT, what, uri, deadline, extra).await?;
         self.accepted(pool.id.clone(), &answer)
     }
 
@@ -148,22 +148,20 @@ impl Arm {
     /// # Errors
     /// Where it ended badly, or nobody can say how.
     pub async fn follow(&self, accepted: &Accepted, deadline: Instant) -> Result<(), ArmError> {
-        let (subscription, uri) = match &accepted.follow {
+        let (group, uri) = match &accepted.follow {
             Follow::Done => return Ok(()),
             Follow::Resource => return self.settled(&accepted.pool, deadline).await.map(drop),
-            Follow::Operation(uri) | Follow::Location(uri) => {
-                (accepted.pool.load_balancer().group().subscription(), uri)
-            }
+            Follow::Operation(uri) | Follow::Location(uri) => (accepted.pool.load_balancer().group(), uri),
         };
         let mut look_at = accepted.look_at;
         loop {
             // Nobody is refused here who can wait.
-            look_at = look_at.max(self.gates.closed_until(subscription, false).unwrap_or(look_at));
+            look_at = look_at.max(self.gates.closed_until(group.subscription(), false).unwrap_or(look_at));
             if look_at >= deadline {
                 return Err(ArmError::Deadline);
             }
             sleep_until(look_at).await;
-            match self.get(subscription, uri.clone(), deadline).await {
+            match self.get("get_operation", group, uri.clone(), deadline).await {
                 Ok(answer) => {
                     let look = match accepted.follow {
                         Follow::Operation(_) => ended(&json(&answer)?)?,
