@@ -45,8 +45,11 @@ pub(super) fn pool_id(name: &str) -> PoolId {
     LoadBalancerId::parse(ID).unwrap().pool(name).unwrap()
 }
 
-/// A load balancer of pools of entries by number, with admin states (`-` for none at all), and whether a rule is probed.
-pub(super) fn view(pools: &[(&str, &[(u8, &str)], bool)]) -> View {
+/// A pool's name, its entries, and whether a rule of it is probed.
+pub(super) type PoolOf<'a> = (&'a str, &'a [(u8, &'a str)], bool);
+
+/// A load balancer of pools of entries by number with admin states, `-` for none at all.
+pub(super) fn view(pools: &[PoolOf<'_>]) -> View {
     let entry = |(number, state): &(u8, &str)| {
         let mut entry = json!({"name": format!("n{number}"), "properties": {"ipAddress": format!("10.0.0.{number}")}});
         if *state != "-" {

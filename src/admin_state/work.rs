@@ -150,7 +150,10 @@ where
 
 async fn lead(term: &Term, parts: &Parts) -> Result<(), WorkError> {
     let reached = attempts("Azure cannot be reached", || (parts.reach)());
-    let reached = reached.await.map_err(WorkError::Reach)?;
+    let mut reached = reached.await.map_err(WorkError::Reach)?;
+    reached.arm = reached
+        .arm
+        .as_caller("loadbalancer_adminstate", "admin_state_controller");
     let mut tasks = Tasks::default();
     let desired = watch::Sender::new(None);
     let mut nodes = desired.subscribe();

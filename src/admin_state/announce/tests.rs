@@ -1,7 +1,7 @@
 use std::collections::BTreeMap as Map;
 
 use super::super::desired::Desired;
-use super::super::fixtures::{DRAIN, book, desired, keys, line, node, view};
+use super::super::fixtures::{DRAIN, PoolOf, book, desired, keys, line, node, view};
 use super::super::plan::{Policy, plan};
 use super::*;
 use crate::clock::Clock;
@@ -9,7 +9,7 @@ use crate::config::{AdminStateMode, ForeignDown};
 use crate::pool::Interfaces;
 
 /// One load balancer as its editor would show it.
-type Entries<'a> = [(&'a str, &'a [(u8, &'a str)], bool)];
+type Entries<'a> = [PoolOf<'a>];
 
 struct Story {
     announcer: Announcer,

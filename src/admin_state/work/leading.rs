@@ -20,8 +20,14 @@ use super::{Candidates, Parts, WorkError};
 use crate::azure::{Arm, LoadBalancerId};
 use crate::config::AdminStateMode;
 use crate::leader::{ArmLock, Fleet, Term};
-use crate::pool::{Listing, Wanted, Writer};
+use crate::pool::{Labels, Listing, Wanted, Writer};
 
+/// As the design of cloud-provider-azure names them.
+const LABELS: Labels = Labels {
+    caller: "AdminStateController",
+    request: "loadbalancer_adminstate_update_backend_pool",
+    source: "admin_state_controller",
+};
 /// Between lists while any Node has a signal or anything is ours.
 const RESYNC: Duration = Duration::from_secs(15);
 /// Between lists otherwise.
@@ -154,7 +160,7 @@ impl Leading<'_> {
                 lock: self.lock.clone(),
                 term: self.term.clone(),
                 listings: self.listings.clone(),
-                caller: "AdminStateController",
+                labels: LABELS,
             };
             let handle = tasks.spawn(format!("load-balancer {}", id.name()), writer.run(editor));
             let task = Task {
