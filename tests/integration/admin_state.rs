@@ -1,4 +1,6 @@
 //! Admin states: the leader's work on the ARM emulator, with the Kubernetes API made up and real.
 
 mod journey;
+mod stories;
+mod truth;
 mod world;
