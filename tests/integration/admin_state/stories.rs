@@ -27,8 +27,8 @@ const POOLS: [(&str, &str); 3] = [
 ];
 /// In an ordinary run of the tests.
 const STORIES: u64 = 150;
-/// Once all faults have stopped: longer than the longest pause after a failure for good, and than a Lease that was left.
-const REST: Duration = Duration::from_mins(17);
+/// Once all faults have stopped: longer than the longest pause after failures for good, of which no story has many.
+const REST: Duration = Duration::from_mins(6);
 
 /// Numbers that follow from a seed (SplitMix64).
 pub(crate) struct Chance(u64);
@@ -344,7 +344,8 @@ impl Story {
         for (_, line) in &self.leaders {
             line.set(Fault::None);
         }
-        self.api_is_there().await;
+        assert!(self.api_is_there().await);
+        self.world.release_arm_lease().await;
         sleep(REST).await;
         check_at_rest(&self.world, &self.truth, &POOLS);
         let (puts, most) = self.truth.puts(self.done.len());
