@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tower::service_fn;
 
 mod reads;
+mod role;
 mod sockets;
 mod trouble;
 mod writes;
