@@ -115,10 +115,11 @@ fn moved(on: &str, components: &[&str]) -> PathBuf {
     );
     text = text.replace("../../base\n", &format!("@/{on}\n"));
     if !components.is_empty() {
-        let list: String = components
+        let list: Vec<String> = components
             .iter()
             .map(|name| format!("  - @/components/{name}\n"))
             .collect();
+        let list = list.concat();
         text = text.replace("\npatches:\n", &format!("\ncomponents:\n{list}patches:\n"));
     }
     let namespace = self::text("manifests/examples/other-namespace/namespace.yaml");

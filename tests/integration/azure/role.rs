@@ -11,15 +11,16 @@ use super::{World, group, load_balancer, soon};
 
 /// The action that ARM wants for a request; none for what lies outside of every subscription, such as tokens.
 fn action(method: &str, path: &str) -> Option<String> {
-    let path = path.split('?').next().unwrap();
+    let path = path.split('?').next()?;
     if !path.to_lowercase().starts_with("/subscriptions/") {
         return None;
     }
-    let (_, resource) = path.rsplit_once("/providers/").unwrap();
-    let mut parts = resource.split('/');
-    let mut action = vec![parts.next().unwrap()];
-    // Types and names take turns.
-    action.extend(parts.step_by(2));
+    // What is no provider's comes out as an action that no role has.
+    let resource = path.rsplit_once("/providers/").map_or(path, |(_, resource)| resource);
+    let parts: Vec<&str> = resource.split('/').collect();
+    // Behind the provider, types and names take turns.
+    let mut action = vec![parts[0]];
+    action.extend(parts[1..].iter().step_by(2));
     action.push(match method {
         "GET" | "HEAD" => "read",
         "PUT" | "PATCH" => "write",

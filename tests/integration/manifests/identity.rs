@@ -97,9 +97,9 @@ fn a_workload_identity_finds_its_token_without_the_webhook() {
         assert_eq!(client_id, CLIENT);
         assert!(taken.tenant_id.is_some() && taken.subscription_id.is_some() && taken.resource_group.is_some());
         let (sources, file) = projected(pod(&objects, kind), token_file);
-        let token = json!({"serviceAccountToken": {"path": file, "expirationSeconds": 3600,
+        let source = json!({"serviceAccountToken": {"path": file, "expirationSeconds": 3600,
             "audience": "api://AzureADTokenExchange"}});
-        assert_eq!(sources, &[token]);
+        assert_eq!(sources, &[source]);
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, apply};
 use super::rights::{RBAC, events_in, in_force, node};
 use super::{SOON, moved, overlay_of, repository};
-use crate::harness::{create_node, eventually, own_control_plane};
+use crate::harness::{create_node, own_control_plane};
 
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 pub(super) const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
@@ -139,7 +139,7 @@ async fn take_away(administrator: &Caller, right: &Right) -> Value {
 }
 
 /// A control plane with a folder applied, the administrator, a Node, and who leads there.
-async fn scene(folder: &Path, account: Account) -> (ControlPlane, Caller, String, Caller) {
+pub(super) async fn scene(folder: &Path, account: Account) -> (ControlPlane, Caller, String, Caller) {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     apply(&administrator.kubeconfig, folder);
@@ -363,40 +363,4 @@ async fn the_secret_with_the_clouds_configuration_is_read_by_a_right_of_its_own(
         in_force(&leader, Ask::get(&wanted), 403).await;
         control_plane.stop().await;
     }
-}
-
-/// Where spot is on, RBAC lets an agent patch any Node.
-#[tokio::test]
-async fn a_hardened_agent_that_may_taint_changes_its_own_node_only() {
-    let text = "resources: [\"@/overlays/hardened\"]\ncomponents: [\"@/components/spot\"]\n";
-    let (control_plane, administrator, own, controller) = scene(&overlay_of(text, &[]), CONTROLLER).await;
-    let other = create_node(&administrator.client, "other").await;
-    let agent = acting_on(&control_plane, AGENT, &own).await;
-    let ours = |name: &str| {
-        let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
-        Ask::merge(&node(name), annotations)
-    };
-    eventually(SOON, "role and policy are in force", async || {
-        let (_, body) = agent.ask(&ours(&other)).await;
-        let message = body["message"].as_str().unwrap_or("it was allowed");
-        if message.contains("an agent of headgate may change only its own Node") {
-            Ok(())
-        } else {
-            Err(message.to_owned())
-        }
-    })
-    .await;
-    agent.done(&ours(&own)).await;
-    let label = Ask::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
-    let (status, body) = agent.ask(&label).await;
-    assert!(
-        status == 403
-            && body["message"]
-                .as_str()
-                .unwrap()
-                .contains("only annotations and taints")
-    );
-    // The component's right is the agents' alone.
-    assert_eq!(controller.ask(&ours(&own)).await.0, 403);
-    control_plane.stop().await;
 }

@@ -1,12 +1,12 @@
-//! The policy `headgate-leader`, under a role that lets headgate's accounts create Leases and `ConfigMap`s
-//! anywhere: which of them it still allows, and to whom.
+//! The policies where leaders are, under roles that grant more than the shipped ones: which Leases and
+//! `ConfigMap`s are created, and by whom; and whose Node the agents change that are not to lead.
 
 use serde_json::{Value, json};
 
-use super::SOON;
 use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, install};
-use super::leader::{LEASES, MAPS, new_objects};
-use super::rights::RBAC;
+use super::leader::{LEASES, MAPS, new_objects, scene};
+use super::rights::{RBAC, node};
+use super::{SOON, overlay_of};
 use crate::harness::{create_node, eventually, own_control_plane};
 
 const OTHER: Account = Account {
@@ -14,12 +14,12 @@ const OTHER: Account = Account {
     name: "other",
 };
 
-fn named(path: &str, metadata: Value) -> Ask {
+fn named(path: &str, metadata: &Value) -> Ask {
     Ask::post(path, json!({"metadata": metadata}))
 }
 
 /// Made for show, since the policy may not be in force yet.
-fn tried(path: &str, metadata: Value) -> Ask {
+fn tried(path: &str, metadata: &Value) -> Ask {
     named(&format!("{path}?dryRun=All"), metadata)
 }
 
@@ -40,7 +40,7 @@ async fn only_the_leaders_own_leases_and_config_map_are_created() {
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "overlays/hardened");
     let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
-    administrator.done(&named(accounts, json!({"name": OTHER.name}))).await;
+    administrator.done(&named(accounts, &json!({"name": OTHER.name}))).await;
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
         {"apiGroups": ["", "coordination.k8s.io"], "resources": ["leases", "configmaps"], "verbs": ["*"]}]});
     administrator
@@ -53,22 +53,22 @@ async fn only_the_leaders_own_leases_and_config_map_are_created() {
     administrator
         .done(&Ask::post(&format!("{RBAC}/clusterrolebindings"), binding))
         .await;
-    let node = create_node(&administrator.client, "policy").await;
+    let here = create_node(&administrator.client, "policy").await;
 
     let elsewhere = |path: &str| path.replace("kube-system", "default");
     let leases = "these leases, in kube-system: headgate-leader, aks-managed-resource-locker";
     let maps = "these configmaps, in kube-system: headgate-admin-state";
     let bad = [
-        (tried(LEASES, json!({"name": "kube-scheduler"})), leases),
-        (tried(LEASES, json!({"name": "headgate-admin-state"})), leases),
-        (tried(LEASES, json!({"generateName": "headgate-leader"})), leases),
-        (tried(&elsewhere(LEASES), json!({"name": "headgate-leader"})), leases),
-        (tried(MAPS, json!({"name": "coredns-custom"})), maps),
-        (tried(MAPS, json!({"name": "headgate-leader"})), maps),
-        (tried(&elsewhere(MAPS), json!({"name": "headgate-admin-state"})), maps),
+        (tried(LEASES, &json!({"name": "kube-scheduler"})), leases),
+        (tried(LEASES, &json!({"name": "headgate-admin-state"})), leases),
+        (tried(LEASES, &json!({"generateName": "headgate-leader"})), leases),
+        (tried(&elsewhere(LEASES), &json!({"name": "headgate-leader"})), leases),
+        (tried(MAPS, &json!({"name": "coredns-custom"})), maps),
+        (tried(MAPS, &json!({"name": "headgate-leader"})), maps),
+        (tried(&elsewhere(MAPS), &json!({"name": "headgate-admin-state"})), maps),
     ];
     for account in [AGENT, CONTROLLER] {
-        let caller = acting_on(&control_plane, account, &node).await;
+        let caller = acting_on(&control_plane, account, &here).await;
         eventually(SOON, "role and policy are in force", async || {
             refused(&caller, &bad[0].0, leases).await
         })
@@ -90,5 +90,41 @@ async fn only_the_leaders_own_leases_and_config_map_are_created() {
     for (ask, _) in &bad {
         other.done(ask).await;
     }
+    control_plane.stop().await;
+}
+
+/// Where spot is on, RBAC lets an agent patch any Node.
+#[tokio::test]
+async fn a_hardened_agent_that_may_taint_changes_its_own_node_only() {
+    let text = "resources: [\"@/overlays/hardened\"]\ncomponents: [\"@/components/spot\"]\n";
+    let (control_plane, administrator, own, controller) = scene(&overlay_of(text, &[]), CONTROLLER).await;
+    let other = create_node(&administrator.client, "other").await;
+    let agent = acting_on(&control_plane, AGENT, &own).await;
+    let ours = |name: &str| {
+        let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
+        Ask::merge(&node(name), annotations)
+    };
+    eventually(SOON, "role and policy are in force", async || {
+        let (_, body) = agent.ask(&ours(&other)).await;
+        let message = body["message"].as_str().unwrap_or("it was allowed");
+        if message.contains("an agent of headgate may change only its own Node") {
+            Ok(())
+        } else {
+            Err(message.to_owned())
+        }
+    })
+    .await;
+    agent.done(&ours(&own)).await;
+    let label = Ask::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
+    let (status, body) = agent.ask(&label).await;
+    assert!(
+        status == 403
+            && body["message"]
+                .as_str()
+                .unwrap()
+                .contains("only annotations and taints")
+    );
+    // The component's right is the agents' alone.
+    assert_eq!(controller.ask(&ours(&own)).await.0, 403);
     control_plane.stop().await;
 }
