@@ -169,12 +169,12 @@ async fn beside_a_cloud_controller_manager_every_lost_down_is_repaired_and_nothi
         (POOLS[0], entries(1..=NODES, false)),
         (POOLS[1], entries(1..=NODES, true)),
     ];
-    let world = World::new(
-        fake.client().0,
-        clock,
-        &[load_balancer("kubernetes", &pools)],
-        Settings::default(),
-    );
+    let settings = Settings {
+        operation_delay: Duration::ZERO,
+        poll_retry_after: 0,
+        ..Settings::default()
+    };
+    let world = World::new(fake.client().0, clock, &[load_balancer("kubernetes", &pools)], settings);
     for number in 1..=NODES {
         world.add_node(number).await;
     }
