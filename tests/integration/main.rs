@@ -12,6 +12,7 @@
     reason = "what a test cannot do without fails the test"
 )]
 
+mod arm_lock;
 mod azure;
 mod conformance;
 mod credentials;
