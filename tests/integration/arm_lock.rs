@@ -3,5 +3,6 @@
 
 mod cases;
 mod faults;
+mod random;
 mod rivals;
 mod world;
