@@ -13,6 +13,7 @@
 )]
 
 mod admin_state;
+mod arm_lock;
 mod azure;
 mod conformance;
 mod credentials;

@@ -1,6 +1,7 @@
 //! One caller's way to the API server, and what befalls requests on it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,6 +46,7 @@ pub(crate) type Which = fn(&Asked) -> bool;
 #[derive(Clone)]
 pub(crate) struct Line {
     fault: Arc<Mutex<(Fault, Which)>>,
+    tries: Arc<AtomicUsize>,
     pub(super) changes: watch::Sender<u64>,
 }
 
@@ -52,6 +54,7 @@ impl Default for Line {
     fn default() -> Self {
         Self {
             fault: Arc::new(Mutex::new((Fault::None, |_| true))),
+            tries: Arc::default(),
             changes: watch::Sender::new(0),
         }
     }
@@ -71,6 +74,11 @@ impl Line {
     /// The watches that are open break off.
     pub(crate) fn cut_watches(&self) {
         self.changes.send_modify(|cuts| *cuts += 1);
+    }
+
+    /// How many requests were sent, whether they arrived or not.
+    pub(crate) fn tries(&self) -> usize {
+        self.tries.load(Ordering::Relaxed)
     }
 
     pub(super) fn fault(&self, asked: &Asked) -> Fault {
@@ -143,6 +151,7 @@ fn response(status: u16, value: &Value) -> Result<Response<AnswerBody>, BoxError
 impl FakeApi {
     pub(super) async fn carry(self, request: Request<Body>, line: Line) -> Result<Response<AnswerBody>, BoxError> {
         let request = Understood::of(request).await?;
+        line.tries.fetch_add(1, Ordering::Relaxed);
         let fault = line.fault(&request.asked);
         let way = match fault {
             Fault::Slow(way) => way,
