@@ -15,6 +15,7 @@ mod candidate;
 mod elector;
 mod following;
 mod leading;
+mod metrics;
 mod office;
 mod record;
 mod sight;
@@ -23,6 +24,7 @@ mod timing;
 
 pub use candidate::Fleet;
 pub use elector::{Elector, LeaseName, Parts, identity, run};
+pub use metrics::{Failure, Metrics, Working};
 pub use record::{FAILED_TERMS, NODES};
 pub use term::{Permit, Term, TermEnded};
 pub use timing::{Timing, TimingError};
