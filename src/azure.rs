@@ -22,7 +22,7 @@ pub use client::{API_VERSION, Accepted, Arm, Options};
 pub use document::{Address, AdminState, LoadBalancer, Pool, ProvisioningState};
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, Class, ErrorBody, class, throttles};
-pub use id::{BadId, Etag, GroupId, LoadBalancerId, PoolId};
+pub use id::{BadId, Etag, GroupId, InterfaceId, LoadBalancerId, PoolId};
 pub use identity::{Account, IMDS, NoCredential, TokenError, TokenSource, Tokens};
 pub use metrics::{Metrics, Operation};
 pub use observe::SPANS;

@@ -9,8 +9,10 @@
 //!
 //! `record` is the Lease as plain data, `sight` what a candidate saw of it and since when, `candidate` the whole
 //! decision, with `following` and `leading`; `elector` and `office` carry it out. What is done in a term is
-//! for others to say.
+//! for others to say. `arm_lock` is the other Lease, the lock that keeps a leader's writes and cloud-controller-manager's
+//! apart.
 
+mod arm_lock;
 mod candidate;
 mod elector;
 mod following;
@@ -22,6 +24,7 @@ mod sight;
 mod term;
 mod timing;
 
+pub use arm_lock::{ArmLock, Entered, LockError, LockMetrics};
 pub use candidate::Fleet;
 pub use elector::{Elector, LeaseName, Parts, identity, run};
 pub use metrics::{Failure, Metrics, Working};

@@ -6,6 +6,7 @@
 //! Decisions are pure functions over plain data with time as a parameter; what surrounds them feeds
 //! them and carries out what they say.
 
+pub mod admin_state;
 pub mod agent;
 pub mod azure;
 pub mod cli;
@@ -15,6 +16,7 @@ pub mod fetch;
 pub mod health;
 pub mod leader;
 pub mod node;
+pub mod pool;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod server;

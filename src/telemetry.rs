@@ -12,7 +12,7 @@ mod text;
 mod traces;
 
 pub use build::{VERSION, register as register_build};
-pub use events::{NodeEvent, NodeEvents, ServiceReference};
+pub use events::{ClusterEvents, NodeEvent, NodeEvents, NodeReference, ServiceReference};
 pub use logs::{chain, install as install_logs, install_with as install_logs_and};
 pub use named::{Announced, Tally};
 pub use process::register as register_process;

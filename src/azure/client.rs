@@ -31,6 +31,7 @@ use crate::clock::Clock;
 use crate::config::RateLimits;
 use crate::telemetry;
 
+mod interface;
 mod write;
 
 pub use write::Accepted;

@@ -114,20 +114,21 @@ impl LoadBalancer {
         ProvisioningState::of(&self.document)
     }
 
-    /// Its pools, as they stand in it; those without a name are none.
-    pub fn pools(&self) -> impl Iterator<Item = Pool> + '_ {
-        let pools = self
-            .document
-            .pointer("/properties/backendAddressPools")
-            .and_then(Value::as_array);
-        pools.into_iter().flatten().filter_map(|document| {
+    /// Takes its pools out of the document; those without a name are none.
+    pub fn take_pools(&mut self) -> Vec<Pool> {
+        let pools = self.document.pointer_mut("/properties/backendAddressPools");
+        let Some(Value::Array(pools)) = pools.map(Value::take) else {
+            return Vec::new();
+        };
+        let pool = |document: Value| {
             let name = document.get("name").and_then(Value::as_str)?;
             Some(Pool {
                 id: self.id.pool(name).ok()?,
-                etag: written_etag(document).or_else(|| self.etag.clone()),
-                document: document.clone(),
+                etag: written_etag(&document).or_else(|| self.etag.clone()),
+                document,
             })
-        })
+        };
+        pools.into_iter().filter_map(pool).collect()
     }
 }
 

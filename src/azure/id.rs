@@ -10,6 +10,10 @@ use std::hash::{Hash, Hasher};
 use hyper::header::HeaderValue;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
+mod interface;
+
+pub use interface::InterfaceId;
+
 /// What is not to be itself in a path's segment.
 const SEGMENT: &AsciiSet = &CONTROLS
     .add(b' ')

@@ -5,9 +5,13 @@
 
 use std::time::Duration;
 
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt as _};
 use kube::runtime::utils::Backoff as _;
-use kube::runtime::watcher::DefaultBackoff;
-use tokio::time::Instant;
+use kube::runtime::watcher::{DefaultBackoff, Result};
+use tokio::time::{Instant, sleep};
+
+use super::watch::reason;
 
 /// A watch that is too old sooner than this after the last time is not let off its pause.
 const USUAL_INTERVAL: Duration = Duration::from_mins(1);
@@ -36,4 +40,24 @@ impl Pauses {
         // These pauses never end.
         self.growing.next().unwrap_or_default()
     }
+}
+
+/// What a watch tells, with a pause after each error.
+#[must_use]
+pub fn pausing<T: Send + 'static>(
+    events: impl Stream<Item = Result<T>> + Send + 'static,
+) -> BoxStream<'static, Result<T>> {
+    let start = (events.boxed(), Pauses::default(), None);
+    let next = async |(mut events, mut pauses, pause): (BoxStream<'static, Result<T>>, Pauses, Option<Duration>)| {
+        if let Some(pause) = pause {
+            sleep(pause).await;
+        }
+        let event = events.next().await?;
+        let pause = event.as_ref().err().map(|error| pauses.after(reason(error)));
+        if pause.is_none() {
+            pauses.answered();
+        }
+        Some((event, (events, pauses, pause)))
+    };
+    stream::unfold(start, next).boxed()
 }

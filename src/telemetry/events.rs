@@ -1,4 +1,4 @@
-//! Kubernetes events about the own Node and about Services on it, written without holding anybody up.
+//! Kubernetes events about Nodes and about Services on the own one, written without holding anybody up.
 //!
 //! Events are for people with `kubectl`; one that cannot be written is logged and dropped.
 
@@ -34,6 +34,80 @@ pub struct ServiceReference<'a> {
     pub uid: &'a str,
 }
 
+/// Any Node that an event is about.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeReference<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID, by which `kubectl describe` finds the event.
+    pub uid: &'a str,
+}
+
+/// Writes events about any Node, for whoever looks after all of them.
+#[derive(Clone)]
+pub struct ClusterEvents(Recorder);
+
+impl ClusterEvents {
+    /// A writer of events that runs on `node_name`.
+    #[must_use]
+    pub fn new(client: Client, node_name: String) -> Self {
+        Self(recorder(client, node_name))
+    }
+
+    /// Writes a warning about a Node.
+    pub async fn warn(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+        self.write(EventType::Warning, about, reason, note).await;
+    }
+
+    /// Writes what went well with a Node.
+    pub async fn tell(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+        self.write(EventType::Normal, about, reason, note).await;
+    }
+
+    async fn write(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
+        let event = NodeEvent {
+            reason,
+            action: "UpdateLoadBalancer",
+            note,
+        };
+        publish(&self.0, type_, event, &about_node(about.name, about.uid)).await;
+    }
+}
+
+fn recorder(client: Client, node_name: String) -> Recorder {
+    let reporter = Reporter {
+        controller: "headgate".to_owned(),
+        instance: Some(node_name),
+    };
+    Recorder::new(client, reporter)
+}
+
+fn about_node(name: &str, uid: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+async fn publish(recorder: &Recorder, type_: EventType, event: NodeEvent, about: &ObjectReference) {
+    let (reason, kind) = (event.reason, about.kind.as_deref().unwrap_or_default());
+    let event = Event {
+        type_,
+        reason: reason.to_owned(),
+        note: Some(event.note),
+        action: event.action.to_owned(),
+        secondary: None,
+    };
+    match timeout(WRITE_TIMEOUT, recorder.publish(&event, about)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(reason, %error, "an event about the {kind} could not be written"),
+        Err(_) => tracing::warn!(reason, "an event about the {kind} was not accepted in time"),
+    }
+}
+
 /// Writes events about one Node.
 #[derive(Clone)]
 pub struct NodeEvents {
@@ -45,12 +119,8 @@ impl NodeEvents {
     /// A writer of events about `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> Self {
-        let reporter = Reporter {
-            controller: "headgate".to_owned(),
-            instance: Some(node_name.clone()),
-        };
         Self {
-            recorder: Recorder::new(client, reporter),
+            recorder: recorder(client, node_name.clone()),
             node_name,
         }
     }
@@ -58,14 +128,9 @@ impl NodeEvents {
     /// Writes a warning. `uid` is the Node's where it is known; `kubectl describe node` looks events up
     /// by it, and takes the Node's name where nothing better is there, as kubelet's events do.
     pub async fn warn(&self, event: NodeEvent, uid: Option<String>) {
-        let node = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Node".to_owned()),
-            name: Some(self.node_name.clone()),
-            uid: Some(uid.unwrap_or_else(|| self.node_name.clone())),
-            ..ObjectReference::default()
-        };
-        self.publish(event, &node).await;
+        let uid = uid.unwrap_or_else(|| self.node_name.clone());
+        let node = about_node(&self.node_name, &uid);
+        publish(&self.recorder, EventType::Warning, event, &node).await;
     }
 
     /// Writes a warning about a Service, as seen from this node.
@@ -78,22 +143,6 @@ impl NodeEvents {
             uid: Some(service.uid.to_owned()),
             ..ObjectReference::default()
         };
-        self.publish(event, &service).await;
-    }
-
-    async fn publish(&self, event: NodeEvent, about: &ObjectReference) {
-        let (reason, kind) = (event.reason, about.kind.as_deref().unwrap_or_default());
-        let event = Event {
-            type_: EventType::Warning,
-            reason: reason.to_owned(),
-            note: Some(event.note),
-            action: event.action.to_owned(),
-            secondary: None,
-        };
-        match timeout(WRITE_TIMEOUT, self.recorder.publish(&event, about)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(reason, %error, "an event about the {kind} could not be written"),
-            Err(_) => tracing::warn!(reason, "an event about the {kind} was not accepted in time"),
-        }
+        publish(&self.recorder, EventType::Warning, event, &service).await;
     }
 }

@@ -17,6 +17,7 @@ use tower::service_fn;
 
 mod counted;
 mod reads;
+mod role;
 mod sockets;
 #[cfg(feature = "otlp")]
 mod spans;

@@ -12,10 +12,12 @@
     reason = "what a test cannot do without fails the test"
 )]
 
+mod admin_state;
 mod azure;
 mod conformance;
 mod credentials;
 mod emulator;
+mod fake_api;
 mod generated;
 mod harness;
 mod image;

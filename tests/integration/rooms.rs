@@ -18,6 +18,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("health", &["node", "server"]),
     ("spot", &["node"]),
     ("leader", &["node"]),
+    ("pool", &["azure", "leader", "node"]),
+    ("admin_state", &["azure", "leader", "node", "pool"]),
     ("agent", &["azure", "health", "leader", "node", "server", "spot"]),
     ("sandbox", &["agent", "health", "node", "server", "spot"]),
     ("cli", &["agent", "health", "node", "sandbox", "server", "why"]),

@@ -149,7 +149,7 @@ fn a_load_balancer_and_its_pools() {
         "backendAddressPools": [{"name": "p", "etag": "W/\"1\""}, {"name": "q", "properties": {"provisioningState": "Failed"}}, {}, null]}});
     let load_balancer = LoadBalancer::read(document, None).unwrap();
     assert_eq!(load_balancer.provisioning_state(), ProvisioningState::Busy);
-    let pools: Vec<_> = load_balancer.pools().collect();
+    let pools = load_balancer.clone().take_pools();
     assert_eq!(pools.iter().map(|pool| pool.id.name()).collect::<Vec<_>>(), ["p", "q"]);
     assert_eq!(pools[1].etag, load_balancer.etag);
     assert_eq!(pools[1].provisioning_state(), ProvisioningState::Settled);

@@ -5,20 +5,18 @@
 //! The API server is asked for Services of type LoadBalancer only; of EndpointSlices it has to send all.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::stream::{self, BoxStream};
-use futures::{Stream, StreamExt as _};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::sleep;
 
 use super::index::{Index, Table};
 use super::metrics::{Metrics, Resource};
 use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
 use crate::clock::Clock;
-use crate::node::{EXPIRED, Pauses, Trouble, watch_error_reason};
+use crate::node::{EXPIRED, Trouble, pausing, watch_error_reason};
 use crate::telemetry;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.
@@ -60,28 +58,6 @@ pub async fn run(client: Client, node: String, outlet: Outlet, metrics: Metrics,
             outlet.tables.send_replace(Some(Arc::new(table)));
         }
     }
-}
-
-/// The same events, with a pause after each error.
-fn pausing<K: Send + 'static>(
-    events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
-) -> Events<K> {
-    let start = (events.boxed(), Pauses::default(), None);
-    let next = async |(mut events, mut pauses, pause): (Events<K>, Pauses, Option<Duration>)| {
-        if let Some(pause) = pause {
-            sleep(pause).await;
-        }
-        let event = events.next().await?;
-        let pause = event
-            .as_ref()
-            .err()
-            .map(|error| pauses.after(watch_error_reason(error)));
-        if pause.is_none() {
-            pauses.answered();
-        }
-        Some((event, (events, pauses, pause)))
-    };
-    stream::unfold(start, next).boxed()
 }
 
 struct Troubles {
@@ -132,11 +108,12 @@ impl Troubles {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use hyper::{Request, Response};
     use kube::client::Body;
     use prometheus_client::registry::Registry;
-    use tokio::time::{Instant, timeout};
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::super::object::ObjectKey;
     use super::*;

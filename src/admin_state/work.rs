@@ -1,0 +1,253 @@
+//! The work of a term: it brings everything together, and one task for each load balancer carries it out.
+//!
+//! Invariants: nothing of it outlives the term; nothing is planned before every Node has been listed and the ledger
+//! read in this term; a task that ends of itself ends the work. Which load balancers there are follows from the
+//! lists, when they are listed from signals, from releases of the ARM Lease by others, and from time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, stream};
+use kube::Client;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{sleep, timeout};
+
+use super::announce::{Announcement, Announcer};
+use super::ledger::{Ledger, LedgerError};
+use super::metrics::{Metrics, Summary};
+use super::nodes;
+use super::plan::Policy;
+use crate::azure::Arm;
+use crate::clock::Clock;
+use crate::config::AdminStateMode;
+use crate::leader::{ArmLock, Fleet, LockMetrics, Term};
+use crate::pool::{Listing, Scope, Wanted, follow_listing};
+use crate::telemetry::{ClusterEvents, NodeReference};
+
+mod leading;
+mod tasks;
+
+use leading::Leading;
+use tasks::Tasks;
+
+/// Told by then, or not at all; so is the ARM Lease given back, or left to the next leader, who has the same name to it.
+const LAST_ERRANDS: Duration = Duration::from_millis(400);
+/// Attempts to begin before the term is given back, and the pause between them.
+const ATTEMPTS: u32 = 3;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
+/// Until the ledger is written again after that failed.
+const LEDGER_AGAIN: Duration = Duration::from_secs(2);
+/// Events that wait to be written at most, and how many are written at a time.
+const EVENTS: usize = 4096;
+const EVENTS_AT_ONCE: usize = 8;
+
+/// ARM, and what of it is the cluster's.
+#[derive(Clone, Debug)]
+pub struct Reached {
+    /// ARM.
+    pub arm: Arm,
+    /// The cluster's load balancers.
+    pub scope: Scope,
+    /// Whether control-plane nodes are in no load balancer.
+    pub exclude_control_plane: bool,
+    /// Whether `azure.json` says that admin states are to be set.
+    pub enabled: bool,
+}
+
+/// How ARM is reached: asked at the start of a term.
+pub type Reach = Arc<dyn Fn() -> BoxFuture<'static, Result<Reached, String>> + Send + Sync>;
+
+/// Who the candidates are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Candidates {
+    /// One on every node.
+    Nodes,
+    /// The replicas of a Deployment.
+    Replicas,
+}
+
+/// What the work is made of.
+#[derive(Clone)]
+pub struct Parts {
+    /// A client that does not retry of itself.
+    pub client: Client,
+    /// How ARM is reached.
+    pub reach: Reach,
+    /// Taint keys that are signals.
+    pub taint_keys: Vec<String>,
+    /// How far it may go.
+    pub policy: Policy,
+    /// Who the candidates are.
+    pub candidates: Candidates,
+    /// Where the elector learns of the candidates.
+    pub fleet: watch::Sender<Option<Fleet>>,
+    /// The Node that this process runs on.
+    pub node_name: String,
+    /// Writes events.
+    pub events: ClusterEvents,
+    /// Its metrics.
+    pub metrics: Metrics,
+    /// The lock's.
+    pub lock_metrics: LockMetrics,
+    /// Its time.
+    pub clock: Clock,
+}
+
+/// Why the work failed; the term is given back then.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// What is said about Azure cannot be used.
+    #[error("Azure cannot be reached: {0}")]
+    Reach(String),
+    /// Without the ledger nobody knows whose a `Down` is.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// A task ended.
+    #[error("the task {task} ended: {why}")]
+    Task {
+        /// Which.
+        task: String,
+        /// How.
+        why: String,
+    },
+}
+
+/// Does the work of a term, until it has ended or is to be given back.
+///
+/// # Errors
+/// Where it cannot be done here; somebody else may be able to.
+pub async fn run(term: Term, parts: Parts) -> Result<(), WorkError> {
+    parts.fleet.send_replace(None);
+    let outcome = tokio::select! {
+        biased;
+        () = term.ended() => Ok(()),
+        outcome = lead(&term, &parts) => outcome,
+    };
+    parts.fleet.send_replace(None);
+    parts.metrics.show(Summary::default());
+    outcome
+}
+
+/// Tries a few times.
+async fn attempts<T, E: std::fmt::Display, F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut left = ATTEMPTS;
+    loop {
+        left -= 1;
+        match attempt().await {
+            Err(error) if left > 0 => {
+                tracing::warn!(%error, "{what}; trying again");
+                sleep(BETWEEN_ATTEMPTS).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn lead(term: &Term, parts: &Parts) -> Result<(), WorkError> {
+    let reached = attempts("Azure cannot be reached", || (parts.reach)());
+    let mut reached = reached.await.map_err(WorkError::Reach)?;
+    reached.arm = reached
+        .arm
+        .as_caller("loadbalancer_adminstate", "admin_state_controller");
+    let mut tasks = Tasks::default();
+    let desired = watch::Sender::new(None);
+    let mut nodes = desired.subscribe();
+    let reading = nodes::Reading {
+        taint_keys: parts.taint_keys.clone(),
+        exclude_control_plane: reached.exclude_control_plane,
+        clock: parts.clock.clone(),
+    };
+    tasks.spawn("nodes".to_owned(), nodes::run(parts.client.clone(), reading, desired));
+    let ledger = attempts("the ledger cannot be read", || {
+        Ledger::load(parts.client.clone(), term.clone())
+    });
+    let ledger = ledger.await?;
+    tasks.spawn("ledger".to_owned(), keep(ledger.clone()));
+    let (lock, follow) = ArmLock::new(parts.client.clone(), parts.clock.clone(), parts.lock_metrics.clone());
+    let (events, queue) = mpsc::channel(EVENTS);
+    let writing = write_events(parts.events.clone(), queue);
+    tokio::select! {
+        synced = nodes.wait_for(Option::is_some) => drop(synced),
+        error = tasks.failed() => return Err(error),
+        // Nothing is known, so nothing is to be written any more.
+        () = term.leaving() => return Ok(()),
+    }
+    let mut policy = parts.policy;
+    if !reached.enabled {
+        policy.mode = AdminStateMode::Off;
+    }
+    let wanted = watch::Sender::new(Wanted { count: 0, every: None });
+    let listings = watch::Sender::new(Arc::new(Listing::default()));
+    let mut leading = Leading {
+        term,
+        parts,
+        arm: reached.arm.clone(),
+        policy,
+        nodes,
+        ledger,
+        lock,
+        listings: listings.subscribe(),
+        wanted,
+        newest: 0,
+        editors: BTreeMap::new(),
+        woken: Arc::new(Notify::new()),
+        announcer: Announcer::default(),
+        events,
+    };
+    let lists = follow_listing(reached.arm, reached.scope, leading.wanted.subscribe(), listings);
+    tasks.spawn("load-balancers".to_owned(), lists);
+    let mut errands = std::pin::pin!(futures::future::join(writing, follow).fuse());
+    let outcome = tokio::select! {
+        outcome = leading.run(&mut tasks) => outcome,
+        _ = &mut errands => Ok(()),
+    };
+    drop((leading, tasks));
+    // What is to be told is told yet, and the ARM Lease given back, if that is quickly done.
+    let _ = timeout(LAST_ERRANDS, errands).await;
+    outcome
+}
+
+/// Writes the ledger whenever it has changed; never ends of itself.
+async fn keep(ledger: Ledger) {
+    let mut changes = ledger.changes();
+    loop {
+        changes.borrow_and_update();
+        match ledger.flush().await {
+            Ok(()) => {
+                if changes.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the ledger is not written; trying again");
+                sleep(LEDGER_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Writes events until nobody has any more.
+async fn write_events(events: ClusterEvents, mut queue: mpsc::Receiver<Announcement>) {
+    let announcements = stream::poll_fn(|context| queue.poll_recv(context));
+    let write = |announcement: Announcement| {
+        let events = events.clone();
+        async move {
+            let node = NodeReference {
+                name: &announcement.node.name,
+                uid: &announcement.node.uid,
+            };
+            let (kind, told) = (announcement.kind, announcement.note);
+            if kind.is_warning() {
+                events.warn(node, kind.reason(), told).await;
+            } else {
+                events.tell(node, kind.reason(), told).await;
+            }
+        }
+    };
+    announcements.for_each_concurrent(EVENTS_AT_ONCE, write).await;
+}

@@ -1,0 +1,139 @@
+//! The load balancers of the cluster, listed again and again: when somebody wants it, and every so often.
+//!
+//! One list is under way at a time, so that wishes which come meanwhile are one. A list that fails leaves the last one
+//! in place, and is tried again with growing pauses; `Retry-After` is obeyed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::interfaces::Interfaces;
+use super::inventory::{Managed, View};
+use super::pauses::Pauses;
+use super::trouble::Trouble;
+use crate::azure::{Arm, ArmError, GroupId, LoadBalancerId};
+
+/// For all pages of one list.
+const ONE_LIST: Duration = Duration::from_mins(2);
+
+/// From the end of one list to the next, however much one is wanted.
+const GAP: Duration = Duration::from_millis(200);
+
+/// The load balancers at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// When ARM was asked; `None` before the first answer.
+    pub asked_at: Option<Instant>,
+    /// The cluster's, as they were.
+    pub views: BTreeMap<LoadBalancerId, Arc<View>>,
+    /// Why the newest is not here.
+    pub trouble: Option<Trouble>,
+}
+
+/// When load balancers are to be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Counted up by whoever wants a list that begins after that.
+    pub count: u64,
+    /// How old the last one may become; `None`: any age.
+    pub every: Option<Duration>,
+}
+
+/// What is listed.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    /// The group that load balancers are in.
+    pub group: GroupId,
+    /// Which of them count.
+    pub managed: Managed,
+}
+
+/// Lists whenever it is wanted; ends with whoever wants lists.
+pub async fn follow(
+    arm: Arm,
+    scope: Scope,
+    mut wanted: watch::Receiver<Wanted>,
+    listings: watch::Sender<Arc<Listing>>,
+) {
+    let mut pauses = Pauses::default();
+    let mut served = None;
+    let mut not_before = Instant::now();
+    loop {
+        let wish = *wanted.borrow_and_update();
+        let asked_at = listings.borrow().asked_at;
+        let failed = listings.borrow().trouble.is_some();
+        let due = if served != Some(wish.count) || failed {
+            Some(not_before)
+        } else {
+            wish.every.zip(asked_at).map(|(every, asked_at)| asked_at + every)
+        };
+        tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                continue;
+            }
+            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+        }
+        let count = wanted.borrow().count;
+        let asked_at = Instant::now();
+        match list(&arm, &scope, asked_at + ONE_LIST).await {
+            Ok(views) => {
+                pauses.succeeded();
+                not_before = Instant::now() + GAP;
+                served = Some(count);
+                let listing = Listing {
+                    asked_at: Some(asked_at),
+                    views,
+                    trouble: None,
+                };
+                listings.send_replace(Arc::new(listing));
+            }
+            Err(error) => {
+                let pause = pauses.after(&error);
+                tracing::warn!(%error, again_in = ?pause, "the load balancers cannot be listed");
+                not_before = Instant::now() + pause;
+                let mut listing = Listing::clone(&listings.borrow());
+                listing.trouble = Some(Trouble::new(&error, listing.trouble.as_ref()));
+                listings.send_replace(Arc::new(listing));
+            }
+        }
+    }
+}
+
+async fn list(arm: &Arm, scope: &Scope, deadline: Instant) -> Result<BTreeMap<LoadBalancerId, Arc<View>>, ArmError> {
+    let found = match arm.load_balancers(&scope.group, deadline).await {
+        // As cloud-provider-azure: a group without any may say so.
+        Err(error) if error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound" => {
+            Vec::new()
+        }
+        answer => answer?,
+    };
+    let managed = found.into_iter().filter(|found| scope.managed.holds(&found.id));
+    Ok(managed
+        .map(|load_balancer| (load_balancer.id.clone(), Arc::new(View::of(load_balancer))))
+        .collect())
+}
+
+impl Listing {
+    /// One load balancer, and when ARM was asked about it.
+    #[must_use]
+    pub fn view(&self, id: &LoadBalancerId) -> Option<(Instant, Arc<View>)> {
+        Some((self.asked_at?, Arc::clone(self.views.get(id)?)))
+    }
+
+    /// Learns whose the interfaces in all pools are; for whoever shows them, since a writer asks about its own.
+    pub async fn interfaces(&self, arm: &Arm, deadline: Instant) -> Interfaces {
+        let mut all = Interfaces::default();
+        for view in self.views.values() {
+            let mut its = Interfaces::default();
+            its.learn(view, arm, deadline).await;
+            all.merge(its);
+        }
+        all
+    }
+}

@@ -1,0 +1,444 @@
+//! A cluster with load balancers in the emulator, and leaders that can be stopped and killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use headgate::admin_state::{self, Candidates, Policy, Reached};
+use headgate::azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate::clock::Clock;
+use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, Secret};
+use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
+use headgate::node::Report;
+use headgate::pool::{Managed, Scope};
+use headgate::sandbox::emulator::{Emulator, Settings};
+use headgate::telemetry::ClusterEvents;
+use hyper::{Request, Response};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tower::service_fn;
+
+const BASE: &str = "http://127.0.0.1:1";
+pub(crate) const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
+pub(crate) const ENFORCE: Policy = Policy {
+    mode: AdminStateMode::Enforce,
+    foreign_down: ForeignDown::Keep,
+};
+
+/// Who looks at each request to ARM.
+pub(crate) type Spy = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
+
+/// The cluster's surroundings.
+pub(crate) struct World {
+    pub(crate) emulator: Emulator,
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+}
+
+/// A load balancer's id.
+pub(crate) fn id_of(load_balancer: &str) -> String {
+    format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}")
+}
+
+/// The node's address, in the family.
+pub(crate) fn address(node: usize, v6: bool) -> String {
+    if v6 {
+        format!("fd00::{node:x}")
+    } else {
+        format!("10.0.{}.{}", node >> 8, node & 255)
+    }
+}
+
+/// A load balancer's resource with these pools, each with a rule that is probed.
+pub(crate) fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
+    let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}");
+    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+    let rules = pools.iter().map(|(pool, _)| {
+        json!({"name": format!("{pool}-rule"), "properties": {
+            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+            "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
+            "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}})
+    });
+    json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
+        "backendAddressPools": pools.iter().map(|(name, addresses)| json!({"name": name, "properties": {
+            "drainPeriodInSeconds": 30, "loadBalancerBackendAddresses": addresses}})).collect::<Vec<_>>(),
+        "loadBalancingRules": rules.collect::<Vec<_>>(),
+        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
+}
+
+/// Entries of these nodes by address.
+pub(crate) fn entries(nodes: impl IntoIterator<Item = usize>, v6: bool) -> Value {
+    let entry = |node| json!({"name": format!("node-{node}"), "properties": {"ipAddress": address(node, v6)}});
+    nodes.into_iter().map(entry).collect()
+}
+
+/// One load balancer with a pool for each family, and another.
+pub(crate) fn two_load_balancers(nodes: usize) -> Vec<Value> {
+    vec![
+        load_balancer(
+            "kubernetes",
+            &[
+                ("kubernetes", entries(1..=nodes, false)),
+                ("kubernetes-IPv6", entries(1..=nodes, true)),
+            ],
+        ),
+        load_balancer("kubernetes-internal", &[("kubernetes", entries(1..=nodes, false))]),
+    ]
+}
+
+/// A Node's object.
+pub(crate) fn node(number: usize) -> Node {
+    let addresses = [false, true].map(|v6| json!({"type": "InternalIP", "address": address(number, v6)}));
+    serde_json::from_value(json!({
+        "metadata": {"name": format!("node-{number}")},
+        "spec": {"providerID": format!("azure://{GROUP}/providers/Microsoft.Compute/virtualMachines/node-{number}")},
+        "status": {"addresses": addresses, "conditions": [{"type": "Ready", "status": "True"}]}}))
+    .unwrap()
+}
+
+impl World {
+    pub(crate) fn new(client: Client, clock: Clock, resources: &[Value], settings: Settings) -> Self {
+        let seed = serde_json::from_value(json!({"resources": resources})).unwrap();
+        let emulator = Emulator::new(settings, seed, clock.clone(), 1).unwrap();
+        Self {
+            emulator,
+            client,
+            clock,
+        }
+    }
+
+    /// A client of the emulator, in process; what it sends is seen right before it is sent.
+    pub(crate) async fn arm(&self, spy: Spy) -> Arm {
+        let inside = self.emulator.clone();
+        let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
+            let (emulator, spy) = (inside.clone(), Arc::clone(&spy));
+            async move {
+                let (mut parts, body) = request.into_parts();
+                parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
+                let request = Request::from_parts(parts, body);
+                spy(&request);
+                let answer = emulator.call(request, BASE).await;
+                answer.map_err(|error| TransportError::Connection(error.to_string()))
+            }
+        }));
+        let endpoints = Endpoints::look_up(&transport, BASE, None).await.unwrap();
+        let credential = Credential::ClientSecret {
+            client_id: "client".to_owned(),
+            secret: Secret::new("secret"),
+        };
+        let account = Account::new(&credential, Some("tenant"), &endpoints, BASE).unwrap();
+        let tokens = Tokens::new(account, transport.clone(), self.clock.clone());
+        let options = Options {
+            endpoints,
+            rate_limits: None,
+            user_agent: None,
+        };
+        Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
+    }
+
+    pub(crate) async fn add_node(&self, number: usize) {
+        let made = Api::<Node>::all(self.client.clone())
+            .create(&PostParams::default(), &node(number))
+            .await
+            .unwrap();
+        // A status is not taken with the object itself.
+        let mut with_status = node(number);
+        with_status.metadata = made.metadata;
+        Api::<Node>::all(self.client.clone())
+            .replace_status(&format!("node-{number}"), &PostParams::default(), &with_status)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn remove_node(&self, number: usize) {
+        Api::<Node>::all(self.client.clone())
+            .delete(&format!("node-{number}"), &DeleteParams::default())
+            .await
+            .unwrap();
+    }
+
+    /// Gives the Node these taints and no others.
+    pub(crate) async fn taint(&self, number: usize, keys: &[&str]) {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let name = format!("node-{number}");
+        let taint = |key: &&str| Taint {
+            key: (*key).to_owned(),
+            effect: "NoExecute".to_owned(),
+            ..Taint::default()
+        };
+        loop {
+            let mut node = nodes.get(&name).await.unwrap();
+            node.spec.get_or_insert_default().taints = Some(keys.iter().map(taint).collect());
+            match nodes.replace(&name, &PostParams::default(), &node).await {
+                Ok(_) => return,
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub(crate) fn control(&self, method: &str, path: &str, body: &Value) -> Value {
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
+        let answer = self.emulator.control(&request.body(Bytes::from(text)).unwrap());
+        assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
+        serde_json::from_slice(answer.body()).unwrap_or_default()
+    }
+
+    /// The names of a pool's entries that are `Down`.
+    pub(crate) fn down(&self, load_balancer: &str, pool: &str) -> BTreeSet<String> {
+        let states = self.states(load_balancer, pool);
+        let down = states.into_iter().filter(|(_, state)| state == "Down");
+        down.map(|(name, _)| name).collect()
+    }
+
+    /// The admin states of a pool's entries by name.
+    pub(crate) fn states(&self, load_balancer: &str, pool: &str) -> BTreeMap<String, String> {
+        let state = self.control("GET", "state", &Value::Null);
+        let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}").to_lowercase();
+        let resources = state["resources"].as_array().unwrap();
+        let found = resources
+            .iter()
+            .find(|resource| resource["id"].as_str().unwrap().to_lowercase() == id)
+            .unwrap();
+        let pools = found["properties"]["backendAddressPools"].as_array().unwrap();
+        let found = pools.iter().find(|known| known["name"] == pool).unwrap();
+        let entries = found["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
+        let state = |entry: &Value| {
+            let name = entry["name"].as_str().unwrap().to_owned();
+            (
+                name,
+                entry["properties"]["adminState"].as_str().unwrap_or("None").to_owned(),
+            )
+        };
+        entries.iter().map(state).collect()
+    }
+
+    /// Somebody else reads.
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let answer = self.other("GET", path, &Value::Null, None).await;
+        serde_json::from_slice(answer.body()).unwrap()
+    }
+
+    /// Somebody else writes.
+    pub(crate) async fn put(&self, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
+        self.other("PUT", path, body, if_match).await
+    }
+
+    async fn other(&self, method: &str, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
+        let token = self.control("GET", "token", &Value::Null);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{path}?api-version=2025-05-01"))
+            .header("Authorization", format!("Bearer {}", token["token"].as_str().unwrap()));
+        if let Some(etag) = if_match {
+            request = request.header("If-Match", etag);
+        }
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let request = request.body(Bytes::from(body)).unwrap();
+        self.emulator.call(request, BASE).await.unwrap()
+    }
+
+    fn arm_leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), "kube-system")
+    }
+
+    /// cloud-controller-manager takes the ARM Lease, if it is free; whether it has it.
+    pub(crate) async fn take_arm_lease(&self) -> bool {
+        let name = "aks-managed-resource-locker";
+        let now = self.clock.now().wall;
+        let Ok(found) = self.arm_leases().get_opt(name).await else {
+            return false;
+        };
+        let mut lease = found.clone().unwrap_or_default();
+        lease.metadata.name = Some(name.to_owned());
+        let spec = lease.spec.get_or_insert_default();
+        let held = spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty());
+        let valid = spec
+            .renew_time
+            .as_ref()
+            .is_some_and(|renewed| now.duration_since(renewed.0).as_secs() < 900);
+        if held && valid {
+            return false;
+        }
+        spec.lease_duration_seconds = Some(900);
+        spec.holder_identity = Some("cloud-controller-manager".to_owned());
+        spec.renew_time = Some(MicroTime(now));
+        spec.acquire_time = Some(MicroTime(now));
+        let params = PostParams::default();
+        let written = if found.is_some() {
+            self.arm_leases().replace(name, &params, &lease).await
+        } else {
+            self.arm_leases().create(&params, &lease).await
+        };
+        written.is_ok()
+    }
+
+    /// It gives it back, as it does.
+    pub(crate) async fn release_arm_lease(&self) {
+        let name = "aks-managed-resource-locker";
+        let Ok(Some(mut lease)) = self.arm_leases().get_opt(name).await else {
+            return;
+        };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_deref() != Some("cloud-controller-manager") {
+            return;
+        }
+        spec.holder_identity = Some(String::new());
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(
+            "aks-managed-resource-locker-previous-holder".to_owned(),
+            "cloud-controller-manager".to_owned(),
+        );
+        self.arm_leases()
+            .replace(name, &PostParams::default(), &lease)
+            .await
+            .unwrap();
+    }
+
+    /// The writes of pools so far.
+    pub(crate) fn puts(&self) -> Vec<Value> {
+        let journal = self.control("GET", "journal?limit=1000&method=PUT", &Value::Null);
+        let entries = journal["entries"].as_array().unwrap().clone();
+        entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
+    }
+
+    /// The events about Nodes: reason, Node, note.
+    pub(crate) async fn events(&self) -> Vec<(String, String, String)> {
+        let events = Api::<Event>::all(self.client.clone())
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let about = |event: Event| {
+            let node = event.regarding.and_then(|node| node.name).unwrap_or_default();
+            (event.reason.unwrap_or_default(), node, event.note.unwrap_or_default())
+        };
+        events.items.into_iter().map(about).collect()
+    }
+
+    pub(crate) async fn ledger(&self) -> Value {
+        let object = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system")
+            .get_opt("headgate-admin-state")
+            .await;
+        let text = object.unwrap().and_then(|object| object.data?.remove("ledger.json"));
+        text.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
+    }
+}
+
+/// A process that may lead.
+pub(crate) struct Leader {
+    stop: watch::Sender<bool>,
+    pub(crate) terms: watch::Receiver<Option<Term>>,
+    task: JoinHandle<()>,
+    pub(crate) registry: Registry,
+}
+
+impl Leader {
+    /// One that begins now, with its own way to the API.
+    pub(crate) async fn start(world: &World, client: Client, name: &str, policy: Policy) -> Self {
+        Self::start_seen(world, client, name, policy, |_| Arc::new(|_| ())).await
+    }
+
+    /// One whose requests to ARM are seen by this, which is given its terms.
+    pub(crate) async fn start_seen(
+        world: &World,
+        client: Client,
+        name: &str,
+        policy: Policy,
+        spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
+    ) -> Self {
+        let mut registry = Registry::default();
+        let report = Report::initial(None, &[], world.clock.now());
+        let reports = watch::Sender::new(report);
+        let fleet = watch::Sender::new(None);
+        let elector = Elector::new(headgate::leader::Parts {
+            client: client.clone(),
+            lease: LeaseName::default(),
+            identity: name.to_owned(),
+            timing: Timing::default(),
+            reports: reports.subscribe(),
+            fleet: fleet.subscribe(),
+            clock: world.clock.clone(),
+        });
+        let terms = elector.terms();
+        let arm = world.arm(spy(terms.clone())).await;
+        let reach = move || {
+            let reached = Reached {
+                arm: arm.clone(),
+                scope: Scope {
+                    group: GroupId::new("sub", "rg").unwrap(),
+                    managed: Managed::new(["kubernetes"]),
+                },
+                exclude_control_plane: true,
+                enabled: true,
+            };
+            async move { Ok(reached) }.boxed()
+        };
+        let parts = admin_state::Parts {
+            events: ClusterEvents::new(client.clone(), name.to_owned()),
+            client,
+            reach: Arc::new(reach),
+            taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
+            policy,
+            candidates: Candidates::Replicas,
+            fleet,
+            node_name: name.to_owned(),
+            metrics: admin_state::Metrics::register(&mut registry),
+            lock_metrics: LockMetrics::register(&mut registry),
+            clock: world.clock.clone(),
+        };
+        let (stop, stopping) = watch::channel(false);
+        let task = tokio::spawn(async move {
+            let _reports = reports;
+            headgate::leader::run(elector, stopping, move |term| admin_state::run(term, parts.clone())).await;
+        });
+        Self {
+            stop,
+            terms,
+            task,
+            registry,
+        }
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&self) {
+        self.task.abort();
+    }
+
+    /// SIGTERM, and the end.
+    pub(crate) async fn stop(&mut self) {
+        self.stop.send_replace(true);
+        (&mut self.task).await.unwrap();
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        headgate::telemetry::encode(&self.registry, headgate::telemetry::Format::OpenMetrics).unwrap()
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
