@@ -60,6 +60,9 @@ pub enum ConnectError {
     /// No TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// There was no time to try.
+    #[error("the term ended first")]
+    TermEnded,
 }
 
 /// How ARM is come to.

@@ -24,6 +24,7 @@ mod harness;
 mod image;
 mod kube_proxy;
 mod leader;
+mod leading;
 mod listener;
 mod manifests;
 mod node;
