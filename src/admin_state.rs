@@ -17,10 +17,12 @@ mod ledger;
 mod metrics;
 mod nodes;
 mod plan;
+mod reached;
 mod work;
 
 pub use desired::{Desired, Episode, Wish, signals};
 pub use ledger::{Book, LEDGER, LedgerError, Line, Page, Record, Stage, read as read_ledger};
 pub use metrics::Metrics;
 pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
-pub use work::{Candidates, Parts, Reach, Reached, WorkError, run};
+pub use reached::Reached;
+pub use work::{Candidates, Parts, WorkError, run};

@@ -187,7 +187,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
             desk,
             inputs.node.clone(),
             metrics.leader,
-            leading::nothing_yet,
+            leading::work(metrics.admin_state, metrics.lock),
         )
     });
     let node_watch = node::watch(

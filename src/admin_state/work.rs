@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use kube::Client;
 use tokio::sync::{Notify, mpsc, watch};
@@ -19,11 +18,11 @@ use super::ledger::{Ledger, LedgerError};
 use super::metrics::{Metrics, Summary};
 use super::nodes;
 use super::plan::Policy;
-use crate::azure::Arm;
+use super::reached::Reached;
 use crate::clock::Clock;
 use crate::config::AdminStateMode;
 use crate::leader::{ArmLock, Fleet, LockMetrics, Term};
-use crate::pool::{Listing, Scope, Wanted, follow_listing};
+use crate::pool::{Listing, Wanted, follow_listing};
 use crate::telemetry::{ClusterEvents, NodeReference};
 
 mod leading;
@@ -43,22 +42,6 @@ const LEDGER_AGAIN: Duration = Duration::from_secs(2);
 const EVENTS: usize = 4096;
 const EVENTS_AT_ONCE: usize = 8;
 
-/// ARM, and what of it is the cluster's.
-#[derive(Clone, Debug)]
-pub struct Reached {
-    /// ARM.
-    pub arm: Arm,
-    /// The cluster's load balancers.
-    pub scope: Scope,
-    /// Whether control-plane nodes are in no load balancer.
-    pub exclude_control_plane: bool,
-    /// Whether `azure.json` says that admin states are to be set.
-    pub enabled: bool,
-}
-
-/// How ARM is reached: asked at the start of a term.
-pub type Reach = Arc<dyn Fn() -> BoxFuture<'static, Result<Reached, String>> + Send + Sync>;
-
 /// Who the candidates are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidates {
@@ -73,8 +56,6 @@ pub enum Candidates {
 pub struct Parts {
     /// A client that does not retry of itself.
     pub client: Client,
-    /// How ARM is reached.
-    pub reach: Reach,
     /// Taint keys that are signals.
     pub taint_keys: Vec<String>,
     /// How far it may go.
@@ -98,9 +79,6 @@ pub struct Parts {
 /// Why the work failed; the term is given back then.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// What is said about Azure cannot be used.
-    #[error("Azure cannot be reached: {0}")]
-    Reach(String),
     /// Without the ledger nobody knows whose a `Down` is.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -118,12 +96,12 @@ pub enum WorkError {
 ///
 /// # Errors
 /// Where it cannot be done here; somebody else may be able to.
-pub async fn run(term: Term, parts: Parts) -> Result<(), WorkError> {
+pub async fn run(term: Term, reached: Reached, parts: Parts) -> Result<(), WorkError> {
     parts.fleet.send_replace(None);
     let outcome = tokio::select! {
         biased;
         () = term.ended() => Ok(()),
-        outcome = lead(&term, &parts) => outcome,
+        outcome = lead(&term, reached, &parts) => outcome,
     };
     parts.fleet.send_replace(None);
     parts.metrics.show(Summary::default());
@@ -148,9 +126,7 @@ where
     }
 }
 
-async fn lead(term: &Term, parts: &Parts) -> Result<(), WorkError> {
-    let reached = attempts("Azure cannot be reached", || (parts.reach)());
-    let mut reached = reached.await.map_err(WorkError::Reach)?;
+async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), WorkError> {
     reached.arm = reached
         .arm
         .as_caller("loadbalancer_adminstate", "admin_state_controller");

@@ -7,6 +7,7 @@ use super::Role;
 use super::addresses::Listeners;
 use super::scheduled_events;
 use super::services;
+use crate::admin_state;
 use crate::azure;
 use crate::clock::Clock;
 use crate::config::Settings;
@@ -75,6 +76,8 @@ pub(super) struct Metrics {
     pub(super) spot: spot::Metrics,
     pub(super) azure: azure::Metrics,
     pub(super) leader: leader::Metrics,
+    pub(super) lock: leader::LockMetrics,
+    pub(super) admin_state: admin_state::Metrics,
 }
 
 impl Metrics {
@@ -96,11 +99,18 @@ impl Metrics {
         let node = node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
         let leader = leader::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let azure = azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
+        let leads = if role.may_lead() { &mut registry } else { &mut unread };
+        let (lock, admin_state) = (
+            leader::LockMetrics::register(leads),
+            admin_state::Metrics::register(leads),
+        );
         let answers = if role.answers() { &mut registry } else { &mut unread };
         Self {
             listeners,
             node,
             leader,
+            lock,
+            admin_state,
             azure,
             spot: spot::Metrics::register(answers, channels.azure.seen.subscribe(), clock.clone()),
             health: health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),

@@ -9,17 +9,20 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::supervise::Tasks;
 use super::{AzureAccess, ConnectError, Connected, Role};
-use crate::azure;
+use crate::admin_state::{self, Candidates, Policy, Reached};
+use crate::azure::{self, BadId};
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::leader::{self, Elector, Failure, Fleet, LeaseName, Metrics, Term, Timing};
+use crate::leader::{self, Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
 use crate::node::Report;
+use crate::telemetry::ClusterEvents;
 
 /// Handing over takes at most a request that is under way, the work's 3 s, and the write that gives the Lease back.
 const HAND_OVER: Duration = Duration::from_secs(10);
@@ -197,15 +200,56 @@ async fn drill() {
     }
 }
 
-/// What is done in a term until there is more to do: ARM is come to, so that one hears of what hinders it, and the end
-/// is waited for.
-pub(super) async fn nothing_yet(term: Term, desk: Desk) -> Result<(), ConnectError> {
-    let connected = desk.connected(&term).await;
-    if term.leaving().now_or_never().is_some() {
-        return Ok(());
+/// Why the work of a term failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TermError {
+    /// ARM cannot be come to.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// What is said about Azure names nothing.
+    #[error(transparent)]
+    Group(#[from] BadId),
+    /// Admin states cannot be kept.
+    #[error(transparent)]
+    AdminStates(#[from] admin_state::WorkError),
+}
+
+/// What is done in each term: admin states are kept.
+pub(super) fn work(
+    metrics: admin_state::Metrics,
+    lock_metrics: LockMetrics,
+) -> impl Fn(Term, Desk) -> BoxFuture<'static, Result<(), TermError>> + Send + Sync {
+    move |term, desk| {
+        let (metrics, lock_metrics) = (metrics.clone(), lock_metrics.clone());
+        async move {
+            let connected = desk.connected(&term).await;
+            if term.leaving().now_or_never().is_some() {
+                return Ok(());
+            }
+            let Connected { arm, config } = connected?;
+            let settings = &desk.settings;
+            let reached = Reached::of(arm, &config, &settings.azure.cluster_name)?;
+            let parts = admin_state::Parts {
+                events: ClusterEvents::new(desk.client.clone(), desk.node_name.clone()),
+                client: desk.client,
+                taint_keys: settings.signals.admin_state.clone(),
+                policy: Policy {
+                    mode: settings.admin_state.mode,
+                    foreign_down: settings.admin_state.foreign_down,
+                },
+                candidates: if desk.role.answers() {
+                    Candidates::Nodes
+                } else {
+                    Candidates::Replicas
+                },
+                fleet: desk.fleet,
+                node_name: desk.node_name,
+                metrics,
+                lock_metrics,
+                clock: desk.clock,
+            };
+            Ok(admin_state::run(term, reached, parts).await?)
+        }
+        .boxed()
     }
-    let mode = desk.settings.admin_state.mode.as_str();
-    tracing::info!(arm = ?connected?.arm, mode, "ARM can be asked");
-    term.leaving().await;
-    Ok(())
 }

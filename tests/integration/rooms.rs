@@ -20,7 +20,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("leader", &["node"]),
     ("pool", &["azure", "leader", "node"]),
     ("admin_state", &["azure", "leader", "node", "pool"]),
-    ("agent", &["azure", "health", "leader", "node", "server", "spot"]),
+    (
+        "agent",
+        &["admin_state", "azure", "health", "leader", "node", "server", "spot"],
+    ),
     ("sandbox", &["agent", "health", "node", "server", "spot"]),
     ("cli", &["agent", "health", "node", "sandbox", "server", "why"]),
     ("why", &["node"]),

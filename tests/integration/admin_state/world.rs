@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use headgate::admin_state::{self, Candidates, Policy, Reached};
 use headgate::azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate::clock::Clock;
@@ -381,22 +380,18 @@ impl Leader {
         });
         let terms = elector.terms();
         let arm = world.arm(spy(terms.clone())).await;
-        let reach = move || {
-            let reached = Reached {
-                arm: arm.clone(),
-                scope: Scope {
-                    group: GroupId::new("sub", "rg").unwrap(),
-                    managed: Managed::new(["kubernetes"]),
-                },
-                exclude_control_plane: true,
-                enabled: true,
-            };
-            async move { Ok(reached) }.boxed()
+        let reached = Reached {
+            arm,
+            scope: Scope {
+                group: GroupId::new("sub", "rg").unwrap(),
+                managed: Managed::new(["kubernetes"]),
+            },
+            exclude_control_plane: true,
+            enabled: true,
         };
         let parts = admin_state::Parts {
             events: ClusterEvents::new(client.clone(), name.to_owned()),
             client,
-            reach: Arc::new(reach),
             taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
             policy,
             candidates: Candidates::Replicas,
@@ -409,7 +404,10 @@ impl Leader {
         let (stop, stopping) = watch::channel(false);
         let task = tokio::spawn(async move {
             let _reports = reports;
-            headgate::leader::run(elector, stopping, move |term| admin_state::run(term, parts.clone())).await;
+            headgate::leader::run(elector, stopping, move |term| {
+                admin_state::run(term, reached.clone(), parts.clone())
+            })
+            .await;
         });
         Self {
             stop,
