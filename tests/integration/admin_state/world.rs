@@ -1,21 +1,21 @@
 //! A cluster with load balancers in the emulator, and leaders that can be stopped and killed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
 use headgate::admin_state::{self, Candidates, Policy, Reached};
-use headgate::azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate::azure::{self, Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate::clock::Clock;
-use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, Secret};
+use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, RateLimits, Secret};
 use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate::node::Report;
 use headgate::pool::{Managed, Scope};
 use headgate::sandbox::emulator::{Emulator, Settings};
 use headgate::telemetry::ClusterEvents;
-use hyper::Request;
+use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -33,11 +33,21 @@ pub(crate) const ENFORCE: Policy = Policy {
     foreign_down: ForeignDown::Keep,
 };
 
+/// Answers in the emulator's place, if it likes.
+pub(crate) type Intercept = Arc<dyn Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Send + Sync>;
+
 /// The cluster's surroundings.
 pub(crate) struct World {
     pub(crate) emulator: Emulator,
     pub(crate) client: Client,
     pub(crate) clock: Clock,
+    /// Which load balancers are the cluster's, by `azure.json`.
+    pub(crate) managed: Vec<&'static str>,
+    /// Its `enableLoadBalancerAdminState`.
+    pub(crate) enabled: bool,
+    /// Its `cloudProviderRateLimit*`.
+    pub(crate) rate_limits: Option<RateLimits>,
+    pub(crate) intercept: Option<Intercept>,
 }
 
 /// The node's address, in the family.
@@ -105,15 +115,23 @@ impl World {
             emulator,
             client,
             clock,
+            managed: vec!["kubernetes"],
+            enabled: true,
+            rate_limits: None,
+            intercept: None,
         }
     }
 
     /// A client of the emulator, in process.
     pub(crate) async fn arm(&self) -> Arm {
-        let inside = self.emulator.clone();
+        let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
             let emulator = inside.clone();
+            let answer = intercept.as_ref().and_then(|intercept| intercept(&request));
             async move {
+                if let Some(answer) = answer {
+                    return Ok(answer);
+                }
                 let (mut parts, body) = request.into_parts();
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
                 let answer = emulator.call(Request::from_parts(parts, body), BASE).await;
@@ -129,7 +147,7 @@ impl World {
         let tokens = Tokens::new(account, transport.clone(), self.clock.clone());
         let options = Options {
             endpoints,
-            rate_limits: None,
+            rate_limits: self.rate_limits,
             user_agent: None,
         };
         Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
@@ -184,6 +202,24 @@ impl World {
         };
         let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
         let answer = self.emulator.control(&request.body(Bytes::from(text)).unwrap());
+        assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
+        serde_json::from_slice(answer.body()).unwrap_or_default()
+    }
+
+    /// Somebody else asks ARM.
+    pub(crate) async fn other(&self, method: &str, path: &str, body: &Value) -> Value {
+        let token = self.control("GET", "token", &Value::Null);
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{path}?api-version=2025-05-01"))
+            .header("Authorization", format!("Bearer {}", token["token"].as_str().unwrap()));
+        let text = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let answer = self.emulator.call(request.body(Bytes::from(text)).unwrap(), BASE).await;
+        let answer = answer.unwrap();
         assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
         serde_json::from_slice(answer.body()).unwrap_or_default()
     }
@@ -252,13 +288,16 @@ pub(crate) struct Leader {
     pub(crate) terms: watch::Receiver<Option<Term>>,
     task: JoinHandle<()>,
     pub(crate) registry: Registry,
+    /// Why its terms' work failed.
+    pub(crate) failures: Arc<Mutex<Vec<String>>>,
 }
 
 impl Leader {
     /// One that begins now, with its own way to the API.
     pub(crate) async fn start(world: &World, client: Client, name: &str, policy: Policy) -> Self {
-        let arm = world.arm().await;
         let mut registry = Registry::default();
+        let arm = world.arm().await.counted_in(azure::Metrics::register(&mut registry));
+        let (managed, enabled) = (world.managed.clone(), world.enabled);
         let report = Report::initial(None, &[], world.clock.now());
         let reports = watch::Sender::new(report);
         let fleet = watch::Sender::new(None);
@@ -276,10 +315,10 @@ impl Leader {
                 arm: arm.clone(),
                 scope: Scope {
                     group: GroupId::new("sub", "rg").unwrap(),
-                    managed: Managed::new(["kubernetes"]),
+                    managed: Managed::new(managed.iter().copied()),
                 },
                 exclude_control_plane: true,
-                enabled: true,
+                enabled,
             };
             async move { Ok(reached) }.boxed()
         };
@@ -298,15 +337,28 @@ impl Leader {
         };
         let (stop, stopping) = watch::channel(false);
         let terms = elector.terms();
+        let failures = Arc::<Mutex<Vec<String>>>::default();
+        let noted = Arc::clone(&failures);
         let task = tokio::spawn(async move {
             let _reports = reports;
-            headgate::leader::run(elector, stopping, move |term| admin_state::run(term, parts.clone())).await;
+            let work = move |term| {
+                let (noted, work) = (Arc::clone(&noted), admin_state::run(term, parts.clone()));
+                async move {
+                    let outcome = work.await;
+                    if let Err(error) = &outcome {
+                        noted.lock().unwrap().push(error.to_string());
+                    }
+                    outcome
+                }
+            };
+            headgate::leader::run(elector, stopping, work).await;
         });
         Self {
             stop,
             terms,
             task,
             registry,
+            failures,
         }
     }
 
