@@ -17,7 +17,7 @@ use super::ledger::{Book, Line, Record, Stage};
 use super::plan::{Probed, Standing};
 use crate::azure::{AdminState, Class, PoolId};
 use crate::clock::Moment;
-use crate::config::DRAINING_TAINT;
+use crate::config::{AdminStateMode, DRAINING_TAINT};
 use crate::pool::{ClusterNode, Trouble};
 
 /// Until a failure that goes on is told again.
@@ -91,7 +91,14 @@ pub(super) struct Sight<'a> {
     pub(super) observed: &'a [Observed],
     /// What keeps load balancers from being seen at all.
     pub(super) blocked: Option<&'a Trouble>,
+    pub(super) mode: AdminStateMode,
     pub(super) now: Moment,
+}
+
+impl Sight<'_> {
+    fn wish(&self, node: &ClusterNode) -> Wish {
+        self.desired.wish(node, self.now.mono).in_mode(self.mode)
+    }
 }
 
 impl Announcer {
@@ -109,9 +116,11 @@ impl Announcer {
             self.node(sight, standings, &mut failing, &mut told);
         }
         if let Some(trouble) = sight.blocked {
-            let waiting = sight.desired.cluster.nodes().filter(|node| {
-                sight.desired.wish(node, sight.now.mono) == Wish::Down && !nodes.contains_key(node.uid.as_str())
-            });
+            let waiting = sight
+                .desired
+                .cluster
+                .nodes()
+                .filter(|node| sight.wish(node) == Wish::Down && !nodes.contains_key(node.uid.as_str()));
             for node in waiting {
                 failing.insert(node.uid.clone());
                 self.failed(node, trouble, sight.now.mono, &mut told);
@@ -131,7 +140,7 @@ impl Announcer {
     ) {
         let Some((first, _)) = standings.first() else { return };
         let node = &first.node;
-        let wish = sight.desired.wish(node, sight.now.mono);
+        let wish = sight.wish(node);
         let episode = sight.desired.episode(node);
         let caught_up = |generation: u64| {
             let mut observed = sight.observed.iter();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::Moment;
+use crate::config::AdminStateMode;
 use crate::pool::{Cluster, ClusterNode};
 
 /// How long a Node has to be without a signal.
@@ -26,6 +27,14 @@ pub enum Wish {
     Wait,
     /// As the probe says.
     Free,
+}
+
+impl Wish {
+    /// What becomes of it: where nothing is to be `Down`, no wish is one.
+    #[must_use]
+    pub fn in_mode(self, mode: AdminStateMode) -> Self {
+        if mode == AdminStateMode::Off { Self::Free } else { self }
+    }
 }
 
 /// From a Node's first signal to a while after its last one.

@@ -9,7 +9,8 @@
 //! | | `Up`, or a word that is not known | | stays |
 //!
 //! An entry that belongs to no Node stays as it is, and so does one whose Node's signal ended a moment ago. A Node that
-//! belongs in no load balancer is never set `Down`; what is ours on it is given back.
+//! belongs in no load balancer is not set `Down`; one that is `Down` already stays so until its signal ends, since it is
+//! on its way out.
 
 use std::sync::Arc;
 
@@ -173,10 +174,7 @@ impl Plan {
             if let Some(key) = &member.key
                 && let Some(node) = member.claim.node(&desired.cluster, interfaces)
             {
-                let wish = match (policy.mode, desired.wish(node, now)) {
-                    (AdminStateMode::Off, _) => Wish::Free,
-                    (_, wish) => wish,
-                };
+                let wish = desired.wish(node, now).in_mode(policy.mode);
                 let record = page.record(key);
                 let to = verdict(node, wish, actual, record, policy);
                 counts.desired_down += usize::from(wish == Wish::Down && node.excluded.is_none());

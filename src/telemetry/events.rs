@@ -45,13 +45,16 @@ pub struct NodeReference<'a> {
 
 /// Writes events about any Node, for whoever looks after all of them.
 #[derive(Clone)]
-pub struct ClusterEvents(Recorder);
+pub struct ClusterEvents {
+    client: Client,
+    node_name: String,
+}
 
 impl ClusterEvents {
     /// A writer of events that runs on `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> Self {
-        Self(recorder(client, node_name))
+        Self { client, node_name }
     }
 
     /// Writes a warning about a Node.
@@ -70,7 +73,10 @@ impl ClusterEvents {
             action: "UpdateLoadBalancer",
             note,
         };
-        publish(&self.0, type_, event, &about_node(about.name, about.uid)).await;
+        // A recorder makes what it wrote within six minutes a series under the first one's note, and each of these has
+        // its own.
+        let recorder = recorder(self.client.clone(), self.node_name.clone());
+        publish(&recorder, type_, event, &about_node(about.name, about.uid)).await;
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod journey;
 mod rival;
+mod rows;
 mod stories;
 mod truth;
 mod world;

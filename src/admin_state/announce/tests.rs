@@ -61,6 +61,7 @@ impl Story {
             desired: &self.desired,
             book: &self.book,
             observed,
+            mode: AdminStateMode::Enforce,
             blocked: None,
             now: self.clock.now(),
         });
@@ -259,6 +260,7 @@ async fn load_balancers_that_cannot_be_seen_are_a_failure_of_every_node_that_wai
         desired: &story.desired,
         book: &story.book,
         observed: &[],
+        mode: AdminStateMode::Enforce,
         blocked: Some(&trouble),
         now: story.clock.now(),
     });

@@ -187,6 +187,7 @@ impl Leading<'_> {
             book: &self.ledger.book(),
             observed: &observed,
             blocked: listing.trouble.as_ref(),
+            mode: self.policy.mode,
             now: self.parts.clock.now(),
         });
         self.ledger.note(told.lines);

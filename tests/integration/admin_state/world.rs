@@ -1,14 +1,14 @@
 //! A cluster with load balancers in the emulator, and leaders that can be stopped and killed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use headgate::admin_state::{self, Candidates, Policy, Reached};
-use headgate::azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate::azure::{self, Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate::clock::Clock;
-use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, Secret};
+use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, RateLimits, Secret};
 use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate::node::Report;
 use headgate::pool::{Managed, Scope};
@@ -36,12 +36,21 @@ pub(crate) const ENFORCE: Policy = Policy {
 
 /// Who looks at each request to ARM.
 pub(crate) type Spy = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
+/// Answers in the emulator's place, if it likes.
+pub(crate) type Intercept = Arc<dyn Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Send + Sync>;
 
 /// The cluster's surroundings.
 pub(crate) struct World {
     pub(crate) emulator: Emulator,
     pub(crate) client: Client,
     pub(crate) clock: Clock,
+    /// Which load balancers are the cluster's, by `azure.json`.
+    pub(crate) managed: Vec<&'static str>,
+    /// Its `enableLoadBalancerAdminState`.
+    pub(crate) enabled: bool,
+    /// Its `cloudProviderRateLimit*`.
+    pub(crate) rate_limits: Option<RateLimits>,
+    pub(crate) intercept: Option<Intercept>,
 }
 
 /// A load balancer's id.
@@ -114,15 +123,23 @@ impl World {
             emulator,
             client,
             clock,
+            managed: vec!["kubernetes"],
+            enabled: true,
+            rate_limits: None,
+            intercept: None,
         }
     }
 
     /// A client of the emulator, in process; what it sends is seen right before it is sent.
     pub(crate) async fn arm(&self, spy: Spy) -> Arm {
-        let inside = self.emulator.clone();
+        let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
             let (emulator, spy) = (inside.clone(), Arc::clone(&spy));
+            let answer = intercept.as_ref().and_then(|intercept| intercept(&request));
             async move {
+                if let Some(answer) = answer {
+                    return Ok(answer);
+                }
                 let (mut parts, body) = request.into_parts();
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
                 let request = Request::from_parts(parts, body);
@@ -140,7 +157,7 @@ impl World {
         let tokens = Tokens::new(account, transport.clone(), self.clock.clone());
         let options = Options {
             endpoints,
-            rate_limits: None,
+            rate_limits: self.rate_limits,
             user_agent: None,
         };
         Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
@@ -199,6 +216,13 @@ impl World {
         serde_json::from_slice(answer.body()).unwrap_or_default()
     }
 
+    /// Somebody else asks ARM.
+    pub(crate) async fn other(&self, method: &str, path: &str, body: &Value) -> Value {
+        let answer = self.ask(method, path, body, None).await;
+        assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
+        serde_json::from_slice(answer.body()).unwrap_or_default()
+    }
+
     /// The names of a pool's entries that are `Down`.
     pub(crate) fn down(&self, load_balancer: &str, pool: &str) -> BTreeSet<String> {
         let states = self.states(load_balancer, pool);
@@ -230,16 +254,15 @@ impl World {
 
     /// Somebody else reads.
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let answer = self.other("GET", path, &Value::Null, None).await;
-        serde_json::from_slice(answer.body()).unwrap()
+        self.other("GET", path, &Value::Null).await
     }
 
     /// Somebody else writes.
     pub(crate) async fn put(&self, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
-        self.other("PUT", path, body, if_match).await
+        self.ask("PUT", path, body, if_match).await
     }
 
-    async fn other(&self, method: &str, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
+    async fn ask(&self, method: &str, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
         let token = self.control("GET", "token", &Value::Null);
         let mut request = Request::builder()
             .method(method)
@@ -349,6 +372,8 @@ pub(crate) struct Leader {
     pub(crate) terms: watch::Receiver<Option<Term>>,
     task: JoinHandle<()>,
     pub(crate) registry: Registry,
+    /// Why its terms' work failed.
+    pub(crate) failures: Arc<Mutex<Vec<String>>>,
 }
 
 impl Leader {
@@ -381,13 +406,13 @@ impl Leader {
         let terms = elector.terms();
         let arm = world.arm(spy(terms.clone())).await;
         let reached = Reached {
-            arm,
+            arm: arm.counted_in(azure::Metrics::register(&mut registry)),
             scope: Scope {
                 group: GroupId::new("sub", "rg").unwrap(),
-                managed: Managed::new(["kubernetes"]),
+                managed: Managed::new(world.managed.iter().copied()),
             },
             exclude_control_plane: true,
-            enabled: true,
+            enabled: world.enabled,
         };
         let parts = admin_state::Parts {
             events: ClusterEvents::new(client.clone(), name.to_owned()),
@@ -402,18 +427,31 @@ impl Leader {
             clock: world.clock.clone(),
         };
         let (stop, stopping) = watch::channel(false);
+        let failures = Arc::<Mutex<Vec<String>>>::default();
+        let noted = Arc::clone(&failures);
         let task = tokio::spawn(async move {
             let _reports = reports;
-            headgate::leader::run(elector, stopping, move |term| {
-                admin_state::run(term, reached.clone(), parts.clone())
-            })
-            .await;
+            let work = move |term| {
+                let (noted, work) = (
+                    Arc::clone(&noted),
+                    admin_state::run(term, reached.clone(), parts.clone()),
+                );
+                async move {
+                    let outcome = work.await;
+                    if let Err(error) = &outcome {
+                        noted.lock().unwrap().push(error.to_string());
+                    }
+                    outcome
+                }
+            };
+            headgate::leader::run(elector, stopping, work).await;
         });
         Self {
             stop,
             terms,
             task,
             registry,
+            failures,
         }
     }
 
