@@ -6,16 +6,19 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use hyper::Uri;
 
 use crate::telemetry;
 
 mod agent;
+mod azure;
 #[cfg(feature = "sandbox")]
 mod azure_emulator;
 mod generate;
 mod probe;
 #[cfg(feature = "sandbox")]
 mod sandbox;
+mod status;
 mod why;
 
 /// Exit code for wrong arguments or settings.
@@ -37,6 +40,8 @@ enum Command {
     Agent(agent::Arguments),
     /// Say why new connections are or are not sent to a node, since when, and what would change it
     Why(why::Arguments),
+    /// Show nodes and backend pools: signals, admin states and whose they are, who leads, what probes ask
+    Status(status::Arguments),
     /// Ask the agent in this container, over its Unix socket, whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
@@ -61,6 +66,7 @@ pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),
@@ -76,6 +82,17 @@ pub fn run() -> ExitCode {
 fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
     eprintln!("headgate: {}", telemetry::chain(error.as_ref()));
     ExitCode::from(code)
+}
+
+/// An address that can be asked without TLS.
+fn http_url(text: &str) -> Result<Uri, String> {
+    let allowed = || "allowed: an http URL, such as http://127.0.0.1:10457/statusz".to_owned();
+    let uri: Uri = text.parse().map_err(|_| allowed())?;
+    if uri.scheme_str() == Some("http") && uri.authority().is_some() {
+        Ok(uri)
+    } else {
+        Err(allowed())
+    }
 }
 
 /// Writes a whole text to standard output; a reader that went away early is not a failure.

@@ -21,5 +21,6 @@ pub mod pool;
 pub mod sandbox;
 pub mod server;
 pub mod spot;
+pub mod status;
 pub mod telemetry;
 pub mod why;

@@ -1,0 +1,91 @@
+//! How a person's command reaches Azure: the agent's flags, its settings file, and `azure.json`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kube::Client;
+
+use crate::admin_state::Reached;
+use crate::agent::{AzureAccess, ConnectError};
+use crate::azure::GroupId;
+use crate::clock::Clock;
+use crate::config::{self, AzureJson, Mistakes, Override, Settings};
+use crate::pool::{Managed, Scope};
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Settings file of the agents
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// File azure.json, as cloud-provider-azure reads it [default: none]
+    #[arg(long, value_name = "FILE")]
+    azure_config_file: Option<String>,
+
+    /// Secret with azure.json in its key cloud-config, laid over the file or in its place [default: none]
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    azure_config_secret: Option<String>,
+
+    /// The cluster's name, after which its load balancers are called [default: kubernetes]
+    #[arg(long, value_name = "NAME")]
+    cluster_name: Option<String>,
+}
+
+impl Arguments {
+    /// The agents' settings, with these flags over them.
+    pub(super) fn settings(&self) -> Result<Settings, Mistakes> {
+        let overrides = [
+            ("--azure-config-file", "azure.configFile", &self.azure_config_file),
+            ("--azure-config-secret", "azure.configSecret", &self.azure_config_secret),
+            ("--cluster-name", "azure.clusterName", &self.cluster_name),
+        ];
+        let overrides = overrides.into_iter().filter_map(|(flag, key, value)| {
+            Some(Override {
+                flag,
+                key,
+                value: value.clone()?,
+            })
+        });
+        config::load(self.config.as_deref(), &overrides.collect::<Vec<_>>())
+    }
+
+    /// ARM, or why it is not asked. What was said by a flag has to be right.
+    pub(super) async fn reach(
+        &self,
+        settings: &Settings,
+        client: &Client,
+    ) -> Result<Result<Reached, String>, Mistakes> {
+        if !settings.azure.is_said() {
+            return Ok(Err(
+                "give --azure-config-file or --azure-config-secret, or a --config that has one of them".to_owned(),
+            ));
+        }
+        let access = AzureAccess {
+            settings: settings.azure.clone(),
+            client: client.clone(),
+            clock: Clock::System,
+        };
+        match access.connect().await {
+            Ok(connected) => Ok(reached(connected.arm, &connected.config, &settings.azure.cluster_name)),
+            Err(ConnectError::Said(mistakes)) if self.azure_config_file.is_some() => Err(mistakes),
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}
+
+/// What of this ARM is the cluster's. Source: cloud-provider-azure `ListManagedLBs`, and `loadBalancerName` beside.
+fn reached(arm: crate::azure::Arm, config: &AzureJson, cluster_name: &str) -> Result<Reached, String> {
+    let subscription = config.subscription_id.as_deref().unwrap_or_default();
+    let group = GroupId::new(subscription, config.load_balancers_group().unwrap_or_default());
+    let names = config.load_balancers.iter().chain(&config.load_balancer_name);
+    let names = names.map(String::as_str).chain([cluster_name]);
+    Ok(Reached {
+        arm,
+        scope: Scope {
+            group: group.map_err(|error| error.to_string())?,
+            managed: Managed::new(names),
+        },
+        exclude_control_plane: config.exclude_master_from_standard_lb,
+        enabled: config.enable_load_balancer_admin_state,
+    })
+}
