@@ -6,7 +6,7 @@
 //! Node are left alone. How pools are written is `pool`'s business, who may write `leader`'s.
 //!
 //! `desired` is what Nodes wish, `plan` the edits that follow, `ledger` the record, `announce` what people are told;
-//! `nodes`, `editor` and `work` carry it out.
+//! `nodes`, `editor` and `work` carry it out; `restore` gives back what is ours, where nobody leads any more.
 
 mod announce;
 mod desired;
@@ -15,10 +15,12 @@ mod ledger;
 mod metrics;
 mod nodes;
 mod plan;
+mod restore;
 mod work;
 
 pub use desired::{Desired, Episode, Wish, signals};
 pub use ledger::{Book, LEDGER, LedgerError, Line, Page, Record, Stage, read as read_ledger};
 pub use metrics::Metrics;
 pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
+pub use restore::{Ours, RestoreError, Restored, Restoring, restore};
 pub use work::{Candidates, Parts, Reach, Reached, WorkError, run};

@@ -4,9 +4,11 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use hyper::Uri;
+use jiff::SignedDuration;
 
 use crate::telemetry;
 
@@ -16,6 +18,7 @@ mod azure;
 mod azure_emulator;
 mod generate;
 mod probe;
+mod restore;
 #[cfg(feature = "sandbox")]
 mod sandbox;
 mod status;
@@ -42,6 +45,7 @@ enum Command {
     Why(why::Arguments),
     /// Show nodes and backend pools: signals, admin states and whose they are, who leads, what probes ask
     Status(status::Arguments),
+    Restore(restore::Arguments),
     /// Ask the agent in this container, over its Unix socket, whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
@@ -67,6 +71,7 @@ pub fn run() -> ExitCode {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Restore(arguments) => restore::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),
@@ -82,6 +87,15 @@ pub fn run() -> ExitCode {
 fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
     eprintln!("headgate: {}", telemetry::chain(error.as_ref()));
     ExitCode::from(code)
+}
+
+/// A duration, as people write it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text
+        .parse::<SignedDuration>()
+        .ok()
+        .and_then(|duration| duration.try_into().ok());
+    parsed.ok_or_else(|| "give a duration with its unit, such as 500ms, 30s or 1m30s".to_owned())
 }
 
 /// An address that can be asked without TLS.

@@ -17,6 +17,7 @@ pub mod health;
 pub mod leader;
 pub mod node;
 pub mod pool;
+pub mod restore;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod server;

@@ -13,7 +13,7 @@ use crate::config::{self, AzureJson, Mistakes, Override, Settings};
 use crate::pool::{Managed, Scope};
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct AzureArguments {
     /// Settings file of the agents
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -31,7 +31,7 @@ pub(super) struct Arguments {
     cluster_name: Option<String>,
 }
 
-impl Arguments {
+impl AzureArguments {
     /// The agents' settings, with these flags over them.
     pub(super) fn settings(&self) -> Result<Settings, Mistakes> {
         let overrides = [

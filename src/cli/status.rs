@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     kubeconfig: Option<PathBuf>,
 
     #[command(flatten)]
-    azure: azure::Arguments,
+    azure: azure::AzureArguments,
 
     /// Port of the agents' operations, on the node's InternalIP
     #[arg(long, default_value_t = METRICS_PORT)]

@@ -1,4 +1,4 @@
 //! Admin states: the leader's work on the ARM emulator, with the Kubernetes API made up and real.
 
 mod journey;
-mod world;
+pub(crate) mod world;
