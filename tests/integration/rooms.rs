@@ -21,7 +21,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("pool", &["azure", "leader", "node"]),
     ("admin_state", &["azure", "leader", "node", "pool"]),
     ("agent", &["azure", "health", "leader", "node", "server", "spot"]),
-    ("sandbox", &["agent", "health", "node", "server", "spot"]),
+    (
+        "sandbox",
+        &["agent", "health", "leader", "node", "server", "spot", "status"],
+    ),
     (
         "cli",
         &[
