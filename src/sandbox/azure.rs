@@ -50,7 +50,7 @@ pub(super) struct Azure {
     pub(super) process: Process,
     pub(super) addresses: Addresses,
     /// How to reach it, for people's commands.
-    pub(super) azure_json: PathBuf,
+    pub(super) config_file: PathBuf,
 }
 
 /// `azure.json` for whoever asks this ARM, as an application of any name: the emulator knows no others.
@@ -122,7 +122,7 @@ impl Azure {
                 subscription: SUBSCRIPTION,
                 resource_group: RESOURCE_GROUP,
             },
-            azure_json: file,
+            config_file: file,
         })
     }
 }

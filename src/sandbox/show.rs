@@ -46,12 +46,12 @@ pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr, client: Cl
     );
     let (seen, mut seeing) = mpsc::channel(1);
     let (journal, mut pages) = mpsc::channel(1);
-    let (led, mut leading) = mpsc::channel(1);
+    let (elected, mut leaders) = mpsc::channel(1);
     let looking = async {
         tokio::join!(
             pools::follow(control, seen),
             calls::follow(control, journal),
-            leads::follow(client, led)
+            leads::follow(client, elected)
         );
     };
     let showing = async {
@@ -76,8 +76,8 @@ pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr, client: Cl
                     let news = calls.see(&page);
                     if table.is_none() { news.iter().try_for_each(line) } else { Ok(()) }
                 }
-                Some(now_leads) = leading.recv() => {
-                    let news = lead.insert(now_leads);
+                Some(leader) = leaders.recv() => {
+                    let news = lead.insert(leader);
                     if table.is_none() { line(news) } else { Ok(()) }
                 }
                 _ = redraw.tick(), if table.is_some() => Ok(()),

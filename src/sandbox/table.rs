@@ -166,7 +166,7 @@ impl Look {
         };
         let mut table = self.with_header(["ARM IS ASKED BY", "READS", "WRITES", "LAST"]);
         for row in shown.calls.rows() {
-            let counts = [row.reads, row.writes].map(|count| Cell::new(count));
+            let counts = [row.reads, row.writes].map(Cell::new);
             let last = Cell::new(since(row.last, now, &self.zone));
             table.add_row([vec![Cell::new(&row.caller)], counts.to_vec(), vec![last]].concat());
         }

@@ -174,7 +174,7 @@ impl World {
 
     /// `azure.json` for people's commands, once there is an emulator.
     pub(super) fn azure_json(&self) -> Option<&Path> {
-        self.azure.as_ref().map(|azure| azure.azure_json.as_path())
+        self.azure.as_ref().map(|azure| azure.config_file.as_path())
     }
 
     /// The cluster's API, once it is there.

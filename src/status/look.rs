@@ -155,9 +155,8 @@ async fn load_balancers(azure: Result<Reached, String>) -> Result<AzureSight, St
         answer = timeout(ALL_OF_ARM, answered) => answer,
         () = follow_listing(arm.clone(), scope, wishes, listings) => return Err("listing has ended".to_owned()),
     };
-    let listing = match listing {
-        Ok(Ok(listing)) => listing,
-        _ => return Err(format!("ARM did not answer within {} s", ALL_OF_ARM.as_secs())),
+    let Ok(Ok(listing)) = listing else {
+        return Err(format!("ARM did not answer within {} s", ALL_OF_ARM.as_secs()));
     };
     match &listing.trouble {
         Some(trouble) => Err(trouble.text.clone()),

@@ -334,7 +334,7 @@ fn notes(report: &Report) -> String {
         notes.truncate(MOST_LINES);
         notes.push(format!("And {more} more remarks; -o json has all."));
     }
-    notes.iter().map(|note| format!("{note}\n")).collect()
+    notes.iter().flat_map(|note| [note, "\n"]).collect()
 }
 
 fn about(load_balancer: &LoadBalancerRow) -> Vec<String> {

@@ -10,7 +10,7 @@ use headgate::sandbox::nodes;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -195,11 +195,13 @@ impl World {
             };
             pools.entry(page(pool)).or_default().insert(key, record);
         }
-        let object: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "headgate-admin-state"},
-            "data": {"ledger.json": json!({"pools": pools}).to_string()}}))
-        .unwrap();
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "headgate-admin-state"},
+            "data": {"ledger.json": json!({"pools": pools}).to_string()}});
         let maps = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system");
-        maps.create(&PostParams::default(), &object).await.unwrap();
+        let params = PatchParams::apply("test").force();
+        maps.patch("headgate-admin-state", &params, &Patch::Apply(object))
+            .await
+            .unwrap();
     }
 
     fn leases(&self) -> Api<Lease> {
@@ -328,6 +330,12 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
     assert_eq!(entry(&report, "node-2", "kubernetes")["owner"], "foreign");
     agent.kill().await;
 
+    in_other_ways(&world);
+    restored(&world).await;
+    world.control_plane.stop().await;
+}
+
+fn in_other_ways(world: &World) {
     // One node by name, by way of kubectl.
     let mut kubectl = Command::new(assets().program("kubectl").unwrap());
     kubectl.args([
@@ -356,9 +364,6 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
         "{text}"
     );
     assert!(text.contains("? ours (down "), "{text}");
-
-    restored(&world).await;
-    world.control_plane.stop().await;
 }
 
 /// The second half: all that is ours goes back, and nothing else.
@@ -375,6 +380,8 @@ async fn restored(world: &World) {
         told.contains("node-3_0a1b leads") && told.contains("adminState.mode: off"),
         "{told}"
     );
+    let told = refused(&world.with_azure(&["restore", "--yes", "--wait", "3s"]), 1);
+    assert!(told.contains("was not had within 3 s"), "{told}");
     // It has gone.
     world.lead("").await;
     let told = refused(&world.with_azure(&["restore"]), 2);
@@ -412,6 +419,21 @@ async fn restored(world: &World) {
     assert_eq!(entry(&report, "node-1", "kubernetes-IPv6")["stage"], "restored");
     let text = said(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
+
+    // An entry whose Node has gone is nobody's, even if the ledger has it.
+    world.down("kubernetes", &[9], false).await;
+    world.write_ledger(&[("127.0.0.9", "down 2026-11-21T10:00:00Z")]).await;
+    let before = world.writes().await;
+    let output = world.with_azure(&["restore", "--yes"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("127.0.0.9   left alone: it belongs to no Node"), "{text}");
+    assert!(refused(&output, 1).contains("1 entries were not given back"));
+    assert_eq!(world.writes().await, before);
+    let text = world.status(&[]);
+    assert!(
+        text.contains("1 entries of kubernetes/kubernetes are Down and belong to no Node"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -97,8 +97,10 @@ fn report(sight: &Sight) -> Report {
     Report::of(sight, &[KEY.to_owned()])
 }
 
-/// Of each node: admin state, owner, stage, what it becomes.
-fn entries(report: &Report) -> Vec<(String, Option<&str>, Option<Owner>, Option<&str>, Option<&str>)> {
+/// A node's name; its entry's admin state, owner, stage, and what it becomes.
+type Shown<'a> = (String, Option<&'a str>, Option<Owner>, Option<&'a str>, Option<&'a str>);
+
+fn entries(report: &Report) -> Vec<Shown<'_>> {
     let rows = report
         .nodes
         .iter()
@@ -273,13 +275,13 @@ fn nodes_that_there_is_nothing_to_say_about_are_left_out() {
     let codes: Vec<_> = notable.nodes.iter().map(|node| node.verdict.healthz).collect();
     assert_eq!(codes, [Some(503), Some(200), Some(503)]);
 
-    let mut named = report(&found);
+    let mut chosen = report(&found);
     assert_eq!(
-        named.keep_named(&["n4".to_owned(), "n5".to_owned()]),
+        chosen.keep_named(&["n4".to_owned(), "n5".to_owned()]),
         Err("n5".to_owned())
     );
-    named.keep_named(&["n4".to_owned()]).unwrap();
-    assert_eq!((named.nodes.len(), named.selection), (1, Selection::Named));
+    chosen.keep_named(&["n4".to_owned()]).unwrap();
+    assert_eq!((chosen.nodes.len(), chosen.selection), (1, Selection::Named));
 }
 
 #[test]
