@@ -55,7 +55,7 @@ pub(super) struct Azure {
 
 /// `azure.json` for whoever asks this ARM, as an application of any name: the emulator knows no others.
 pub(super) fn azure_json(arm: SocketAddr, user_agent: Option<&str>) -> String {
-    let text = json!({
+    let mut said = json!({
         "resourceManagerEndpoint": format!("http://{arm}"),
         "tenantId": "sandbox",
         "subscriptionId": SUBSCRIPTION,
@@ -63,9 +63,11 @@ pub(super) fn azure_json(arm: SocketAddr, user_agent: Option<&str>) -> String {
         "aadClientId": "headgate",
         "aadClientSecret": "sandbox",
         "loadBalancerName": NIC_LOAD_BALANCER,
-        "userAgent": user_agent,
     });
-    format!("{text:#}\n")
+    if let Some(user_agent) = user_agent {
+        said["userAgent"] = user_agent.into();
+    }
+    format!("{said:#}\n")
 }
 
 impl Azure {

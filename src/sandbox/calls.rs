@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hyper::Uri;
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -90,11 +90,9 @@ fn call(entry: &Value) -> Option<(String, bool, Timestamp)> {
     let user_agent = text("userAgent").unwrap_or("unknown");
     let node = user_agent.split_once(" (").and_then(|(_, rest)| rest.strip_suffix(')'));
     let is_write = !matches!(text("method")?, "GET" | "HEAD" | "OPTIONS");
-    Some((
-        node.unwrap_or(user_agent).to_owned(),
-        is_write,
-        text("arrived")?.parse().ok()?,
-    ))
+    let arrived: Timestamp = text("arrived")?.parse().ok()?;
+    let arrived = arrived.round(Unit::Millisecond).unwrap_or(arrived);
+    Some((node.unwrap_or(user_agent).to_owned(), is_write, arrived))
 }
 
 /// Reads the journal on and on, until nobody wants to see any more.
