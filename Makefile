@@ -55,10 +55,12 @@ soak: build-tools ## an agent under probes, taints and outages of the API server
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench soak
 
 .PHONY: static-binary
-static-binary: build-tools ## target/static/headgate: the released binary, statically linked, without the sandbox
+static-binary: build-tools ## target/static/headgate: the released binary, statically linked, without the sandbox; and one that can be told to panic
 	host=$$(rustc -vV | sed -n 's/^host: //p'); \
-	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --target "$$host" --target-dir $(target_dir)/static; \
-	install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate
+	for drill in -panic-drill ''; do \
+	  RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --features "$${drill#-}" --target "$$host" --target-dir $(target_dir)/static; \
+	  install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate$$drill; \
+	done
 
 .PHONY: control-plane
 control-plane: ## etcd, kube-apiserver, kube-proxy and the others; prints the directory they are in

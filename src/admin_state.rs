@@ -11,6 +11,8 @@
 mod announce;
 mod desired;
 mod editor;
+#[cfg(test)]
+mod fixtures;
 mod ledger;
 mod metrics;
 mod nodes;

@@ -2,14 +2,19 @@
 //!
 //! The health listener runs on a thread and runtime of its own, so that nothing else can delay an
 //! answer; everything else shares the caller's runtime. Every task is owned here and none may end of
-//! itself: one that does, or panics, ends the process, and the supervisor starts another. Stopping
-//! begins with the health port, whose connections are handed on, and ends with the watch, so that the
-//! answers are right to the last.
+//! itself: one that does, or panics, ends the process, and the supervisor starts another; only the work of a
+//! leader's term may, which ends the term. Stopping begins with the leader's Lease, which is given back, goes on with
+//! the health port, whose connections are handed on, and ends with the watch, so that the answers are right to the last.
+//!
+//! What runs depends on the [`Role`]: operations and the own Node's watch in any case, `answering` where it answers for
+//! its node, `leading` where it may lead.
 
 mod addresses;
+mod answering;
 mod azure_access;
 mod channels;
 mod health_thread;
+mod leading;
 mod operations;
 mod probe_socket;
 mod role;
@@ -19,28 +24,29 @@ mod status;
 mod supervise;
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use axum::Router;
 use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::Settings;
-use crate::health;
 use crate::node::api_server::ApiServer;
 use crate::node::{self, Memory, Report};
-use crate::server::{self, BindState, Binder, Limits, ServeError};
-use crate::telemetry::{self, NodeEvent, NodeEvents};
+use crate::server::{self, BindState, Binder, ServeError};
+use crate::telemetry::{self, NodeEvents};
 
+use addresses::Listeners;
+use answering::Answering;
 use channels::{Channels, Metrics};
 use health_thread::{HealthThread, Heartbeat};
+use leading::Candidacy;
 use operations::Operations;
 use supervise::Tasks;
 
 pub use addresses::Addresses;
 pub use azure_access::{AzureAccess, ConnectError, Connected, check_azure};
+pub use leading::Desk;
 pub use probe_socket::{PROBE_SOCKET, connect as connect_probe_socket};
 pub use role::Role;
 
@@ -101,9 +107,10 @@ pub enum AgentError {
 
 /// A running agent.
 pub struct Running {
-    health: HealthThread,
+    health: Option<HealthThread>,
+    candidacy: Option<Candidacy>,
     tasks: Tasks,
-    bound: [watch::Receiver<BindState>; 2],
+    listeners: Listeners,
     stopping: watch::Sender<bool>,
     health_bound: watch::Sender<BindState>,
     close_operations: watch::Sender<bool>,
@@ -119,7 +126,7 @@ pub struct Running {
 pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> {
     let clock = Clock::System;
     let channels = Channels::new(settings, None, &clock);
-    let metrics = Metrics::register(settings, &channels, &clock);
+    let metrics = Metrics::register(settings, Role::All, &channels, &clock);
     telemetry::encode(&metrics.registry, telemetry::Format::OpenMetrics)
 }
 
@@ -134,101 +141,98 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
 pub fn start(parts: Parts) -> Result<Running, AgentError> {
     let Parts {
         settings,
-        role: _,
+        role,
         node_name,
         api_server,
         clock,
         addresses_file,
     } = parts;
-    let channels = Channels::new(&settings, memory(&settings, &node_name), &clock);
-    let metrics = Metrics::register(&settings, &channels, &clock);
-    let (inputs, bound) = (channels.inputs(), channels.bound());
+    if let Err(error) = std::fs::create_dir_all(&settings.state_dir) {
+        tracing::error!(%error, directory = %settings.state_dir.display(), "the state directory cannot be made");
+    }
+    let memory = role.answers().then(|| memory(&settings, &node_name)).flatten();
+    let channels = Channels::new(&settings, memory, &clock);
+    let metrics = Metrics::register(&settings, role, &channels, &clock);
+    let (inputs, listeners) = (channels.inputs(), channels.listeners(role));
     let client = api_server.client.clone();
     let events = NodeEvents::new(client.clone(), node_name.clone());
-    let (heartbeat, mut tasks) = (Heartbeat::new(), Tasks::new(clock.clone()));
+    let mut tasks = Tasks::new(clock.clone());
     if let Some(path) = addresses_file {
-        addresses::keep(&mut tasks, path, bound.clone(), &channels.close_operations)?;
+        addresses::keep(&mut tasks, path, listeners.clone(), &channels.close_operations)?;
     }
+    let heartbeat = role.answers().then(Heartbeat::new);
     let operations = Operations::new(
-        metrics.registry,
+        (metrics.registry, metrics.leader.clone()),
         &channels,
-        Arc::clone(&heartbeat),
+        heartbeat.clone(),
         tasks.listed(),
-        node_name.clone(),
-        settings.proxy.healthz_authority.clone(),
+        (node_name.clone(), role),
+        &settings,
         clock.clone(),
     );
-
-    let binder = |name, address, state| Binder {
-        name,
-        address,
-        hard_fail: settings.bind_address_hard_fail,
-        state,
-    };
-    tasks.list("health-thread");
-    let shared = (client.clone(), node_name.clone(), events.clone());
-    let extra = (channels.services).start(&mut tasks, &settings, shared, inputs.clone(), metrics.services);
-    let health = HealthThread::start(
-        binder("healthz", settings.healthz_bind_address, channels.health_bound.clone()),
-        health::router(inputs.clone(), metrics.health, clock.clone()),
-        limits(&settings),
-        extra,
-        metrics.listeners.clone(),
-        inputs.node.clone(),
-        heartbeat,
-    )?;
-    let outlet = node::Outlet {
-        reports: channels.reports,
-        trouble: channels.trouble,
-    };
-    (channels.azure).start(&mut tasks, (&client, &node_name), &inputs.node, metrics.spot);
-    let taint_keys = settings.signals.health.clone();
-    tasks.endless(
-        "node-watch",
-        node::watch(
-            api_server,
-            node_name.clone(),
-            taint_keys,
-            outlet,
-            metrics.node,
-            clock.clone(),
-        ),
-    );
-    tasks.endless(
-        "remembered-state",
-        node::remember(
-            inputs.node.clone(),
-            settings.state_dir.clone(),
-            node_name,
-            clock.clone(),
-        ),
-    );
-    tasks.endless(
-        "kube-proxy-poll",
-        health::follow_kube_proxy(settings.proxy.clone(), channels.proxy, clock.clone()),
-    );
-    tasks.endless(
-        "verdict-changes",
-        health::follow(inputs.clone(), channels.last_change, clock),
-    );
-    tasks.endless(
-        "bind-events",
-        bind_events(
-            bound[0].clone(),
-            events.clone(),
-            inputs.node.clone(),
-            settings.healthz_bind_address,
-        ),
-    );
     let router = operations::router(operations);
-    let close = channels.close_operations.subscribe();
     let socket = settings.state_dir.join(PROBE_SOCKET);
-    let binder = binder("metrics", settings.metrics_bind_address, channels.operations_bound);
-    listen_for_operations(&mut tasks, router, socket, binder, metrics.listeners, close);
+    let binder = Binder {
+        name: "metrics",
+        address: settings.metrics_bind_address,
+        hard_fail: settings.bind_address_hard_fail,
+        state: channels.operations_bound.clone(),
+    };
+    let close = channels.close_operations.subscribe();
+    listen_for_operations(&mut tasks, router, socket, binder, metrics.listeners.clone(), close);
+    let candidacy = (role.may_lead() && settings.azure.is_said()).then(|| {
+        let desk = Desk::new(&settings, (&client, &node_name, role), metrics.azure, &clock);
+        Candidacy::start(
+            &mut tasks,
+            desk,
+            inputs.node.clone(),
+            metrics.leader,
+            leading::nothing_yet,
+        )
+    });
+    let node_watch = node::watch(
+        api_server,
+        node_name.clone(),
+        settings.signals.health.clone(),
+        node::Outlet {
+            reports: channels.reports,
+            trouble: channels.trouble,
+        },
+        metrics.node,
+        clock.clone(),
+    );
+    tasks.endless("node-watch", node_watch);
+    let health = match heartbeat {
+        Some(heartbeat) => {
+            let answering = Answering {
+                settings: &settings,
+                client: &client,
+                node_name: &node_name,
+                events: &events,
+                inputs: inputs.clone(),
+                clock,
+                heartbeat,
+                listeners: metrics.listeners,
+                health: metrics.health,
+                services: metrics.services,
+                spot: metrics.spot,
+            };
+            let outlets = answering::Outlets {
+                services: channels.services,
+                azure: channels.azure,
+                proxy: channels.proxy,
+                last_change: channels.last_change,
+                bound: channels.health_bound.clone(),
+            };
+            Some(answering.start(&mut tasks, outlets)?)
+        }
+        None => None,
+    };
     Ok(Running {
         health,
+        candidacy,
         tasks,
-        bound,
+        listeners,
         stopping: channels.stopping,
         health_bound: channels.health_bound,
         close_operations: channels.close_operations,
@@ -240,21 +244,10 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
 
 /// What an earlier process remembered of the Node, if that can be used.
 fn memory(settings: &Settings, node_name: &str) -> Option<Memory> {
-    if let Err(error) = std::fs::create_dir_all(&settings.state_dir) {
-        tracing::error!(%error, directory = %settings.state_dir.display(), "the state directory cannot be made");
-    }
     Memory::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
         tracing::warn!(%error, "starting without memory");
         None
     })
-}
-
-/// What peers of the health port are allowed.
-fn limits(settings: &Settings) -> Limits {
-    Limits {
-        proxy_protocol: settings.proxy_protocol,
-        ..Limits::HEALTH
-    }
 }
 
 /// Serves operations on their port and on the probe socket.
@@ -272,38 +265,58 @@ fn listen_for_operations(
 }
 
 impl Running {
-    /// Waits until both ports are bound.
+    /// Waits until its ports are bound.
     pub async fn bound(&self) -> Option<Addresses> {
-        addresses::bound(self.bound.clone()).await
+        addresses::bound(self.listeners.clone()).await
     }
 
     /// Waits for the agent to fail, which it never should.
     pub async fn failed(&mut self) -> AgentError {
+        let health = async {
+            match &mut self.health {
+                Some(health) => health.ended().await,
+                None => std::future::pending().await,
+            }
+        };
         let error = tokio::select! {
-            ended = self.health.ended() => ended.err().unwrap_or_else(|| AgentError::HealthThread("it ended".to_owned())),
+            ended = health => ended.err().unwrap_or_else(|| AgentError::HealthThread("it ended".to_owned())),
             error = self.tasks.failed() => error,
         };
         if let AgentError::Bind { listener, source } = &error {
             // Nobody will try again, so this is the last word about it.
             let note = format!("headgate's listener {listener} cannot be bound: {source}; the process exits");
-            self.events.warn(bind_event(note), uid(&self.reports)).await;
+            self.events.warn(answering::bind_event(note), uid(&self.reports)).await;
         }
         error
     }
 
-    /// Stops the agent: answers 503 for `shutdownDelay`, hands the health port on, stops the rest.
+    /// Stops the agent: gives the Lease back, answering 503 for `shutdownDelay` meanwhile, hands the health port on,
+    /// stops the rest.
     ///
     /// # Errors
     /// When a listener panicked on the way.
     pub async fn stop(mut self) -> Result<(), AgentError> {
-        if !self.settings.shutdown_delay.is_zero() {
-            tracing::info!(delay = ?self.settings.shutdown_delay, "stopping: /healthz answers 503 first");
-            self.stopping.send_replace(true);
-            tokio::time::sleep(self.settings.shutdown_delay).await;
-        }
-        tracing::info!("stopping: handing the health port on");
-        self.health_bound.send_replace(BindState::Closing);
-        let health = self.health.stop().await;
+        let answer_first = async {
+            if !self.settings.shutdown_delay.is_zero() && self.health.is_some() {
+                tracing::info!(delay = ?self.settings.shutdown_delay, "stopping: /healthz answers 503 first");
+                self.stopping.send_replace(true);
+                tokio::time::sleep(self.settings.shutdown_delay).await;
+            }
+        };
+        let hand_over = async {
+            if let Some(candidacy) = &mut self.candidacy {
+                candidacy.hand_over().await;
+            }
+        };
+        tokio::join!(answer_first, hand_over);
+        let health = match &mut self.health {
+            Some(health) => {
+                tracing::info!("stopping: handing the health port on");
+                self.health_bound.send_replace(BindState::Closing);
+                health.stop().await
+            }
+            None => Ok(()),
+        };
         self.close_operations.send_replace(true);
         let rest = self.tasks.stop().await;
         tracing::info!("stopped");
@@ -313,32 +326,4 @@ impl Running {
 
 fn uid(reports: &watch::Receiver<Report>) -> Option<String> {
     reports.borrow().facts.as_ref().map(|facts| facts.uid.clone())
-}
-
-fn bind_event(note: String) -> NodeEvent {
-    NodeEvent {
-        reason: "FailedToStartHealthServer",
-        action: "Listen",
-        note,
-    }
-}
-
-/// Tells people with `kubectl` that the health port is not bound, once for each reason.
-async fn bind_events(
-    mut states: watch::Receiver<BindState>,
-    events: NodeEvents,
-    reports: watch::Receiver<Report>,
-    address: SocketAddr,
-) {
-    loop {
-        let state = states.borrow_and_update().clone();
-        if let BindState::Failed(why) = state {
-            let note = format!("headgate cannot serve /healthz on {address}: {why}; it tries again every 5 s");
-            events.warn(bind_event(note), uid(&reports)).await;
-        }
-        if states.changed().await.is_err() {
-            // The listener is gone: the agent is stopping, and this task with it.
-            return std::future::pending().await;
-        }
-    }
 }

@@ -21,6 +21,7 @@ mod probe;
 mod restore;
 #[cfg(feature = "sandbox")]
 mod sandbox;
+mod spans;
 mod status;
 mod why;
 

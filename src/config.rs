@@ -12,6 +12,7 @@ mod contradictions;
 mod keys;
 mod load;
 mod mistake;
+mod otlp;
 mod qualified_name;
 mod reference;
 mod secret_name;
@@ -78,6 +79,8 @@ pub struct Settings {
     pub azure: AzureSettings,
     /// What the leader does about admin states.
     pub admin_state: AdminStateSettings,
+    /// Base address of the OpenTelemetry collector that is sent spans, without a slash at its end; `None` for none.
+    pub otlp_endpoint: Option<String>,
 }
 
 /// How Azure is found, and what is asked of it.
@@ -187,6 +190,7 @@ impl Default for Settings {
                 cluster_name: "kubernetes".to_owned(),
             },
             admin_state: AdminStateSettings::default(),
+            otlp_endpoint: None,
         }
     }
 }

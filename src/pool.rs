@@ -27,4 +27,4 @@ pub use listing::{Listing, Scope, Wanted, follow as follow_listing};
 pub use member::{Claim, Key};
 pub use object::ClusterNodeObject;
 pub use trouble::Trouble;
-pub use writer::{Editor, NotRecorded, Outcome, Writer};
+pub use writer::{Editor, Labels, NotRecorded, Outcome, Writer};

@@ -1,15 +1,21 @@
-//! What operators see: metric text, Kubernetes events, logs.
+//! What operators see: metric text, Kubernetes events, logs, traces.
 //!
 //! Rooms own their metrics and register them here; nothing in this room knows what they mean.
 
 mod build;
 mod events;
 mod logs;
+mod named;
 mod process;
 mod text;
+#[cfg(feature = "otlp")]
+mod traces;
 
 pub use build::{VERSION, register as register_build};
 pub use events::{ClusterEvents, NodeEvent, NodeEvents, NodeReference, ServiceReference};
-pub use logs::{chain, install as install_logs};
+pub use logs::{chain, install as install_logs, install_with as install_logs_and};
+pub use named::{Announced, Tally};
 pub use process::register as register_process;
 pub use text::{Format, content_type, encode};
+#[cfg(feature = "otlp")]
+pub use traces::{Traces, TracesError};

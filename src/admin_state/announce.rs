@@ -5,6 +5,7 @@
 //! only once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -283,13 +284,15 @@ fn down_note(standings: &[&Standing], signals: &[String]) -> String {
         signals.join(", ")
     );
     if !unprobed.is_empty() {
-        note += &format!(
+        let _ = write!(
+            note,
             " It has no effect in {}: no rule of it has a health probe.",
             named(&unprobed)
         );
     }
     if !partly.is_empty() {
-        note += &format!(
+        let _ = write!(
+            note,
             " It has no effect on the rules of {} without a health probe.",
             named(&partly)
         );
@@ -300,7 +303,8 @@ fn down_note(standings: &[&Standing], signals: &[String]) -> String {
 fn none_note(standings: &[&Standing], taken_off: bool) -> String {
     let mut note = format!("None again in {}: new connections as probes say.", named(standings));
     if taken_off {
-        note += &format!(
+        let _ = write!(
+            note,
             " The taint node.kubernetes.io/out-of-service went from a Ready node, as cloud-controller-manager takes it off; \
              to keep traffic away from a node that is up, use {DRAINING_TAINT}."
         );
@@ -320,3 +324,6 @@ fn cut(note: String) -> String {
         .unwrap_or_default();
     format!("{}…", &note[..end])
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! The ledger: which `Down`s are ours, from before each is written until it can come back no more. Pure but for `store`.
 //!
-//! One ConfigMap, so that it outlives a Node: one that is made anew under the same name and address finds its entry
+//! One `ConfigMap`, so that it outlives a Node: one that is made anew under the same name and address finds its entry
 //! `Down`, and nothing on the new Node says whose that is. It says nothing of what is wished: that is recomputed.
 
 use std::collections::BTreeMap;

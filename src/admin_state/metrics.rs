@@ -59,6 +59,9 @@ impl Metrics {
     }
 }
 
+/// A number of a pool's.
+type Count = fn(&PoolCounts) -> usize;
+
 #[derive(Debug)]
 struct Shown(watch::Receiver<Summary>);
 
@@ -70,7 +73,6 @@ impl Collector for Shown {
         let gauge = ConstGauge::new(i64::try_from(summary.pending).unwrap_or(i64::MAX));
         let descriptor = encoder.encode_descriptor("headgate_admin_state_queue_depth", about, None, kind)?;
         gauge.encode(descriptor)?;
-        type Count = fn(&PoolCounts) -> usize;
         let pools: [(&str, &str, Count); 4] = [
             (
                 "headgate_pool_addresses",

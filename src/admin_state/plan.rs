@@ -228,3 +228,6 @@ impl Standing {
                 .is_some_and(|record| record.stage != Stage::Restored || self.wish == Wish::Free)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,7 +24,8 @@ use crate::clock::Clock;
 use crate::config::{AdminStateMode, ForeignDown};
 use crate::leader::{ArmLock, LockMetrics, Term};
 use crate::pool::{
-    Editor, Interfaces, Key, Listing, NotRecorded, Outcome, PoolEdit, Trouble, View, Wanted, Writer, follow_listing,
+    Editor, Interfaces, Key, Labels, Listing, NotRecorded, Outcome, PoolEdit, Trouble, View, Wanted, Writer,
+    follow_listing,
 };
 
 /// How the leader plans where `adminState.mode` is off: `None` for what is ours, and nothing else.
@@ -34,6 +35,13 @@ const GIVE_BACK: Policy = Policy {
 };
 /// For giving the ARM Lease back at the end; it is left to expire otherwise, or to the next leader.
 const LEAVING: Duration = Duration::from_secs(3);
+
+/// What its writes would be called in metrics, which nobody reads here.
+const LABELS: Labels = Labels {
+    caller: "Restore",
+    request: "loadbalancer_adminstate_restore",
+    source: "restore",
+};
 
 /// What it is made of.
 #[derive(Clone)]
@@ -257,7 +265,7 @@ async fn work(
             lock: lock.clone(),
             term: term.clone(),
             listings: listed.clone(),
-            caller: "Restore",
+            labels: LABELS,
         };
         tasks.spawn(writer.run(editor));
         receiver

@@ -29,39 +29,47 @@ const RETRY: Duration = Duration::from_secs(5);
 /// The bound addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Addresses {
-    /// Of `/healthz` and `/livez`.
-    pub healthz: SocketAddr,
+    /// Of `/healthz` and `/livez`, where they are served.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub healthz: Option<SocketAddr>,
     /// Of operations.
     pub metrics: SocketAddr,
 }
 
-/// Waits until both listeners are bound; `None` when one never will be.
-pub(super) async fn bound([mut healthz, mut metrics]: [watch::Receiver<BindState>; 2]) -> Option<Addresses> {
-    let healthz = healthz
-        .wait_for(|state| state.address().is_some())
-        .await
-        .ok()?
-        .address()?;
-    let metrics = metrics
-        .wait_for(|state| state.address().is_some())
-        .await
-        .ok()?
-        .address()?;
+/// The states of the listeners that there are.
+#[derive(Clone, Debug)]
+pub(super) struct Listeners {
+    /// The health port, where this process answers for its node.
+    pub(super) healthz: Option<watch::Receiver<BindState>>,
+    /// The operations port.
+    pub(super) metrics: watch::Receiver<BindState>,
+}
+
+/// Waits until all listeners are bound; `None` when one never will be.
+pub(super) async fn bound(listeners: Listeners) -> Option<Addresses> {
+    async fn address(mut state: watch::Receiver<BindState>) -> Option<SocketAddr> {
+        state.wait_for(|state| state.address().is_some()).await.ok()?.address()
+    }
+    let healthz = match listeners.healthz {
+        Some(state) => Some(address(state).await?),
+        None => None,
+    };
+    let metrics = address(listeners.metrics).await?;
     Some(Addresses { healthz, metrics })
 }
 
 /// Removes what an earlier process left at `path`, finds out whether the file can be written, and has a task
-/// write it once both listeners are bound and remove it when told to close.
+/// write it once the listeners are bound and remove it when told to close.
 pub(super) fn keep(
     tasks: &mut Tasks,
     path: PathBuf,
-    states: [watch::Receiver<BindState>; 2],
+    listeners: Listeners,
     close: &watch::Sender<bool>,
 ) -> Result<(), AgentError> {
     let file = AddressesFile { path };
     match file.clear() {
         Ok(()) => {
-            tasks.listener("addresses-file", file.keep(states, close.subscribe()));
+            tasks.listener("addresses-file", file.keep(listeners, close.subscribe()));
             Ok(())
         }
         Err(source) => Err(AgentError::AddressesFile {
@@ -77,15 +85,11 @@ struct AddressesFile {
 }
 
 impl AddressesFile {
-    /// Writes the file once both listeners are bound, and removes it when told to close.
-    async fn keep(
-        self,
-        states: [watch::Receiver<BindState>; 2],
-        mut close: watch::Receiver<bool>,
-    ) -> Result<(), AgentError> {
+    /// Writes the file once the listeners are bound, and removes it when told to close.
+    async fn keep(self, listeners: Listeners, mut close: watch::Receiver<bool>) -> Result<(), AgentError> {
         let mut told = close.clone();
         let written = tokio::select! {
-            written = self.written(states) => written,
+            written = self.written(listeners) => written,
             () = server::told(&mut told) => return Ok(()),
         };
         server::told(&mut close).await;
@@ -99,8 +103,8 @@ impl AddressesFile {
     }
 
     /// Waits for the addresses and for the disk: from here on a failure costs the file, never health.
-    async fn written(&self, states: [watch::Receiver<BindState>; 2]) -> Metadata {
-        let Some(addresses) = bound(states).await else {
+    async fn written(&self, listeners: Listeners) -> Metadata {
+        let Some(addresses) = bound(listeners).await else {
             return std::future::pending().await;
         };
         let mut said = false;

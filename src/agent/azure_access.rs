@@ -13,7 +13,8 @@ use tokio::time::timeout;
 
 use super::Role;
 use crate::azure::{
-    Account, Arm, EndpointError, Endpoints, GroupId, NoCredential, Options, Origin, TlsError, Tokens, Transport, Trust,
+    Account, Arm, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin, TlsError, Tokens,
+    Transport, Trust,
 };
 use crate::clock::Clock;
 use crate::config::{AzureJson, AzureSettings, Mistake, Mistakes, SecretName, Settings, Surroundings};
@@ -59,6 +60,9 @@ pub enum ConnectError {
     /// No TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// There was no time to try.
+    #[error("the term ended first")]
+    TermEnded,
 }
 
 /// How ARM is come to.
@@ -68,6 +72,8 @@ pub struct AzureAccess {
     pub settings: AzureSettings,
     /// Reads the Secret.
     pub client: Client,
+    /// What requests to ARM are counted in.
+    pub metrics: Metrics,
     /// Its time.
     pub clock: Clock,
 }
@@ -103,7 +109,10 @@ impl AzureAccess {
             user_agent: config.user_agent.clone(),
         };
         let arm = Arm::new(options, transport, Arc::new(tokens), self.clock.clone());
-        Ok(Connected { arm, config })
+        Ok(Connected {
+            arm: arm.counted_in(self.metrics.clone()),
+            config,
+        })
     }
 
     async fn secret(&self, name: &SecretName) -> Result<String, ConnectError> {

@@ -3,11 +3,15 @@
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::Role;
+use super::addresses::Listeners;
 use super::scheduled_events;
 use super::services;
+use crate::azure;
 use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
+use crate::leader;
 use crate::node::{self, Memory, Report, Trouble};
 use crate::server::{self, BindState};
 use crate::spot;
@@ -53,8 +57,11 @@ impl Channels {
         }
     }
 
-    pub(super) fn bound(&self) -> [watch::Receiver<BindState>; 2] {
-        [self.health_bound.subscribe(), self.operations_bound.subscribe()]
+    pub(super) fn listeners(&self, role: Role) -> Listeners {
+        Listeners {
+            healthz: role.answers().then(|| self.health_bound.subscribe()),
+            metrics: self.operations_bound.subscribe(),
+        }
     }
 }
 
@@ -66,25 +73,38 @@ pub(super) struct Metrics {
     pub(super) health: health::Metrics,
     pub(super) services: health::services::Metrics,
     pub(super) spot: spot::Metrics,
+    pub(super) azure: azure::Metrics,
+    pub(super) leader: leader::Metrics,
 }
 
 impl Metrics {
-    pub(super) fn register(settings: &Settings, channels: &Channels, clock: &Clock) -> Self {
+    pub(super) fn register(settings: &Settings, role: Role, channels: &Channels, clock: &Clock) -> Self {
         let mut registry = Registry::default();
+        // What a process does not do it does not count either.
+        let mut unread = Registry::default();
         telemetry::register_build(&mut registry);
         telemetry::register_process(&mut registry);
         let (reports, last_change) = (channels.reports.subscribe(), channels.last_change.subscribe());
         let listeners = server::Metrics::register(&mut registry);
-        for listener in ["healthz", "metrics", "probe"] {
+        for listener in ["metrics", "probe"] {
             listeners.announce(listener);
         }
-        listeners.announce_proxy_headers("healthz");
+        if role.answers() {
+            listeners.announce("healthz");
+            listeners.announce_proxy_headers("healthz");
+        }
+        let node = node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
+        let leader = leader::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
+        let azure = azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
+        let answers = if role.answers() { &mut registry } else { &mut unread };
         Self {
             listeners,
-            node: node::Metrics::register(&mut registry, reports, settings.signals.health.clone()),
-            spot: spot::Metrics::register(&mut registry, channels.azure.seen.subscribe(), clock.clone()),
-            health: health::Metrics::register(&mut registry, channels.inputs(), last_change, clock.clone()),
-            services: channels.services.metrics(&mut registry),
+            node,
+            leader,
+            azure,
+            spot: spot::Metrics::register(answers, channels.azure.seen.subscribe(), clock.clone()),
+            health: health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),
+            services: channels.services.metrics(answers),
             registry,
         }
     }

@@ -14,14 +14,17 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::AgentError;
+use super::addresses::Listeners;
 use super::channels::Channels;
 use super::health_thread::{Heartbeat, STUCK};
 use super::services::View;
 use super::status::Status;
 use super::supervise::TaskInfo;
+use super::{AgentError, Role};
 use crate::clock::Clock;
+use crate::config::Settings;
 use crate::health::{Inputs, LastChange};
+use crate::leader;
 use crate::node::{Source, Trouble};
 use crate::server::{self, BindState, Binder, Limits, Metrics};
 use crate::spot::Seen;
@@ -34,9 +37,9 @@ pub(super) struct Operations {
     pub(super) inputs: Inputs,
     pub(super) last_change: watch::Receiver<Option<LastChange>>,
     pub(super) trouble: watch::Receiver<Option<Trouble>>,
-    /// Of the health port, and of this one.
-    pub(super) bound: [watch::Receiver<BindState>; 2],
-    pub(super) heartbeat: Arc<Heartbeat>,
+    pub(super) listeners: Listeners,
+    /// Of the health thread, where there is one.
+    pub(super) heartbeat: Option<Arc<Heartbeat>>,
     pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
     pub(super) node_name: String,
     pub(super) proxy_server: Option<String>,
@@ -44,18 +47,22 @@ pub(super) struct Operations {
     pub(super) services: Option<View>,
     /// Events of the VM, where they are asked for.
     pub(super) seen: Option<watch::Receiver<Seen>>,
+    pub(super) role: Role,
+    /// Whether it stands for election.
+    pub(super) stands: bool,
+    pub(super) terms: leader::Metrics,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
 }
 
 impl Operations {
     pub(super) fn new(
-        registry: Registry,
+        (registry, terms): (Registry, leader::Metrics),
         channels: &Channels,
-        heartbeat: Arc<Heartbeat>,
+        heartbeat: Option<Arc<Heartbeat>>,
         tasks: watch::Receiver<Vec<TaskInfo>>,
-        node_name: String,
-        proxy_server: Option<String>,
+        (node_name, role): (String, Role),
+        settings: &Settings,
         clock: Clock,
     ) -> Self {
         Self {
@@ -63,13 +70,16 @@ impl Operations {
             inputs: channels.inputs(),
             last_change: channels.last_change.subscribe(),
             trouble: channels.trouble.subscribe(),
-            bound: channels.bound(),
+            listeners: channels.listeners(role),
             heartbeat,
             tasks,
             node_name,
-            proxy_server,
-            services: channels.services.view(),
-            seen: channels.azure.view(),
+            proxy_server: settings.proxy.healthz_authority.clone(),
+            services: channels.services.view().filter(|_| role.answers()),
+            seen: channels.azure.view().filter(|_| role.answers()),
+            role,
+            stands: role.may_lead() && settings.azure.is_said(),
+            terms,
             started: clock.now().wall,
             clock,
         }
@@ -119,23 +129,29 @@ fn checks(checks: &[(&str, Result<(), String>)]) -> Response {
 /// Whether restarting this process could help: only if its health thread is stuck. That this answer is
 /// given at all shows the other runtime to be moving.
 async fn livez(State(operations): State<Operations>) -> Response {
-    let age = operations.heartbeat.age();
-    let moving = if age < STUCK {
-        Ok(())
-    } else {
-        Err(format!("it has not moved for {} s", age.as_secs()))
-    };
-    checks(&[("health-thread", moving)])
+    let moving = operations.heartbeat.map(|heartbeat| {
+        let age = heartbeat.age();
+        let moving = if age < STUCK {
+            Ok(())
+        } else {
+            Err(format!("it has not moved for {} s", age.as_secs()))
+        };
+        ("health-thread", moving)
+    });
+    checks(moving.as_slice())
 }
 
-/// Whether this process answers for its node on the grounds of something it knows.
+/// Whether this process answers for its node, where it does, on the grounds of something it knows.
 async fn readyz(State(operations): State<Operations>) -> Response {
-    let bound = match &*operations.bound[0].borrow() {
-        BindState::Bound(_) => Ok(()),
-        BindState::Waiting => Err("not bound yet".to_owned()),
-        BindState::Failed(why) => Err(format!("cannot be bound: {why}")),
-        BindState::Closing => Err("closing: the process was told to stop".to_owned()),
-    };
+    let bound = operations.listeners.healthz.as_ref().map(|state| {
+        let bound = match &*state.borrow() {
+            BindState::Bound(_) => Ok(()),
+            BindState::Waiting => Err("not bound yet".to_owned()),
+            BindState::Failed(why) => Err(format!("cannot be bound: {why}")),
+            BindState::Closing => Err("closing: the process was told to stop".to_owned()),
+        };
+        ("health-port", bound)
+    });
     let report = operations.inputs.node.borrow();
     let known = if report.synced() || report.source == Source::Remembered {
         Ok(())
@@ -144,10 +160,7 @@ async fn readyz(State(operations): State<Operations>) -> Response {
     };
     drop(report);
     let services = operations.services.as_ref().map(|view| ("services", view.ready()));
-    let all: Vec<_> = [("health-port", bound), ("node", known)]
-        .into_iter()
-        .chain(services)
-        .collect();
+    let all: Vec<_> = bound.into_iter().chain([("node", known)]).chain(services).collect();
     checks(&all)
 }
 

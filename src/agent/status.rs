@@ -20,16 +20,32 @@ pub(super) struct Status {
     version: &'static str,
     started_at: Timestamp,
     current_time: Timestamp,
+    leader: LeaderStatus,
     node: NodeStatus,
-    healthz: PathStatus,
-    livez: PathStatus,
-    proxy: ProxyStatusView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthz: Option<PathStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    livez: Option<PathStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy: Option<ProxyStatusView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     services: Option<ServicesStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduled_events: Option<Seen>,
     listeners: BTreeMap<&'static str, String>,
     tasks: Vec<TaskStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct LeaderStatus {
+    role: &'static str,
+    /// Whether this instance stands for election.
+    stands: bool,
+    /// The term that it leads in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    term: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,7 +100,6 @@ impl Status {
         let verdict = operations.inputs.verdict(now);
         let report = operations.inputs.node.borrow().clone();
         let last_change = *operations.last_change.borrow();
-        let code = |good: bool| if good { 200 } else { 503 };
         let mut since = operations.inputs.notices.borrow().clone();
         since.extend(
             report
@@ -103,11 +118,29 @@ impl Status {
             BindState::Failed(why) => format!("cannot be bound: {why}"),
             BindState::Closing => "closing".to_owned(),
         };
-        let [health, metrics] = &operations.bound;
+        let answers = operations.role.answers();
+        let path = |good: bool, since| {
+            answers.then_some(PathStatus {
+                code: if good { 200 } else { 503 },
+                since,
+            })
+        };
+        let term = operations.terms.present();
+        let listeners = &operations.listeners;
+        let health = listeners
+            .healthz
+            .as_ref()
+            .map(|state| ("healthz", listener(&state.borrow())));
         Self {
             version: telemetry::VERSION,
             started_at: operations.started,
             current_time: now.wall,
+            leader: LeaderStatus {
+                role: operations.role.as_str(),
+                stands: operations.stands,
+                term: term.map(|(number, _)| number),
+                since: term.map(|(_, since)| since),
+            },
             node: NodeStatus {
                 name: operations.node_name.clone(),
                 uid: report.facts.as_ref().map(|facts| facts.uid.clone()),
@@ -120,15 +153,9 @@ impl Status {
                     since: t.since,
                 }),
             },
-            healthz: PathStatus {
-                code: code(verdict.healthz()),
-                since: last_change.map(|change| change.healthz),
-            },
-            livez: PathStatus {
-                code: code(verdict.livez()),
-                since: last_change.map(|change| change.livez),
-            },
-            proxy: ProxyStatusView {
+            healthz: path(verdict.healthz(), last_change.map(|change| change.healthz)),
+            livez: path(verdict.livez(), last_change.map(|change| change.livez)),
+            proxy: answers.then(|| ProxyStatusView {
                 server: operations
                     .proxy_server
                     .as_ref()
@@ -141,14 +168,13 @@ impl Status {
                     .iter()
                     .map(|(family, (_, healthy))| (*family, *healthy))
                     .collect(),
-            },
+            }),
             services: operations.services.as_ref().map(View::status),
             scheduled_events: operations.seen.as_ref().map(|seen| seen.borrow().clone()),
-            listeners: [
-                ("healthz", listener(&health.borrow())),
-                ("metrics", listener(&metrics.borrow())),
-            ]
-            .into(),
+            listeners: health
+                .into_iter()
+                .chain([("metrics", listener(&listeners.metrics.borrow()))])
+                .collect(),
             tasks: operations
                 .tasks
                 .borrow()
@@ -204,8 +230,17 @@ impl fmt::Display for Status {
         writeln!(f, "headgate {} on node {}", self.version, self.node.name)?;
         writeln!(f, "started    {}", past(self.started_at))?;
         writeln!(f)?;
-        writeln!(f, "/healthz   {} {}", self.healthz.code, since(self.healthz.since))?;
-        writeln!(f, "/livez     {} {}", self.livez.code, since(self.livez.since))?;
+        for (path, status) in [("/healthz", &self.healthz), ("/livez", &self.livez)] {
+            if let Some(status) = status {
+                writeln!(f, "{path:<10} {} {}", status.code, since(status.since))?;
+            }
+        }
+        write!(f, "role       {}, ", self.leader.role)?;
+        match (self.leader.term, self.leader.stands) {
+            (Some(term), _) => writeln!(f, "leads in term {term} {}", since(self.leader.since))?,
+            (None, true) => writeln!(f, "stands for election")?,
+            (None, false) => writeln!(f, "does not stand for election")?,
+        }
         let uid = self.node.uid.as_deref().unwrap_or("unknown");
         writeln!(
             f,
@@ -228,18 +263,20 @@ impl fmt::Display for Status {
                 error.error
             )?;
         }
-        match (&self.proxy.server, self.proxy.last_updated) {
-            (None, _) => writeln!(f, "kube-proxy not asked (proxy.healthzUrl: off)")?,
-            (Some(server), None) => writeln!(f, "kube-proxy {server} has not answered yet; ignored")?,
-            (Some(server), Some(updated)) => {
-                let state = if self.proxy.healthy { "healthy" } else { "unhealthy" };
+        let word = |healthy| if healthy { "healthy" } else { "unhealthy" };
+        match self
+            .proxy
+            .as_ref()
+            .map(|proxy| (proxy, &proxy.server, proxy.last_updated))
+        {
+            None => {}
+            Some((_, None, _)) => writeln!(f, "kube-proxy not asked (proxy.healthzUrl: off)")?,
+            Some((_, Some(server), None)) => writeln!(f, "kube-proxy {server} has not answered yet; ignored")?,
+            Some((proxy, Some(server), Some(updated))) => {
+                let state = word(proxy.healthy);
                 writeln!(f, "kube-proxy {server} {state}, last update {}", past(updated))?;
-                for (family, healthy) in &self.proxy.families {
-                    writeln!(
-                        f,
-                        "           {family:?} {}",
-                        if *healthy { "healthy" } else { "unhealthy" }
-                    )?;
+                for (family, healthy) in &proxy.families {
+                    writeln!(f, "           {family:?} {}", word(*healthy))?;
                 }
             }
         }

@@ -13,6 +13,7 @@ use hyper::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
+use tracing::Instrument as _;
 
 use super::document::{LoadBalancer, Pool};
 use super::endpoints::{Endpoints, Origin};
@@ -20,6 +21,8 @@ use super::error::{ArmError, ErrorBody};
 use super::gate::Gates;
 use super::id::{Etag, GroupId, LoadBalancerId, PoolId};
 use super::identity::{Bearer, TokenSource};
+use super::metrics::{Caller, Metrics};
+use super::observe::Seen;
 use super::retry::Retry;
 use super::retry_after::retry_after;
 use super::stack::{self, Call, Permit, Stack};
@@ -59,6 +62,8 @@ pub struct Arm {
     gates: Gates,
     clock: Clock,
     user_agent: HeaderValue,
+    caller: Caller,
+    metrics: Metrics,
 }
 
 impl fmt::Debug for Arm {
@@ -97,7 +102,31 @@ impl Arm {
             gates,
             clock,
             user_agent: HeaderValue::from_str(&wanted).unwrap_or(HeaderValue::from_static("headgate")),
+            caller: Caller::default(),
+            metrics: Metrics::default(),
         }
+    }
+
+    /// The same, counted here.
+    #[must_use]
+    pub fn counted_in(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
+    }
+
+    /// The same, for metrics and traces on behalf of `source`, the names of its requests beginning with `prefix`.
+    #[must_use]
+    pub fn as_caller(&self, prefix: &str, source: &str) -> Self {
+        let caller = Caller {
+            prefix: prefix.into(),
+            source: source.into(),
+        };
+        Self { caller, ..self.clone() }
+    }
+
+    /// What its requests are counted in.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// All load balancers of a resource group.
@@ -108,7 +137,7 @@ impl Arm {
         let mut found = Vec::new();
         let mut next = self.uri(&group.load_balancers_path())?;
         for _ in 0..MOST_PAGES {
-            let answer = self.get(group.subscription(), next, deadline).await?;
+            let answer = self.get("list_load_balancers", group, next, deadline).await?;
             let mut page = json(&answer)?;
             let Some(Value::Array(items)) = page.get_mut("value").map(Value::take) else {
                 return Err(ArmError::Answer("a list without value".to_owned()));
@@ -134,7 +163,7 @@ impl Arm {
     /// Where it cannot be had, or not in time.
     pub async fn load_balancer(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancer, ArmError> {
         let uri = self.uri(&id.path())?;
-        let answer = self.get(id.group().subscription(), uri, deadline).await?;
+        let answer = self.get("get_load_balancer", id.group(), uri, deadline).await?;
         LoadBalancer::read(json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
     }
 
@@ -145,21 +174,21 @@ impl Arm {
     pub async fn pool(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
         let uri = self.uri(&id.path())?;
         let answer = self
-            .get(id.load_balancer().group().subscription(), uri, deadline)
+            .get("get_backend_pool", id.load_balancer().group(), uri, deadline)
             .await?;
         Pool::read(id.clone(), json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
     }
 
-    async fn get(&self, subscription: &str, uri: Uri, deadline: Instant) -> Result<Answer, ArmError> {
-        self.send(Method::GET, subscription, uri, deadline, Extra::default())
-            .await
+    async fn get(&self, request: &str, group: &GroupId, uri: Uri, deadline: Instant) -> Result<Answer, ArmError> {
+        let what = (request, group);
+        self.send(Method::GET, what, uri, deadline, Extra::default()).await
     }
 
     /// Sends a request; an answer that is an error is one.
     async fn send(
         &self,
         method: Method,
-        subscription: &str,
+        (request, group): (&str, &GroupId),
         uri: Uri,
         deadline: Instant,
         extra: Extra,
@@ -177,20 +206,26 @@ impl Arm {
         if !extra.body.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
+        let seen = Seen::new(self.metrics.requests(&self.caller, request, group));
+        let span = seen.span(&method, &uri);
         let call = Call {
             method,
             uri,
             headers,
             body: extra.body,
-            subscription: subscription.into(),
+            subscription: group.subscription().into(),
             deadline,
             permit: extra.permit,
+            seen: Arc::clone(&seen),
         };
-        let answer = self.stack.clone().oneshot(call).await?;
-        if answer.status().is_success() {
-            return Ok(answer);
-        }
-        Err(self.refused(&answer))
+        let answered = self.stack.clone().oneshot(call).instrument(span.clone()).await;
+        let outcome = match answered {
+            Ok(answer) if answer.status().is_success() => Ok(answer),
+            Ok(answer) => Err(self.refused(&answer)),
+            Err(error) => Err(error),
+        };
+        seen.ended(&span, &outcome);
+        outcome
     }
 
     /// An answer that is an error.

@@ -151,8 +151,14 @@ impl Gates {
         let (subscription, writes) = (&call.subscription, call.writes());
         let turn = self
             .with(subscription, writes, now, |lane| lane.enter(now, call.deadline))
+            .inspect_err(|closed| {
+                if *closed == Closed::TooLate {
+                    call.seen.held_up(Duration::ZERO);
+                }
+            })
             .map_err(refused)?;
         if turn > now {
+            call.seen.held_up(turn - now);
             sleep_until(turn).await;
             // It may have been shut meanwhile.
             let now = Instant::now();

@@ -1,5 +1,5 @@
-//! The layers that a request to Azure goes through, outermost first: retries, gates, identity, permission, time for
-//! one try, the wire.
+//! The layers that a request to Azure goes through, outermost first: retries, gates, identity, permission, what is
+//! counted, time for one try, the wire.
 //!
 //! A layer is an [`Around`]: what it does before and after the service below it. Each try passes every gate and
 //! asks for permission again. Answers pass as they are, whatever their status; only what is no answer is an
@@ -22,6 +22,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt as _};
 use super::error::ArmError;
 use super::gate::Gates;
 use super::identity::Bearer;
+use super::observe::{Observe, Seen};
 use super::retry::Retry;
 use super::transport::{Answer, Transport, TransportError};
 
@@ -65,6 +66,8 @@ pub(super) struct Call {
     pub(super) deadline: Instant,
     /// A write's.
     pub(super) permit: Option<Permit>,
+    /// What is counted and shown of it.
+    pub(super) seen: Arc<Seen>,
 }
 
 impl fmt::Debug for Call {
@@ -205,6 +208,7 @@ pub(super) fn arm(transport: Transport, retry: Retry, gates: Gates, bearer: Bear
         .layer(Wrap(gates))
         .layer(Wrap(bearer))
         .layer(Wrap(Permitted))
+        .layer(Wrap(Observe))
         .layer(Wrap(TryFor(one_try)))
         .service(Wire(transport));
     Stack::new(stack)

@@ -14,6 +14,7 @@ use crate::config::{self, Override};
 use crate::node::api_server;
 use crate::{agent, server, telemetry};
 
+use super::spans::Spans;
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
 
 /// Which part of the work the process does.
@@ -171,7 +172,6 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     if arguments.check_config {
         return print(settings.to_yaml().as_bytes());
     }
-    telemetry::install_logs();
     server::raise_open_files();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -179,6 +179,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     };
     // clap lets it be missing only together with --check-config.
     let node_name = arguments.node_name.clone().unwrap_or_default();
+    let spans = Spans::install(&settings, &node_name, runtime.handle());
     let kubeconfig = match arguments.kubeconfig() {
         Ok(kubeconfig) => kubeconfig,
         Err(error) => return fail(EXIT_SETTINGS, &error),
@@ -208,6 +209,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             Err(error) => fail(EXIT_RUNTIME, &error),
         }
     });
+    runtime.block_on(spans.close());
     // A program for credentials may still run; the end does not wait for it.
     runtime.shutdown_background();
     code

@@ -7,7 +7,7 @@ use kube::Client;
 
 use crate::admin_state::Reached;
 use crate::agent::{AzureAccess, ConnectError};
-use crate::azure::GroupId;
+use crate::azure::{GroupId, Metrics};
 use crate::clock::Clock;
 use crate::config::{self, AzureJson, Mistakes, Override, Settings};
 use crate::pool::{Managed, Scope};
@@ -63,6 +63,8 @@ impl AzureArguments {
         let access = AzureAccess {
             settings: settings.azure.clone(),
             client: client.clone(),
+            // Nobody reads them here.
+            metrics: Metrics::default(),
             clock: Clock::System,
         };
         match access.connect().await {

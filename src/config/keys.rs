@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_yaml::Value;
 
+use super::otlp;
 use super::value::{self, Refused};
 use super::{HEALTHZ_PORT, METRICS_PORT, Settings};
 
@@ -285,6 +286,23 @@ pub(super) const KEYS: &[Key] = &[
             Ok(())
         },
         get: |settings| Value::String(settings.admin_state.foreign_down.as_str().to_owned()),
+    },
+    Key {
+        path: "telemetry.otlpEndpoint",
+        flag: None,
+        about: "Base address of an OpenTelemetry collector, which is sent a span for each call to ARM and each of its tries: OTLP as \
+                protobuf over HTTP, to `/v1/traces` below it, the usual port being 4318. `none` takes what `OTEL_EXPORTER_OTLP_ENDPOINT` \
+                names in the environment; where neither is set, nothing is sent. Up to 2,048 spans wait for a collector that is slow \
+                or away, further ones are dropped. Needs a program built with the feature `otlp`, as the image is by \
+                `--build-arg FEATURES=otlp`; without it anything but `none` is a mistake.",
+        set: |settings, value| {
+            settings.otlp_endpoint = otlp::endpoint(value)?;
+            Ok(())
+        },
+        get: |settings| {
+            let endpoint = settings.otlp_endpoint.as_deref();
+            Value::String(endpoint.unwrap_or(value::NONE).to_owned())
+        },
     },
 ];
 

@@ -55,7 +55,7 @@ impl Interfaces {
     }
 
     /// The interfaces in these pools that have to be asked about; forgets all others.
-    fn to_ask(&mut self, view: &View, now: Instant) -> Vec<InterfaceId> {
+    fn unknown(&mut self, view: &View, now: Instant) -> Vec<InterfaceId> {
         let members = view.pools.iter().flat_map(|pool| &pool.members);
         let configurations = members.filter_map(|member| match &member.claim {
             Claim::Interface(configuration) => Some(configuration),
@@ -66,13 +66,13 @@ impl Interfaces {
             .filter_map(|configuration| InterfaceId::of_configuration(configuration).ok())
             .collect();
         self.0.retain(|id, _| ids.contains(id));
-        let unknown = |id: &InterfaceId| self.0.get(id).is_none_or(|known| known.until <= now);
-        ids.into_iter().filter(unknown).collect()
+        let is_due = |id: &InterfaceId| self.0.get(id).is_none_or(|known| known.until <= now);
+        ids.into_iter().filter(is_due).collect()
     }
 
     /// Asks ARM about what is not known of these pools' interfaces.
     pub async fn learn(&mut self, view: &View, arm: &Arm, deadline: Instant) {
-        let questions = self.to_ask(view, Instant::now()).into_iter().map(|id| {
+        let questions = self.unknown(view, Instant::now()).into_iter().map(|id| {
             let arm = arm.clone();
             async move {
                 let answer = arm.virtual_machine_of(&id, deadline).await;

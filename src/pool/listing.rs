@@ -19,6 +19,9 @@ use crate::azure::{Arm, ArmError, GroupId, LoadBalancerId};
 /// For all pages of one list.
 const ONE_LIST: Duration = Duration::from_mins(2);
 
+/// From the end of one list to the next, however much one is wanted.
+const GAP: Duration = Duration::from_millis(200);
+
 /// The load balancers at one time.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
@@ -81,7 +84,7 @@ pub async fn follow(
         match list(&arm, &scope, asked_at + ONE_LIST).await {
             Ok(views) => {
                 pauses.succeeded();
-                not_before = asked_at;
+                not_before = Instant::now() + GAP;
                 served = Some(count);
                 let listing = Listing {
                     asked_at: Some(asked_at),

@@ -78,8 +78,19 @@ pub struct Writer {
     pub term: Term,
     /// All load balancers, now and then.
     pub listings: watch::Receiver<Arc<Listing>>,
-    /// Who asks for the Lease, in metrics.
+    /// What its doings are called in metrics.
+    pub labels: Labels,
+}
+
+/// What a writer's doings are called in metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Labels {
+    /// Who waits for the Lease.
     pub caller: &'static str,
+    /// One write of a pool, to its end.
+    pub request: &'static str,
+    /// On whose behalf.
+    pub source: &'static str,
 }
 
 /// What goes on from one round to the next.
@@ -98,8 +109,10 @@ enum Stop {
     Arm(ArmError),
     NotRecorded(NotRecorded),
     Lock(LockError),
-    /// It is not wanted any more, or has lasted long enough: look again.
+    /// It is not wanted any more: look again.
     Again,
+    /// The Lease has been held for so long that others should have a chance.
+    Closed,
 }
 
 impl From<ArmError> for Stop {
@@ -185,6 +198,11 @@ impl Writer {
         };
         let before = round.trouble.as_ref();
         let (trouble, pause) = match outcome {
+            Err(Stop::Closed) => {
+                sleep(BUSY).await;
+                round.pause = None;
+                return;
+            }
             Ok(()) | Err(Stop::Again) => {
                 round.pause = None;
                 return;
@@ -212,7 +230,7 @@ impl Writer {
     /// Waits for the Lease, for as long as something is to be written.
     async fn enter<E: Editor>(&mut self, editor: &mut E, round: &mut Round) -> Result<Entered, Stop> {
         let lock = self.lock.clone();
-        let entering = lock.enter(self.caller, Instant::now() + LEASE);
+        let entering = lock.enter(self.labels.caller, Instant::now() + LEASE);
         let mut entering = std::pin::pin!(entering);
         loop {
             tokio::select! {
@@ -257,7 +275,7 @@ impl Writer {
             }
             if !entered.open() {
                 round.seen = Some((asked_at, Arc::new(view)));
-                return Err(Stop::Again);
+                return Err(Stop::Closed);
             }
             if view.busy {
                 sleep(BUSY).await;
@@ -294,8 +312,10 @@ impl Writer {
         let term = self.term.clone();
         let permit = Permit::new(move || term.permit().is_ok());
         let deadline = Instant::now() + ONE_WRITE;
+        let (request, source) = (self.labels.request, self.labels.source);
+        let operation = self.arm.metrics().operation(request, self.id.group(), source);
         entered.wrote();
-        match self.arm.put_pool(pool, permit, deadline).await {
+        let outcome = match self.arm.put_pool(pool, permit, deadline).await {
             Ok(accepted) => {
                 editor.outcome(Outcome::Accepted(edit.clone()));
                 self.arm.follow(&accepted, deadline).await
@@ -306,7 +326,9 @@ impl Writer {
                 }
                 Err(error)
             }
-        }
+        };
+        operation.done(outcome.is_ok());
+        outcome
     }
 }
 

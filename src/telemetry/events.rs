@@ -55,22 +55,22 @@ impl ClusterEvents {
     }
 
     /// Writes a warning about a Node.
-    pub async fn warn(&self, node: NodeReference<'_>, reason: &'static str, note: String) {
-        self.write(EventType::Warning, node, reason, note).await;
+    pub async fn warn(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+        self.write(EventType::Warning, about, reason, note).await;
     }
 
     /// Writes what went well with a Node.
-    pub async fn tell(&self, node: NodeReference<'_>, reason: &'static str, note: String) {
-        self.write(EventType::Normal, node, reason, note).await;
+    pub async fn tell(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+        self.write(EventType::Normal, about, reason, note).await;
     }
 
-    async fn write(&self, type_: EventType, node: NodeReference<'_>, reason: &'static str, note: String) {
+    async fn write(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
         let event = NodeEvent {
             reason,
             action: "UpdateLoadBalancer",
             note,
         };
-        publish(&self.0, type_, event, &about_node(node.name, node.uid)).await;
+        publish(&self.0, type_, event, &about_node(about.name, about.uid)).await;
     }
 }
 

@@ -1,4 +1,7 @@
 //! Admin states: the leader's work on the ARM emulator, with the Kubernetes API made up and real.
 
 mod journey;
+mod rival;
+mod stories;
+mod truth;
 pub(crate) mod world;

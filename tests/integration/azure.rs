@@ -15,8 +15,12 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tower::service_fn;
 
+mod counted;
 mod reads;
+mod role;
 mod sockets;
+#[cfg(feature = "otlp")]
+mod spans;
 mod trouble;
 mod writes;
 

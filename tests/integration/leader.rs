@@ -1,9 +1,7 @@
-//! The election: the Lease API made up and real, leaders that die, stand still and are cut off, fleets of 1,000
+//! The election: on the Kubernetes API made up and real, leaders that die, stand still and are cut off, fleets of 1,000
 //! and 5,000 in paused time.
 
-mod cases;
 mod election;
-mod fake;
 mod faults;
 mod fleet;
 mod stories;

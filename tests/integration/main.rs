@@ -13,15 +13,18 @@
 )]
 
 mod admin_state;
+mod arm_lock;
 mod azure;
 mod conformance;
 mod credentials;
 mod emulator;
+mod fake_api;
 mod generated;
 mod harness;
 mod image;
 mod kube_proxy;
 mod leader;
+mod leading;
 mod listener;
 mod manifests;
 mod node;

@@ -1,6 +1,7 @@
-//! The manifests as they are shipped: what they say and that it agrees with the program (here and in
-//! `settings`), that a real cluster takes them (`apply`), that their rights are enough for the agent and
-//! each is needed (`rights`), and that their policy holds whatever RBAC grants (`policy`).
+//! The manifests as they are shipped: what they say and that it agrees with the program (here, in `settings`
+//! and, for what concerns Azure, in `identity`), that a real cluster takes them (`apply`), that their rights are
+//! enough for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
+//! whatever RBAC grants (`policy`, `leader_policy`), and what the hardened overlay does more (`hardened`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +15,10 @@ use crate::harness::assets;
 
 mod apply;
 mod caller;
+mod hardened;
+mod identity;
+mod leader;
+mod leader_policy;
 mod policy;
 mod rights;
 mod settings;
@@ -57,6 +62,68 @@ fn only<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
         (Some(object), None) => object,
         _ => panic!("not exactly one {kind}"),
     }
+}
+
+/// The folders of the manifests with a kustomization of a kind, in their order.
+fn of_kind(kind: &str) -> Vec<String> {
+    let found = files().into_iter().filter_map(|(path, text)| {
+        let folder = path.strip_suffix("/kustomization.yaml")?;
+        let says = text.lines().any(|line| line == format!("kind: {kind}"));
+        says.then(|| folder.to_owned())
+    });
+    let mut folders: Vec<String> = found.collect();
+    folders.sort();
+    folders
+}
+
+/// All files of the manifests, by their paths in there.
+fn files() -> Vec<(String, String)> {
+    let root = repository("manifests");
+    let (mut folders, mut found) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+                found.push((name, std::fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// An overlay of `text`, in which `@/` is the manifests' folder, with further files, in a fresh directory.
+fn overlay_of(text: &str, others: &[(&str, &str)]) -> PathBuf {
+    let directory = crate::harness::scratch("overlay").canonicalize().unwrap();
+    let root = settings::relative(&directory, &repository("manifests"));
+    let text = text.replace("@/", &format!("{}/", root.display()));
+    for (name, text) in [("kustomization.yaml", text.as_str())].iter().chain(others) {
+        std::fs::write(directory.join(name), text).unwrap();
+    }
+    directory
+}
+
+/// The example of another namespace with these components, or on another folder than `base`.
+fn moved(on: &str, components: &[&str]) -> PathBuf {
+    let mut text = text("manifests/examples/other-namespace/kustomization.yaml");
+    assert!(
+        text.contains("  - ../../base\n") && text.contains("\npatches:\n"),
+        "{text}"
+    );
+    text = text.replace("../../base\n", &format!("@/{on}\n"));
+    if !components.is_empty() {
+        let list: Vec<String> = components
+            .iter()
+            .map(|name| format!("  - @/components/{name}\n"))
+            .collect();
+        let list = list.concat();
+        text = text.replace("\npatches:\n", &format!("\ncomponents:\n{list}patches:\n"));
+    }
+    let namespace = self::text("manifests/examples/other-namespace/namespace.yaml");
+    overlay_of(&text, &[("namespace.yaml", &namespace)])
 }
 
 fn base() -> Vec<Value> {
@@ -213,32 +280,62 @@ fn ports_and_versions_are_the_programs() {
     assert_eq!(labels["app.kubernetes.io/version"], version);
     let image = &daemonset["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(image, &format!("headgate:{version}"));
-    for file in [
-        "manifests/README.md",
-        "manifests/examples/no-kube-proxy/kustomization.yaml",
-        "manifests/examples/podmonitor/kustomization.yaml",
-    ] {
-        let text = text(file);
-        let tags: Vec<&str> = text
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("newTag: "))
-            .collect();
-        assert_eq!(tags, [version], "{file}");
+    for (file, text) in files() {
+        let said = text.lines().filter_map(|line| {
+            let line = line.trim();
+            let tag = line.strip_prefix("newTag: ");
+            tag.or_else(|| line.strip_prefix("app.kubernetes.io/version: "))
+        });
+        let versions: Vec<&str> = said.collect();
+        let wanted = file == "README.md" || file.starts_with("examples/") && text.contains("\nimages:");
+        assert!(versions.len() >= usize::from(wanted), "{file}");
+        assert!(versions.iter().all(|said| *said == version), "{file}: {versions:?}");
     }
     assert!(readme.contains(&format!("registry.example.com/headgate:{version}")));
 }
 
 #[test]
-fn moving_the_namespace_leaves_the_role_for_node_events_in_default() {
-    for object in render(&repository("manifests/examples/other-namespace")) {
-        let namespace = match object["kind"].as_str().unwrap() {
-            "Role" | "RoleBinding" => "default",
-            "ServiceAccount" | "ConfigMap" | "DaemonSet" => "headgate",
-            _ => continue,
-        };
-        assert_eq!(object["metadata"]["namespace"], namespace, "{}", object["kind"]);
-        if let Some(subjects) = object["subjects"].as_array() {
-            assert_eq!(subjects[0]["namespace"], "headgate");
+fn moving_the_namespace_leaves_the_roles_where_events_and_leases_are() {
+    for (on, components) in [
+        ("base", [].as_slice()),
+        ("base", &["azure"]),
+        ("overlays/hardened", &["spot"]),
+    ] {
+        let objects = render(&moved(on, components));
+        let mut roles = 0;
+        for object in &objects {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            let namespace = match object["kind"].as_str().unwrap() {
+                "Role" | "RoleBinding" if name == "headgate-leader" => "kube-system",
+                "Role" | "RoleBinding" => "default",
+                "ServiceAccount" | "ConfigMap" | "DaemonSet" | "Deployment" | "PodDisruptionBudget" => "headgate",
+                "ClusterRole"
+                | "ClusterRoleBinding"
+                | "Namespace"
+                | "ValidatingAdmissionPolicy"
+                | "ValidatingAdmissionPolicyBinding" => {
+                    assert_eq!(object["metadata"].get("namespace"), None);
+                    ""
+                }
+                other => panic!("where does a {other} belong?"),
+            };
+            roles += usize::from(object["kind"] == "Role");
+            if !namespace.is_empty() {
+                assert_eq!(
+                    object["metadata"]["namespace"], namespace,
+                    "{on}: {} {name}",
+                    object["kind"]
+                );
+            }
+            if let Some(subjects) = object["subjects"].as_array() {
+                assert_eq!(
+                    (subjects.len(), &subjects[0]["namespace"]),
+                    (1, &json!("headgate")),
+                    "{name}"
+                );
+            }
         }
+        let expected = 1 + usize::from(!components.is_empty()) + usize::from(on != "base");
+        assert_eq!(roles, expected, "{on} {components:?}");
     }
 }

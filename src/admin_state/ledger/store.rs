@@ -19,7 +19,7 @@ use super::{Book, Line};
 use crate::leader::Term;
 use crate::telemetry;
 
-/// The ConfigMap.
+/// The `ConfigMap`.
 pub const LEDGER: &str = "headgate-admin-state";
 /// Where it stands, beside the leader's Lease.
 const NAMESPACE: &str = "kube-system";
@@ -28,7 +28,7 @@ const KEY: &str = "ledger.json";
 const ONE_REQUEST: Duration = Duration::from_secs(5);
 /// Attempts of one write.
 const ATTEMPTS: u32 = 6;
-/// etcd takes no object larger than 1.5 MiB, a ConfigMap's data may be 1 MiB.
+/// etcd takes no object larger than 1.5 MiB, a `ConfigMap`'s data may be 1 MiB.
 const MOST_BYTES: usize = 1_000_000;
 
 /// Why the ledger could not be read or written.

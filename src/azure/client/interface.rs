@@ -15,7 +15,7 @@ impl Arm {
     /// Where it cannot be had, or not in time.
     pub async fn virtual_machine_of(&self, id: &InterfaceId, deadline: Instant) -> Result<Option<String>, ArmError> {
         let uri = self.uri(id.path())?;
-        let answer = self.get(id.subscription(), uri, deadline).await?;
+        let answer = self.get("get_network_interface", id.group(), uri, deadline).await?;
         let document = json(&answer)?;
         let machine = document
             .pointer("/properties/virtualMachine/id")

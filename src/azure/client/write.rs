@@ -21,12 +21,12 @@ use super::super::transport::Answer;
 use super::{Arm, Extra, json};
 
 const ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
-/// To the first look at an operation whose PUT does not say when to come again: most are done by then.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
-/// Between looks where nothing is said, as with cloud-provider-azure.
-const LOOK: Duration = Duration::from_secs(5);
-/// However soon ARM says to come again.
-const SOONEST: Duration = Duration::from_millis(500);
+/// To the first look at an operation where ARM does not say when to come again, twice that to the next one, and so on.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+/// The longest between looks where nothing is said, as with cloud-provider-azure.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Between looks at a resource that ARM is busy with.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// A write that ARM has accepted.
 #[derive(Clone, Debug)]
@@ -102,9 +102,9 @@ impl Arm {
             body: body.into(),
             permit: Some(permit),
         };
-        let subscription = pool.id.load_balancer().group().subscription();
+        let what = ("update_backend_pool", pool.id.load_balancer().group());
         let uri = self.uri(&pool.id.path())?;
-        let answer = self.send(Method::PUT, subscription, uri, deadline, extra).await?;
+        let answer = self.send(Method::PUT, what, uri, deadline, extra).await?;
         self.accepted(pool.id.clone(), &answer)
     }
 
@@ -137,10 +137,8 @@ impl Arm {
     /// When to look, as the answer says.
     fn next_look(&self, answer: &Answer, otherwise: Duration) -> Instant {
         let now = self.clock.now();
-        now.mono
-            + retry_after(answer.headers(), now.wall)
-                .unwrap_or(otherwise)
-                .max(SOONEST)
+        let told = retry_after(answer.headers(), now.wall);
+        now.mono + told.filter(|told| !told.is_zero()).unwrap_or(otherwise)
     }
 
     /// Waits for the end of a write.
@@ -148,22 +146,22 @@ impl Arm {
     /// # Errors
     /// Where it ended badly, or nobody can say how.
     pub async fn follow(&self, accepted: &Accepted, deadline: Instant) -> Result<(), ArmError> {
-        let (subscription, uri) = match &accepted.follow {
+        let (group, uri) = match &accepted.follow {
             Follow::Done => return Ok(()),
             Follow::Resource => return self.settled(&accepted.pool, deadline).await.map(drop),
-            Follow::Operation(uri) | Follow::Location(uri) => {
-                (accepted.pool.load_balancer().group().subscription(), uri)
-            }
+            Follow::Operation(uri) | Follow::Location(uri) => (accepted.pool.load_balancer().group(), uri),
         };
         let mut look_at = accepted.look_at;
+        let mut untold = FIRST_LOOK;
         loop {
             // Nobody is refused here who can wait.
-            look_at = look_at.max(self.gates.closed_until(subscription, false).unwrap_or(look_at));
+            look_at = look_at.max(self.gates.closed_until(group.subscription(), false).unwrap_or(look_at));
             if look_at >= deadline {
                 return Err(ArmError::Deadline);
             }
             sleep_until(look_at).await;
-            match self.get(subscription, uri.clone(), deadline).await {
+            untold = LONGEST.min(2 * untold);
+            match self.get("get_operation", group, uri.clone(), deadline).await {
                 Ok(answer) => {
                     let look = match accepted.follow {
                         Follow::Operation(_) => ended(&json(&answer)?)?,
@@ -173,7 +171,13 @@ impl Arm {
                     if look == Look::Done {
                         return Ok(());
                     }
-                    look_at = self.next_look(&answer, LOOK);
+                    look_at = self.next_look(&answer, untold);
+                }
+                // Whoever may write a pool may not be allowed to ask how the operation goes, which is the
+                // subscription's: the pool says so too.
+                Err(error) if matches!(error.status(), Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)) => {
+                    tracing::debug!(%error, pool = %accepted.pool, "the end of a write is read from the pool");
+                    return self.settled(&accepted.pool, deadline).await.map(drop);
                 }
                 // The status could not be read, which says nothing about the operation.
                 Err(error @ (ArmError::Refused { .. } | ArmError::Connection(_) | ArmError::Throttled { .. }))
@@ -181,7 +185,7 @@ impl Arm {
                 {
                     tracing::debug!(%error, pool = %accepted.pool, "the end of a write is not known yet");
                     let now = Instant::now();
-                    look_at = now + error.retry_after(now).unwrap_or(LOOK).max(SOONEST);
+                    look_at = now + error.retry_after(now).unwrap_or(untold).max(FIRST_LOOK);
                 }
                 Err(error) => return Err(error),
             }
@@ -195,7 +199,7 @@ impl Arm {
             if pool.provisioning_state() == ProvisioningState::Settled {
                 return Ok(pool);
             }
-            let look_at = Instant::now() + FIRST_LOOK;
+            let look_at = Instant::now() + BUSY;
             if look_at >= deadline {
                 return Err(ArmError::Deadline);
             }
@@ -214,7 +218,7 @@ impl Arm {
             let now = Instant::now();
             let wait = error.retry_after(now);
             match wait.filter(|_| throttled || matches!(error, ArmError::Throttled { .. })) {
-                Some(wait) if now + wait < deadline => sleep_until(now + wait.max(SOONEST)).await,
+                Some(wait) if now + wait < deadline => sleep_until(now + wait.max(FIRST_LOOK)).await,
                 _ => return Err(error),
             }
         }

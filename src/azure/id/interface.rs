@@ -1,12 +1,12 @@
 //! The id of a network interface that is a resource of its own.
 
-use super::{BadId, Name};
+use super::{BadId, GroupId, Name};
 
 /// A network interface, in lower case. A scale set's interfaces, whose ids name their virtual machine, are none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId {
+    group: GroupId,
     path: String,
-    subscription: String,
 }
 
 impl InterfaceId {
@@ -38,19 +38,20 @@ impl InterfaceId {
         {
             return Err(bad());
         }
+        let id = GroupId::new(subscription, group).map_err(|_| bad())?;
         let encoded = [group, name].map(|part| Name((*part).to_owned()).encoded().to_string());
         let [group, name] = encoded;
         Ok(Self {
+            group: id,
             path: format!(
                 "/subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Network/networkInterfaces/{name}"
             ),
-            subscription: (*subscription).to_owned(),
         })
     }
 
-    /// Whose gates a request for it passes.
-    pub(in crate::azure) fn subscription(&self) -> &str {
-        &self.subscription
+    /// Its resource group.
+    pub(in crate::azure) fn group(&self) -> &GroupId {
+        &self.group
     }
 
     /// Its path, as it stands in a URL.

@@ -5,7 +5,7 @@
 //! long the token is good.
 
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -104,6 +104,7 @@ impl Tokens {
             subscription: "".into(),
             deadline: asked + ALL_TRIES,
             permit: None,
+            seen: Arc::default(),
         };
         let answer = self.stack.clone().oneshot(call).await.map_err(|error| match error {
             ArmError::Answer(why) => TokenError::Answer(why),

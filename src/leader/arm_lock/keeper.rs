@@ -312,6 +312,10 @@ impl Keeper {
             }
             Answer::Conflict => {
                 self.stale = true;
+                if matches!(request, Request::Take(..)) {
+                    self.claim = None;
+                    self.sight.disclaim();
+                }
                 self.conflicts += 1;
                 if self.conflicts.is_multiple_of(CONFLICTS) {
                     self.rest_until = Some(now.mono + self.chance.jitter(REST));

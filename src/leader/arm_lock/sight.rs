@@ -47,7 +47,7 @@ impl Sight {
         self.others
     }
 
-    /// A write that takes it at `stamp` is about to be sent: what `now` counts as held by somebody else is his no more.
+    /// A write that takes it at `stamp` is about to be sent.
     pub(super) fn claim(&mut self, holder: &str, stamp: Timestamp) {
         let theirs = |record: &Record| !record.is_released() && !record.is_held_by(holder);
         if self.record().is_some_and(theirs) {
@@ -55,6 +55,11 @@ impl Sight {
             self.others += 1;
         }
         self.ours = Some(stamp);
+    }
+
+    /// That write came to nothing: what bears its time is somebody else's, by clocks that agree to the microsecond.
+    pub(super) fn disclaim(&mut self) {
+        self.ours = None;
     }
 
     /// The watch showed it; whether that is news.
@@ -178,6 +183,10 @@ mod tests {
         sight.answered(Some(lease(3, "", 7, "h")));
         sight.claim("H", Timestamp::from_second(8).unwrap());
         assert_eq!(sight.others(), 1);
+        // Somebody else was sooner, in the same microsecond.
+        sight.disclaim();
+        sight.answered(Some(lease(5, "", 8, "c")));
+        assert_eq!(sight.others(), 2);
     }
 
     #[test]

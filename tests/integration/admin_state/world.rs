@@ -15,9 +15,11 @@ use headgate::node::Report;
 use headgate::pool::{Managed, Scope};
 use headgate::sandbox::emulator::{Emulator, Settings};
 use headgate::telemetry::ClusterEvents;
-use hyper::Request;
+use hyper::{Request, Response};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
@@ -33,11 +35,19 @@ pub(crate) const ENFORCE: Policy = Policy {
     foreign_down: ForeignDown::Keep,
 };
 
+/// Who looks at each request to ARM.
+pub(crate) type Spy = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
+
 /// The cluster's surroundings.
 pub(crate) struct World {
     pub(crate) emulator: Emulator,
     pub(crate) client: Client,
     pub(crate) clock: Clock,
+}
+
+/// A load balancer's id.
+pub(crate) fn id_of(load_balancer: &str) -> String {
+    format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}")
 }
 
 /// The node's address, in the family.
@@ -108,15 +118,17 @@ impl World {
         }
     }
 
-    /// A client of the emulator, in process.
-    pub(crate) async fn arm(&self) -> Arm {
+    /// A client of the emulator, in process; what it sends is seen right before it is sent.
+    pub(crate) async fn arm(&self, spy: Spy) -> Arm {
         let inside = self.emulator.clone();
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
-            let emulator = inside.clone();
+            let (emulator, spy) = (inside.clone(), Arc::clone(&spy));
             async move {
                 let (mut parts, body) = request.into_parts();
                 parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
-                let answer = emulator.call(Request::from_parts(parts, body), BASE).await;
+                let request = Request::from_parts(parts, body);
+                spy(&request);
+                let answer = emulator.call(request, BASE).await;
                 answer.map_err(|error| TransportError::Connection(error.to_string()))
             }
         }));
@@ -217,6 +229,92 @@ impl World {
         entries.iter().map(state).collect()
     }
 
+    /// Somebody else reads.
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let answer = self.other("GET", path, &Value::Null, None).await;
+        serde_json::from_slice(answer.body()).unwrap()
+    }
+
+    /// Somebody else writes.
+    pub(crate) async fn put(&self, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
+        self.other("PUT", path, body, if_match).await
+    }
+
+    async fn other(&self, method: &str, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
+        let token = self.control("GET", "token", &Value::Null);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{path}?api-version=2025-05-01"))
+            .header("Authorization", format!("Bearer {}", token["token"].as_str().unwrap()));
+        if let Some(etag) = if_match {
+            request = request.header("If-Match", etag);
+        }
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        let request = request.body(Bytes::from(body)).unwrap();
+        self.emulator.call(request, BASE).await.unwrap()
+    }
+
+    fn arm_leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), "kube-system")
+    }
+
+    /// cloud-controller-manager takes the ARM Lease, if it is free; whether it has it.
+    pub(crate) async fn take_arm_lease(&self) -> bool {
+        let name = "aks-managed-resource-locker";
+        let now = self.clock.now().wall;
+        let Ok(found) = self.arm_leases().get_opt(name).await else {
+            return false;
+        };
+        let mut lease = found.clone().unwrap_or_default();
+        lease.metadata.name = Some(name.to_owned());
+        let spec = lease.spec.get_or_insert_default();
+        let held = spec.holder_identity.as_ref().is_some_and(|holder| !holder.is_empty());
+        let valid = spec
+            .renew_time
+            .as_ref()
+            .is_some_and(|renewed| now.duration_since(renewed.0).as_secs() < 900);
+        if held && valid {
+            return false;
+        }
+        spec.lease_duration_seconds = Some(900);
+        spec.holder_identity = Some("cloud-controller-manager".to_owned());
+        spec.renew_time = Some(MicroTime(now));
+        spec.acquire_time = Some(MicroTime(now));
+        let params = PostParams::default();
+        let written = if found.is_some() {
+            self.arm_leases().replace(name, &params, &lease).await
+        } else {
+            self.arm_leases().create(&params, &lease).await
+        };
+        written.is_ok()
+    }
+
+    /// It gives it back, as it does.
+    pub(crate) async fn release_arm_lease(&self) {
+        let name = "aks-managed-resource-locker";
+        let Ok(Some(mut lease)) = self.arm_leases().get_opt(name).await else {
+            return;
+        };
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_deref() != Some("cloud-controller-manager") {
+            return;
+        }
+        spec.holder_identity = Some(String::new());
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(
+            "aks-managed-resource-locker-previous-holder".to_owned(),
+            "cloud-controller-manager".to_owned(),
+        );
+        self.arm_leases()
+            .replace(name, &PostParams::default(), &lease)
+            .await
+            .unwrap();
+    }
+
     /// The writes of pools so far.
     pub(crate) fn puts(&self) -> Vec<Value> {
         let journal = self.control("GET", "journal?limit=1000&method=PUT", &Value::Null);
@@ -257,7 +355,17 @@ pub(crate) struct Leader {
 impl Leader {
     /// One that begins now, with its own way to the API.
     pub(crate) async fn start(world: &World, client: Client, name: &str, policy: Policy) -> Self {
-        let arm = world.arm().await;
+        Self::start_seen(world, client, name, policy, |_| Arc::new(|_| ())).await
+    }
+
+    /// One whose requests to ARM are seen by this, which is given its terms.
+    pub(crate) async fn start_seen(
+        world: &World,
+        client: Client,
+        name: &str,
+        policy: Policy,
+        spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
+    ) -> Self {
         let mut registry = Registry::default();
         let report = Report::initial(None, &[], world.clock.now());
         let reports = watch::Sender::new(report);
@@ -271,6 +379,8 @@ impl Leader {
             fleet: fleet.subscribe(),
             clock: world.clock.clone(),
         });
+        let terms = elector.terms();
+        let arm = world.arm(spy(terms.clone())).await;
         let reach = move || {
             let reached = Reached {
                 arm: arm.clone(),
@@ -297,7 +407,6 @@ impl Leader {
             clock: world.clock.clone(),
         };
         let (stop, stopping) = watch::channel(false);
-        let terms = elector.terms();
         let task = tokio::spawn(async move {
             let _reports = reports;
             headgate::leader::run(elector, stopping, move |term| admin_state::run(term, parts.clone())).await;

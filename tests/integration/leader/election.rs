@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::fake::Fake;
+use crate::fake_api::FakeApi;
 use crate::harness::control_plane;
 
 struct Candidate {
@@ -119,7 +119,7 @@ async fn goes_its_way(client: impl Fn() -> Client, name: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn an_election_on_the_fake() {
-    let fake = Fake::default();
+    let fake = FakeApi::default();
     goes_its_way(|| fake.client().0, "headgate-leader").await;
 }
 

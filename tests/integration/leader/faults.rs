@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokio::time::sleep;
 
-use super::fake::Fault;
 use super::world::{Member, SECOND, Work, World};
+use crate::fake_api::Fault;
 
 /// Once nothing fails any more: a look, what is left of a Lease, one more lease duration if all have a signal.
 const BOUND: Duration = Duration::from_secs(75);
@@ -113,8 +113,8 @@ fn apply(world: &World, members: &mut [Member], index: usize, trouble: Trouble, 
                 .work
                 .send_replace(if begins { work } else { Work::Writes(Duration::ZERO) });
         }
-        Trouble::Delete if begins => world.fake.delete(),
-        Trouble::Annotate if begins => world.fake.annotate("headgate.dev/nodes", "nonsense"),
+        Trouble::Delete if begins => world.delete_lease(),
+        Trouble::Annotate if begins => world.annotate("headgate.dev/nodes", "nonsense"),
         Trouble::Delete | Trouble::Annotate => {}
     }
 }

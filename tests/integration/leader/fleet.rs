@@ -24,8 +24,8 @@ struct Figures {
 /// The requests of candidates: the holder renews by PUT alone.
 fn looks(world: &World, from: Instant) -> Vec<Instant> {
     let requests = world.fake.requests().into_iter();
-    let looks = requests.filter(|(at, method)| *method == Method::GET && *at >= from);
-    looks.map(|(at, _)| at).collect()
+    let looks = requests.filter(|asked| asked.method == Method::GET && asked.at >= from);
+    looks.map(|asked| asked.at).collect()
 }
 
 fn busiest_ten_seconds(looks: &[Instant]) -> usize {

@@ -6,8 +6,8 @@ use headgate::leader::{FAILED_TERMS, Fleet};
 use hyper::Method;
 use tokio::time::Instant;
 
-use super::fake::Fault;
 use super::world::{Member, SECOND, Work, World, named};
+use crate::fake_api::Fault;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -22,7 +22,7 @@ async fn settled(count: u8) -> (World, Vec<Member>, i32, String) {
 }
 
 fn failed_terms(world: &World) -> Option<String> {
-    let annotations = world.fake.lease()?.metadata.annotations?;
+    let annotations = world.lease()?.metadata.annotations?;
     annotations.get(FAILED_TERMS).cloned()
 }
 
@@ -34,7 +34,7 @@ async fn a_lease_that_is_not_there_is_made_and_taken_after_one_lease_duration() 
     assert_eq!(number, 1);
     assert!(took > 15 * SECOND && took < 22 * SECOND, "{took:?}");
     world.pass(10 * SECOND).await;
-    let lease = world.fake.lease().unwrap();
+    let lease = world.lease().unwrap();
     assert_eq!(lease.metadata.annotations.unwrap()["headgate.dev/nodes"], "2");
     let spec = lease.spec.unwrap();
     assert_eq!(
@@ -168,7 +168,7 @@ async fn a_leader_that_stood_still_writes_nothing_and_leaves_the_lease_alone() {
     world.pass(10 * SECOND).await;
     assert!(leader.has_ended() && world.last_write(number) <= frozen);
     assert_eq!(world.leader(), Some((next, heir.clone())));
-    assert_eq!(world.fake.holder(), heir);
+    assert_eq!(world.holder(), heir);
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,10 +190,10 @@ async fn short_trouble_ends_no_term() {
         world.pass(15 * SECOND).await;
         assert_eq!(world.leader(), Some((number, holder.clone())), "{fault:?}");
     }
-    world.fake.annotate("other", "1");
+    world.annotate("other", "1");
     world.pass(15 * SECOND).await;
     assert_eq!(world.leader(), Some((number, holder)), "what others note on it");
-    assert_eq!(world.fake.lease().unwrap().metadata.annotations.unwrap()["other"], "1");
+    assert_eq!(world.lease().unwrap().metadata.annotations.unwrap()["other"], "1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,10 +203,10 @@ async fn whoever_won_without_hearing_of_it_soon_leads_with_another_number() {
         member.line.set(Fault::AnswerLost);
     }
     named(&members, &holder).stop();
-    while world.fake.holder() == holder || world.fake.holder().is_empty() {
+    while world.holder() == holder || world.holder().is_empty() {
         world.pass(SECOND / 10).await;
         // Looks have to be answered, the write that wins has not.
-        let free = world.fake.holder().is_empty();
+        let free = world.holder().is_empty();
         for member in members.iter().filter(|member| member.name != holder) {
             member.line.set(if free { Fault::None } else { Fault::AnswerLost });
         }
@@ -225,7 +225,7 @@ async fn whoever_won_without_hearing_of_it_soon_leads_with_another_number() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_deleted_makes_no_second_leader_and_no_number_twice() {
     let (world, _members, number, _) = settled(3).await;
-    world.fake.delete();
+    world.delete_lease();
     let (next, _, took) = world.leader_after(number, MINUTE).await;
     assert!(
         next == number + 1 && took > 14 * SECOND && took < 22 * SECOND,
@@ -297,7 +297,7 @@ async fn an_api_server_that_refuses_or_is_away_is_not_stormed() {
         world.pass(10 * SECOND).await;
         let gets = world.fake.requests()[before..]
             .iter()
-            .filter(|(_, method)| *method == Method::GET)
+            .filter(|asked| asked.method == Method::GET)
             .count();
         assert!(gets < 80, "{gets}");
     }

@@ -12,13 +12,16 @@ use headgate::clock::{Clock, Moment};
 use headgate::leader::{Elector, Fleet, LeaseName, Parts, Term, Timing, run};
 use headgate::node::{Facts, Report};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::fake::{Fake, Line};
+use crate::fake_api::{FakeApi, Line};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "headgate-leader";
 const TICK: Duration = Duration::from_millis(50);
 
 /// What a term's work does.
@@ -60,10 +63,14 @@ impl Journal {
 
 /// All candidates' surroundings.
 pub(crate) struct World {
-    pub(crate) fake: Fake,
+    pub(crate) fake: FakeApi,
     pub(crate) fleet: watch::Sender<Option<Fleet>>,
     pub(crate) journal: Arc<Mutex<Journal>>,
     anchor: Moment,
+}
+
+fn lease(fake: &FakeApi) -> Option<Lease> {
+    fake.peek(NAMESPACE, NAME)
 }
 
 /// One candidate.
@@ -107,12 +114,13 @@ async fn work(
     holder: String,
     mut kind: watch::Receiver<Work>,
     journal: Arc<Mutex<Journal>>,
-    fake: Fake,
+    fake: FakeApi,
 ) -> Result<(), String> {
     {
         let mut journal = journal.lock().unwrap();
         // Whoever makes a deleted Lease anew may not have seen its latest number.
-        let given = (fake.uid(), term.number());
+        let uid = lease(&fake).and_then(|lease| lease.metadata.uid);
+        let given = (uid.unwrap_or_default(), term.number());
         assert!(journal.numbers.insert(given.clone()), "{given:?} came again");
         journal.terms.push((term.clone(), holder, Instant::now()));
     }
@@ -148,7 +156,7 @@ impl World {
     pub(crate) fn new(candidates: u32) -> Self {
         let wall: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         Self {
-            fake: Fake::default(),
+            fake: FakeApi::default(),
             fleet: watch::Sender::new(Some(Fleet {
                 candidates,
                 relief: true,
@@ -156,6 +164,27 @@ impl World {
             journal: Arc::default(),
             anchor: Clock::anchored(wall).now(),
         }
+    }
+
+    /// The Lease as it is.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        lease(&self.fake)
+    }
+
+    /// Who holds it; empty if nobody.
+    pub(crate) fn holder(&self) -> String {
+        let spec = self.lease().and_then(|lease| lease.spec);
+        spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
+    }
+
+    /// What people do with kubectl.
+    pub(crate) fn delete_lease(&self) {
+        self.fake.delete::<Lease>(NAMESPACE, NAME);
+    }
+
+    /// What people do with kubectl, too.
+    pub(crate) fn annotate(&self, annotation: &str, value: &str) {
+        self.fake.annotate::<Lease>(NAMESPACE, NAME, annotation, value);
     }
 
     /// A candidate whose clock is this many seconds off.
@@ -231,7 +260,7 @@ impl World {
             }
             sleep(TICK).await;
         }
-        panic!("no term after {after} within {within:?}: {:?}", self.fake.lease());
+        panic!("no term after {after} within {within:?}: {:?}", self.lease());
     }
 
     /// How many terms there were so far.

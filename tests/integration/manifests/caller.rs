@@ -15,7 +15,27 @@ use super::{repository, said};
 use crate::harness::cluster::kubectl;
 use crate::node::with_token;
 
+/// A service account of the manifests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Account {
+    pub(super) namespace: &'static str,
+    pub(super) name: &'static str,
+}
+
+/// The `DaemonSet`'s.
+pub(super) const AGENT: Account = Account {
+    namespace: "kube-system",
+    name: "headgate",
+};
+
+/// The controllers', where they are apart.
+pub(super) const CONTROLLER: Account = Account {
+    namespace: "kube-system",
+    name: "headgate-controller",
+};
+
 /// One request.
+#[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) method: &'static str,
     pub(super) path: String,
@@ -100,13 +120,17 @@ impl Caller {
 
     /// Whoever the token says.
     pub(super) async fn bearing(control_plane: &ControlPlane, token: &str) -> Self {
-        let kubeconfig = with_token(control_plane.kubeconfig(), token);
-        let config = headgate::node::api_server::configuration(Some(&kubeconfig))
+        Self::with(&with_token(control_plane.kubeconfig(), token)).await
+    }
+
+    /// Whoever the kubeconfig says; asks once, whatever the answer.
+    pub(super) async fn with(kubeconfig: &Path) -> Self {
+        let config = headgate::node::api_server::configuration(Some(kubeconfig))
             .await
             .unwrap();
         Self {
             client: headgate::node::api_server::client(&config).unwrap(),
-            kubeconfig,
+            kubeconfig: kubeconfig.to_owned(),
         }
     }
 
@@ -146,7 +170,7 @@ impl Caller {
         body
     }
 
-    /// A token of the service account `headgate` in a namespace, bound to an object there.
+    /// A token of a service account, bound to an object in its namespace.
     pub(super) async fn token(&self, namespace: &str, account: &str, bound: Option<Value>) -> String {
         let request = json!({"spec": {"audiences": [], "boundObjectRef": bound}});
         let request: TokenRequest = serde_json::from_value(request).unwrap();
@@ -157,12 +181,12 @@ impl Caller {
         granted.unwrap().status.unwrap().token
     }
 
-    /// What a token of `headgate` is bound to: a new Pod, on a Node if one is named.
-    pub(super) async fn pod(&self, name: &str, node: Option<&str>) -> Value {
-        let pod = json!({"metadata": {"name": name}, "spec": {"serviceAccountName": "headgate", "nodeName": node,
+    /// What an account's token is bound to: a new Pod, on a Node if one is named.
+    pub(super) async fn pod(&self, account: Account, name: &str, node: Option<&str>) -> Value {
+        let pod = json!({"metadata": {"name": name}, "spec": {"serviceAccountName": account.name, "nodeName": node,
             "containers": [{"name": "c", "image": "none"}]}});
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        let pods = Api::<Pod>::namespaced(self.client.clone(), "kube-system");
+        let pods = Api::<Pod>::namespaced(self.client.clone(), account.namespace);
         let made = pods.create(&PostParams::default(), &pod).await.unwrap();
         json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": made.metadata.uid})
     }
@@ -170,18 +194,25 @@ impl Caller {
 
 /// Applies a folder of the manifests.
 pub(super) fn install(kubeconfig: &Path, folder: &str) {
-    said(
-        kubectl(kubeconfig)
-            .args(["apply", "-k"])
-            .arg(repository("manifests").join(folder)),
-    );
+    apply(kubeconfig, &repository("manifests").join(folder));
+}
+
+/// Applies a folder.
+pub(super) fn apply(kubeconfig: &Path, folder: &Path) {
+    said(kubectl(kubeconfig).args(["apply", "-k"]).arg(folder));
 }
 
 /// Has the control plane, with the manifests applied, give out what kubelet would: a token of
 /// `headgate` bound to a Pod on this Node.
 pub(super) async fn agent_on(control_plane: &ControlPlane, node: &str) -> Caller {
+    acting_on(control_plane, AGENT, node).await
+}
+
+/// The same of any account.
+pub(super) async fn acting_on(control_plane: &ControlPlane, account: Account, node: &str) -> Caller {
     let administrator = Caller::administrator(control_plane);
-    let pod = administrator.pod(&format!("headgate-on-{node}"), Some(node)).await;
-    let token = administrator.token("kube-system", "headgate", Some(pod)).await;
+    let name = format!("{}-on-{node}", account.name);
+    let pod = administrator.pod(account, &name, Some(node)).await;
+    let token = administrator.token(account.namespace, account.name, Some(pod)).await;
     Caller::bearing(control_plane, &token).await
 }

@@ -5,7 +5,7 @@ use headgate::sandbox::control_plane::ControlPlane;
 use serde_json::{Value, json};
 
 use super::SOON;
-use super::caller::{Ask, Caller, agent_on, install};
+use super::caller::{AGENT, Ask, CONTROLLER, Caller, acting_on, agent_on, install};
 use crate::harness::{eventually, own_control_plane};
 
 const N1: &str = "/api/v1/nodes/n1";
@@ -49,13 +49,16 @@ async fn create_nodes(administrator: &Caller) {
     administrator.done(&Ask::post("/api/v1/nodes", plain)).await;
 }
 
-/// Grants every verb on Nodes to the service accounts `headgate`, `other`, and `headgate` elsewhere.
+/// Grants every verb on Nodes to the service accounts `headgate`, `headgate-controller`, `other`, and `headgate`
+/// elsewhere.
 async fn grant_everything(administrator: &Caller) {
     let account = |name: &str, namespace: &str| json!({"metadata": {"name": name, "namespace": namespace}});
-    let other = account("other", "kube-system");
-    administrator
-        .done(&Ask::post("/api/v1/namespaces/kube-system/serviceaccounts", other))
-        .await;
+    for name in ["other", CONTROLLER.name] {
+        let account = account(name, "kube-system");
+        administrator
+            .done(&Ask::post("/api/v1/namespaces/kube-system/serviceaccounts", account))
+            .await;
+    }
     let elsewhere = account("headgate", "default");
     administrator
         .done(&Ask::post("/api/v1/namespaces/default/serviceaccounts", elsewhere))
@@ -68,7 +71,8 @@ async fn grant_everything(administrator: &Caller) {
     let subject = |name: &str, namespace: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
     let binding = json!({"metadata": {"name": "test-only"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
-        "subjects": [subject("headgate", "kube-system"), subject("other", "kube-system"), subject("headgate", "default")]});
+        "subjects": [subject("headgate", "kube-system"), subject(CONTROLLER.name, "kube-system"),
+            subject("other", "kube-system"), subject("headgate", "default")]});
     administrator
         .done(&Ask::post(&format!("{RBAC}/clusterrolebindings"), binding))
         .await;
@@ -217,7 +221,8 @@ fn forbidden_changes(n1: &Value) -> Vec<(Ask, &'static str)> {
                 PLAIN,
                 json!({"spec": {"podCIDR": "10.250.0.0/24", "podCIDRs": ["10.250.0.0/24"]}}),
             ),
-            "not spec.podCIDR, spec.podCIDRs",
+            // In either order.
+            "not spec.podCIDR",
         ),
         (
             Ask::merge(PLAIN, json!({"spec": {"providerID": "azure:///x"}})),
@@ -300,9 +305,12 @@ fn forbidden_changes(n1: &Value) -> Vec<(Ask, &'static str)> {
 #[tokio::test]
 async fn the_policy_refuses_everything_else_and_changes_nothing() {
     let (control_plane, administrator, agent) = scene().await;
+    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
     let before = administrator.get("/api/v1/nodes").await;
-    for (ask, words) in forbidden_changes(&administrator.get(N1).await) {
-        refused(&agent, ask, words).await;
+    for caller in [&agent, &controller] {
+        for (ask, words) in forbidden_changes(&administrator.get(N1).await) {
+            refused(caller, ask, words).await;
+        }
     }
     assert_eq!(administrator.get("/api/v1/nodes").await["items"], before["items"]);
     control_plane.stop().await;
@@ -313,7 +321,7 @@ async fn the_policy_wants_a_token_bound_to_a_pod_on_a_node_and_leaves_others_alo
     let (control_plane, administrator, agent) = scene().await;
     let ours = || Ask::merge(N1, annotation("headgate.dev/x", &json!("1")));
     let uid = administrator.get(N1).await["metadata"]["uid"].clone();
-    let nowhere = administrator.pod("headgate-nowhere", None).await;
+    let nowhere = administrator.pod(AGENT, "headgate-nowhere", None).await;
     for bound in [
         None,
         Some(nowhere),
@@ -327,6 +335,9 @@ async fn the_policy_wants_a_token_bound_to_a_pod_on_a_node_and_leaves_others_alo
     let token = administrator.token("default", "headgate", None).await;
     let elsewhere = Caller::bearing(&control_plane, &token).await;
     refused(&elsewhere, ours(), "bound to a Pod on a node").await;
+    let token = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
+    let controller = Caller::bearing(&control_plane, &token).await;
+    refused(&controller, ours(), "bound to a Pod on a node").await;
 
     let token = administrator.token("kube-system", "other", None).await;
     let other = Caller::bearing(&control_plane, &token).await;
@@ -336,5 +347,7 @@ async fn the_policy_wants_a_token_bound_to_a_pod_on_a_node_and_leaves_others_alo
     }
 
     agent.done(&ours()).await;
+    let controller = acting_on(&control_plane, CONTROLLER, "n2").await;
+    controller.done(&ours()).await;
     control_plane.stop().await;
 }

@@ -13,11 +13,11 @@ use crate::harness::agent::Agent;
 use crate::harness::{AgentOptions, create_node, eventually, own_control_plane};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+pub(super) const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const CLUSTER_ROLE: &str = "clusterroles/headgate";
 const ROLE: &str = "namespaces/default/roles/headgate";
 
-fn node(name: &str) -> String {
+pub(super) fn node(name: &str) -> String {
     format!("/api/v1/nodes/{name}")
 }
 
@@ -39,7 +39,7 @@ async fn answers(agent: &Agent, status: u16) {
     .await;
 }
 
-fn events_in(namespace: &str) -> String {
+pub(super) fn events_in(namespace: &str) -> String {
     format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")
 }
 
@@ -65,7 +65,7 @@ async fn log_says(agent: &Agent, words: &str) {
 }
 
 /// Waits until the caller is answered `status` to `ask`: rights take a moment to be in force.
-async fn in_force(caller: &Caller, ask: Ask, status: u16) {
+pub(super) async fn in_force(caller: &Caller, ask: Ask, status: u16) {
     eventually(SOON, &format!("{status} to {} {}", ask.method, ask.path), async || {
         let (answer, body) = caller.ask(&ask).await;
         if answer == status {

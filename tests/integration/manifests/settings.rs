@@ -79,7 +79,7 @@ fn snippets() -> Vec<String> {
 }
 
 /// The way from one absolute directory to another, as kustomize wants it.
-fn relative(from: &Path, to: &Path) -> PathBuf {
+pub(super) fn relative(from: &Path, to: &Path) -> PathBuf {
     let up = from.components().skip(1).map(|_| "..");
     up.collect::<PathBuf>().join(to.strip_prefix("/").unwrap())
 }

@@ -1,11 +1,12 @@
-//! What the election takes the Lease API to do, told to the fake and to the real kube-apiserver alike.
+//! What the election and the ARM lock take the Lease API to do.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::fake::Fake;
+use super::code;
+use crate::fake_api::FakeApi;
 use crate::harness::control_plane;
 
 fn lease(value: Value) -> Lease {
@@ -21,13 +22,6 @@ async fn create(leases: &Api<Lease>, value: Value) -> Result<Lease, u16> {
 async fn replace(leases: &Api<Lease>, name: &str, lease: &Lease) -> Result<Lease, u16> {
     let replaced = leases.replace(name, &PostParams::default(), lease).await;
     replaced.map_err(|error| code(&error))
-}
-
-fn code(error: &kube::Error) -> u16 {
-    match error {
-        kube::Error::Api(status) => status.code,
-        other => panic!("{other}"),
-    }
 }
 
 fn version(lease: &Lease) -> &str {
@@ -116,15 +110,15 @@ async fn deletion_is_a_conflict(client: Client, name: &str, delete: impl AsyncFn
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_fake_does_what_the_election_expects() {
-    let fake = Fake::default();
-    are_as_expected(fake.client().0, "headgate-leader").await;
-    fake.delete();
-    deletion_is_a_conflict(fake.client().0, "headgate-leader", async || fake.delete()).await;
+async fn the_fake_s_leases() {
+    let fake = FakeApi::default();
+    are_as_expected(fake.client().0, "leader-cases").await;
+    let delete = async || fake.delete::<Lease>("kube-system", "leader-deleted");
+    deletion_is_a_conflict(fake.client().0, "leader-deleted", delete).await;
 }
 
 #[tokio::test]
-async fn kube_apiserver_does_what_the_election_expects() {
+async fn kube_apiserver_s_leases() {
     let client = control_plane().client();
     are_as_expected(client.clone(), "leader-cases").await;
     let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");

@@ -1,0 +1,211 @@
+//! The candidate of this process, and what the work of a term is given.
+//!
+//! Only a process that may lead and knows where Azure is stands for election. Its work is handed in by the composition
+//! root; a defect of it ends the term and never the process (DESIGN decision 8). When the process is to stop,
+//! the Lease is given back first ([`Candidacy::hand_over`]), while probes are answered as before.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use kube::Client;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::supervise::Tasks;
+use super::{AzureAccess, ConnectError, Connected, Role};
+use crate::azure;
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::leader::{self, Elector, Failure, Fleet, LeaseName, Metrics, Term, Timing};
+use crate::node::Report;
+
+/// Handing over takes at most a request that is under way, the work's 3 s, and the write that gives the Lease back.
+const HAND_OVER: Duration = Duration::from_secs(10);
+/// For so long a term tries to come to ARM. Then another instance's turn is worth more: its file may be better.
+const CONNECTING: Duration = Duration::from_secs(30);
+/// Between attempts to come to ARM.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What the work of each term is given.
+#[derive(Clone)]
+pub struct Desk {
+    /// A client of the API server that does not retry of itself.
+    pub client: Client,
+    /// The way to ARM, to be gone anew in each term.
+    pub azure: AzureAccess,
+    /// All settings.
+    pub settings: Settings,
+    /// Where the work says how many candidates there are; forgotten when it ends.
+    pub fleet: watch::Sender<Option<Fleet>>,
+    /// The Node that this process is on.
+    pub node_name: String,
+    /// Which part of the work this process does.
+    pub role: Role,
+    /// Its time.
+    pub clock: Clock,
+}
+
+impl Desk {
+    /// For a process as this.
+    pub(super) fn new(
+        settings: &Settings,
+        (client, node_name, role): (&Client, &str, Role),
+        requests: azure::Metrics,
+        clock: &Clock,
+    ) -> Self {
+        let azure = AzureAccess {
+            settings: settings.azure.clone(),
+            client: client.clone(),
+            metrics: requests,
+            clock: clock.clone(),
+        };
+        Self {
+            client: client.clone(),
+            azure,
+            settings: settings.clone(),
+            fleet: watch::Sender::new(None),
+            node_name: node_name.to_owned(),
+            role,
+            clock: clock.clone(),
+        }
+    }
+
+    /// An ARM that can be asked; tried for half a minute, and no longer than the term lasts.
+    ///
+    /// # Errors
+    /// The last attempt's.
+    pub async fn connected(&self, term: &Term) -> Result<Connected, ConnectError> {
+        let mut last = ConnectError::TermEnded;
+        let trying = async {
+            loop {
+                match self.azure.connect().await {
+                    Ok(connected) => return connected,
+                    Err(error) => {
+                        if error.to_string() != last.to_string() {
+                            tracing::warn!(%error, "ARM cannot be asked yet; trying again");
+                        }
+                        last = error;
+                    }
+                }
+                sleep(AGAIN).await;
+            }
+        };
+        let tried = tokio::select! {
+            tried = timeout(CONNECTING, trying) => tried.ok(),
+            () = term.leaving() => None,
+        };
+        tried.ok_or(last)
+    }
+}
+
+/// The process's standing for election.
+pub(super) struct Candidacy {
+    stop: watch::Sender<bool>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Candidacy {
+    /// Stands for election, and has `work` done in each term.
+    pub(super) fn start<W, F, E>(
+        tasks: &mut Tasks,
+        desk: Desk,
+        reports: watch::Receiver<Report>,
+        metrics: Metrics,
+        work: W,
+    ) -> Self
+    where
+        W: Fn(Term, Desk) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let (stop, stopping) = watch::channel(false);
+        let (gone, stopped) = watch::channel(false);
+        let elector = Elector::new(leader::Parts {
+            client: desk.client.clone(),
+            lease: LeaseName::default(),
+            identity: leader::identity(&desk.node_name),
+            timing: Timing::default(),
+            reports,
+            fleet: desk.fleet.subscribe(),
+            clock: desk.clock.clone(),
+        });
+        let begin = move |term: Term| {
+            let done = work(term.clone(), desk.clone());
+            in_office(term, desk.clone(), metrics.clone(), done)
+        };
+        tasks.endless("leader", async move {
+            leader::run(elector, stopping, begin).await;
+            gone.send_replace(true);
+            // It may be told to stop, but not end.
+            std::future::pending::<()>().await;
+        });
+        Self { stop, stopped }
+    }
+
+    /// Gives the Lease back, if it is ours, and stands no more.
+    pub(super) async fn hand_over(&mut self) {
+        self.stop.send_replace(true);
+        if timeout(HAND_OVER, self.stopped.wait_for(|stopped| *stopped))
+            .await
+            .is_err()
+        {
+            tracing::warn!("the Lease was not given back in time: it expires");
+        }
+    }
+}
+
+/// Forgets how many candidates there are, however the work ends.
+struct Forgets(watch::Sender<Option<Fleet>>);
+
+impl Drop for Forgets {
+    fn drop(&mut self) {
+        self.0.send_replace(None);
+    }
+}
+
+/// The work of one term, counted.
+async fn in_office<E: Display>(
+    term: Term,
+    desk: Desk,
+    metrics: Metrics,
+    work: impl Future<Output = Result<(), E>>,
+) -> Result<(), E> {
+    let _forgets = Forgets(desk.fleet.clone());
+    let working = metrics.begins(&term, desk.clock.now().wall);
+    #[cfg(feature = "panic-drill")]
+    drill().await;
+    let outcome = work.await;
+    let told = term.leaving().now_or_never().is_some() || term.permit().is_err();
+    working.ended(match &outcome {
+        Err(_) => Some(Failure::Error),
+        Ok(()) if !told => Some(Failure::Returned),
+        Ok(()) => None,
+    });
+    outcome
+}
+
+/// A defect on purpose, in programs that are built to be tested with one.
+#[cfg(feature = "panic-drill")]
+#[expect(clippy::panic, reason = "that is what it is for")]
+async fn drill() {
+    let variable = "HEADGATE_PANIC_DRILL";
+    if std::env::var_os(variable).is_some() {
+        sleep(Duration::from_secs(1)).await;
+        std::panic::panic_any(format!("{variable} is set"));
+    }
+}
+
+/// What is done in a term until there is more to do: ARM is come to, so that one hears of what hinders it, and the end
+/// is waited for.
+pub(super) async fn nothing_yet(term: Term, desk: Desk) -> Result<(), ConnectError> {
+    let connected = desk.connected(&term).await;
+    if term.leaving().now_or_never().is_some() {
+        return Ok(());
+    }
+    let mode = desk.settings.admin_state.mode.as_str();
+    tracing::info!(arm = ?connected?.arm, mode, "ARM can be asked");
+    term.leaving().await;
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! Where spans are sent. Pure.
+
+use serde_yaml::Value;
+
+use super::value::{NONE, Parsed};
+use super::{Environment, Settings};
+
+/// Where a collector takes spans, below its base address.
+const TRACES: &str = "/v1/traces";
+
+/// The base address of a collector, or `none`.
+pub(super) fn endpoint(value: &Value) -> Parsed<Option<String>> {
+    let base = match value {
+        Value::String(text) if text == NONE => return Ok(None),
+        Value::String(text) => base(text),
+        _ => None,
+    };
+    let allowed = || {
+        if cfg!(feature = "otlp") {
+            "none, or the base address of an OpenTelemetry collector, such as http://127.0.0.1:4318".to_owned()
+        } else {
+            "none, since this program was built without the feature otlp".to_owned()
+        }
+    };
+    base.filter(|_| cfg!(feature = "otlp")).map(Some).ok_or_else(allowed)
+}
+
+/// An address without a slash at its end.
+fn base(text: &str) -> Option<String> {
+    let uri: hyper::Uri = text.trim().parse().ok()?;
+    let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
+    let host = uri
+        .authority()
+        .is_some_and(|authority| !authority.as_str().contains('@'));
+    (scheme && host && uri.query().is_none()).then(|| text.trim().trim_end_matches('/').to_owned())
+}
+
+impl Settings {
+    /// The URL that spans are sent to, if any; in `environment` as OpenTelemetry names it.
+    ///
+    /// # Errors
+    /// The name of a variable whose value is no address.
+    pub fn spans_to(&self, environment: &Environment<'_>) -> Result<Option<String>, &'static str> {
+        if let Some(base) = &self.otlp_endpoint {
+            return Ok(Some(format!("{base}{TRACES}")));
+        }
+        for (name, below) in [
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", TRACES),
+        ] {
+            if let Some(text) = environment(name).filter(|text| !text.is_empty()) {
+                let base = base(&text).ok_or(name)?;
+                return Ok(Some(format!("{base}{below}")));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_setting_wins_over_the_environment() {
+        let at = |setting: Option<&str>, traces: &str, all: &str| {
+            let settings = Settings {
+                otlp_endpoint: setting.map(ToOwned::to_owned),
+                ..Settings::default()
+            };
+            settings.spans_to(&|name| match name {
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" => Some(traces.to_owned()),
+                "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(all.to_owned()),
+                _ => None,
+            })
+        };
+        let to = |url: &str| Ok(Some(url.to_owned()));
+        assert_eq!(at(None, "", ""), Ok(None));
+        assert_eq!(at(Some("http://a"), "http://b/x", "http://c"), to("http://a/v1/traces"));
+        assert_eq!(at(None, "http://b/x", "http://c"), to("http://b/x"));
+        assert_eq!(at(None, "", "https://c:4318/"), to("https://c:4318/v1/traces"));
+        assert_eq!(at(None, "", "c:4318"), Err("OTEL_EXPORTER_OTLP_ENDPOINT"));
+    }
+
+    #[test]
+    fn addresses() {
+        for (text, good) in [
+            ("http://127.0.0.1:4318", true),
+            ("https://collector.monitoring.svc:4318/base/", true),
+            ("127.0.0.1:4318", false),
+            ("grpc://127.0.0.1:4317", false),
+            ("http://me@127.0.0.1", false),
+            ("http://127.0.0.1?x", false),
+            ("", false),
+        ] {
+            let read = endpoint(&Value::String(text.to_owned()));
+            assert_eq!(read.is_ok(), good && cfg!(feature = "otlp"), "{text}");
+        }
+        assert_eq!(endpoint(&Value::String("none".to_owned())), Ok(None));
+        assert!(endpoint(&Value::Null).is_err() && endpoint(&Value::Bool(false)).is_err());
+    }
+}

@@ -1,0 +1,196 @@
+//! Spans of calls to ARM, as a collector on a socket gets them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use bytes::Bytes;
+use headgate::azure::{AdminState, Permit};
+use headgate::telemetry::Traces;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message as _;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tracing::instrument::WithSubscriber as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+
+use super::{World, load_balancer, pool_id};
+
+/// What a collector got.
+type Got = Arc<Mutex<Vec<ExportTraceServiceRequest>>>;
+
+async fn take(State(got): State<Got>, body: Bytes) -> StatusCode {
+    got.lock()
+        .unwrap()
+        .push(ExportTraceServiceRequest::decode(body).unwrap());
+    StatusCode::OK
+}
+
+async fn collector() -> (SocketAddr, Got, JoinHandle<()>) {
+    let got = Got::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new()
+        .route("/v1/traces", post(take))
+        .with_state(Arc::clone(&got));
+    let serving = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = hyper_util::service::TowerToHyperService::new(router.clone());
+            let io = hyper_util::rt::TokioIo::new(stream);
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
+        }
+    });
+    (address, got, serving)
+}
+
+fn attributes(span: &Span) -> BTreeMap<&str, String> {
+    let text = |value: &Option<_>| match value {
+        Some(Attribute::StringValue(text)) => text.clone(),
+        Some(Attribute::IntValue(number)) => number.to_string(),
+        other => format!("{other:?}"),
+    };
+    let pairs = span.attributes.iter().map(|pair| {
+        let value = pair.value.as_ref().map(|value| &value.value);
+        (pair.key.as_str(), value.map(text).unwrap_or_default())
+    });
+    pairs.collect()
+}
+
+fn soon() -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_mins(1)
+}
+
+#[tokio::test]
+async fn each_call_and_each_try_is_a_span_without_secrets() {
+    let (address, got, serving) = collector().await;
+    let url = format!("http://{address}/v1/traces");
+    let traces = Traces::start(&url, "node-1", Handle::current()).unwrap();
+    let subscriber = tracing_subscriber::registry().with(traces.layer());
+    let world = World::new(&[load_balancer("lb", 3)]).await;
+    let arm = world.arm.as_caller("loadbalancer_adminstate", "admin_state_controller");
+    let token = world.control("GET", "token", &json!(null))["token"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    async {
+        tracing::info!(secret = "in a log", "an event is no span");
+        world.fault("GET", "/pool$", 1, &json!({"answer": {"status": 503}}));
+        let mut pool = arm.pool(&pool_id("pool"), soon()).await.unwrap();
+        arm.pool(&pool_id("none"), soon()).await.unwrap_err();
+        pool.set_admin_state(0, AdminState::Down);
+        arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
+    }
+    .with_subscriber(subscriber)
+    .await;
+    traces.close().await;
+    serving.abort();
+
+    let got = got.lock().unwrap();
+    let shown = format!("{got:?}");
+    let first = &token[..40];
+    for secret in [
+        "in a log",
+        "Bearer",
+        "api-version",
+        first,
+        "client_secret",
+        "\"secret\"",
+    ] {
+        assert!(!shown.contains(secret), "{secret} in {shown}");
+    }
+    let resource = got[0].resource_spans[0].resource.as_ref().unwrap();
+    let of = |key: &str| {
+        resource
+            .attributes
+            .iter()
+            .find(|pair| pair.key == key)
+            .map(|pair| format!("{:?}", pair.value))
+    };
+    assert!(of("service.name").unwrap().contains("headgate") && of("k8s.node.name").unwrap().contains("node-1"));
+    let spans: Vec<&Span> = got
+        .iter()
+        .flat_map(|request| &request.resource_spans)
+        .flat_map(|resource| &resource.scope_spans)
+        .flat_map(|scope| &scope.spans)
+        .collect();
+    let calls: Vec<&&Span> = spans.iter().filter(|span| span.parent_span_id.is_empty()).collect();
+    let found = |name: &str| -> Vec<&&&Span> {
+        let name = format!("loadbalancer_adminstate_{name}");
+        calls.iter().filter(|call| call.name == name).collect()
+    };
+    let [first, missing, read_back] = found("get_backend_pool")[..] else {
+        panic!("three reads: {calls:#?}")
+    };
+    assert_eq!(found("update_backend_pool").len(), 1);
+    assert!(!found("get_operation").is_empty());
+
+    let said = attributes(first);
+    let path =
+        "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/pool";
+    for (key, value) in [
+        ("http.request.method", "GET"),
+        ("url.path", path),
+        ("server.address", "127.0.0.1"),
+        ("http.response.status_code", "200"),
+        ("headgate.tries", "2"),
+        ("headgate.rate_limited_ms", "0"),
+    ] {
+        assert_eq!(said.get(key).map(String::as_str), Some(value), "{key} of {said:?}");
+    }
+    assert!(!said.contains_key("error.type"));
+    let said = attributes(missing);
+    for (key, value) in [
+        ("http.response.status_code", "404"),
+        ("error.type", "NotFound"),
+        ("headgate.error_class", "stale"),
+        ("headgate.tries", "1"),
+    ] {
+        assert_eq!(said.get(key).map(String::as_str), Some(value), "{key} of {said:?}");
+    }
+    let code = |span: &Span| span.status.as_ref().map_or(0, |status| status.code);
+    assert_eq!((code(missing), code(read_back)), (2, 0), "2 is an error");
+    let tries: Vec<_> = spans
+        .iter()
+        .filter(|span| span.parent_span_id == first.span_id)
+        .collect();
+    let statuses: Vec<_> = tries
+        .iter()
+        .map(|span| attributes(span)["http.response.status_code"].clone())
+        .collect();
+    assert_eq!(statuses, ["503", "200"]);
+    assert!(
+        tries
+            .iter()
+            .all(|span| span.name == "try" && span.trace_id == first.trace_id)
+    );
+}
+
+#[tokio::test]
+async fn a_collector_that_is_not_there_or_does_not_answer_holds_nobody_up() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for address in [gone, silent.local_addr().unwrap()] {
+        let traces = Traces::start(&format!("http://{address}/v1/traces"), "n", Handle::current()).unwrap();
+        let subscriber = tracing_subscriber::registry().with(traces.layer());
+        let began = Instant::now();
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..10_000 {
+                drop(tracing::info_span!(target: "headgate::arm", "span").entered());
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        let began = Instant::now();
+        traces.close().await;
+        assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    }
+}

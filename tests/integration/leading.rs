@@ -1,0 +1,184 @@
+//! Who leads, by real processes on a real API server: what each role does of it, what becomes of a defect in the
+//! leader's work, and how ARM is come to.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use headgate::sandbox::process::{Process, tail};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::harness::{control_plane, create_node, eventually, http, scratch};
+
+mod access;
+mod defect;
+mod roles;
+
+/// Longer than anything here takes on a busy machine.
+const SOON: Duration = Duration::from_mins(1);
+
+/// The one Lease of the shared API server. Nobody else in these tests stands for election there.
+struct TheLease {
+    leases: Api<Lease>,
+    _mine: MutexGuard<'static, ()>,
+}
+
+impl TheLease {
+    /// For one test at a time, as its last holder left it: free to be taken at the first look.
+    async fn free() -> Self {
+        static LEASE: Mutex<()> = Mutex::const_new(());
+        let mine = LEASE.lock().await;
+        let leases = Api::<Lease>::namespaced(control_plane().client(), "kube-system");
+        // There may be none.
+        let _ = leases.delete("headgate-leader", &DeleteParams::default()).await;
+        let spec = json!({
+            "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4,
+            "acquireTime": "2026-01-01T00:00:00.000000Z", "renewTime": "2026-01-01T00:00:00.000000Z",
+        });
+        let lease = serde_json::from_value(json!({"metadata": {"name": "headgate-leader"}, "spec": spec})).unwrap();
+        leases.create(&PostParams::default(), &lease).await.unwrap();
+        Self { leases, _mine: mine }
+    }
+
+    async fn read(&self) -> Lease {
+        self.leases.get("headgate-leader").await.unwrap()
+    }
+
+    /// Its holder; empty where it was given back.
+    async fn holder(&self) -> String {
+        self.read().await.spec.unwrap().holder_identity.unwrap_or_default()
+    }
+
+    /// Waits until a process on this node holds it.
+    async fn held_by(&self, node: &str) -> String {
+        eventually(SOON, "the Lease is taken", async || {
+            let holder = self.holder().await;
+            if holder.starts_with(&format!("{node}_")) {
+                Ok(holder)
+            } else {
+                Err(format!("held by {holder:?}"))
+            }
+        })
+        .await
+    }
+
+    async fn version(&self) -> String {
+        self.read().await.metadata.resource_version.unwrap()
+    }
+}
+
+/// A process and its files.
+struct Instance {
+    process: Process,
+    directory: PathBuf,
+    node: String,
+}
+
+impl Instance {
+    /// Starts a program for a Node of its own; it knows where Azure is.
+    async fn start(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+        let client: Client = control_plane().client();
+        let node = create_node(&client, "leading").await;
+        let directory = scratch("leading");
+        let azure = directory.join("azure.json");
+        let text = r#"{"subscriptionId": "s", "resourceGroup": "g", "useManagedIdentityExtension": true}"#;
+        std::fs::write(&azure, text).unwrap();
+        let settings = directory.join("settings.yaml");
+        std::fs::write(&settings, "proxy: {healthzUrl: off}\n").unwrap();
+        let mut command = Command::new(program);
+        command
+            .current_dir(&directory)
+            .env_remove("KUBECONFIG")
+            .env_remove("NODE_NAME");
+        command.envs(environment.iter().copied());
+        command.args(["agent", "--node-name", &node, "--metrics-bind-address", "127.0.0.1:0"]);
+        for (flag, file) in [
+            ("--kubeconfig", control_plane().kubeconfig.as_path()),
+            ("--config", settings.as_path()),
+            ("--azure-config-file", azure.as_path()),
+            ("--state-dir", directory.as_path()),
+            ("--addresses-file", directory.join("addresses.json").as_path()),
+        ] {
+            command.arg(flag).arg(file);
+        }
+        if !arguments.contains(&"--healthz-bind-address") {
+            command.args(["--healthz-bind-address", "127.0.0.1:0"]);
+        }
+        command.args(arguments);
+        let process = Process::start("headgate", command, &directory.join("log")).unwrap();
+        Self {
+            process,
+            directory,
+            node,
+        }
+    }
+
+    fn log(&self) -> String {
+        tail(self.process.log())
+    }
+
+    /// What it wrote of where it listens, once it has.
+    async fn addresses(&mut self) -> Value {
+        let file = self.directory.join("addresses.json");
+        eventually(SOON, "its addresses", async || {
+            if let Some(end) = self.process.has_ended() {
+                panic!("{end}");
+            }
+            let text = std::fs::read(&file).map_err(|error| error.to_string())?;
+            Ok(serde_json::from_slice(&text).unwrap())
+        })
+        .await
+    }
+
+    async fn address(&mut self, name: &str) -> SocketAddr {
+        self.addresses().await[name].as_str().unwrap().parse().unwrap()
+    }
+
+    async fn metrics(&mut self) -> String {
+        let address = self.address("metrics").await;
+        http::get(address, "/metrics").await.unwrap().text()
+    }
+
+    async fn statusz(&mut self) -> Value {
+        let address = self.address("metrics").await;
+        let request = b"GET /statusz HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n";
+        http::exchange(address, request).await.unwrap().json()
+    }
+
+    /// Waits until a line stands in its metrics.
+    async fn shows(&mut self, line: &str) {
+        let address = self.address("metrics").await;
+        eventually(SOON, line, async || {
+            let text = http::get(address, "/metrics").await.unwrap().text();
+            let found: Vec<_> = text
+                .lines()
+                .filter(|line| line.starts_with("headgate_leader"))
+                .collect();
+            if found.contains(&line) {
+                Ok(())
+            } else {
+                Err(found.join("\n"))
+            }
+        })
+        .await;
+    }
+
+    /// SIGTERM, and how it ended.
+    async fn stop(mut self) -> ExitStatus {
+        self.process.signal(Signal::SIGTERM);
+        let status = self.process.wait(SOON).await;
+        status.unwrap_or_else(|| panic!("still there {SOON:?} after SIGTERM; its log:\n{}", self.log()))
+    }
+}
+
+/// The program with everything in it.
+fn program() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_headgate"))
+}

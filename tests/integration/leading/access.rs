@@ -1,0 +1,97 @@
+//! From `azure.json` and a Secret to an ARM that answers.
+
+use headgate::agent::{AzureAccess, ConnectError};
+use headgate::azure::{GroupId, Metrics};
+use headgate::clock::Clock;
+use headgate::config::Settings;
+use k8s_openapi::api::core::v1::Secret;
+use tokio::time::Instant;
+
+use super::*;
+use crate::emulator::process::Emulator;
+
+const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
+const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";
+const SUBSCRIPTION: &str = "5b0c0de0-0000-4000-8000-000000000005";
+
+/// The Secret's text is this.
+async fn say(name: &str, data: &Value) {
+    let secrets = Api::<Secret>::namespaced(control_plane().client(), "kube-system");
+    // There may be none.
+    let _ = secrets.delete(name, &DeleteParams::default()).await;
+    let secret = serde_json::from_value(json!({"metadata": {"name": name}, "stringData": data})).unwrap();
+    secrets.create(&PostParams::default(), &secret).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_time() {
+    let emulator = Emulator::start(&[]).await;
+    let directory = scratch("access");
+    let file = directory.join("azure.json");
+    // In the case and the form of people; the cloud finds its item in the ARM's own metadata by this name.
+    let base = json!({
+        "cloud": "azureChinaCloud", "resourceManagerEndpoint": format!("http://{}", emulator.arm),
+        "tenantID": TENANT, "SubscriptionId": SUBSCRIPTION, "resourceGroup": "Traffic", "aadClientId": APPLICATION,
+        "loadBalancerName": "from the file",
+    });
+    let write = |document: &Value| std::fs::write(&file, document.to_string()).unwrap();
+    write(&base);
+    let mut settings = Settings::default().azure;
+    settings.config_file = Some(file.clone());
+    settings.config_secret = Some("kube-system/headgate-access-test".parse().unwrap());
+    let access = AzureAccess {
+        settings,
+        client: control_plane().client(),
+        metrics: Metrics::default(),
+        clock: Clock::System,
+    };
+    let refused = async || access.connect().await.unwrap_err();
+
+    let error = refused().await;
+    assert!(
+        matches!(&error, ConnectError::Secret { why, .. } if why == "is not there"),
+        "{error}"
+    );
+    say("headgate-access-test", &json!({"other": "x"})).await;
+    assert!(refused().await.to_string().contains("has no key cloud-config"));
+    say(
+        "headgate-access-test",
+        &json!({"cloud-config": "aadClientSecret: [hunter2]\n"}),
+    )
+    .await;
+    let error = refused().await.to_string();
+    assert!(
+        error.contains("the Secret's cloud-config: aadClientSecret: this value is not allowed"),
+        "{error}"
+    );
+    assert!(!error.contains("hunter2"));
+    // Without a credential there is nobody to be.
+    say("headgate-access-test", &json!({"cloud-config": "{}"})).await;
+    let error = refused().await.to_string();
+    assert!(error.contains("there is no credential for Azure"), "{error}");
+
+    let over = "aadClientSecret: a secret\nloadBalancerName: from the Secret\n";
+    say("headgate-access-test", &json!({"cloud-config": over})).await;
+    let connected = access.connect().await.unwrap_or_else(|error| panic!("{error}"));
+    let config = &connected.config;
+    assert_eq!(config.load_balancer_name.as_deref(), Some("from the Secret"));
+    assert_eq!(config.cloud_name.as_deref(), Some("azureChinaCloud"));
+    let group = GroupId::new(SUBSCRIPTION, config.load_balancers_group().unwrap()).unwrap();
+    let deadline = Instant::now() + SOON;
+    assert!(!connected.arm.load_balancers(&group, deadline).await.unwrap().is_empty());
+
+    // The file of the next term.
+    let mut other = base.clone();
+    other["cloud"] = json!("AzureOfNobody");
+    write(&other);
+    let error = refused().await.to_string();
+    assert!(error.contains("it knows no cloud \"AzureOfNobody\""), "{error}");
+    other["resourceManagerEndpoint"] = json!("http://arm.example.com");
+    write(&other);
+    assert!(refused().await.to_string().contains("is not https"));
+    std::fs::write(&file, "{").unwrap();
+    assert!(refused().await.to_string().contains("is neither YAML nor JSON"));
+    write(&base);
+    access.connect().await.unwrap_or_else(|error| panic!("{error}"));
+    emulator.stop().await;
+}

@@ -1,0 +1,136 @@
+//! What each role does.
+
+use std::time::Instant;
+
+use super::*;
+
+/// Within this a candidate has looked at the Lease, and taken it if it is free: first looks come within 5 s.
+const FIRST_LOOKS: Duration = Duration::from_secs(8);
+
+#[tokio::test]
+async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigterm() {
+    let lease = TheLease::free().await;
+    let before = lease.version().await;
+    let mut agent = Instance::start(program(), &["--role=agent"], &[]).await;
+    let healthz = agent.address("healthz").await;
+    tokio::time::sleep(FIRST_LOOKS).await;
+    assert_eq!(lease.version().await, before, "its log:\n{}", agent.log());
+    assert_eq!(
+        agent.statusz().await["leader"],
+        json!({"role": "agent", "stands": false})
+    );
+    assert!(
+        !agent.metrics().await.contains("headgate_leader"),
+        "it does not count what it does not do"
+    );
+    assert_eq!(http::get(healthz, "/healthz").await.unwrap().status, 200);
+
+    // Such as stands takes it in the same time, as everything else is the same.
+    let began = Instant::now();
+    let mut all = Instance::start(program(), &[], &[]).await;
+    let node = all.node.clone();
+    let holder = lease.held_by(&node).await;
+    assert!(began.elapsed() < 2 * FIRST_LOOKS, "{:?}", began.elapsed());
+    for line in [
+        "headgate_leader 1",
+        "headgate_leader_term 5",
+        "headgate_leader_transitions_total{to=\"leader\"} 1",
+        "headgate_leader_transitions_total{to=\"follower\"} 0",
+    ] {
+        all.shows(line).await;
+    }
+    let said = all.statusz().await;
+    assert_eq!(
+        (&said["leader"]["role"], &said["leader"]["term"]),
+        (&json!("all"), &json!(5)),
+        "{said}"
+    );
+    let text = http::get(all.address("metrics").await, "/statusz")
+        .await
+        .unwrap()
+        .text();
+    assert!(text.contains("role       all, leads in term 5 since "), "{text}");
+    assert!(all.log().contains("ARM can be asked"), "{}", all.log());
+
+    // Given back at once: nobody has to wait until it expires.
+    let began = Instant::now();
+    let version = lease.version().await;
+    let status = all.stop().await;
+    let took = began.elapsed();
+    assert!(status.success(), "{status}");
+    let left = lease.read().await;
+    let spec = left.spec.unwrap();
+    assert_eq!(spec.holder_identity.unwrap_or_default(), "", "it was {holder}'s");
+    assert_ne!(left.metadata.resource_version.unwrap(), version);
+    assert_eq!(spec.lease_transitions, Some(5));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(agent.stop().await.success());
+}
+
+#[tokio::test]
+async fn a_controller_opens_no_health_port_and_leads() {
+    let lease = TheLease::free().await;
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let healthz = free.to_string();
+    let arguments = ["--role", "controller", "--healthz-bind-address", &healthz];
+    // A collector that is not there changes nothing.
+    let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")];
+    let mut controller = Instance::start(program(), &arguments, &environment).await;
+    let node = controller.node.clone();
+    lease.held_by(&node).await;
+    controller.shows("headgate_leader 1").await;
+    let addresses = controller.addresses().await;
+    assert!(addresses.get("healthz").is_none(), "{addresses}");
+    assert!(TcpListener::bind(free).is_ok(), "nobody listens there");
+    let said = controller.statusz().await;
+    assert_eq!(said["leader"]["role"], "controller");
+    for absent in ["healthz", "livez", "proxy", "services"] {
+        assert!(said.get(absent).is_none(), "{said}");
+    }
+    assert_eq!(said["node"]["source"], "watch", "{said}");
+    let tasks: Vec<_> = said["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| task["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        tasks,
+        ["addresses-file", "probe-socket", "operations", "leader", "node-watch"]
+    );
+    let metrics = controller.metrics().await;
+    for absent in ["proxy_healthz", "headgate_healthy", "listener=\"healthz\""] {
+        assert!(!metrics.contains(absent), "{metrics}");
+    }
+    let address = controller.address("metrics").await;
+    for path in ["/livez", "/readyz"] {
+        let answer = http::get(address, path).await.unwrap();
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    }
+    assert!(
+        !controller.directory.join("state.json").exists(),
+        "it remembers nothing for answers it does not give"
+    );
+
+    // What its own node is told counts: with a signal it would hand over, could another take it.
+    let nodes = Api::<Node>::all(control_plane().client());
+    let taint = json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]}});
+    let patch = kube::api::Patch::Merge(taint);
+    nodes
+        .patch(&node, &kube::api::PatchParams::default(), &patch)
+        .await
+        .unwrap();
+    eventually(SOON, "its node's signal", async || {
+        let said = controller.statusz().await;
+        let signals = said["node"]["signals"].as_array().unwrap().len();
+        if signals == 1 { Ok(()) } else { Err(said.to_string()) }
+    })
+    .await;
+    let log = controller.log();
+    assert!(
+        log.lines().all(|line| line.trim_start().starts_with("{\"timestamp\"")),
+        "{log}"
+    );
+    assert!(controller.stop().await.success());
+    assert_eq!(lease.holder().await, "");
+}

@@ -1,0 +1,279 @@
+//! The hardened overlay: what its two kinds of pods are and are not, that a real cluster places the controllers
+//! apart and away from nodes that go, and what Pod Security says of them.
+
+use headgate::config::Settings;
+use serde_json::{Value, json};
+
+use super::apply::{PODS, in_folder, node, ready, with_controllers};
+use super::caller::{Ask, Caller};
+use super::{SOON, assert_says, base, only, render, repository, said};
+use crate::harness::{eventually, own_control_plane};
+
+fn hardened() -> Vec<Value> {
+    render(&repository("manifests/overlays/hardened"))
+}
+
+fn words(value: &Value) -> Vec<String> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+#[test]
+fn the_daemonset_is_that_of_base_in_another_role() {
+    let (plain, hardened) = (base(), hardened());
+    let mut expected = only(&plain, "DaemonSet").clone();
+    expected["metadata"]["labels"]["headgate.dev/role"] = json!("agent");
+    let arguments = &mut expected["spec"]["template"]["spec"]["containers"][0]["args"];
+    arguments.as_array_mut().unwrap().push(json!("--role=agent"));
+    assert_eq!(only(&hardened, "DaemonSet"), &expected);
+}
+
+#[test]
+fn each_workload_says_which_role_it_has_and_the_program_takes_its_arguments() {
+    for (folder, kind, role) in [
+        ("base", "DaemonSet", "all"),
+        ("examples/azure-workload-identity", "DaemonSet", "all"),
+        ("examples/hardened", "DaemonSet", "agent"),
+        ("examples/hardened", "Deployment", "controller"),
+    ] {
+        let objects = render(&repository("manifests").join(folder));
+        let workload = only(&objects, kind);
+        assert_eq!(workload["metadata"]["labels"]["headgate.dev/role"], role, "{folder}");
+        let arguments = words(&workload["spec"]["template"]["spec"]["containers"][0]["args"]);
+        let said: Vec<&str> = arguments
+            .iter()
+            .filter_map(|word| word.strip_prefix("--role="))
+            .collect();
+        assert_eq!(said.first().copied().unwrap_or("all"), role, "{folder}");
+        let line = ["/headgate".to_owned()].into_iter().chain(arguments);
+        let line = line.chain(["--node-name=n".to_owned()]);
+        let parsed = headgate::cli::definition().try_get_matches_from(line);
+        parsed.unwrap_or_else(|error| panic!("{folder} {kind}: {error}"));
+    }
+}
+
+#[test]
+fn the_controllers_are_two_apart_and_can_do_nothing_they_need_not() {
+    let objects = hardened();
+    let deployment = only(&objects, "Deployment");
+    let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": "controller"});
+    let apart = json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}]);
+    assert_says(
+        deployment,
+        &json!({"metadata": {"namespace": "kube-system"}, "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": labels},
+            "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+            "template": {"metadata": {"labels": labels}, "spec": {
+                "serviceAccountName": "headgate-controller",
+                "priorityClassName": "system-cluster-critical",
+                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}},
+            }},
+        }}),
+    );
+    let spread = &deployment["spec"]["template"]["spec"]["topologySpreadConstraints"];
+    assert_eq!(spread.as_array().unwrap().len(), 1);
+    assert_says(
+        &spread[0],
+        &json!({"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {"matchLabels": labels}}),
+    );
+    assert_says(
+        only(&objects, "PodDisruptionBudget"),
+        &json!({"spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}}}),
+    );
+
+    // In all that a pod of the DaemonSet is, but for the network and what it was told above.
+    let (pod, agent) = (
+        &deployment["spec"]["template"]["spec"],
+        &only(&objects, "DaemonSet")["spec"]["template"]["spec"],
+    );
+    for key in ["hostNetwork", "hostPID", "hostIPC", "initContainers"] {
+        assert_eq!(pod.get(key), None, "{key}");
+    }
+    for key in ["securityContext", "nodeSelector", "dnsPolicy", "enableServiceLinks"] {
+        assert_eq!(pod[key], agent[key], "{key}");
+    }
+    let (container, of_agent) = (&pod["containers"][0], &agent["containers"][0]);
+    assert_eq!(pod["containers"].as_array().unwrap().len(), 1);
+    for key in [
+        "securityContext",
+        "startupProbe",
+        "readinessProbe",
+        "livenessProbe",
+        "volumeMounts",
+        "image",
+        "env",
+    ] {
+        assert_eq!(container[key], of_agent[key], "{key}");
+    }
+    assert_eq!(container["resources"]["limits"].get("cpu"), None);
+    assert_eq!(container["ports"][0]["containerPort"], headgate::config::METRICS_PORT);
+}
+
+#[test]
+fn no_controller_is_put_where_a_node_goes() {
+    let objects = hardened();
+    let pod = &only(&objects, "Deployment")["spec"]["template"]["spec"];
+    let signals = Settings::default().signals;
+    let mut keys = [signals.health, signals.admin_state].concat();
+    keys.push("node.kubernetes.io/unschedulable".to_owned());
+    for toleration in pod["tolerations"].as_array().unwrap() {
+        let key = toleration["key"].as_str().expect("not everything");
+        assert!(!keys.iter().any(|signal| signal == key), "{key}");
+    }
+}
+
+/// The controllers that are on Nodes and stay, by their Nodes.
+async fn controllers(administrator: &Caller) -> Vec<(String, Value)> {
+    let path = format!("{PODS}?labelSelector=app.kubernetes.io/component%3Dcontroller");
+    let pods = administrator.get(&path).await["items"].as_array().unwrap().clone();
+    let mut found: Vec<(String, Value)> = pods
+        .into_iter()
+        .filter(|pod| pod["metadata"].get("deletionTimestamp").is_none())
+        .filter_map(|pod| Some((pod["spec"]["nodeName"].as_str()?.to_owned(), pod)))
+        .collect();
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    found
+}
+
+async fn on_nodes(administrator: &Caller, nodes: &[&str]) -> Vec<Value> {
+    eventually(SOON, &format!("controllers on {nodes:?}"), async || {
+        let found = controllers(administrator).await;
+        if found.iter().map(|(node, _)| node).eq(nodes) {
+            Ok(found.into_iter().map(|(_, pod)| pod).collect())
+        } else {
+            Err(format!("{:?}", found.iter().map(|(node, _)| node).collect::<Vec<_>>()))
+        }
+    })
+    .await
+}
+
+/// Evicts a Pod; the status of the answer. The administrator's client would ask again for minutes.
+async fn evict(drainer: &Caller, pod: &Value) -> u16 {
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name},
+        "deleteOptions": {"gracePeriodSeconds": 0}});
+    let ask = Ask::post(&format!("{PODS}/{name}/eviction"), eviction);
+    drainer.ask(&ask).await.0
+}
+
+#[tokio::test]
+async fn the_controllers_are_placed_apart_where_no_node_goes_and_are_drained_one_by_one() {
+    let (mut control_plane, administrator) = with_controllers().await;
+    control_plane.start_scheduler().unwrap();
+    let linux = |zone: &str| json!({"kubernetes.io/os": "linux", "topology.kubernetes.io/zone": zone});
+    let taint = |key: &str, effect: &str| json!({"taints": [{"key": key, "effect": effect}]});
+    let labelled = |name: &str, zone| {
+        let mut labels = linux(zone);
+        labels["kubernetes.io/hostname"] = json!(name);
+        labels
+    };
+    for (name, zone, spec) in [
+        ("n1", "z1", taint("CriticalAddonsOnly", "NoSchedule")),
+        ("n2", "z1", taint("headgate.dev/maintenance", "NoSchedule")),
+        ("n3", "z2", taint("ToBeDeletedByClusterAutoscaler", "NoSchedule")),
+    ] {
+        node(&administrator, name, labelled(name, zone), spec).await;
+    }
+    said(&mut in_folder(
+        &administrator,
+        &["apply"],
+        &repository("manifests/examples/hardened"),
+    ));
+    // Agents are everywhere; of the controllers one has no place yet, because it is not put beside the other.
+    eventually(SOON, "three agents", async || {
+        let path = format!("{PODS}?labelSelector=app.kubernetes.io/component%3Dagent");
+        let pods = administrator.get(&path).await["items"].as_array().unwrap().clone();
+        let placed = pods.iter().filter(|pod| pod["spec"]["nodeName"].is_string()).count();
+        if placed == 3 { Ok(()) } else { Err(placed.to_string()) }
+    })
+    .await;
+    on_nodes(&administrator, &["n1"]).await;
+    eventually(SOON, "the other one is refused a place", async || {
+        let path = format!("{PODS}?fieldSelector=spec.nodeName%3D");
+        let pods = administrator.get(&path).await["items"].as_array().unwrap().clone();
+        let told: Vec<_> = pods.iter().map(|pod| pod["status"]["conditions"][0].clone()).collect();
+        match &told[..] {
+            [condition] if condition["reason"] == "Unschedulable" => Ok(()),
+            _ => Err(format!("{told:?}")),
+        }
+    })
+    .await;
+
+    node(&administrator, "n4", labelled("n4", "z2"), json!({})).await;
+    let pods = on_nodes(&administrator, &["n1", "n4"]).await;
+    assert_eq!(pods[0]["spec"]["priority"], 2_000_000_000, "system-cluster-critical");
+    for pod in &pods {
+        ready(&administrator, pod).await;
+    }
+    let budget = "/apis/policy/v1/namespaces/kube-system/poddisruptionbudgets/headgate-controller";
+    eventually(SOON, "one may go", async || {
+        let status = administrator.get(budget).await["status"].clone();
+        if status["disruptionsAllowed"] == 1 {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    })
+    .await;
+    // n4 is drained: cordoned first. The other one has to wait for a successor of the first, which has no place.
+    let cordon = json!({"spec": {"unschedulable": true, "taints": [
+        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}});
+    administrator.done(&Ask::merge("/api/v1/nodes/n4", cordon)).await;
+    let drainer = Caller::with(control_plane.kubeconfig()).await;
+    assert_eq!(evict(&drainer, &pods[1]).await, 201);
+    eventually(SOON, "no more may go", async || {
+        let status = administrator.get(budget).await["status"].clone();
+        if status["disruptionsAllowed"] == 0 {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    })
+    .await;
+    assert_eq!(evict(&drainer, &pods[0]).await, 429);
+    node(&administrator, "n5", labelled("n5", "z2"), json!({})).await;
+    let pods = on_nodes(&administrator, &["n1", "n5"]).await;
+    ready(&administrator, &pods[1]).await;
+    eventually(SOON, "the other one may go", async || {
+        match evict(&administrator, &pods[0]).await {
+            201 => Ok(()),
+            status => Err(status.to_string()),
+        }
+    })
+    .await;
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn pod_security_restricted_takes_a_controller_and_of_an_agent_refuses_the_network_only() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    let namespace = json!({"metadata": {"name": "restricted", "labels": labels}});
+    administrator.done(&Ask::post("/api/v1/namespaces", namespace)).await;
+    let objects = render(&repository("manifests/examples/hardened"));
+    let path = "/api/v1/namespaces/restricted/pods";
+    for (kind, complaint) in [
+        ("Deployment", None),
+        ("DaemonSet", Some("host namespaces (hostNetwork=true)")),
+    ] {
+        let mut pod = only(&objects, kind)["spec"]["template"].clone();
+        pod["metadata"]["name"] = json!(kind.to_lowercase());
+        let account = pod["spec"]["serviceAccountName"].clone();
+        let accounts = "/api/v1/namespaces/restricted/serviceaccounts";
+        administrator
+            .done(&Ask::post(accounts, json!({"metadata": {"name": account}})))
+            .await;
+        // Priority classes of the system are for kube-system by default quota only where one is set; here is none.
+        let (status, body) = administrator.ask(&Ask::post(path, pod)).await;
+        match complaint {
+            None => assert_eq!(status, 201, "{body}"),
+            Some(words) => {
+                let message = body["message"].as_str().unwrap();
+                let (_, complaints) = message.split_once("\"restricted:latest\": ").unwrap();
+                assert_eq!((status, complaints.trim()), (403, words));
+            }
+        }
+    }
+    control_plane.stop().await;
+}

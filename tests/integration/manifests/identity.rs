@@ -1,0 +1,165 @@
+//! Who headgate is to Azure, as the examples have it: the pods that may lead find azure.json and a token where
+//! they are told to look, and no others do.
+
+use std::collections::BTreeMap;
+
+use headgate::config::{AzureJson, Credential, Surroundings};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use super::{only, render, repository, text};
+use crate::harness::scratch;
+
+const CLIENT: &str = "00000000-0000-0000-0000-000000000003";
+const FLAG: &str = "--azure-config-file=";
+
+fn example(name: &str) -> Vec<Value> {
+    render(&repository("manifests/examples").join(name))
+}
+
+fn pod<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    &only(objects, kind)["spec"]["template"]["spec"]
+}
+
+fn arguments(pod: &Value) -> Vec<String> {
+    serde_json::from_value(pod["containers"][0]["args"].clone()).unwrap()
+}
+
+/// The sources of the projected volume that is mounted, read-only, where the path leads; and the path in it.
+fn projected<'a>(pod: &'a Value, path: &'a str) -> (&'a Vec<Value>, &'a str) {
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+    let inside = |mount: &'a Value| {
+        let below = path.strip_prefix(mount["mountPath"].as_str()?)?;
+        Some((mount, below.strip_prefix('/')?))
+    };
+    let (mount, below) = mounts.iter().find_map(inside).unwrap();
+    assert_eq!(mount["readOnly"], true, "{mount}");
+    let volumes = pod["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+    (volume["projected"]["sources"].as_array().unwrap(), below)
+}
+
+/// What a pod of these objects takes from azure.json with its environment and this.
+fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
+    let pod = pod(objects, kind);
+    let arguments = arguments(pod);
+    let flags: Vec<&str> = arguments
+        .iter()
+        .filter_map(|argument| argument.strip_prefix(FLAG))
+        .collect();
+    assert_eq!(flags.len(), 1, "{arguments:?}");
+    let (sources, file) = projected(pod, flags[0]);
+    let secret = only(objects, "Secret");
+    // The settings are still there beside it.
+    let settings = &only(objects, "ConfigMap")["metadata"]["name"];
+    assert_eq!(sources[0], json!({"configMap": {"name": settings}}));
+    let item = json!({"key": "azure.json", "path": file, "mode": 0o440});
+    assert_eq!(
+        sources[1],
+        json!({"secret": {"name": secret["metadata"]["name"], "items": [item]}})
+    );
+    assert_eq!(
+        pod["securityContext"]["fsGroup"], pod["securityContext"]["runAsGroup"],
+        "who reads it"
+    );
+
+    // kustomize folds it.
+    let data = secret["data"]["azure.json"].as_str().unwrap().replace('\n', "");
+    let text: ByteString = serde_json::from_value(json!(data)).unwrap();
+    let path = scratch("azure").join("azure.json");
+    std::fs::write(&path, text.0).unwrap();
+    let env = pod["containers"][0]["env"].as_array().unwrap();
+    let value = |variable: &Value| {
+        let value = variable["value"].as_str()?;
+        Some((variable["name"].as_str()?.to_owned(), value.to_owned()))
+    };
+    let mut values: BTreeMap<String, String> = env.iter().filter_map(value).collect();
+    values.extend(
+        more.iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+    );
+    let environment = |name: &str| values.get(name).cloned();
+    let surroundings = Surroundings {
+        secret: None,
+        environment: Some(&environment),
+    };
+    AzureJson::load(Some(&path), surroundings).unwrap()
+}
+
+#[test]
+fn a_workload_identity_finds_its_token_without_the_webhook() {
+    for (name, kind) in [("azure-workload-identity", "DaemonSet"), ("hardened", "Deployment")] {
+        let objects = example(name);
+        let taken = loaded(&objects, kind, &[]);
+        let Credential::WorkloadIdentity { client_id, token_file } = &taken.credential else {
+            panic!("{:?}", taken.credential)
+        };
+        assert_eq!(client_id, CLIENT);
+        assert!(taken.tenant_id.is_some() && taken.subscription_id.is_some() && taken.resource_group.is_some());
+        let (sources, file) = projected(pod(&objects, kind), token_file);
+        let source = json!({"serviceAccountToken": {"path": file, "expirationSeconds": 3600,
+            "audience": "api://AzureADTokenExchange"}});
+        assert_eq!(sources, &[source]);
+    }
+}
+
+#[test]
+fn a_workload_identity_is_what_the_webhook_says() {
+    let objects = example("azure-workload-identity-webhook");
+    let account = &only(&objects, "ServiceAccount")["metadata"]["annotations"];
+    assert_eq!(account, &json!({"azure.workload.identity/client-id": CLIENT}));
+    let template = &only(&objects, "DaemonSet")["spec"]["template"];
+    assert_eq!(template["metadata"]["labels"]["azure.workload.identity/use"], "true");
+    let file = "/var/run/secrets/azure/tokens/azure-identity-token";
+    let put_in = [
+        ("AZURE_CLIENT_ID", CLIENT),
+        ("AZURE_TENANT_ID", "tenant"),
+        ("AZURE_FEDERATED_TOKEN_FILE", file),
+    ];
+    let taken = loaded(&objects, "DaemonSet", &put_in);
+    let expected = Credential::WorkloadIdentity {
+        client_id: CLIENT.to_owned(),
+        token_file: file.to_owned(),
+    };
+    assert_eq!(taken.credential, expected);
+}
+
+#[test]
+fn an_agent_that_never_leads_knows_nothing_of_azure() {
+    let hardened = example("hardened");
+    let agent = pod(&hardened, "DaemonSet").to_string();
+    for word in ["azure", "AZURE", "secret"] {
+        assert!(!agent.contains(word), "{word}: {agent}");
+    }
+}
+
+#[test]
+fn any_pod_that_may_lead_has_the_memory_for_it() {
+    let memory = |objects: &[Value], kind| pod(objects, kind)["containers"][0]["resources"]["limits"]["memory"].clone();
+    assert_eq!(memory(&example("azure-workload-identity"), "DaemonSet"), "256Mi");
+    assert_eq!(memory(&example("hardened"), "Deployment"), "256Mi");
+    assert_eq!(memory(&example("hardened"), "DaemonSet"), "64Mi");
+}
+
+/// The README's `azure.json`s for the other kinds of credential.
+#[test]
+fn the_readmes_configurations_are_those_kinds() {
+    let readme = text("manifests/azure/README.md");
+    let blocks = readme.split("```json\n").skip(1);
+    let kinds: Vec<Credential> = blocks
+        .map(|rest| {
+            let path = scratch("azure").join("azure.json");
+            std::fs::write(&path, rest.split("```").next().unwrap()).unwrap();
+            AzureJson::load(Some(&path), Surroundings::default())
+                .unwrap()
+                .credential
+        })
+        .collect();
+    assert!(
+        matches!(
+            &kinds[..],
+            [Credential::ManagedIdentity(Some(_)), Credential::ClientSecret { .. }]
+        ),
+        "{kinds:?}"
+    );
+}

@@ -1,0 +1,366 @@
+//! A leader with nothing but what kubelet would give it, whatever of the manifests it runs from: the shipped
+//! rights are enough for its requests and for the election, allow nothing more, and each of them is needed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use headgate::clock::Clock;
+use headgate::leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
+use headgate::node::Report;
+use headgate::sandbox::control_plane::ControlPlane;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, apply};
+use super::rights::{RBAC, events_in, in_force, node};
+use super::{SOON, moved, overlay_of, repository};
+use crate::harness::{create_node, own_control_plane};
+
+pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+pub(super) const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
+const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
+const OWN: &str = "headgate-leader";
+const LOCK: &str = "aks-managed-resource-locker";
+const LEDGER: &str = "headgate-admin-state";
+
+/// A request of a leader, and the right it takes.
+struct Right {
+    /// The role it is in, below [`RBAC`].
+    role: String,
+    resource: &'static str,
+    /// What the right is limited to.
+    name: Option<&'static str>,
+    verb: &'static str,
+    ask: Ask,
+    /// The answer to whoever has the right.
+    answer: u16,
+}
+
+impl Right {
+    fn new(role: &str, what: (&'static str, Option<&'static str>), verb: &'static str, ask: Ask) -> Self {
+        Self {
+            role: role.to_owned(),
+            resource: what.0,
+            name: what.1,
+            verb,
+            ask,
+            answer: 200,
+        }
+    }
+
+    fn answered(self, answer: u16) -> Self {
+        Self { answer, ..self }
+    }
+}
+
+/// As a leader makes them.
+pub(super) fn new_objects() -> [Ask; 3] {
+    let named = |path: &str, name: &str, body: Value| {
+        let mut body = body;
+        body["metadata"] = json!({"name": name});
+        Ask::post(path, body)
+    };
+    [
+        named(
+            LEASES,
+            OWN,
+            json!({"spec": {"holderIdentity": "n_1", "leaseDurationSeconds": 15}}),
+        ),
+        named(
+            LEASES,
+            LOCK,
+            json!({"spec": {"holderIdentity": "headgate", "leaseDurationSeconds": 15}}),
+        ),
+        named(MAPS, LEDGER, json!({"data": {"ledger.json": "{\"pools\": {}}"}})),
+    ]
+}
+
+/// Everything a leader asks, once its objects are there; on the side of Kubernetes the whole of its work.
+async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Right> {
+    let role = "namespaces/kube-system/roles/headgate-leader";
+    let mut rights = Vec::new();
+    for (path, resource, name, verbs) in [
+        (LEASES, "leases", OWN, ["get", "update"].as_slice()),
+        (LEASES, "leases", LOCK, &["get", "list", "watch", "update"]),
+        (MAPS, "configmaps", LEDGER, &["get", "update"]),
+    ] {
+        let object = format!("{path}/{name}");
+        let selected = format!("{path}?fieldSelector=metadata.name%3D{name}");
+        for &verb in verbs {
+            let ask = match verb {
+                "get" => Ask::get(&object),
+                "list" => Ask::get(&selected),
+                "watch" => Ask::get(&format!("{selected}&watch=true&timeoutSeconds=1")),
+                _ => Ask::put(&format!("{object}?dryRun=All"), administrator.get(&object).await),
+            };
+            rights.push(Right::new(role, (resource, Some(name)), verb, ask));
+        }
+    }
+    for ask in new_objects() {
+        let resource = if ask.path == LEASES { "leases" } else { "configmaps" };
+        // They are there already.
+        rights.push(Right::new(role, (resource, None), "create", ask).answered(409));
+    }
+    let role = format!("clusterroles/{}", account.name);
+    for (verb, ask) in [
+        ("get", Ask::get(&node(name))),
+        ("list", Ask::get("/api/v1/nodes?limit=1")),
+        ("watch", Ask::get("/api/v1/nodes?watch=true&timeoutSeconds=1")),
+    ] {
+        rights.push(Right::new(&role, ("nodes", None), verb, ask));
+    }
+    let role = format!("namespaces/default/roles/{}", account.name);
+    let events = events_in("default");
+    // What is refused for what it asks, once it is not for want of the right.
+    let create = Ask::post(&events, json!({}));
+    rights.push(Right::new(&role, ("events", None), "create", create).answered(422));
+    let patch = Ask::merge(&format!("{events}/nothing"), json!({}));
+    rights.push(Right::new(&role, ("events", None), "patch", patch).answered(404));
+    rights
+}
+
+/// Takes the verb out of the rule; gives the rules as they were.
+async fn take_away(administrator: &Caller, right: &Right) -> Value {
+    let path = format!("{RBAC}/{}", right.role);
+    let rules = administrator.get(&path).await["rules"].clone();
+    let mut fewer = rules.as_array().unwrap().clone();
+    let names = right.name.map_or(Value::Null, |name| json!([name]));
+    let about = |rule: &&mut Value| {
+        rule["resources"] == json!([right.resource])
+            && rule["resourceNames"] == names
+            && rule["verbs"].as_array().unwrap().contains(&json!(right.verb))
+    };
+    let rule = fewer.iter_mut().find(about).unwrap();
+    rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != right.verb);
+    fewer.retain(|rule| rule["verbs"] != json!([]));
+    assert_ne!(rules, json!(fewer));
+    administrator.done(&Ask::merge(&path, json!({"rules": fewer}))).await;
+    rules
+}
+
+/// A control plane with a folder applied, the administrator, a Node, and who leads there.
+pub(super) async fn scene(folder: &Path, account: Account) -> (ControlPlane, Caller, String, Caller) {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    apply(&administrator.kubeconfig, folder);
+    let name = create_node(&administrator.client, "leader").await;
+    let leader = acting_on(&control_plane, account, &name).await;
+    (control_plane, administrator, name, leader)
+}
+
+/// What may lead, and as whom.
+fn ways_to_lead() -> [(PathBuf, Account); 3] {
+    let elsewhere = Account {
+        namespace: "headgate",
+        ..AGENT
+    };
+    [
+        (repository("manifests/examples/azure-workload-identity"), AGENT),
+        (repository("manifests/examples/hardened"), CONTROLLER),
+        (moved("base", &["leader"]), elsewhere),
+    ]
+}
+
+/// Stands for election, leads, is told to stop, and gives the Lease back, with the real elector.
+async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
+    let clock = Clock::System;
+    let second = Duration::from_secs(1);
+    let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
+    let (_fleet, fleet) = watch::channel(Some(Fleet {
+        candidates: 2,
+        relief: true,
+    }));
+    let elector = Elector::new(Parts {
+        client: leader.client.clone(),
+        lease: LeaseName::default(),
+        identity: identity(name),
+        timing: Timing::new(2 * second, second, second / 4).unwrap(),
+        reports,
+        fleet,
+        clock,
+    });
+    let mut terms = elector.terms();
+    let (stop, stopped) = watch::channel(false);
+    let work = |term: headgate::leader::Term| async move {
+        term.leaving().await;
+        Ok::<(), String>(())
+    };
+    let led = async {
+        let won = terms.wait_for(Option::is_some);
+        tokio::time::timeout(SOON, won).await.unwrap().unwrap();
+        let held = administrator.get(&format!("{LEASES}/{OWN}")).await;
+        assert!(
+            held["spec"]["holderIdentity"].as_str().unwrap().starts_with(name),
+            "{held}"
+        );
+        stop.send_replace(true);
+    };
+    tokio::join!(headgate::leader::run(elector, stopped, work), led);
+    let released = administrator.get(&format!("{LEASES}/{OWN}")).await;
+    assert_eq!(released["spec"]["holderIdentity"], "", "{released}");
+}
+
+#[tokio::test]
+async fn with_its_pods_token_alone_a_leader_does_its_job() {
+    for (folder, account) in ways_to_lead() {
+        let (control_plane, administrator, name, leader) = scene(&folder, account).await;
+        in_force(&leader, Ask::get(&format!("{LEASES}/{OWN}")), 404).await;
+        leads(&administrator, &leader, &name).await;
+        administrator.done(&Ask::delete(&format!("{LEASES}/{OWN}"))).await;
+        for ask in new_objects() {
+            leader.done(&ask).await;
+        }
+        for right in rights(&administrator, account, &name).await {
+            in_force(&leader, right.ask, right.answer).await;
+        }
+        control_plane.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn without_any_of_its_rights_that_very_request_of_a_leader_is_refused() {
+    let [with_all, hardened, _] = ways_to_lead();
+    for (folder, account) in [with_all, hardened] {
+        let (control_plane, administrator, name, leader) = scene(&folder, account).await;
+        for ask in new_objects() {
+            administrator.done(&ask).await;
+        }
+        for right in rights(&administrator, account, &name).await {
+            in_force(&leader, right.ask.clone(), right.answer).await;
+            let rules = take_away(&administrator, &right).await;
+            in_force(&leader, right.ask.clone(), 403).await;
+            let (_, body) = leader.ask(&right.ask).await;
+            let words = format!("cannot {} resource \"{}\"", right.verb, right.resource);
+            assert!(body["message"].as_str().unwrap().contains(&words), "{body}");
+            let given_back = json!({"rules": rules});
+            let path = format!("{RBAC}/{}", right.role);
+            administrator.done(&Ask::merge(&path, given_back)).await;
+            in_force(&leader, right.ask, right.answer).await;
+        }
+        control_plane.stop().await;
+    }
+}
+
+/// The rules that bind somebody in a namespace, those of everybody left out.
+async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
+    let review = json!({"spec": {"namespace": namespace}});
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let rules = caller.done(&Ask::post(path, review)).await["status"]["resourceRules"].clone();
+    let mut told: Vec<String> = rules
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|rule| !rule["resources"][0].as_str().unwrap().starts_with("selfsubject"))
+        .map(|rule| {
+            let words = |key: &str| {
+                let list = rule[key].as_array().cloned().unwrap_or_default();
+                let words: Vec<_> = list.iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+                words.join(",")
+            };
+            format!("{} {} {}", words("verbs"), words("resources"), words("resourceNames"))
+        })
+        .collect();
+    told.sort();
+    told
+}
+
+#[tokio::test]
+async fn a_leader_may_do_nothing_else_and_a_hardened_agent_less() {
+    let leading = [
+        "create configmaps ",
+        "create leases ",
+        "get,list,watch nodes ",
+        "get,list,watch,update leases aks-managed-resource-locker",
+        "get,update configmaps headgate-admin-state",
+        "get,update leases headgate-leader",
+    ];
+    let plain = ["get,list,watch nodes "];
+    let events = ["create,patch events ", "get,list,watch nodes "];
+    for (folder, account) in ways_to_lead() {
+        let (control_plane, administrator, name, leader) = scene(&folder, account).await;
+        in_force(&leader, Ask::get(&format!("{LEASES}/{OWN}")), 404).await;
+        in_force(&leader, Ask::get("/api/v1/nodes?limit=1"), 200).await;
+        assert_eq!(rules(&leader, "kube-system").await, leading, "{account:?}");
+        assert_eq!(rules(&leader, "default").await, events, "{account:?}");
+        assert_eq!(rules(&leader, "headgate").await, plain, "{account:?}");
+        if account == CONTROLLER {
+            let agent = acting_on(&control_plane, AGENT, &name).await;
+            assert_eq!(rules(&agent, "kube-system").await, plain);
+            assert_eq!(rules(&agent, "default").await, events);
+            refused_to_a_hardened_agent(&administrator, &agent, &name).await;
+        }
+        control_plane.stop().await;
+    }
+}
+
+/// Neither the leader's Leases and `ConfigMap`, nor any Node, its own included.
+async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own: &str) {
+    let other = create_node(&administrator.client, "other").await;
+    for ask in new_objects() {
+        administrator.done(&ask).await;
+    }
+    let all = rights(administrator, AGENT, own).await;
+    let theirs = all.into_iter().filter(|right| right.role.ends_with("headgate-leader"));
+    let mut asks: Vec<Ask> = theirs.map(|right| right.ask).collect();
+    assert_eq!(asks.len(), 11);
+    for path in [
+        format!("{LEASES}/{OWN}"),
+        format!("{LEASES}/{LOCK}"),
+        format!("{MAPS}/{LEDGER}"),
+    ] {
+        asks.push(Ask::merge(&path, json!({"metadata": {"annotations": {"a": "b"}}})));
+        asks.push(Ask::delete(&path));
+    }
+    asks.push(Ask::get(&format!("{SECRETS}/headgate-azure")));
+    for name in [own, &other] {
+        let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
+        asks.push(Ask::merge(&node(name), annotations));
+        asks.push(Ask::merge(&node(name), json!({"spec": {"taints": []}})));
+    }
+    for ask in asks {
+        let (status, body) = agent.ask(&ask).await;
+        assert_eq!(status, 403, "{} {}: {body}", ask.method, ask.path);
+    }
+}
+
+#[tokio::test]
+async fn the_secret_with_the_clouds_configuration_is_read_by_a_right_of_its_own() {
+    for (on, components, account) in [
+        ("base", "  - @/components/leader\n", AGENT),
+        ("overlays/hardened", "", CONTROLLER),
+    ] {
+        let text = format!("resources: [\"@/{on}\"]\ncomponents:\n{components}  - @/components/azure-config-secret\n");
+        let (control_plane, administrator, name, leader) = scene(&overlay_of(&text, &[]), account).await;
+        for secret in ["azure-cloud-provider", "another"] {
+            let body = json!({"metadata": {"name": secret}, "stringData": {"cloud-config": "{}"}});
+            administrator.done(&Ask::post(SECRETS, body)).await;
+        }
+        let wanted = format!("{SECRETS}/azure-cloud-provider");
+        in_force(&leader, Ask::get(&wanted), 200).await;
+        for (ask, verb) in [
+            (Ask::get(&format!("{SECRETS}/another")), "get"),
+            (Ask::get(SECRETS), "list"),
+            (Ask::merge(&wanted, json!({"stringData": {"a": "b"}})), "patch"),
+        ] {
+            let (status, body) = leader.ask(&ask).await;
+            let told = body["message"].as_str().unwrap_or_default();
+            assert!(
+                status == 403 && told.contains(&format!("cannot {verb}")),
+                "{}: {body}",
+                ask.path
+            );
+        }
+        if account == CONTROLLER {
+            let agent = acting_on(&control_plane, AGENT, &name).await;
+            assert_eq!(agent.ask(&Ask::get(&wanted)).await.0, 403);
+        }
+        // The component's is the last rule.
+        let role = format!("{RBAC}/namespaces/kube-system/roles/headgate-leader");
+        let mut rules = administrator.get(&role).await["rules"].clone();
+        let last = rules.as_array_mut().unwrap().pop().unwrap();
+        assert_eq!(last["resources"], json!(["secrets"]));
+        administrator.done(&Ask::merge(&role, json!({"rules": rules}))).await;
+        in_force(&leader, Ask::get(&wanted), 403).await;
+        control_plane.stop().await;
+    }
+}

@@ -1,0 +1,130 @@
+//! The policies where leaders are, under roles that grant more than the shipped ones: which Leases and
+//! `ConfigMap`s are created, and by whom; and whose Node the agents change that are not to lead.
+
+use serde_json::{Value, json};
+
+use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, install};
+use super::leader::{LEASES, MAPS, new_objects, scene};
+use super::rights::{RBAC, node};
+use super::{SOON, overlay_of};
+use crate::harness::{create_node, eventually, own_control_plane};
+
+const OTHER: Account = Account {
+    namespace: "kube-system",
+    name: "other",
+};
+
+fn named(path: &str, metadata: &Value) -> Ask {
+    Ask::post(path, json!({"metadata": metadata}))
+}
+
+/// Made for show, since the policy may not be in force yet.
+fn tried(path: &str, metadata: &Value) -> Ask {
+    named(&format!("{path}?dryRun=All"), metadata)
+}
+
+/// Whether it was the policy that refused.
+async fn refused(caller: &Caller, ask: &Ask, words: &str) -> Result<(), String> {
+    let (status, body) = caller.ask(ask).await;
+    let message = body["message"].as_str().unwrap_or_default();
+    if status == 403 && message.contains("'headgate-leader'") && message.contains(words) {
+        Ok(())
+    } else {
+        Err(format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body))
+    }
+}
+
+#[tokio::test]
+async fn only_the_leaders_own_leases_and_config_map_are_created() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "overlays/hardened");
+    let accounts = "/api/v1/namespaces/kube-system/serviceaccounts";
+    administrator.done(&named(accounts, &json!({"name": OTHER.name}))).await;
+    let role = json!({"metadata": {"name": "test-only"}, "rules": [
+        {"apiGroups": ["", "coordination.k8s.io"], "resources": ["leases", "configmaps"], "verbs": ["*"]}]});
+    administrator
+        .done(&Ask::post(&format!("{RBAC}/clusterroles"), role))
+        .await;
+    let subjects = [AGENT, CONTROLLER, OTHER]
+        .map(|account| json!({"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}));
+    let binding = json!({"metadata": {"name": "test-only"}, "subjects": subjects,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"}});
+    administrator
+        .done(&Ask::post(&format!("{RBAC}/clusterrolebindings"), binding))
+        .await;
+    let here = create_node(&administrator.client, "policy").await;
+
+    let elsewhere = |path: &str| path.replace("kube-system", "default");
+    let leases = "these leases, in kube-system: headgate-leader, aks-managed-resource-locker";
+    let maps = "these configmaps, in kube-system: headgate-admin-state";
+    let bad = [
+        (tried(LEASES, &json!({"name": "kube-scheduler"})), leases),
+        (tried(LEASES, &json!({"name": "headgate-admin-state"})), leases),
+        (tried(LEASES, &json!({"generateName": "headgate-leader"})), leases),
+        (tried(&elsewhere(LEASES), &json!({"name": "headgate-leader"})), leases),
+        (tried(MAPS, &json!({"name": "coredns-custom"})), maps),
+        (tried(MAPS, &json!({"name": "headgate-leader"})), maps),
+        (tried(&elsewhere(MAPS), &json!({"name": "headgate-admin-state"})), maps),
+    ];
+    for account in [AGENT, CONTROLLER] {
+        let caller = acting_on(&control_plane, account, &here).await;
+        eventually(SOON, "role and policy are in force", async || {
+            refused(&caller, &bad[0].0, leases).await
+        })
+        .await;
+        for (ask, words) in &bad {
+            refused(&caller, ask, words).await.unwrap();
+        }
+        let unbound = administrator.token(account.namespace, account.name, None).await;
+        let unbound = Caller::bearing(&control_plane, &unbound).await;
+        for ask in new_objects() {
+            refused(&unbound, &ask, "bound to a Pod on a node").await.unwrap();
+            caller.done(&ask).await;
+            let name = ask.body["metadata"]["name"].as_str().unwrap();
+            administrator.done(&Ask::delete(&format!("{}/{name}", ask.path))).await;
+        }
+    }
+    let token = administrator.token(OTHER.namespace, OTHER.name, None).await;
+    let other = Caller::bearing(&control_plane, &token).await;
+    for (ask, _) in &bad {
+        other.done(ask).await;
+    }
+    control_plane.stop().await;
+}
+
+/// Where spot is on, RBAC lets an agent patch any Node.
+#[tokio::test]
+async fn a_hardened_agent_that_may_taint_changes_its_own_node_only() {
+    let text = "resources: [\"@/overlays/hardened\"]\ncomponents: [\"@/components/spot\"]\n";
+    let (control_plane, administrator, own, controller) = scene(&overlay_of(text, &[]), CONTROLLER).await;
+    let other = create_node(&administrator.client, "other").await;
+    let agent = acting_on(&control_plane, AGENT, &own).await;
+    let ours = |name: &str| {
+        let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
+        Ask::merge(&node(name), annotations)
+    };
+    eventually(SOON, "role and policy are in force", async || {
+        let (_, body) = agent.ask(&ours(&other)).await;
+        let message = body["message"].as_str().unwrap_or("it was allowed");
+        if message.contains("an agent of headgate may change only its own Node") {
+            Ok(())
+        } else {
+            Err(message.to_owned())
+        }
+    })
+    .await;
+    agent.done(&ours(&own)).await;
+    let label = Ask::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
+    let (status, body) = agent.ask(&label).await;
+    assert!(
+        status == 403
+            && body["message"]
+                .as_str()
+                .unwrap()
+                .contains("only annotations and taints")
+    );
+    // The component's right is the agents' alone.
+    assert_eq!(controller.ask(&ours(&own)).await.0, 403);
+    control_plane.stop().await;
+}
