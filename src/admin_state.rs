@@ -6,7 +6,7 @@
 //! Node are left alone. How pools are written is `pool`'s business, who may write `leader`'s.
 //!
 //! `desired` is what Nodes wish, `plan` the edits that follow, `ledger` the record, `announce` what people are told;
-//! `nodes`, `editor` and `work` carry it out.
+//! `nodes`, `editor` and `work` carry it out; `restore` gives back what is ours, where nobody leads any more.
 
 mod announce;
 mod desired;
@@ -18,6 +18,7 @@ mod metrics;
 mod nodes;
 mod plan;
 mod reached;
+mod restore;
 mod work;
 
 pub use desired::{Desired, Episode, Wish, signals};
@@ -25,4 +26,5 @@ pub use ledger::{Book, LEDGER, LedgerError, Line, Page, Record, Stage, read as r
 pub use metrics::Metrics;
 pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
 pub use reached::Reached;
+pub use restore::{Ours, RestoreError, Restored, Restoring, restore};
 pub use work::{Candidates, Parts, WorkError, run};

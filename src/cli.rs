@@ -4,19 +4,25 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use hyper::Uri;
+use jiff::SignedDuration;
 
 use crate::telemetry;
 
 mod agent;
+mod azure;
 #[cfg(feature = "sandbox")]
 mod azure_emulator;
 mod generate;
 mod probe;
+mod restore;
 #[cfg(feature = "sandbox")]
 mod sandbox;
 mod spans;
+mod status;
 mod why;
 
 /// Exit code for wrong arguments or settings.
@@ -38,6 +44,9 @@ enum Command {
     Agent(agent::Arguments),
     /// Say why new connections are or are not sent to a node, since when, and what would change it
     Why(why::Arguments),
+    /// Show nodes and backend pools: signals, admin states and whose they are, who leads, what probes ask
+    Status(status::Arguments),
+    Restore(restore::Arguments),
     /// Ask the agent in this container, over its Unix socket, whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
@@ -62,6 +71,8 @@ pub fn run() -> ExitCode {
     match Arguments::parse().command {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Restore(arguments) => restore::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),
@@ -77,6 +88,26 @@ pub fn run() -> ExitCode {
 fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
     eprintln!("headgate: {}", telemetry::chain(error.as_ref()));
     ExitCode::from(code)
+}
+
+/// A duration, as people write it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = text
+        .parse::<SignedDuration>()
+        .ok()
+        .and_then(|duration| duration.try_into().ok());
+    parsed.ok_or_else(|| "give a duration with its unit, such as 500ms, 30s or 1m30s".to_owned())
+}
+
+/// An address that can be asked without TLS.
+fn http_url(text: &str) -> Result<Uri, String> {
+    let allowed = || "allowed: an http URL, such as http://127.0.0.1:10457/statusz".to_owned();
+    let uri: Uri = text.parse().map_err(|_| allowed())?;
+    if uri.scheme_str() == Some("http") && uri.authority().is_some() {
+        Ok(uri)
+    } else {
+        Err(allowed())
+    }
 }
 
 /// Writes a whole text to standard output; a reader that went away early is not a failure.

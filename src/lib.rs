@@ -17,9 +17,11 @@ pub mod health;
 pub mod leader;
 pub mod node;
 pub mod pool;
+pub mod restore;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 pub mod server;
 pub mod spot;
+pub mod status;
 pub mod telemetry;
 pub mod why;

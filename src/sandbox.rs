@@ -20,6 +20,7 @@ pub mod agents;
 pub mod assets;
 mod azure;
 mod board;
+mod calls;
 pub mod certificates;
 pub mod control_plane;
 mod directory;
@@ -27,6 +28,7 @@ pub mod emulator;
 mod health;
 mod hints;
 mod interrupts;
+mod leads;
 pub mod nodes;
 mod pools;
 pub mod process;
@@ -134,19 +136,22 @@ async fn live(
     world.begin(&program, options, directory, progress).await?;
     let nodes = world.nodes();
     // It is there once everything is.
-    let Some(emulator) = world.emulator().cloned() else {
+    let (Some(emulator), Some(azure_json), Some(client)) = (world.emulator(), world.azure_json(), world.client())
+    else {
         return Ok(());
     };
-    directory.describe(world.kubeconfig(), &nodes, &emulator)?;
+    let control = emulator.bound.control;
+    directory.describe(world.kubeconfig(), &nodes, emulator, azure_json)?;
     progress.say("ready");
-    show::hints(&hints::text(
-        &program,
-        world.kubeconfig(),
-        world.assets(),
-        &nodes,
-        emulator.bound.control,
-        &directory.logs(),
-    ))
+    show::hints(&hints::text(&hints::Tried {
+        program: &program,
+        kubeconfig: world.kubeconfig(),
+        assets: world.assets(),
+        nodes: &nodes,
+        azure_json,
+        control,
+        logs: &directory.logs(),
+    }))
     .map_err(SandboxError::Output)?;
     let time_is_up = async {
         match options.exit_after {
@@ -155,7 +160,7 @@ async fn live(
         }
     };
     tokio::select! {
-        shown = show::run(&nodes, emulator.bound.control) => shown.map_err(SandboxError::Output),
+        shown = show::run(&nodes, control, client) => shown.map_err(SandboxError::Output),
         end = world.ended() => Err(end.into()),
         () = time_is_up => Ok(()),
     }

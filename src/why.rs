@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kube::Client;
 
 pub use explanation::{Explanation, Reason, Sent, explain};
-pub use views::{AgentView, ApiView, Views, WhyError};
+pub use views::{AgentView, ApiView, Views, WhyError, statusz_uri};
 
 /// Asks about the node `name` and explains what was heard. `statusz` is where its agent's operations port
 /// is, if not on the node's own address at `port`.

@@ -137,6 +137,12 @@ impl Book {
         Page(self.pools.get(&page(pool)))
     }
 
+    /// All lines: the pool's id in lower case, what the entry is recognised by, what is known of it.
+    pub fn lines(&self) -> impl Iterator<Item = (&str, &str, Record)> {
+        let pools = self.pools.iter();
+        pools.flat_map(|(pool, lines)| lines.iter().map(move |(key, record)| (&**pool, &**key, *record)))
+    }
+
     /// Whether nothing is ours.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -11,8 +11,7 @@ use tokio::runtime::Builder;
 use crate::sandbox::emulator::{self, AdminStateNone, ListenError, Options, Settings};
 use crate::telemetry;
 
-use super::sandbox::duration;
-use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail};
+use super::{EXIT_RUNTIME, EXIT_SETTINGS, duration, fail};
 
 /// Emulate the part of Azure Resource Manager that load balancers need, for tests and trials
 ///

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use jiff::SignedDuration;
 
 use crate::sandbox::{self, Options};
 
@@ -47,16 +46,8 @@ pub(super) struct Arguments {
     dir: Option<PathBuf>,
 
     /// End by itself this long after everything is ready, such as 30s or 5m
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
     exit_after: Option<Duration>,
-}
-
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text
-        .parse::<SignedDuration>()
-        .ok()
-        .and_then(|duration| duration.try_into().ok());
-    parsed.ok_or_else(|| "give a duration with its unit, such as 500ms, 30s or 1m30s".to_owned())
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {

@@ -26,7 +26,7 @@ pub(super) struct Arguments {
     port: u16,
 
     /// Where this node's agent shows its status, instead of the node's address and port
-    #[arg(long, value_name = "URL", value_parser = http_url)]
+    #[arg(long, value_name = "URL", value_parser = super::http_url)]
     statusz: Option<Uri>,
 
     /// Settings file of the agents, for their signals
@@ -42,16 +42,6 @@ pub(super) struct Arguments {
 enum Output {
     Text,
     Json,
-}
-
-fn http_url(text: &str) -> Result<Uri, String> {
-    let allowed = || "allowed: an http URL, such as http://127.0.0.1:10457/statusz".to_owned();
-    let uri: Uri = text.parse().map_err(|_| allowed())?;
-    if uri.scheme_str() == Some("http") && uri.authority().is_some() {
-        Ok(uri)
-    } else {
-        Err(allowed())
-    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {

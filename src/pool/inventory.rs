@@ -95,6 +95,8 @@ pub struct View {
     pub busy: bool,
     /// The pools that traffic goes to, in their order.
     pub pools: Vec<PoolView>,
+    /// The others, which are left alone.
+    pub without_rules: Vec<PoolId>,
 }
 
 impl View {
@@ -107,8 +109,12 @@ impl View {
             .into_iter()
             .chain(pools.iter().map(Pool::provisioning_state))
             .any(|state| state == ProvisioningState::Busy);
+        let mut without_rules = Vec::new();
         let used = pools.into_iter().filter_map(|pool| {
-            let rules = rules.remove(&pool.id)?;
+            let Some(rules) = rules.remove(&pool.id) else {
+                without_rules.push(pool.id);
+                return None;
+            };
             let members = pool.addresses().map(|address| Member {
                 key: Key::of(address),
                 claim: Claim::of(address),
@@ -120,6 +126,7 @@ impl View {
         Self {
             busy,
             pools: used.collect(),
+            without_rules,
             id: load_balancer.id,
         }
     }
@@ -255,6 +262,8 @@ mod tests {
         let probe = view.pools[0].rules[0].probe.as_ref().unwrap();
         assert_eq!((probe.port, probe.path.as_deref()), (10456, Some("/healthz")));
         assert!(!view.busy);
+        let left: Vec<_> = view.without_rules.iter().map(PoolId::name).collect();
+        assert_eq!(left, ["outbound"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The sandbox's Azure: an emulator of ARM as a process of its own, with load balancers for the nodes.
 //!
 //! `kubernetes` has pools of the nodes' addresses, one a family, as cloud-provider-azure makes them; in
-//! `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines.
+//! `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines. `azure.json` says to whoever
+//! reads it that both are the cluster's.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +18,8 @@ use super::process::{Process, command, tail};
 
 /// How the process is called.
 const NAME: &str = "the Azure emulator";
+/// The load balancer with network interfaces; the other has the cluster's name.
+const NIC_LOAD_BALANCER: &str = "kubernetes-nic";
 /// The agents' port, as a probe asks for it. In the sandbox every agent has another one.
 const HEALTH_PORT: u16 = 10_456;
 
@@ -46,6 +49,25 @@ pub(super) struct Bound {
 pub(super) struct Azure {
     pub(super) process: Process,
     pub(super) addresses: Addresses,
+    /// How to reach it, for people's commands.
+    pub(super) config_file: PathBuf,
+}
+
+/// `azure.json` for whoever asks this ARM, as an application of any name: the emulator knows no others.
+pub(super) fn azure_json(arm: SocketAddr, user_agent: Option<&str>) -> String {
+    let mut said = json!({
+        "resourceManagerEndpoint": format!("http://{arm}"),
+        "tenantId": "sandbox",
+        "subscriptionId": SUBSCRIPTION,
+        "resourceGroup": RESOURCE_GROUP,
+        "aadClientId": "headgate",
+        "aadClientSecret": "sandbox",
+        "loadBalancerName": NIC_LOAD_BALANCER,
+    });
+    if let Some(user_agent) = user_agent {
+        said["userAgent"] = user_agent.into();
+    }
+    format!("{said:#}\n")
 }
 
 impl Azure {
@@ -85,21 +107,25 @@ impl Azure {
             bound = timeout(BINDING, bound(NAME, &addresses)) => bound,
             end = process.ended() => return Err(end.into()),
         };
-        match bound {
-            Ok(bound) => Ok(Self {
-                process,
-                addresses: Addresses {
-                    bound: bound?,
-                    ca_file,
-                    subscription: SUBSCRIPTION,
-                    resource_group: RESOURCE_GROUP,
-                },
-            }),
-            Err(_) => Err(AgentError::Unbound {
+        let Ok(bound) = bound else {
+            return Err(AgentError::Unbound {
                 name: NAME.to_owned(),
                 tail: tail(log),
-            }),
-        }
+            });
+        };
+        let bound: Bound = bound?;
+        let file = directory.join("azure.json");
+        fs::write(&file, azure_json(bound.arm, None)).map_err(unwritable(&file))?;
+        Ok(Self {
+            process,
+            addresses: Addresses {
+                bound,
+                ca_file,
+                subscription: SUBSCRIPTION,
+                resource_group: RESOURCE_GROUP,
+            },
+            config_file: file,
+        })
     }
 }
 
@@ -149,15 +175,15 @@ fn seed(nodes: &[Registered]) -> Value {
         json!({"id": vnet, "location": "eastus", "properties": {"addressSpace": {"addressPrefixes": ["127.0.0.0/8", "fd00::/8"]},
             "subnets": [{"name": "nodes", "properties": {"addressPrefixes": ["127.0.0.0/24", "fd00:5eed::/64"]}}]}}),
         load_balancer("kubernetes", &by_ip),
-        load_balancer("kubernetes-nic", &by_nic),
+        load_balancer(NIC_LOAD_BALANCER, &by_nic),
     ];
     resources.extend(public("kubernetes", &by_ip));
-    resources.extend(public("kubernetes-nic", &by_nic));
+    resources.extend(public(NIC_LOAD_BALANCER, &by_nic));
     for node in nodes {
         let interface = network("networkInterfaces", &format!("{}-nic", node.name));
         let pool = format!(
             "{}/backendAddressPools/kubernetes",
-            network("loadBalancers", "kubernetes-nic")
+            network("loadBalancers", NIC_LOAD_BALANCER)
         );
         resources.push(json!({"id": machine(&node.name), "location": "eastus", "properties": {
             "networkProfile": {"networkInterfaces": [{"id": interface, "properties": {"primary": true}}]}}}));

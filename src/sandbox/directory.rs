@@ -59,10 +59,13 @@ pub(super) struct NodeAddresses {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Description<'a> {
     kubeconfig: &'a Path,
     nodes: &'a [NodeAddresses],
     emulator: &'a Addresses,
+    /// For `--azure-config-file`.
+    azure_json: &'a Path,
 }
 
 impl Directory {
@@ -126,6 +129,7 @@ impl Directory {
         kubeconfig: &Path,
         nodes: &[NodeAddresses],
         emulator: &Addresses,
+        azure_json: &Path,
     ) -> Result<(), DirectoryError> {
         let path = self.path.join("sandbox.json");
         let write = || -> io::Result<()> {
@@ -136,6 +140,7 @@ impl Directory {
                     kubeconfig,
                     nodes,
                     emulator,
+                    azure_json,
                 },
             )?;
             file.write_all(b"\n")?;

@@ -12,19 +12,33 @@ use super::directory::NodeAddresses;
 /// The drain signal to try: cluster-autoscaler's.
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
+/// What the commands are made of.
+pub(super) struct Tried<'a> {
+    pub(super) program: &'a Path,
+    pub(super) kubeconfig: &'a Path,
+    pub(super) assets: Option<&'a Assets>,
+    pub(super) nodes: &'a [NodeAddresses],
+    pub(super) azure_json: &'a Path,
+    pub(super) control: SocketAddr,
+    pub(super) logs: &'a Path,
+}
+
 /// The text, made for the first of the nodes.
-pub(super) fn text(
-    program: &Path,
-    kubeconfig: &Path,
-    assets: Option<&Assets>,
-    nodes: &[NodeAddresses],
-    control: SocketAddr,
-    logs: &Path,
-) -> String {
+pub(super) fn text(tried: &Tried<'_>) -> String {
+    let Tried {
+        program,
+        kubeconfig,
+        assets,
+        nodes,
+        azure_json,
+        control,
+        logs,
+    } = *tried;
     let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
     let kubeconfig = quoted(&kubeconfig.to_string_lossy());
     let kubectl = format!("{kubectl} --kubeconfig {kubeconfig}");
     let headgate = quoted(&program.to_string_lossy());
+    let azure_json = quoted(&azure_json.to_string_lossy());
     let mut text = String::new();
     let Some(first) = nodes.first() else { return text };
     let (name, address, operations) = (&first.name, first.addresses.healthz, first.addresses.metrics);
@@ -42,7 +56,14 @@ pub(super) fn text(
             format!("{headgate} why {name} --kubeconfig {kubeconfig} --statusz http://{operations}/statusz"),
         ),
         (
-            "Let it stay after all:",
+            "See who leads, and the node's admin state in each pool of the emulated Azure; -o wide has more:",
+            format!(
+                "{headgate} status --kubeconfig {kubeconfig} --azure-config-file {azure_json} --statusz \
+                 {name}=http://{operations}/statusz"
+            ),
+        ),
+        (
+            "Let it stay after all, and ask again:",
             format!("{kubectl} taint node {name} {TAINT}-"),
         ),
         ("See the nodes:", format!("{kubectl} get nodes")),
@@ -105,18 +126,20 @@ mod tests {
             name: "node-1".to_owned(),
             addresses,
         }];
-        let text = text(
-            Path::new("/usr/bin/headgate"),
-            Path::new("/tmp/a b/kubeconfig"),
-            None,
-            &nodes,
-            "127.0.0.1:1236".parse().unwrap(),
-            Path::new("/tmp/a b/logs"),
-        );
+        let text = text(&Tried {
+            program: Path::new("/usr/bin/headgate"),
+            kubeconfig: Path::new("/tmp/a b/kubeconfig"),
+            assets: None,
+            nodes: &nodes,
+            azure_json: Path::new("/tmp/a b/azure.json"),
+            control: "127.0.0.1:1236".parse().unwrap(),
+            logs: Path::new("/tmp/a b/logs"),
+        });
         for command in [
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler=1:NoSchedule",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler-",
             "curl -i http://127.0.0.1:1234/healthz",
+            "/usr/bin/headgate status --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file '/tmp/a b/azure.json' --statusz node-1=http://127.0.0.1:1235/statusz",
             "curl -s http://127.0.0.1:1236/emulator/v1/state",
             "/usr/bin/headgate why node-1 --kubeconfig '/tmp/a b/kubeconfig' --statusz http://127.0.0.1:1235/statusz",
         ] {

@@ -33,6 +33,9 @@ pub(super) struct Pool {
     /// The names of those with the admin states Down and Up.
     pub(super) down: Vec<String>,
     pub(super) up: Vec<String>,
+    /// The nodes of those that are Down, for people: entries of interfaces have names of their own.
+    #[serde(skip)]
+    pub(super) nodes_down: Vec<String>,
 }
 
 /// One pool, and since when it is as it is.
@@ -80,12 +83,11 @@ pub(super) fn of_state(state: &Value) -> Vec<Pool> {
         }
         for pool in list(resource, "backendAddressPools") {
             let addresses = list(&pool, "loadBalancerBackendAddresses");
-            let in_state = |state: &str| {
-                let found = addresses
-                    .iter()
-                    .filter(|address| address["properties"]["adminState"] == state);
-                found.map(|address| text(&address["name"])).collect()
+            let found = |state: &'static str| {
+                let is_in = move |address: &&Value| address["properties"]["adminState"] == state;
+                addresses.iter().filter(is_in)
             };
+            let in_state = |state| found(state).map(|address| text(&address["name"])).collect();
             pools.push(Pool {
                 load_balancer: text(&resource["name"]),
                 name: text(&pool["name"]),
@@ -93,10 +95,24 @@ pub(super) fn of_state(state: &Value) -> Vec<Pool> {
                 addresses: addresses.len(),
                 down: in_state("Down"),
                 up: in_state("Up"),
+                nodes_down: found("Down").map(node).collect(),
             });
         }
     }
     pools
+}
+
+/// The node of an entry: its name, or that of the interface `NODE-nic`.
+fn node(address: &Value) -> String {
+    let configuration = address["properties"]["networkInterfaceIPConfiguration"]["id"].as_str();
+    let interface = configuration.and_then(|id| {
+        let mut parts = id
+            .split('/')
+            .skip_while(|part| !part.eq_ignore_ascii_case("networkInterfaces"));
+        parts.nth(1)
+    });
+    let node = interface.and_then(|interface| interface.strip_suffix("-nic"));
+    node.or(address["name"].as_str()).unwrap_or_default().to_owned()
 }
 
 /// Looks again and again, until nobody wants to see any more.
@@ -132,7 +148,8 @@ mod tests {
             json!({"resources": [{"type": "other"}, {"name": "lb", "type": "Microsoft.Network/loadBalancers", "properties": {
                 "backendAddressPools": [
                     {"name": "a", "properties": {"provisioningState": "Succeeded", "loadBalancerBackendAddresses": [
-                        {"name": "n1", "properties": {"adminState": down}}, {"name": "n2", "properties": {}}]}},
+                        {"name": "n1", "properties": {"adminState": down, "networkInterfaceIPConfiguration": {"id": "/a/networkInterfaces/m1-nic/ipConfigurations/c"}}},
+                        {"name": "n2", "properties": {}}]}},
                     {"name": "b", "properties": {"provisioningState": "Succeeded"}}]}}]})
         };
         let mut pools = Pools::default();
@@ -144,6 +161,7 @@ mod tests {
             line,
             r#"[{"time":"1970-01-01T00:00:03Z","loadBalancer":"lb","pool":"a","provisioningState":"Succeeded","addresses":2,"down":["n1"],"up":[]}]"#
         );
+        assert_eq!(news[0].pool.nodes_down, ["m1"]);
         let since: Vec<_> = pools.rows().iter().map(|row| row.since).collect();
         assert_eq!(since, [at(3), at(1)]);
     }

@@ -8,14 +8,17 @@ use std::time::Duration;
 use console::Term;
 use futures::future::join_all;
 use jiff::{Timestamp, Unit};
+use kube::Client;
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::board::Board;
+use super::calls::{self, Calls};
 use super::directory::NodeAddresses;
 use super::health;
+use super::leads;
 use super::pools::{self, Pools};
-use super::table::LiveTable;
+use super::table::{LiveTable, Shown};
 
 /// The table shows ages in seconds.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -32,7 +35,7 @@ pub(super) fn hints(text: &str) -> io::Result<()> {
 }
 
 /// Shows what there is until the reader of standard output goes away.
-pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr) -> io::Result<()> {
+pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr, client: Client) -> io::Result<()> {
     let asker = health::asker();
     let (heard, mut hearing) = mpsc::channel(nodes.len().max(1));
     let asking = join_all(
@@ -42,9 +45,17 @@ pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr) -> io::Res
             .map(|(number, node)| health::follow(&asker, number, node.addresses.healthz, heard.clone())),
     );
     let (seen, mut seeing) = mpsc::channel(1);
-    let looking = pools::follow(control, seen);
+    let (journal, mut pages) = mpsc::channel(1);
+    let (elected, mut leaders) = mpsc::channel(1);
+    let looking = async {
+        tokio::join!(
+            pools::follow(control, seen),
+            calls::follow(control, journal),
+            leads::follow(client, elected)
+        );
+    };
     let showing = async {
-        let mut pools = Pools::default();
+        let (mut pools, mut calls, mut lead) = (Pools::default(), Calls::default(), None);
         let mut board = Board::new(nodes.iter().map(|node| node.name.clone()));
         let mut table = io::stdout()
             .is_terminal()
@@ -61,10 +72,26 @@ pub(super) async fn run(nodes: &[NodeAddresses], control: SocketAddr) -> io::Res
                     let news = pools.see(seen, now());
                     if table.is_none() { news.iter().try_for_each(line) } else { Ok(()) }
                 }
+                Some(page) = pages.recv() => {
+                    let news = calls.see(&page);
+                    if table.is_none() { news.iter().try_for_each(line) } else { Ok(()) }
+                }
+                Some(leader) = leaders.recv() => {
+                    let news = lead.insert(leader);
+                    if table.is_none() { line(news) } else { Ok(()) }
+                }
                 _ = redraw.tick(), if table.is_some() => Ok(()),
             };
             let shown = match &mut table {
-                Some(table) => table.draw(&board, pools.rows(), now()),
+                Some(table) => {
+                    let shown = Shown {
+                        board: &board,
+                        pools: pools.rows(),
+                        calls: &calls,
+                        lead: lead.as_ref(),
+                    };
+                    table.draw(&shown, now())
+                }
                 None => news,
             };
             match shown {

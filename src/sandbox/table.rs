@@ -8,6 +8,8 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Unit};
 
 use super::board::{Board, Row, Said};
+use super::calls::Calls;
+use super::leads::Lead;
 use super::pools;
 use crate::config::duration_text;
 
@@ -20,6 +22,15 @@ pub(super) struct LiveTable {
     term: Term,
     drawn: Vec<String>,
     look: Look,
+}
+
+/// What is drawn.
+#[derive(Debug)]
+pub(super) struct Shown<'a> {
+    pub(super) board: &'a Board,
+    pub(super) pools: &'a [pools::Row],
+    pub(super) calls: &'a Calls,
+    pub(super) lead: Option<&'a Lead>,
 }
 
 /// How the table is to look.
@@ -45,13 +56,18 @@ impl LiveTable {
         }
     }
 
-    /// Draws the board and the pools over what was drawn before.
-    pub(super) fn draw(&mut self, board: &Board, pools: &[pools::Row], now: Timestamp) -> io::Result<()> {
+    /// Draws what there is over what was drawn before.
+    pub(super) fn draw(&mut self, shown: &Shown<'_>, now: Timestamp) -> io::Result<()> {
         let (height, width) = self.term.size();
-        let rows: Vec<&Row> = board.rows().collect();
+        let rows: Vec<&Row> = shown.board.rows().collect();
         self.look.width = width.min(MAX_WIDTH);
         let height: usize = height.saturating_sub(1).into();
-        let below = self.look.pools(pools, now, height / 2);
+        let mut below = self.look.pools(shown.pools, now, height / 2);
+        let calls = self.look.calls(shown, now);
+        // Only where nodes and pools have room beside them.
+        if height > 2 * (below.len() + calls.len()) {
+            below.extend(calls);
+        }
         let mut lines = self.look.lines(&rows, now, height.saturating_sub(below.len()));
         lines.extend(below);
         if lines == self.drawn {
@@ -116,7 +132,7 @@ impl Look {
                 let (out, color) = if pool.down.is_empty() {
                     ("-".to_owned(), Color::Green)
                 } else {
-                    (pool.down.join(" "), Color::Red)
+                    (pool.nodes_down.join(" "), Color::Red)
                 };
                 table.add_row([
                     Cell::new(&pool.load_balancer),
@@ -136,6 +152,30 @@ impl Look {
             let dispensable = rows.iter().rposition(|row| row.pool.down.is_empty());
             rows.remove(dispensable.unwrap_or(rows.len() - 1));
         }
+    }
+
+    /// Who leads, and who has asked ARM what, with an empty line before them.
+    fn calls(&self, shown: &Shown<'_>, now: Timestamp) -> Vec<String> {
+        let lead = match shown.lead {
+            Some(Lead {
+                leader: Some(leader),
+                since: at,
+                term,
+            }) => format!("Leader: {leader}, since {}, term {term}", since(*at, now, &self.zone)),
+            _ => "Leader: nobody yet".to_owned(),
+        };
+        let mut table = self.with_header(["ARM IS ASKED BY", "READS", "WRITES", "LAST"]);
+        for row in shown.calls.rows() {
+            let counts = [row.reads, row.writes].map(Cell::new);
+            let last = Cell::new(since(row.last, now, &self.zone));
+            table.add_row([vec![Cell::new(&row.caller)], counts.to_vec(), vec![last]].concat());
+        }
+        keep_whole(&mut table, &[1, 2, 3]);
+        let mut lines = vec![String::new(), format!(" {lead}")];
+        if shown.calls.rows().next().is_some() {
+            lines.extend(table.lines());
+        }
+        lines
     }
 
     fn with_header<const N: usize>(&self, names: [&str; N]) -> Table {
@@ -262,11 +302,16 @@ mod tests {
                     provisioning_state: "Succeeded".to_owned(),
                     addresses: 3,
                     down: if number == 8 {
-                        vec!["node-1".to_owned()]
+                        vec!["a-guid".to_owned()]
                     } else {
                         Vec::new()
                     },
                     up: Vec::new(),
+                    nodes_down: if number == 8 {
+                        vec!["node-1".to_owned()]
+                    } else {
+                        Vec::new()
+                    },
                 },
             })
             .collect();
@@ -288,6 +333,42 @@ mod tests {
                 .any(|line| line.contains("kubernetes-8"))
                 || look.pools(&rows, now, 2).is_empty()
         );
+    }
+
+    #[test]
+    fn who_leads_and_who_asks() {
+        let look = Look {
+            zone: TimeZone::UTC,
+            colors: false,
+            width: 80,
+        };
+        let mut calls = Calls::default();
+        let board = Board::new([]);
+        let lead = Lead {
+            since: Timestamp::UNIX_EPOCH,
+            leader: Some("node-2_0a1b".to_owned()),
+            term: 3,
+        };
+        let now = Timestamp::from_second(60).unwrap();
+        let text = |calls: &Calls, lead| {
+            let shown = Shown {
+                board: &board,
+                pools: &[],
+                calls,
+                lead,
+            };
+            look.calls(&shown, now).join("\n")
+        };
+        assert_eq!(text(&calls, None), "\n Leader: nobody yet");
+        calls.see(&serde_json::json!({"entries": [{"kind": "request", "method": "PUT", "arrived": "1970-01-01T00:00:30Z",
+            "path": "/subscriptions/s/providers/Microsoft.Network/x", "userAgent": super::super::calls::user_agent("node-2")}]}));
+        let told = text(&calls, Some(&lead));
+        assert!(
+            told.contains("Leader: node-2_0a1b, since 00:00:00 (1m), term 3"),
+            "{told}"
+        );
+        let row = told.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(row, ["node-2", "0", "1", "00:00:30", "(30s)"]);
     }
 
     #[test]

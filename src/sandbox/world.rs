@@ -13,7 +13,7 @@ use futures::future::{join_all, select_all, try_join_all};
 use kube::Client;
 use tokio::time::timeout;
 
-use super::agents::{Agent, Launch};
+use super::agents::{Agent, AgentError, Launch};
 use super::assets::Assets;
 use super::azure::{self, Azure};
 use super::certificates::{private_directory, random_word};
@@ -21,7 +21,7 @@ use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
 use super::process::ProcessError;
 use super::progress::Progress;
-use super::{Options, SandboxError, nodes};
+use super::{Options, SandboxError, calls, nodes};
 use crate::node::api_server;
 
 /// How long the cluster may take to make or remove all Nodes.
@@ -38,6 +38,7 @@ const SETTINGS: &str = "# Written by headgate sandbox.\nproxy: {healthzUrl: off}
 pub(super) struct World {
     agents: Vec<(String, Agent)>,
     azure: Option<Azure>,
+    client: Option<DebugClient>,
     /// A given cluster, with the name of this sandbox, once Nodes may have been made in it.
     guest: Option<Guest>,
     control_plane: Option<ControlPlane>,
@@ -53,6 +54,7 @@ struct Guest {
 }
 
 /// kube's client has no Debug.
+#[derive(Clone)]
 struct DebugClient(Client);
 
 impl std::fmt::Debug for DebugClient {
@@ -82,6 +84,7 @@ impl World {
         };
         let server = config.cluster_url.to_string();
         let client = api_server::client(&config)?;
+        self.client = Some(DebugClient(client.clone()));
         if options.kubeconfig.is_some() {
             progress.say(format_args!("using the cluster at {server}"));
             self.guest = Some(Guest {
@@ -105,22 +108,32 @@ impl World {
         })?;
         progress.say("starting the Azure emulator");
         let log = directory.logs().join("azure-emulator.log");
-        self.azure = Some(Azure::start(program, &directory.azure(), &log, &nodes).await?);
+        let azure = Azure::start(program, &directory.azure(), &log, &nodes).await?;
+        let arm = azure.addresses.bound.arm;
+        self.azure = Some(azure);
 
         progress.say(format_args!("starting {} agents", nodes.len()));
         let launches: Vec<Launch> = nodes
             .into_iter()
-            .map(|node| Launch {
-                program: program.to_owned(),
-                kubeconfig: self.kubeconfig.clone(),
-                directory: directory.node(&node.name),
-                log: directory.logs().join(format!("agent-{}.log", node.name)),
-                settings: SETTINGS.to_owned(),
-                healthz: ANY_PORT,
-                arguments: Vec::new(),
-                node: node.name,
+            .map(|node| {
+                let directory_of_node = directory.node(&node.name);
+                // In a given cluster they could take the lead from agents whose Azure is real.
+                let leads = self.guest.is_none();
+                let file = leads
+                    .then(|| leaders_file(&directory_of_node, arm, &node.name))
+                    .transpose()?;
+                Ok(Launch {
+                    program: program.to_owned(),
+                    kubeconfig: self.kubeconfig.clone(),
+                    directory: directory_of_node,
+                    log: directory.logs().join(format!("agent-{}.log", node.name)),
+                    settings: settings(file.as_deref()),
+                    healthz: ANY_PORT,
+                    arguments: Vec::new(),
+                    node: node.name,
+                })
             })
-            .collect();
+            .collect::<Result<_, AgentError>>()?;
         let agents = try_join_all(launches.iter().map(Launch::start)).await?;
         self.agents = launches.into_iter().map(|launch| launch.node).zip(agents).collect();
         Ok(())
@@ -157,6 +170,16 @@ impl World {
     /// Where the Azure emulator answers, once it does.
     pub(super) fn emulator(&self) -> Option<&azure::Addresses> {
         self.azure.as_ref().map(|azure| &azure.addresses)
+    }
+
+    /// `azure.json` for people's commands, once there is an emulator.
+    pub(super) fn azure_json(&self) -> Option<&Path> {
+        self.azure.as_ref().map(|azure| azure.config_file.as_path())
+    }
+
+    /// The cluster's API, once it is there.
+    pub(super) fn client(&self) -> Option<Client> {
+        self.client.as_ref().map(|client| client.0.clone())
     }
 
     /// The kubeconfig to use.
@@ -207,6 +230,29 @@ impl World {
             )
         })
     }
+}
+
+/// Writes `azure.json` for a node's agent, which says who it is by its user agent.
+fn leaders_file(directory: &Path, arm: SocketAddr, node: &str) -> Result<PathBuf, AgentError> {
+    let file = directory.join("azure.json");
+    let text = azure::azure_json(arm, Some(&calls::user_agent(node)));
+    let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&file, text));
+    match written {
+        Ok(()) => Ok(file),
+        Err(source) => Err(AgentError::Write { path: file, source }),
+    }
+}
+
+/// An agent's settings; with `azure.json` it stands for election.
+fn settings(azure_json: Option<&Path>) -> String {
+    let azure = azure_json.map(|file| {
+        // A JSON string is one of YAML's.
+        format!(
+            "azure: {{configFile: {}}}\n",
+            serde_json::Value::from(file.to_string_lossy())
+        )
+    });
+    format!("{SETTINGS}{}", azure.unwrap_or_default())
 }
 
 async fn in_time<T>(server: &str, doing: &'static str, work: impl Future<Output = T>) -> Result<T, SandboxError> {

@@ -62,6 +62,14 @@ pub struct AgentView {
 }
 
 impl AgentView {
+    /// Asks the agent of the node `name` at its `/statusz`.
+    ///
+    /// # Errors
+    /// What stands in the way, in words.
+    pub async fn ask(uri: Uri, name: &str) -> Result<Self, String> {
+        look_at_agent(uri, name).await
+    }
+
     /// Why the health port does not answer, if it does not.
     #[must_use]
     pub fn health_port_trouble(&self) -> Option<&str> {
@@ -208,7 +216,9 @@ impl ApiView {
     }
 }
 
-fn statusz_uri(address: IpAddr, port: u16) -> Option<Uri> {
+/// Where the agent on this address shows its status.
+#[must_use]
+pub fn statusz_uri(address: IpAddr, port: u16) -> Option<Uri> {
     format!("http://{}/statusz", SocketAddr::from((address, port)))
         .parse()
         .ok()

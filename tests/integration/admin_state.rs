@@ -5,4 +5,4 @@ mod rival;
 mod rows;
 mod stories;
 mod truth;
-mod world;
+pub(crate) mod world;

@@ -35,4 +35,5 @@ mod rooms;
 mod sandbox;
 mod services;
 mod spot;
+mod status;
 mod why;

@@ -301,6 +301,48 @@ async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states(
         })
         .await;
     assert_eq!(line["addresses"], 2);
+
+    // The same by the command that the hints show, which is counted as a caller.
+    let description = sandbox.description().await;
+    let text = |name: &str| description[name].as_str().unwrap().to_owned();
+    let (azure_json, kubeconfig) = (text("azureJson"), text("kubeconfig"));
+    assert!(
+        sandbox.errors().contains(&format!("--azure-config-file {azure_json}")),
+        "{}",
+        sandbox.errors()
+    );
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_headgate"))
+        .args([
+            "status",
+            "--no-agents",
+            "-o",
+            "json",
+            "--azure-config-file",
+            &azure_json,
+            "--kubeconfig",
+            &kubeconfig,
+        ])
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["azureError"], serde_json::Value::Null, "{report}");
+    let node = &report["nodes"][0];
+    let out: Vec<_> = node["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|entry| entry["adminState"] == "Down")
+        .collect();
+    assert_eq!(
+        (out.len(), &out[0]["loadBalancer"], &out[0]["owner"]),
+        (1, &"kubernetes-nic".into(), &"foreign".into()),
+        "{node}"
+    );
+    let caller = format!("headgate/{}", headgate::telemetry::VERSION);
+    let line = sandbox.says(&caller, |line| line["reads"].as_u64() > Some(0)).await;
+    assert_eq!(line["writes"], 0, "{line}");
+    let settings = std::fs::read_to_string(sandbox.directory().join("nodes/node-1/settings.yaml")).unwrap();
+    assert!(settings.contains("configFile: \""), "{settings}");
     let directory = sandbox.directory();
     sandbox.signal(Signal::SIGINT);
     assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());

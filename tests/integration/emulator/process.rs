@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -31,10 +31,18 @@ pub(crate) struct Emulator {
 impl Emulator {
     /// Starts one with these arguments more, and waits until it has bound its addresses.
     pub(crate) async fn start(arguments: &[&str]) -> Self {
-        let directory = scratch("emulator");
         let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/azure-clients/seed.json");
+        Self::seeded(Path::new(seed), arguments).await
+    }
+
+    /// The same with another seed.
+    pub(crate) async fn seeded(seed: &Path, arguments: &[&str]) -> Self {
+        let directory = scratch("emulator");
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-        command.current_dir(&directory).args(["azure-emulator", "--seed", seed]);
+        command
+            .current_dir(&directory)
+            .args(["azure-emulator", "--seed"])
+            .arg(seed);
         for listener in ["--listen", "--tls-listen", "--control-listen"] {
             command.args([listener, "127.0.0.1:0"]);
         }

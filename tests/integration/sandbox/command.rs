@@ -81,7 +81,7 @@ impl Sandbox {
         .await
     }
 
-    /// Waits for a line about a node, or a pool by `LOAD BALANCER/POOL`, after the last one waited for; lines between are skipped.
+    /// Waits for a line about a node, a pool by `LOAD BALANCER/POOL`, or a caller of ARM, after the last one waited for; lines between are skipped.
     pub(super) async fn says(&mut self, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let read = self.read.get(node).copied().unwrap_or(0);
         let (number, line) = eventually(SHOWING, &format!("a line about {node}"), async || {
@@ -105,7 +105,7 @@ impl Sandbox {
         let lines = whole.lines().map(|line| serde_json::from_str(line).unwrap());
         let about = |line: &Value| match (&line["loadBalancer"], &line["pool"]) {
             (Value::String(load_balancer), Value::String(pool)) => format!("{load_balancer}/{pool}") == node,
-            _ => line["node"] == node,
+            _ => line["node"] == node || line["caller"] == node,
         };
         lines.filter(about).collect()
     }

@@ -1,0 +1,78 @@
+//! How a person's command reaches Azure: the agent's flags, its settings file, and `azure.json`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use kube::Client;
+
+use crate::admin_state::Reached;
+use crate::agent::{AzureAccess, ConnectError};
+use crate::azure::Metrics;
+use crate::clock::Clock;
+use crate::config::{self, Mistakes, Override, Settings};
+
+#[derive(Debug, Args)]
+pub(super) struct AzureArguments {
+    /// Settings file of the agents
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// File azure.json, as cloud-provider-azure reads it [default: none]
+    #[arg(long, value_name = "FILE")]
+    azure_config_file: Option<String>,
+
+    /// Secret with azure.json in its key cloud-config, laid over the file or in its place [default: none]
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    azure_config_secret: Option<String>,
+
+    /// The cluster's name, after which its load balancers are called [default: kubernetes]
+    #[arg(long, value_name = "NAME")]
+    cluster_name: Option<String>,
+}
+
+impl AzureArguments {
+    /// The agents' settings, with these flags over them.
+    pub(super) fn settings(&self) -> Result<Settings, Mistakes> {
+        let overrides = [
+            ("--azure-config-file", "azure.configFile", &self.azure_config_file),
+            ("--azure-config-secret", "azure.configSecret", &self.azure_config_secret),
+            ("--cluster-name", "azure.clusterName", &self.cluster_name),
+        ];
+        let overrides = overrides.into_iter().filter_map(|(flag, key, value)| {
+            Some(Override {
+                flag,
+                key,
+                value: value.clone()?,
+            })
+        });
+        config::load(self.config.as_deref(), &overrides.collect::<Vec<_>>())
+    }
+
+    /// ARM, or why it is not asked. What was said by a flag has to be right.
+    pub(super) async fn reach(
+        &self,
+        settings: &Settings,
+        client: &Client,
+    ) -> Result<Result<Reached, String>, Mistakes> {
+        if !settings.azure.is_said() {
+            return Ok(Err(
+                "give --azure-config-file or --azure-config-secret, or a --config that has one of them".to_owned(),
+            ));
+        }
+        let access = AzureAccess {
+            settings: settings.azure.clone(),
+            client: client.clone(),
+            // Nobody reads them here.
+            metrics: Metrics::default(),
+            clock: Clock::System,
+        };
+        match access.connect().await {
+            Ok(connected) => Ok(
+                Reached::of(connected.arm, &connected.config, &settings.azure.cluster_name)
+                    .map_err(|error| error.to_string()),
+            ),
+            Err(ConnectError::Said(mistakes)) if self.azure_config_file.is_some() => Err(mistakes),
+            Err(error) => Ok(Err(error.to_string())),
+        }
+    }
+}

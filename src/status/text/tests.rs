@@ -1,0 +1,226 @@
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::status::{Leader, LedgerLine, RuleRow, SignalRow, VerdictRow};
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn entry(load_balancer: &str, state: &'static str) -> EntryRow {
+    EntryRow {
+        load_balancer: load_balancer.to_owned(),
+        pool: "kubernetes".to_owned(),
+        entry: Some("10.0.0.1".to_owned()),
+        admin_state: Some(state),
+        owner: None,
+        stage: None,
+        since: None,
+        pending: false,
+        becomes: None,
+    }
+}
+
+fn rule(name: &str, path: Option<&str>, reaches: Reaches) -> RuleRow {
+    RuleRow {
+        name: name.to_owned(),
+        probe: path.map(|path| ProbeRow {
+            protocol: "Http".to_owned(),
+            port: 10456,
+            path: Some(path.to_owned()),
+        }),
+        reaches,
+    }
+}
+
+fn report() -> Report {
+    let signal = SignalRow {
+        name: "drain".to_owned(),
+        health: true,
+        admin_state: true,
+    };
+    let node = |name: &str, signals: Vec<SignalRow>, code, asked, entries| NodeRow {
+        name: name.to_owned(),
+        address: Some(IpAddr::from([10, 0, 0, 1])),
+        ready: true,
+        excluded: None,
+        signals,
+        verdict: VerdictRow {
+            healthz: Some(code),
+            asked,
+            since: None,
+            why: None,
+        },
+        entries,
+    };
+    let ours = EntryRow {
+        owner: Some(Owner::Headgate),
+        stage: Some("down"),
+        since: Some(at(940)),
+        ..entry("kubernetes", "Down")
+    };
+    let pending = EntryRow {
+        pending: true,
+        becomes: Some("Down"),
+        ..entry("internal", "None")
+    };
+    let foreign = EntryRow {
+        owner: Some(Owner::Foreign),
+        ..entry("kubernetes", "Down")
+    };
+    let pool = |rules, down| PoolRow {
+        name: "kubernetes".to_owned(),
+        entries: 3,
+        down,
+        desired_down: 1,
+        down_without_node: Vec::new(),
+        rules,
+    };
+    let load_balancer = |name: &str, pool, not_considered: &[&str]| LoadBalancerRow {
+        name: name.to_owned(),
+        id: format!("/{name}"),
+        busy: false,
+        pools: vec![pool],
+        not_considered: not_considered.iter().map(ToString::to_string).collect(),
+    };
+    let probed = |name| rule(name, Some("/healthz"), Reaches::Headgate);
+    Report {
+        asked_at: at(1000),
+        leader: Some(Leader {
+            holder: Some("n3_0a".to_owned()),
+            since: Some(at(400)),
+            renewed: Some(at(999)),
+            alive: true,
+            term: 7,
+            candidates: Some(3),
+        }),
+        leader_error: None,
+        mode: "enforce",
+        foreign_down: "keep",
+        azure_error: None,
+        ledger_error: None,
+        health_port: 10456,
+        probed_by_headgate: Some(true),
+        nodes_total: 3,
+        selection: Selection::Notable,
+        nodes: vec![
+            node("n1", vec![signal.clone(), signal], 503, true, vec![ours, pending]),
+            node("n2", Vec::new(), 200, false, vec![foreign]),
+        ],
+        load_balancers: vec![
+            load_balancer(
+                "kubernetes",
+                pool(vec![probed("a"), probed("b"), rule("c", None, Reaches::NoProbe)], 2),
+                &["outbound"],
+            ),
+            load_balancer("internal", pool(vec![probed("a")], 0), &[]),
+        ],
+        unmatched_ledger: vec![LedgerLine {
+            load_balancer: "kubernetes".to_owned(),
+            pool: "kubernetes".to_owned(),
+            entry: "10.0.0.9".to_owned(),
+            stage: "down",
+            since: at(880),
+            admin_state: None,
+        }],
+    }
+}
+
+#[test]
+fn narrow() {
+    let expected = "\
+Leader:        n3_0a since 1970-01-01T00:06:40Z (10m), term 7, renewed 1s ago
+Admin states:  mode enforce, others' Down: keep
+
+NODE   /healthz   SIGNALS     1              2
+n1     503        drain, +1   Down ours      None→Down pending
+n2     200?       -           Down foreign   -
+
+2 of 3 nodes: those with a signal, an admin state or a line in the ledger; --all shows all. With \"?\" the agent was not asked, or did not answer: the Node's signals imply it.
+
+#   LOAD BALANCER   POOL         ENTRIES   DOWN   RULES     PROBE                  ASKS
+1   kubernetes      kubernetes   3         2      2 rules   Http :10456/healthz    headgate
+                                                  c         none                   nobody: Down has no effect
+    kubernetes      outbound                      -         -                      not considered: no rule uses it
+2   internal        kubernetes   3         0      a         Http :10456/healthz    headgate
+
+1 of 3 rules of kubernetes/kubernetes have no probe: Down has no effect on them.
+The ledger has 10.0.0.9 of kubernetes/kubernetes as down for 2m; the entry is not seen.
+";
+    let told = text(&report(), Detail::Narrow);
+    let plain = |text: &str| {
+        text.lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(plain(&told), plain(expected), "{told}");
+}
+
+#[test]
+fn wide_has_names_stages_and_each_rule() {
+    let told = text(&report(), Detail::Wide);
+    for part in [
+        "kubernetes/kubernetes",
+        "internal/kubernetes",
+        "Down ours (down 1m)",
+        "drain, drain",
+        "ASKED",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in\n{told}");
+    }
+    assert!(!told.contains("2 rules"), "{told}");
+}
+
+#[test]
+fn many_pools_give_way_to_those_with_something_in_them() {
+    let mut report = report();
+    let mut many = report.load_balancers[1].clone();
+    for number in 0..20 {
+        many.name = format!("more-{number}");
+        report.load_balancers.push(many.clone());
+        report.nodes[0]
+            .entries
+            .push(entry(&many.name, if number == 17 { "Up" } else { "None" }));
+    }
+    let told = text(&report, Detail::Narrow);
+    let header: Vec<_> = told.lines().nth(3).unwrap().split_whitespace().collect();
+    assert_eq!(header[3..], ["1", "2", "20"], "{told}");
+    assert!(
+        told.contains("19 more pools are not shown; -o wide shows all."),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_is_not_known_is_said() {
+    let mut report = report();
+    report.azure_error = Some("no file".to_owned());
+    report.ledger_error = Some("forbidden".to_owned());
+    report.leader = None;
+    report.probed_by_headgate = Some(false);
+    report.load_balancers.clear();
+    let told = text(&report, Detail::Narrow);
+    for part in [
+        "Leader:        nobody: there is no Lease",
+        "Azure:         not asked: no file",
+        "Ledger:        forbidden",
+        "No rule's probe asks headgate (Http :10456/healthz)",
+    ] {
+        assert!(told.contains(part), "{part:?} is not in\n{told}");
+    }
+    report.leader_error = Some("refused".to_owned());
+    assert!(text(&report, Detail::Narrow).contains("Leader:        not known: refused"));
+}
+
+#[test]
+fn a_leader_that_is_gone_is_nobody() {
+    let mut report = report();
+    let leader = report.leader.as_mut().unwrap();
+    leader.alive = false;
+    leader.renewed = Some(at(100));
+    assert!(text(&report, Detail::Narrow).contains("nobody: n3_0a did, and renewed its Lease 15m ago"));
+    report.leader.as_mut().unwrap().holder = None;
+    assert!(text(&report, Detail::Narrow).contains("nobody: the Lease was given back 15m ago"));
+}
