@@ -246,9 +246,14 @@ impl<'a> Address<'a> {
         self.property("networkInterfaceIPConfiguration")?.get("id")?.as_str()
     }
 
-    /// Its admin state; none for a word that is not known, which is not ours to change.
+    /// Its admin state; none for a word that is not known, which is not ours to change, and where there is no place
+    /// for one.
     #[must_use]
     pub fn admin_state(self) -> Option<AdminState> {
+        let properties = self.0.get("properties").unwrap_or(&Value::Null);
+        if !self.0.is_object() || !properties.is_object() && !properties.is_null() {
+            return None;
+        }
         match self.property("adminState") {
             None | Some(Value::Null) => Some(AdminState::None),
             Some(value) => value.as_str().and_then(AdminState::parse),

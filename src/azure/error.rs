@@ -276,6 +276,16 @@ impl ArmError {
         }
     }
 
+    /// Whether ARM was asked too often: it said so itself, or had said so before.
+    #[must_use]
+    pub fn is_throttling(&self) -> bool {
+        match self {
+            Self::Refused { status, error, .. } => *status == StatusCode::TOO_MANY_REQUESTS && throttles(error),
+            Self::Throttled { .. } => true,
+            _ => false,
+        }
+    }
+
     /// How long to leave ARM alone from `now` on, where it said so.
     #[must_use]
     pub fn retry_after(&self, now: Instant) -> Option<Duration> {

@@ -23,7 +23,13 @@ impl Trouble {
     /// Of ARM's failure, after another one.
     #[must_use]
     pub fn new(error: &ArmError, before: Option<&Self>) -> Self {
-        Self::named(error.class(), error.code(), error.to_string(), before)
+        // ARM's word and ours until its time has come are one trouble.
+        let code = if error.is_throttling() {
+            "Throttled"
+        } else {
+            error.code()
+        };
+        Self::named(error.class(), code, error.to_string(), before)
     }
 
     /// Of any failure.

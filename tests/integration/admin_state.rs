@@ -1,5 +1,6 @@
 //! Admin states: the leader's work on the ARM emulator, with the Kubernetes API made up and real.
 
+mod bad_input;
 mod journey;
 mod rival;
 mod rows;

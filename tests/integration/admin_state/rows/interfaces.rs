@@ -95,6 +95,7 @@ async fn members_of_other_machines_are_asked_about_once() {
     stage
         .until("Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 1)
         .await;
+    sleep(5 * SECOND).await;
     stage.taint(2, &[]);
     stage.settle(&[]).await;
     sleep(600 * SECOND).await;

@@ -32,7 +32,6 @@ pub(crate) type Down = BTreeMap<String, BTreeSet<String>>;
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) at: Timestamp,
-    pub(crate) path: String,
     pub(crate) status: u64,
     pub(crate) if_match: Option<String>,
     pub(crate) body: Value,
@@ -186,7 +185,12 @@ impl Stage {
         let mut after = 0;
         let mut sent = Vec::new();
         loop {
-            let query = format!("journal?limit=1000&method={method}&path={path}&after={after}");
+            let mut query = format!("journal?limit=1000&after={after}");
+            for (name, pattern) in [("method", method), ("path", path)] {
+                if !pattern.is_empty() {
+                    query.push_str(&format!("&{name}={pattern}"));
+                }
+            }
             let page = self.world.control("GET", &query, &Value::Null);
             assert_eq!(page["dropped"], 0);
             let entries = page["entries"].as_array().unwrap();
@@ -197,7 +201,6 @@ impl Stage {
             let requests = entries.iter().filter(|entry| entry["kind"] == "request");
             sent.extend(requests.map(|entry| Sent {
                 at: entry["arrived"].as_str().unwrap().parse().unwrap(),
-                path: entry["path"].as_str().unwrap().to_owned(),
                 status: entry["status"].as_u64().unwrap_or_default(),
                 if_match: entry["ifMatch"].as_str().map(str::to_owned),
                 body: entry["body"].clone(),
@@ -212,7 +215,8 @@ impl Stage {
 
     /// From now on, so many times.
     pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {
-        let rule = json!({"match": {"method": method, "path": path}, "times": times, "action": action});
+        let given = |pattern: &str| Some(pattern.to_owned()).filter(|pattern| !pattern.is_empty());
+        let rule = json!({"match": {"method": given(method), "path": given(path)}, "times": times, "action": action});
         self.world.control("POST", "faults", &rule);
     }
 
