@@ -69,29 +69,29 @@ impl Collector for Shown {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let summary = self.0.borrow().clone();
         let kind = prometheus_client::metrics::MetricType::Gauge;
-        let about = "Changes of admin states that are still to be made; on the leader";
+        let about = "Changes of admin states that are still to be made; on the leader.";
         let gauge = ConstGauge::new(i64::try_from(summary.pending).unwrap_or(i64::MAX));
         let descriptor = encoder.encode_descriptor("headgate_admin_state_queue_depth", about, None, kind)?;
         gauge.encode(descriptor)?;
         let pools: [(&str, &str, Count); 4] = [
             (
                 "headgate_pool_addresses",
-                "Addresses in a backend pool that a load-balancing rule uses; on the leader",
+                "Addresses in a backend pool that a load-balancing rule uses, by load_balancer and pool; on the leader.",
                 |pool| pool.entries,
             ),
             (
                 "headgate_pool_desired_down",
-                "Addresses that are to be Down, by their Nodes' signals",
+                "Addresses that are to be Down, as their Nodes' signals say, by load_balancer and pool; on the leader.",
                 |pool| pool.desired_down,
             ),
             (
                 "headgate_pool_actual_down",
-                "Addresses that are Down, whoever set them",
+                "Addresses that are Down, whoever set them, by load_balancer and pool; on the leader.",
                 |pool| pool.actual_down,
             ),
             (
                 "headgate_pool_eligible",
-                "Addresses that get new connections, as far as admin states go, once all changes are made",
+                "Addresses that get new connections, as far as admin states go, once all changes are made, by load_balancer and pool; on the leader.",
                 |pool| pool.eligible,
             ),
         ];

@@ -228,6 +228,8 @@ pub(super) fn work(
             }
             let Connected { arm, config } = connected?;
             let settings = &desk.settings;
+            let mode = settings.admin_state.mode.as_str();
+            tracing::info!(?arm, mode, "ARM can be asked");
             let reached = Reached::of(arm, &config, &settings.azure.cluster_name)?;
             let parts = admin_state::Parts {
                 events: ClusterEvents::new(desk.client.clone(), desk.node_name.clone()),

@@ -33,6 +33,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "admin_state",
             "agent",
+            "azure",
             "health",
             "node",
             "restore",
