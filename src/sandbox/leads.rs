@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use serde::Serialize;
@@ -32,8 +32,9 @@ pub(super) struct Lead {
 impl Lead {
     fn of(leader: Leader, now: Timestamp) -> Self {
         let holder = leader.holder.filter(|_| leader.alive);
+        let since = leader.since.filter(|_| holder.is_some()).unwrap_or(now);
         Self {
-            since: leader.since.filter(|_| holder.is_some()).unwrap_or(now),
+            since: since.round(Unit::Millisecond).unwrap_or(since),
             leader: holder,
             term: leader.term,
         }

@@ -28,6 +28,14 @@ const MOST_LINES: usize = 10;
 /// A pool by its load balancer's name and its own, in lower case: the ledger's spelling is that.
 type Place = (String, String);
 
+/// A pool's column.
+#[derive(Clone, Debug)]
+struct Column {
+    number: usize,
+    /// Its names as they are spelled.
+    name: String,
+}
+
 fn place(load_balancer: &str, pool: &str) -> Place {
     (load_balancer.to_ascii_lowercase(), pool.to_ascii_lowercase())
 }
@@ -96,26 +104,28 @@ fn head(report: &Report) -> String {
 }
 
 /// The pools by number.
-fn places(report: &Report) -> BTreeMap<Place, usize> {
+fn places(report: &Report) -> BTreeMap<Place, Column> {
     let known = report.load_balancers.iter();
-    let known = known.flat_map(|found| found.pools.iter().map(|pool| place(&found.name, &pool.name)));
-    let mut places = BTreeMap::new();
-    for known in known {
-        let next = places.len() + 1;
-        places.entry(known).or_insert(next);
-    }
+    let known = known.flat_map(|found| found.pools.iter().map(|pool| (&found.name, &pool.name)));
     // Where Azure was not asked, the ledger's.
-    for entry in report.nodes.iter().flat_map(|node| &node.entries) {
-        let next = places.len() + 1;
-        places.entry(place(&entry.load_balancer, &entry.pool)).or_insert(next);
+    let entries = report.nodes.iter().flat_map(|node| &node.entries);
+    let entries = entries.map(|entry| (&entry.load_balancer, &entry.pool));
+    let mut places = BTreeMap::new();
+    for (load_balancer, pool) in known.chain(entries) {
+        let number = places.len() + 1;
+        let column = || Column {
+            number,
+            name: format!("{load_balancer}/{pool}"),
+        };
+        places.entry(place(load_balancer, pool)).or_insert_with(column);
     }
     places
 }
 
-fn nodes(report: &Report, places: &BTreeMap<Place, usize>, detail: Detail) -> String {
+fn nodes(report: &Report, places: &BTreeMap<Place, Column>, detail: Detail) -> String {
     let wide = detail == Detail::Wide;
-    let mut shown: Vec<(&Place, usize)> = places.iter().map(|(place, number)| (place, *number)).collect();
-    shown.sort_by_key(|(_, number)| *number);
+    let mut shown: Vec<(&Place, &Column)> = places.iter().collect();
+    shown.sort_by_key(|(_, column)| column.number);
     let mut hidden = 0;
     if !wide && shown.len() > MOST_POOLS {
         let is_notable =
@@ -131,11 +141,11 @@ fn nodes(report: &Report, places: &BTreeMap<Place, usize>, detail: Detail) -> St
     if wide {
         header.push("ASKED".to_owned());
     }
-    header.extend(shown.iter().map(|((load_balancer, pool), number)| {
+    header.extend(shown.iter().map(|(_, column)| {
         if wide {
-            format!("{load_balancer}/{pool}")
+            column.name.clone()
         } else {
-            number.to_string()
+            column.number.to_string()
         }
     }));
     let rows = report.nodes.iter().map(|node| {
@@ -228,7 +238,7 @@ fn shown(report: &Report) -> String {
     text
 }
 
-fn pools(report: &Report, places: &BTreeMap<Place, usize>, detail: Detail) -> String {
+fn pools(report: &Report, places: &BTreeMap<Place, Column>, detail: Detail) -> String {
     let header = [
         "#",
         "LOAD BALANCER",
@@ -244,7 +254,7 @@ fn pools(report: &Report, places: &BTreeMap<Place, usize>, detail: Detail) -> St
     for load_balancer in &report.load_balancers {
         for pool in &load_balancer.pools {
             let number = places.get(&place(&load_balancer.name, &pool.name));
-            let number = number.map_or_else(String::new, ToString::to_string);
+            let number = number.map_or_else(String::new, |column| column.number.to_string());
             let mut left = [
                 number,
                 load_balancer.name.clone(),

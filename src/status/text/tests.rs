@@ -160,10 +160,12 @@ The ledger has 10.0.0.9 of kubernetes/kubernetes as down for 2m; the entry is no
 
 #[test]
 fn wide_has_names_stages_and_each_rule() {
-    let told = text(&report(), Detail::Wide);
+    let mut report = report();
+    report.load_balancers[1].name = "Internal".to_owned();
+    let told = text(&report, Detail::Wide);
     for part in [
         "kubernetes/kubernetes",
-        "internal/kubernetes",
+        "Internal/kubernetes",
         "Down ours (down 1m)",
         "drain, drain",
         "ASKED",
