@@ -14,6 +14,7 @@ use crate::harness::cluster::kubectl;
 use crate::harness::{control_plane, create_node, eventually, http, own_control_plane, scratch};
 
 mod command;
+mod journey;
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
 

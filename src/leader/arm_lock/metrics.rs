@@ -7,6 +7,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::telemetry::Announced;
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     lock: String,
@@ -31,7 +33,7 @@ impl LockMetrics {
         registry.register(
             "cloudprovider_azure_lock_wait_duration_seconds",
             "Time spent waiting for a lock, whether it was had in the end or not, by lock and by who waited",
-            waits.clone(),
+            Announced(waits.clone()),
         );
         Self { waits }
     }

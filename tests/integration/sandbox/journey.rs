@@ -1,0 +1,146 @@
+//! The whole way in the sandbox, with the commands that people use: kubectl taints a Node, the agents' leader takes it
+//! out of every pool, `headgate status` says so, and back.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use super::command::Sandbox;
+use crate::harness::cluster::kubectl;
+use crate::harness::eventually;
+
+const POOLS: [&str; 3] = [
+    "kubernetes/kubernetes",
+    "kubernetes/kubernetes-IPv6",
+    "kubernetes-nic/kubernetes",
+];
+/// The first look of a candidate is spread over some seconds, and a Lease that is not there is taken after 15 s.
+const ELECTED: Duration = Duration::from_secs(60);
+const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
+
+/// Whether exactly these nodes' entries are out of a pool, which calls them after the nodes or their interfaces.
+fn are_out(line: &Value, nodes: &[&str]) -> bool {
+    let down = line["down"].as_array().unwrap();
+    let holds = |node: &&str| down.iter().any(|name| name.as_str().unwrap().contains(*node));
+    down.len() == nodes.len() && nodes.iter().all(holds)
+}
+
+/// What a command prints; it must succeed.
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(format!(
+            "{}: {text}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ))
+    }
+}
+
+#[tokio::test]
+async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_back() {
+    let mut sandbox = Sandbox::start(&["--nodes", "3"]);
+    let description = sandbox.description().await;
+    let file = |name: &str| description[name].as_str().unwrap().to_owned();
+    let (kubeconfig, azure_json) = (file("kubeconfig"), file("azureJson"));
+    let kube = |arguments: &[&str]| output(kubectl(Path::new(&kubeconfig)).args(arguments)).unwrap();
+    let status = |arguments: &[&str]| -> Result<Value, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command.args(["status", "--no-agents", "-o", "json", "--kubeconfig", &kubeconfig]);
+        let text = output(command.args(["--azure-config-file", &azure_json]).args(arguments))?;
+        serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
+    };
+    let leader = eventually(ELECTED, "somebody leads", async || {
+        let report = status(&[])?;
+        let holder = report["leader"]["holder"].as_str().unwrap_or_default();
+        let node = holder.split('_').next().unwrap_or_default().to_owned();
+        if node.is_empty() {
+            Err(report.to_string())
+        } else {
+            Ok(node)
+        }
+    })
+    .await;
+    // Not the leader's own: that hands over, which is another story.
+    let node = ["node-1", "node-2", "node-3"]
+        .into_iter()
+        .find(|node| **node != *leader)
+        .unwrap();
+
+    let taint = format!("{DRAINING}=spot-eviction:NoSchedule");
+    kube(&["taint", "node", node, &taint]);
+    for pool in POOLS {
+        sandbox.says(pool, |line| are_out(line, &[node])).await;
+    }
+    let events = async |reason: &str| {
+        let selector = format!("reason={reason},involvedObject.name={node}");
+        eventually(Duration::from_secs(10), reason, async || {
+            let text = kube(&["get", "events", "-A", "--field-selector", &selector, "-o", "json"]);
+            let list: Value = serde_json::from_str(&text).unwrap();
+            let items = list["items"].as_array().unwrap();
+            if items.len() == 1 {
+                Ok(items[0]["message"].as_str().unwrap().to_owned())
+            } else {
+                Err(text)
+            }
+        })
+        .await
+    };
+    let note = events("LoadBalancerAdminStateDown").await;
+    let expected = format!(
+        "Down in kubernetes-nic/kubernetes, kubernetes/kubernetes, kubernetes/kubernetes-IPv6 because of {DRAINING}: no new connections."
+    );
+    assert_eq!(note, expected);
+    let report = status(&[node]).unwrap();
+    let text = report.to_string();
+    assert_eq!(text.matches("\"ours\"").count(), POOLS.len(), "{report:#}");
+
+    // Its own node: what is to be written is written first, then somebody else leads.
+    let before = kube(&[
+        "-n",
+        "kube-system",
+        "get",
+        "lease",
+        "headgate-leader",
+        "-o",
+        "jsonpath={.spec.holderIdentity}",
+    ]);
+    kube(&["taint", "node", &leader, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
+    for pool in POOLS {
+        sandbox.says(pool, |line| are_out(line, &[node, &leader])).await;
+    }
+    eventually(Duration::from_secs(30), "another one leads", async || {
+        let now = kube(&[
+            "-n",
+            "kube-system",
+            "get",
+            "lease",
+            "headgate-leader",
+            "-o",
+            "jsonpath={.spec.holderIdentity}",
+        ]);
+        if now.is_empty() || now == before {
+            Err(now)
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+
+    kube(&["taint", "node", node, &format!("{DRAINING}-")]);
+    kube(&["taint", "node", &leader, "ToBeDeletedByClusterAutoscaler-"]);
+    for pool in POOLS {
+        sandbox.says(pool, |line| are_out(line, &[])).await;
+    }
+    events("LoadBalancerAdminStateNone").await;
+    let directory = sandbox.directory();
+    sandbox.signal(Signal::SIGINT);
+    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
+    sandbox.left_nothing(&directory);
+}
