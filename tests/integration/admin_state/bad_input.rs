@@ -253,7 +253,9 @@ async fn a_ledger_without_room_is_told_and_gets_room_as_its_lines_grow_old() {
     let mut text = json!({"pools": {"/gone": lines}}).to_string();
     text.truncate(text.len() - 3);
     let pad = 999_990 - text.len() - 40;
-    text += &format!(r#","{}":"down 2026-11-21T10:00:00Z"}}}}}}"#, "x".repeat(pad));
+    for part in [",\"", &"x".repeat(pad), "\":\"down 2026-11-21T10:00:00Z\"}}}"] {
+        text.push_str(part);
+    }
     assert!((999_900..1_000_000).contains(&text.len()), "{}", text.len());
     write_ledger(&stage, &text).await;
     stage.lead(ENFORCE).await;
