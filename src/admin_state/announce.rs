@@ -57,6 +57,19 @@ pub(super) struct Announcement {
     pub(super) note: String,
 }
 
+impl Announcement {
+    /// The work could not even begin.
+    pub(super) fn not_begun(node: &Arc<ClusterNode>, why: &str) -> Self {
+        Self {
+            node: Arc::clone(node),
+            kind: Kind::UpdateFailed,
+            note: cut(format!(
+                "Admin state not updated: {why}; it is tried again now and then."
+            )),
+        }
+    }
+}
+
 /// What follows from what is seen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Told {

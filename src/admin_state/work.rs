@@ -14,6 +14,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::announce::{Announcement, Announcer};
+use super::desired::{Desired, Wish};
 use super::ledger::{Ledger, LedgerError};
 use super::metrics::{Metrics, Summary};
 use super::nodes;
@@ -33,6 +34,8 @@ use tasks::Tasks;
 
 /// Told by then, or not at all; so is the ARM Lease given back, or left to the next leader, who has the same name to it.
 const LAST_ERRANDS: Duration = Duration::from_millis(400);
+/// Told by then, where the work could not begin.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Attempts to begin before the term is given back, and the pause between them.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
@@ -142,7 +145,13 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
     let ledger = attempts("the ledger cannot be read", || {
         Ledger::load(parts.client.clone(), term.clone())
     });
-    let ledger = ledger.await?;
+    let ledger = match ledger.await {
+        Ok(ledger) => ledger,
+        Err(error) => {
+            tell_waiting(parts, nodes, &error.to_string()).await;
+            return Err(error.into());
+        }
+    };
     tasks.spawn("ledger".to_owned(), keep(ledger.clone()));
     let (lock, follow) = ArmLock::new(parts.client.clone(), parts.clock.clone(), parts.lock_metrics.clone());
     let (events, queue) = mpsc::channel(EVENTS);
@@ -186,6 +195,27 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
     // What is to be told is told yet, and the ARM Lease given back, if that is quickly done.
     let _ = timeout(LAST_ERRANDS, errands).await;
     outcome
+}
+
+/// Tells of the Nodes that have a signal why nothing is done about it.
+async fn tell_waiting(parts: &Parts, mut nodes: watch::Receiver<Option<Arc<Desired>>>, why: &str) {
+    let desired = match timeout(LAST_WORDS, nodes.wait_for(Option::is_some)).await {
+        Ok(Ok(desired)) => desired.clone().unwrap_or_default(),
+        _ => return,
+    };
+    let now = parts.clock.now().mono;
+    let (events, queue) = mpsc::channel(EVENTS);
+    for node in desired
+        .cluster
+        .nodes()
+        .filter(|node| desired.wish(node, now) == Wish::Down)
+    {
+        if events.try_send(Announcement::not_begun(node, why)).is_err() {
+            break;
+        }
+    }
+    drop(events);
+    let _ = timeout(LAST_WORDS, write_events(parts.events.clone(), queue)).await;
 }
 
 /// Writes the ledger whenever it has changed; never ends of itself.

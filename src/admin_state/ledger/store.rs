@@ -176,6 +176,8 @@ impl Ledger {
                     source: kube::Error::Api(status),
                     ..
                 }) if matches!(status.code, 404 | 409) => kept.sure = false,
+                // It was not sent.
+                Err(error @ LedgerError::TooLarge(_)) => return Err(error),
                 Err(error) => {
                     kept.sure = false;
                     return Err(error);

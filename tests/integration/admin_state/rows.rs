@@ -41,6 +41,7 @@
 //! | Risk: stale state, nobody led | `replaced::a_signal_that_ended_while_nobody_led_is_undone` |
 //! | Risk: stale state, an address of two nodes | `replaced::an_address_that_another_node_has_now_is_the_other_nodes` |
 //! | Risk: stale state, a stale write | `replaced::a_down_that_a_stale_write_brings_back_is_undone` |
+//! | Signal detection: what no watch told of | `replaced::what_happened_while_no_watch_told_of_it_is_seen` |
 //! | Risk: partial updates | `risks::partial_updates_are_told_and_go_on_until_all_is_done` |
 //! | Risk: partial updates, a right is missing | `risks::a_missing_right_is_told_once_and_tried_slowly` |
 //! | Risk: partial updates, nothing may be read | `risks::a_group_that_may_not_be_read_is_told_once` |

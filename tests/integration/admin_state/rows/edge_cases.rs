@@ -190,7 +190,7 @@ async fn dual_stack_by_family() {
         entries([1, 2], true);
     let stage = Stage::with(3, &[document]).await;
     stage.node(3, |node| {
-        node["status"]["addresses"] = json!([{"type": "InternalIP", "address": address(3, false)}])
+        node["status"]["addresses"] = json!([{"type": "InternalIP", "address": address(3, false)}]);
     });
     stage.taint(2, &[DRAINING]);
     stage.settle(&["node-2"]).await;

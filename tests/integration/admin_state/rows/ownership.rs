@@ -21,8 +21,8 @@ const RESTORE: Policy = Policy {
     ..ENFORCE
 };
 
-async fn foreign_state(stage: &Stage, name: &str, state: &str) {
-    let set = |pool: &mut serde_json::Value| entry(pool, name)["properties"]["adminState"] = json!(state);
+async fn foreign_state(stage: &Stage, name: &str, word: &str) {
+    let set = |pool: &mut serde_json::Value| entry(pool, name)["properties"]["adminState"] = json!(word);
     stage.foreign("kubernetes", "kubernetes", set).await;
     sleep(5 * SECOND).await;
 }

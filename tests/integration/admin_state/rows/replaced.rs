@@ -85,12 +85,12 @@ async fn an_address_that_another_node_has_now_is_the_other_nodes() {
     // Scaled in, and a new machine got its address while the old Node lingers; its entry has another name.
     stage.world.add_node(4).await;
     stage.node(4, |node| {
-        node["status"]["addresses"] = json!([{"type": "InternalIP", "address": address(2, false)}])
+        node["status"]["addresses"] = json!([{"type": "InternalIP", "address": address(2, false)}]);
     });
     stage.settle(&[]).await;
     stage
         .foreign("kubernetes", "kubernetes", |pool| {
-            entry(pool, "node-2")["name"] = json!("node-4")
+            entry(pool, "node-2")["name"] = json!("node-4");
         })
         .await;
     sleep(30 * SECOND).await;
@@ -130,4 +130,24 @@ async fn a_down_that_a_stale_write_brings_back_is_undone() {
     sleep(400 * SECOND).await;
     stage.until_down(&["node-2"]).await;
     assert_eq!(stage.notes(NONE, "node-2").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happened_while_no_watch_told_of_it_is_seen() {
+    let stage = Stage::new(3).await;
+    stage.taint(2, &[DRAINING]);
+    stage.settle(&["node-2"]).await;
+    // The API server forgets what happened meanwhile.
+    stage.line.cut_watches();
+    stage.taint(2, &[]);
+    stage.taint(3, &[DRAINING]);
+    stage.world.remove_node(1).await;
+    stage.fake.compact();
+    stage.settle(&["node-3"]).await;
+    // It is away, and what was known goes on.
+    stage.fake.restart(8 * SECOND);
+    sleep(5 * SECOND).await;
+    stage.until_down(&["node-3"]).await;
+    stage.taint(3, &[]);
+    stage.settle(&[]).await;
 }

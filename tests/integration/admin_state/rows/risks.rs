@@ -144,7 +144,7 @@ async fn what_is_so_already_is_not_written() {
     stage.lead(ENFORCE).await;
     stage
         .foreign("kubernetes", "kubernetes", |pool| {
-            pool["properties"]["drainPeriodInSeconds"] = json!(60)
+            pool["properties"]["drainPeriodInSeconds"] = json!(60);
         })
         .await;
     sleep(60 * SECOND).await;
