@@ -98,8 +98,15 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
     );
     assert_eq!(note, expected);
     let report = status(&[node]).unwrap();
-    let text = report.to_string();
-    assert_eq!(text.matches("\"ours\"").count(), POOLS.len(), "{report:#}");
+    let entries = report["nodes"][0]["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), POOLS.len(), "{report:#}");
+    for entry in entries {
+        assert_eq!(
+            (&entry["adminState"], &entry["owner"]),
+            (&"Down".into(), &"headgate".into()),
+            "{report:#}"
+        );
+    }
 
     // Its own node: what is to be written is written first, then somebody else leads.
     let before = kube(&[
