@@ -97,7 +97,7 @@ pub struct Plan {
     pub edits: Vec<PoolEdit>,
     /// The entries that matter.
     pub standings: Vec<Standing>,
-    /// All pools.
+    /// All pools that a load-balancing rule uses.
     pub pools: Vec<PoolCounts>,
 }
 
@@ -174,12 +174,16 @@ impl Plan {
             if let Some(key) = &member.key
                 && let Some(node) = member.claim.node(&desired.cluster, interfaces)
             {
-                let wish = desired.wish(node, now).in_mode(policy.mode);
+                let wish = match desired.wish(node, now).in_mode(policy.mode) {
+                    Wish::Down if !view.is_used() => Wish::Wait,
+                    wish => wish,
+                };
                 let record = page.record(key);
                 let to = verdict(node, wish, actual, record, policy);
                 counts.desired_down += usize::from(wish == Wish::Down && node.excluded.is_none());
                 becomes = to.or(actual);
-                if wish != Wish::Free || record.is_some() || to.is_some() {
+                let matters = wish != Wish::Free && view.is_used() || wish == Wish::Free && record.is_some();
+                if matters || to.is_some() {
                     self.standings.push(Standing {
                         pool: id.clone(),
                         key: key.clone(),
@@ -206,7 +210,9 @@ impl Plan {
                 changes,
             });
         }
-        self.pools.push(counts);
+        if view.is_used() {
+            self.pools.push(counts);
+        }
     }
 }
 

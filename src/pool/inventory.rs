@@ -73,6 +73,13 @@ pub struct PoolView {
 }
 
 impl PoolView {
+    /// Whether a load-balancing rule sends new connections to it. Nobody is taken out of a pool without one; what is ours
+    /// there, from when it had one, is given back.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
     /// Whether an admin state has an effect on some of its traffic.
     #[must_use]
     pub fn is_probed(&self) -> bool {
@@ -93,10 +100,8 @@ pub struct View {
     pub id: LoadBalancerId,
     /// Whether ARM is busy with it or with one of its pools.
     pub busy: bool,
-    /// The pools that traffic goes to, in their order.
+    /// Its pools, in their order.
     pub pools: Vec<PoolView>,
-    /// The others, which are left alone.
-    pub without_rules: Vec<PoolId>,
 }
 
 impl View {
@@ -109,24 +114,21 @@ impl View {
             .into_iter()
             .chain(pools.iter().map(Pool::provisioning_state))
             .any(|state| state == ProvisioningState::Busy);
-        let mut without_rules = Vec::new();
-        let used = pools.into_iter().filter_map(|pool| {
-            let Some(rules) = rules.remove(&pool.id) else {
-                without_rules.push(pool.id);
-                return None;
-            };
+        let seen = pools.into_iter().map(|pool| {
             let members = pool.addresses().map(|address| Member {
                 key: Key::of(address),
                 claim: Claim::of(address),
                 admin_state: address.admin_state(),
             });
-            let members = members.collect();
-            Some(PoolView { pool, members, rules })
+            PoolView {
+                members: members.collect(),
+                rules: rules.remove(&pool.id).unwrap_or_default(),
+                pool,
+            }
         });
         Self {
             busy,
-            pools: used.collect(),
-            without_rules,
+            pools: seen.collect(),
             id: load_balancer.id,
         }
     }
@@ -242,6 +244,7 @@ mod tests {
         let shown: Vec<_> = view
             .pools
             .iter()
+            .filter(|pool| pool.is_used())
             .map(|pool| {
                 let rules: Vec<_> = pool.rules.iter().map(|rule| rule.name.as_str()).collect();
                 (
@@ -262,8 +265,9 @@ mod tests {
         let probe = view.pools[0].rules[0].probe.as_ref().unwrap();
         assert_eq!((probe.port, probe.path.as_deref()), (10456, Some("/healthz")));
         assert!(!view.busy);
-        let left: Vec<_> = view.without_rules.iter().map(PoolId::name).collect();
-        assert_eq!(left, ["outbound"]);
+        let unused = view.pools.iter().filter(|pool| !pool.is_used());
+        let unused: Vec<_> = unused.map(|pool| pool.pool.id.name()).collect();
+        assert_eq!(unused, ["outbound"]);
     }
 
     #[test]

@@ -161,6 +161,31 @@ fn all_nodes_of_a_pool_are_one_edit_and_those_who_go_come_first() {
     );
 }
 
+#[test]
+fn a_pool_that_no_rule_uses_any_more_is_only_given_back() {
+    let planned = |taints: &[&str], lines: &[(&str, u8, Stage)]| {
+        let now = Clock::System.now();
+        let mut view = view(&[("p", &[(1, "Down"), (2, "-")], true)]);
+        view.pools[0].rules.clear();
+        let nodes = [node(1, taints), node(2, taints)];
+        plan(
+            &view,
+            &Interfaces::default(),
+            &desired(&nodes, now),
+            &book(lines),
+            ENFORCE,
+            now.mono,
+        )
+    };
+    let ours = &[("p", 1, Stage::Down)];
+    assert_eq!(planned(&[DRAIN], &[]), Plan::default());
+    assert_eq!(planned(&[DRAIN], ours), Plan::default(), "it may be used again");
+    assert_eq!(planned(&[], &[]), Plan::default());
+    let given_back = planned(&[], ours);
+    assert_eq!((given_back.changes(), given_back.standings.len()), (1, 1));
+    assert!(given_back.pools.is_empty());
+}
+
 const STATES: [&str; 5] = ["-", "None", "Up", "Down", "Odd"];
 const STAGES: [Option<Stage>; 4] = [None, Some(Stage::Intended), Some(Stage::Down), Some(Stage::Restored)];
 

@@ -170,14 +170,15 @@ impl Making<'_> {
             desired, policy, now, ..
         } = self.sight;
         let plan = plan(view, interfaces, desired, self.book, *policy, now.mono);
-        let pools = view.pools.iter().map(|pool| self.pool(pool, interfaces, &plan));
+        let (used, unused): (Vec<_>, Vec<_>) = view.pools.iter().partition(|pool| pool.is_used());
+        let pools = used.into_iter().map(|pool| self.pool(pool, interfaces, &plan));
         let pools = pools.collect();
         LoadBalancerRow {
             name: view.id.name().to_owned(),
             id: view.id.to_string(),
             busy: view.busy,
             pools,
-            not_considered: view.without_rules.iter().map(|id| id.name().to_owned()).collect(),
+            not_considered: unused.iter().map(|pool| pool.pool.id.name().to_owned()).collect(),
         }
     }
 

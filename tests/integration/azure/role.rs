@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use headgate::azure::{AdminState, Permit};
+use headgate::azure::{AdminState, InterfaceId, Permit};
 use serde_json::{Value, json};
 
 use super::{World, group, load_balancer, soon};
@@ -130,7 +130,11 @@ impl Drop for World {
 
 #[tokio::test(start_paused = true)]
 async fn the_role_is_what_the_client_asks_and_what_its_readme_explains() {
-    let world = World::new(&[load_balancer("lb", 2)]).await;
+    let interface = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic";
+    let nic = json!({"id": interface, "location": "eastus", "properties": {"ipConfigurations": [{"name": "c", "properties": {}}]}});
+    let world = World::new(&[load_balancer("lb", 2), nic]).await;
+    let interface = InterfaceId::of_configuration(interface).unwrap();
+    assert_eq!(world.arm.virtual_machine_of(&interface, soon()).await.unwrap(), None);
     let found = world.arm.load_balancers(&group(), soon()).await.unwrap();
     world.arm.load_balancer(&found[0].id, soon()).await.unwrap();
     let mut pool = world.pool("pool").await;
