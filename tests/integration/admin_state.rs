@@ -7,3 +7,4 @@ mod rows;
 mod stories;
 mod truth;
 pub(crate) mod world;
+mod writers;

@@ -131,7 +131,7 @@ impl World {
     }
 
     /// A client of the emulator, in process; what it sends is seen right before it is sent.
-    pub(crate) async fn arm(&self, spy: Spy) -> Arm {
+    pub(crate) async fn arm(&self, name: &str, spy: Spy) -> Arm {
         let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
             let (emulator, spy) = (inside.clone(), Arc::clone(&spy));
@@ -158,7 +158,7 @@ impl World {
         let options = Options {
             endpoints,
             rate_limits: self.rate_limits,
-            user_agent: None,
+            user_agent: Some(format!("headgate/{name}")),
         };
         Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
     }
@@ -404,7 +404,7 @@ impl Leader {
             clock: world.clock.clone(),
         });
         let terms = elector.terms();
-        let arm = world.arm(spy(terms.clone())).await;
+        let arm = world.arm(name, spy(terms.clone())).await;
         let reached = Reached {
             arm: arm.counted_in(azure::Metrics::register(&mut registry)),
             scope: Scope {
