@@ -133,7 +133,7 @@ impl Rival {
     }
 }
 
-/// How long headgate held the ARM Lease at a time, seen every 10 ms, and with how many writes.
+/// How long headgate held the ARM Lease at a time, seen every 40 ms.
 async fn watch_holds(fake: FakeApi, longest: tokio::sync::watch::Sender<Duration>) {
     let mut since: Option<Instant> = None;
     loop {
@@ -153,7 +153,7 @@ async fn watch_holds(fake: FakeApi, longest: tokio::sync::watch::Sender<Duration
             }
             (false, _) => since = None,
         }
-        sleep(SECOND / 100).await;
+        sleep(SECOND / 25).await;
     }
 }
 
@@ -224,7 +224,7 @@ async fn beside_a_cloud_controller_manager_every_lost_down_is_repaired_and_nothi
                     "round {}: {lost:?} is not repaired",
                     rival.rounds
                 );
-                sleep(SECOND / 100).await;
+                sleep(SECOND / 25).await;
             }
             if !lost.is_empty() {
                 slowest = slowest.max(released.elapsed());

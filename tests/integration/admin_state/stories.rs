@@ -5,9 +5,7 @@
 
 use std::time::Duration;
 
-use headgate::admin_state::Policy;
 use headgate::clock::Clock;
-use headgate::config::{AdminStateMode, ForeignDown};
 use headgate::sandbox::emulator::Settings;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -26,11 +24,11 @@ const POOLS: [(&str, &str); 3] = [
     ("kubernetes-internal", "local"),
 ];
 /// In an ordinary run of the tests.
-const STORIES: u64 = 150;
+const STORIES: u64 = 80;
 /// Once all faults have stopped: longer than the longest pause after failures for good, of which no story has many.
 const REST: Duration = Duration::from_mins(6);
 
-/// Numbers that follow from a seed (SplitMix64).
+/// Numbers that follow from a seed (`SplitMix64`).
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -67,7 +65,6 @@ struct Story {
     fake: FakeApi,
     world: World,
     truth: Truth,
-    policy: Policy,
     leaders: Vec<(Leader, Line)>,
     born: u32,
     /// Pools as somebody read them and may write them yet.
@@ -105,18 +102,11 @@ impl Story {
         for node in all() {
             truth.node(node, &[]);
         }
-        let foreign_down = ForeignDown::Keep;
-        let policy = Policy {
-            mode: AdminStateMode::Enforce,
-            foreign_down,
-        };
-        assert_eq!(policy, ENFORCE);
         let mut story = Self {
             chance,
             fake,
             world,
             truth,
-            policy,
             leaders: Vec::new(),
             born: 0,
             read: Vec::new(),
@@ -133,7 +123,7 @@ impl Story {
         self.born += 1;
         let name = format!("leader-{}", self.born);
         let truth = self.truth.clone();
-        let leader = Leader::start_seen(&self.world, client, &name, self.policy, |terms| truth.spy(terms)).await;
+        let leader = Leader::start_seen(&self.world, client, &name, ENFORCE, |terms| truth.spy(terms)).await;
         self.leaders.push((leader, line));
     }
 
@@ -347,7 +337,7 @@ impl Story {
         assert!(self.api_is_there().await);
         self.world.release_arm_lease().await;
         sleep(REST).await;
-        check_at_rest(&self.world, &self.truth, &POOLS);
+        check_at_rest(&self.truth, &POOLS);
         let (puts, most) = self.truth.puts(self.done.len());
         assert!(puts <= most, "{puts} writes, at most {most} expected");
         for (leader, _) in &mut self.leaders {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::world::{Spy, World, address};
+use super::world::{Spy, address};
 
 /// A leader may act on what it knew so long ago: its term lasts 10 s without the API server, and a watch that
 /// broke off is begun again with growing pauses, while the term is renewed.
@@ -133,7 +133,7 @@ impl Truth {
     fn write(&self, request: &Request<bytes::Bytes>, terms: &watch::Receiver<Option<Term>>) {
         let path = request.uri().path().to_owned();
         self.known.lock().unwrap().puts += 1;
-        if !terms.borrow().as_ref().is_some_and(|term| term.permit().is_ok()) {
+        if terms.borrow().as_ref().is_none_or(|term| term.permit().is_err()) {
             self.wrong(format!("{path} is written without a valid term"));
         }
         let if_match = request
@@ -223,7 +223,7 @@ impl Truth {
 }
 
 /// What must hold when everything has come to rest.
-pub(crate) fn check_at_rest(world: &World, truth: &Truth, pools: &[(&str, &str)]) {
+pub(crate) fn check_at_rest(truth: &Truth, pools: &[(&str, &str)]) {
     for (load_balancer, name) in pools {
         let path = format!("{}/backendAddressPools/{name}", super::world::id_of(load_balancer));
         let pool = truth.pool(&path).unwrap();
@@ -243,5 +243,4 @@ pub(crate) fn check_at_rest(world: &World, truth: &Truth, pools: &[(&str, &str)]
             }
         }
     }
-    let _ = world;
 }

@@ -18,7 +18,7 @@ const POOLS: [&str; 3] = [
     "kubernetes-nic/kubernetes",
 ];
 /// The first look of a candidate is spread over some seconds, and a Lease that is not there is taken after 15 s.
-const ELECTED: Duration = Duration::from_secs(60);
+const ELECTED: Duration = Duration::from_mins(1);
 const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
 
 /// Whether exactly these nodes' entries are out of a pool, which calls them after the nodes or their interfaces.
@@ -30,16 +30,16 @@ fn are_out(line: &Value, nodes: &[&str]) -> bool {
 
 /// What a command prints; it must succeed.
 fn output(command: &mut Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if output.status.success() {
         Ok(text)
     } else {
-        Err(format!(
-            "{}: {text}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        ))
+        let errors = String::from_utf8_lossy(&output.stderr);
+        Err(format!("{}: {text}{errors}", output.status))
     }
 }
 
@@ -92,11 +92,11 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
         })
         .await
     };
-    let note = events("LoadBalancerAdminStateDown").await;
+    let told = events("LoadBalancerAdminStateDown").await;
     let expected = format!(
         "Down in kubernetes-nic/kubernetes, kubernetes/kubernetes, kubernetes/kubernetes-IPv6 because of {DRAINING}: no new connections."
     );
-    assert_eq!(note, expected);
+    assert_eq!(told, expected);
     let report = status(&[node]).unwrap();
     let entries = report["nodes"][0]["entries"].as_array().unwrap();
     assert_eq!(entries.len(), POOLS.len(), "{report:#}");
