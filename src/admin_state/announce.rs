@@ -271,7 +271,7 @@ impl Announcer {
                 node: Arc::clone(&standing.node),
                 kind: Kind::NoEligibleAddress,
                 note: cut(format!(
-                    "All {} addresses of pool {} are Down: nobody gets its new connections.",
+                    "All {} addresses of pool {} are Down or about to be: nobody gets its new connections.",
                     counts.entries,
                     short(&counts.pool)
                 )),

@@ -181,7 +181,8 @@ impl Plan {
                 let record = page.record(key);
                 let to = verdict(node, wish, actual, record, policy);
                 counts.desired_down += usize::from(wish == Wish::Down && node.excluded.is_none());
-                becomes = to.or(actual);
+                // Nothing becomes of it where one only observes.
+                becomes = to.filter(|_| policy.mode != AdminStateMode::Observe).or(actual);
                 let matters = wish != Wish::Free && view.is_used() || wish == Wish::Free && record.is_some();
                 if matters || to.is_some() {
                     self.standings.push(Standing {

@@ -123,7 +123,8 @@ pub(super) const KEYS: &[Key] = &[
         flag: None,
         about: "Taint keys that take the node's addresses out of its load balancers' backend pools, whatever the taint's value \
                 and effect: the leader sets their `adminState` to `Down`, and gives it back when the last of them has gone. The \
-                list replaces the default as a whole. Acted upon where Azure is known (`azure.configFile`).",
+                list replaces the default as a whole. Acted upon where Azure is known (`azure.configFile` or \
+                `azure.configSecret`).",
         set: |settings, value| {
             settings.signals.admin_state = value::taint_keys(value)?;
             Ok(())
@@ -225,10 +226,11 @@ pub(super) const KEYS: &[Key] = &[
         path: "azure.configFile",
         flag: Some("--azure-config-file"),
         about: "The cloud's configuration, `azure.json`, as cloud-provider-azure reads it (YAML or JSON, keys in any case, unknown \
-                ones ignored). On AKS' nodes it is `/etc/kubernetes/azure.json`. With `none`, and no `azure.configSecret`, nobody \
+                ones ignored). The nodes' own `/etc/kubernetes/azure.json` is root's alone, and headgate is not root: \
+                `manifests/components/azure` mounts a Secret of yours. With `none`, and no `azure.configSecret`, nobody \
                 stands for election here and Azure is never asked. Read at the start, where a mistake ends the process with exit \
                 code 2, and anew at the start of each term. One key of headgate's own: `enableLoadBalancerAdminState` \
-                (default true).",
+                (default true; false is `adminState.mode: off`).",
         set: |settings, value| {
             settings.azure.config_file = value::file(value)?;
             Ok(())
@@ -268,8 +270,9 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "adminState.mode",
         flag: None,
-        about: "What the leader does with admin states. `enforce` writes them. `observe` works out and shows what it would write, and \
-                writes nothing. `off` gives back every `Down` that is headgate's, then rests.",
+        about: "What the leader does with admin states. `enforce` writes them. `observe` works out what it would write, which \
+                `headgate status` and the metric `headgate_pool_desired_down` show, and writes no pool. `off` gives back every `Down` \
+                that is headgate's, then rests. docs/admin-state.md is the guide.",
         set: |settings, value| {
             settings.admin_state.mode = value::admin_state_mode(value)?;
             Ok(())
@@ -280,7 +283,7 @@ pub(super) const KEYS: &[Key] = &[
         path: "adminState.foreignDown",
         flag: None,
         about: "What becomes of a `Down` that headgate did not write, on a node without a signal: `keep` leaves and shows it, \
-                `restore` takes it away.",
+                `restore` takes it away, in the mode `enforce`. An `Up` always stays.",
         set: |settings, value| {
             settings.admin_state.foreign_down = value::foreign_down(value)?;
             Ok(())

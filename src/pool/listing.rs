@@ -14,7 +14,7 @@ use super::interfaces::Interfaces;
 use super::inventory::{Managed, View};
 use super::pauses::Pauses;
 use super::trouble::Trouble;
-use crate::azure::{Arm, ArmError, GroupId, LoadBalancerId};
+use crate::azure::{Arm, ArmError, GroupId, LoadBalancer, LoadBalancerId};
 
 /// For all pages of one list.
 const ONE_LIST: Duration = Duration::from_mins(2);
@@ -113,10 +113,18 @@ async fn list(arm: &Arm, scope: &Scope, deadline: Instant) -> Result<BTreeMap<Lo
         }
         answer => answer?,
     };
-    let managed = found.into_iter().filter(|found| scope.managed.holds(&found.id));
-    Ok(managed
-        .map(|load_balancer| (load_balancer.id.clone(), Arc::new(View::of(load_balancer))))
-        .collect())
+    let (managed, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| scope.managed.holds(&found.id));
+    if managed.is_empty() && !others.is_empty() {
+        let others: Vec<_> = others.iter().take(10).map(|other| other.id.name()).collect();
+        let group = scope.group.name();
+        tracing::warn!(
+            group,
+            ?others,
+            "no load balancer is called as azure.clusterName and azure.json say"
+        );
+    }
+    let view = |load_balancer: LoadBalancer| (load_balancer.id.clone(), Arc::new(View::of(load_balancer)));
+    Ok(managed.into_iter().map(view).collect())
 }
 
 impl Listing {

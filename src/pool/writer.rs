@@ -274,8 +274,14 @@ impl Writer {
                 return Ok(());
             }
             if !entered.open() {
+                // Somebody who never ends is something to tell of.
+                let stop = if view.busy {
+                    Stop::Arm(ArmError::Busy(self.id.to_string()))
+                } else {
+                    Stop::Closed
+                };
                 round.seen = Some((asked_at, Arc::new(view)));
-                return Err(Stop::Closed);
+                return Err(stop);
             }
             if view.busy {
                 sleep(BUSY).await;
