@@ -22,7 +22,7 @@ mod restore;
 mod work;
 
 pub use desired::{Desired, Episode, Wish, signals};
-pub use ledger::{Book, LEDGER, LedgerError, Line, Page, Record, Stage, read as read_ledger};
+pub use ledger::{Book, LEDGER, LedgerError, Line, Page, Record, Stage, Stands, read as read_ledger};
 pub use metrics::Metrics;
 pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
 pub use reached::Reached;

@@ -22,6 +22,8 @@ use crate::pool::{ClusterNode, Trouble};
 
 /// Until a failure that goes on is told again.
 const AGAIN: Duration = Duration::from_mins(5);
+/// Until one that has become another of its class is told: in an outage they take turns.
+const ANOTHER: Duration = Duration::from_mins(1);
 /// Pools that are named in one event: a note has room for 1,024 bytes.
 const NAMED: usize = 8;
 
@@ -186,7 +188,9 @@ impl Announcer {
         match wish {
             Wish::Down => {
                 let new: Vec<_> = all()
-                    .filter(|standing| is_down(standing) && stage(standing) == Some(Stage::Intended))
+                    .filter(|standing| {
+                        is_down(standing) && matches!(stage(standing), Some(Stage::Intended | Stage::Restored))
+                    })
                     .collect();
                 let known = all().any(|standing| is_down(standing) && stage(standing) == Some(Stage::Down));
                 if new.is_empty() {
@@ -230,7 +234,8 @@ impl Announcer {
         let known = self.failures.get(&node.uid);
         let is_news = known.is_none_or(|known| {
             let again = trouble.class != Class::Terminal && now >= known.at + AGAIN;
-            (known.class, &known.code) != (trouble.class, &trouble.code) || again
+            let another = known.code != trouble.code && now >= known.at + ANOTHER;
+            known.class != trouble.class || another || again
         });
         if !is_news {
             return;

@@ -114,6 +114,8 @@ impl Editor for AdminStateEditor {
         match outcome {
             Outcome::Accepted(edit) => self.show(|observed| {
                 observed.unsent = observed.unsent.saturating_sub(edit.changes.len());
+                // What was in the way of earlier writes is so no more.
+                observed.trouble = None;
             }),
             // Whoever sets these entries Down now is somebody else.
             Outcome::Refused => self.ledger.note(self.before.drain(..)),

@@ -23,6 +23,9 @@ pub use store::{LEDGER, LedgerError, read};
 /// cloud-controller-manager keeps load balancers for 2 min, and one of its reconciles may take as long again.
 const MAY_COME_BACK: Duration = Duration::from_mins(5);
 
+/// For so long after its last line an entry may be missing in a list that was asked for before, or that lags.
+const MAY_NOT_BE_LISTED: Duration = Duration::from_mins(2);
+
 /// What became of a `Down` of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -199,21 +202,25 @@ impl Book {
             .collect()
     }
 
-    /// What to write so that what is known of nobody's entries grows old: `stands` says which entries are there. A line
-    /// of an entry that is not there any more counts as restored from now on; what was restored long enough ago
-    /// goes.
+    /// What to write so that lines grow old: `stands` says how entries stood in the last list. A line of an entry that has
+    /// not been there for a while counts as restored from now on; what was restored long enough ago goes, unless the
+    /// entry is `Down`.
     #[must_use]
-    pub fn aged(&self, stands: impl Fn(&str, &str) -> bool, now: Timestamp) -> Vec<Line> {
+    pub fn aged(&self, stands: impl Fn(&str, &str) -> Stands, now: Timestamp) -> Vec<Line> {
         let mut lines = Vec::new();
-        let may_come_back = SignedDuration::try_from(MAY_COME_BACK).unwrap_or(SignedDuration::MAX);
+        let old = |record: &Record, than: Duration| {
+            now.duration_since(record.since) >= SignedDuration::try_from(than).unwrap_or(SignedDuration::MAX)
+        };
         for (pool, entries) in &self.pools {
             for (key, record) in entries {
-                let record = match record.stage {
-                    Stage::Restored if now.duration_since(record.since) >= may_come_back => None,
-                    Stage::Intended | Stage::Down if !stands(pool, key) => Some(Record {
-                        stage: Stage::Restored,
-                        since: now,
-                    }),
+                let record = match (record.stage, stands(pool, key)) {
+                    (Stage::Restored, Stands::NotDown | Stands::NotThere) if old(record, MAY_COME_BACK) => None,
+                    (Stage::Intended | Stage::Down, Stands::NotThere) if old(record, MAY_NOT_BE_LISTED) => {
+                        Some(Record {
+                            stage: Stage::Restored,
+                            since: now,
+                        })
+                    }
                     _ => continue,
                 };
                 lines.push(Line {
@@ -225,6 +232,17 @@ impl Book {
         }
         lines
     }
+}
+
+/// How an entry stood in the last list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// It was there, and `Down`.
+    Down,
+    /// It was there, and not.
+    NotDown,
+    /// It was not there.
+    NotThere,
 }
 
 /// One pool's lines.
@@ -305,10 +323,16 @@ mod tests {
             ("gone", Stage::Down),
             ("meant", Stage::Intended),
             ("old", Stage::Restored),
+            ("back", Stage::Restored),
         ] {
             book.write(Line::new(&pool("p"), &Key::written(key), Some(record(stage, 0))));
         }
-        let stands = |_: &str, key: &str| key == "there";
+        let stands = |_: &str, key: &str| match key {
+            "there" | "back" => Stands::Down,
+            "old" => Stands::NotDown,
+            _ => Stands::NotThere,
+        };
+        assert!(book.aged(stands, at(119)).is_empty(), "a list may lag");
         for line in book.aged(stands, at(299)) {
             book.write(line);
         }
@@ -323,6 +347,7 @@ mod tests {
         }
         assert_eq!(of(&book, "old"), None);
         assert!(of(&book, "gone").is_some());
+        assert!(of(&book, "back").is_some(), "it is Down again, by us");
     }
 
     fn books() -> impl Strategy<Value = Book> {

@@ -179,7 +179,7 @@ impl Plan {
                     wish => wish,
                 };
                 let record = page.record(key);
-                let to = verdict(node, wish, actual, record, policy);
+                let to = verdict(node, wish, actual, record, policy).filter(|_| view.is_used() || record.is_some());
                 counts.desired_down += usize::from(wish == Wish::Down && node.excluded.is_none());
                 // Nothing becomes of it where one only observes.
                 becomes = to.filter(|_| policy.mode != AdminStateMode::Observe).or(actual);

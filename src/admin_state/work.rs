@@ -33,12 +33,17 @@ use leading::Leading;
 use tasks::Tasks;
 
 /// Told by then, or not at all; so is the ARM Lease given back, or left to the next leader, who has the same name to it.
-const LAST_ERRANDS: Duration = Duration::from_millis(400);
+const LAST_ERRANDS: Duration = Duration::from_millis(900);
 /// Told by then, where the work could not begin.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Attempts to begin before the term is given back, and the pause between them.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
+/// For the first list of all Nodes.
+const FIRST_LIST: Duration = Duration::from_mins(2);
+/// For so long a leader whom ARM refuses goes on: its `azure.json` or Secret may have been changed since, and is read anew in
+/// the next term, here or elsewhere.
+const REFUSED: Duration = Duration::from_mins(15);
 /// Until the ledger is written again after that failed.
 const LEDGER_AGAIN: Duration = Duration::from_secs(2);
 /// Events that wait to be written at most, and how many are written at a time.
@@ -85,6 +90,12 @@ pub enum WorkError {
     /// Without the ledger nobody knows whose a `Down` is.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// Without all Nodes nothing is known.
+    #[error("Nodes were not listed in {} s; the log says why", FIRST_LIST.as_secs())]
+    Nodes,
+    /// ARM refuses, and somebody else may be better off.
+    #[error("ARM has refused for a quarter of an hour: {0}")]
+    Refused(String),
     /// A task ended.
     #[error("the task {task} ended: {why}")]
     Task {
@@ -161,6 +172,7 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
         error = tasks.failed() => return Err(error),
         // Nothing is known, so nothing is to be written any more.
         () = term.leaving() => return Ok(()),
+        () = sleep(FIRST_LIST) => return Err(WorkError::Nodes),
     }
     let mut policy = parts.policy;
     if !reached.enabled {

@@ -143,7 +143,11 @@ impl Arm {
                 return Err(ArmError::Answer("a list without value".to_owned()));
             };
             for item in items {
-                found.push(LoadBalancer::read(item, None).map_err(ArmError::Answer)?);
+                match LoadBalancer::read(item, None) {
+                    Ok(load_balancer) => found.push(load_balancer),
+                    // The others are to be seen nevertheless.
+                    Err(why) => tracing::warn!(why, "a load balancer in ARM's list is left out"),
+                }
             }
             match page
                 .get("nextLink")

@@ -243,8 +243,11 @@ impl ArmError {
             Self::Refused { status, error, .. } => class(Some(*status), error),
             Self::Operation { error, .. } => class(None, error),
             Self::NotShown(_) => Class::Stale,
-            Self::Connection(_) | Self::Throttled { .. } | Self::Busy(_) | Self::Deadline => Class::Retriable,
-            Self::NotPermitted | Self::Answer(_) => Class::Terminal,
+            // What makes no sense may be a proxy's word.
+            Self::Connection(_) | Self::Throttled { .. } | Self::Busy(_) | Self::Deadline | Self::Answer(_) => {
+                Class::Retriable
+            }
+            Self::NotPermitted => Class::Terminal,
             Self::Token(error) => error.class(),
         }
     }

@@ -1,5 +1,6 @@
 //! What is to be changed in one pool, as plain data, and the change itself. Pure.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::cluster::ClusterNode;
@@ -34,6 +35,18 @@ impl PoolEdit {
         for change in &self.changes {
             pool.set_admin_state(change.place, change.to);
         }
+    }
+
+    /// Whether it is the same that is wanted, whatever else is known of the Nodes, and wherever their entries stand.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        let wanted = |edit: &Self| -> BTreeMap<Key, AdminState> {
+            edit.changes
+                .iter()
+                .map(|change| (change.key.clone(), change.to))
+                .collect()
+        };
+        self.pool == other.pool && self.changes.len() == other.changes.len() && wanted(self) == wanted(other)
     }
 
     /// Whether it takes somebody out, which is more urgent than letting somebody in.

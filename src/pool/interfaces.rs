@@ -1,10 +1,11 @@
 //! Which virtual machine a network interface belongs to: read from its id for a scale set's, asked of ARM otherwise,
 //! and remembered.
 //!
-//! An answer is good for an hour, one that could not be had for a minute; only interfaces that stand in a pool are
+//! An answer is good for an hour or somewhat more, one that could not be had for a minute; only interfaces that stand in a pool are
 //! remembered.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
@@ -26,6 +27,13 @@ struct Known {
     /// In lower case.
     machine: Option<String>,
     until: Instant,
+}
+
+/// From this time to half as much again, so that not all are asked about at once again.
+fn spread(id: &InterfaceId, time: Duration) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    time + time * u32::try_from(hasher.finish() % 1000).unwrap_or_default() / 2000
 }
 
 /// What is known.
@@ -89,7 +97,7 @@ impl Interfaces {
                     (self.0.get(&id).and_then(|known| known.machine.clone()), UNKNOWN_FOR)
                 }
             };
-            let until = Instant::now() + known_for;
+            let until = Instant::now() + spread(&id, known_for);
             self.0.insert(id, Known { machine, until });
         }
     }

@@ -133,6 +133,16 @@ impl View {
         }
     }
 
+    /// Of one that is not there any more.
+    #[must_use]
+    pub fn gone(id: LoadBalancerId) -> Self {
+        Self {
+            id,
+            busy: false,
+            pools: Vec::new(),
+        }
+    }
+
     /// One of its pools.
     #[must_use]
     pub fn pool(&self, id: &PoolId) -> Option<&PoolView> {

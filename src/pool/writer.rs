@@ -5,7 +5,7 @@
 //! the term; a write counts when a read shows it. Whatever went wrong, the next thing is a read: there is no state
 //! to repair. Level-triggered: a change that was planned and is wanted no more is not made.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,11 @@ const ONE_READ: Duration = Duration::from_mins(2);
 const ONE_WRITE: Duration = Duration::from_mins(10);
 /// For the Lease; then it is asked for again.
 const LEASE: Duration = Duration::from_mins(1);
-/// Between looks at a load balancer that ARM is busy with.
+/// To the next look at a load balancer that ARM is busy with, twice that to the one after, and so on.
 const BUSY: Duration = Duration::from_secs(1);
+const LONGEST_BUSY: Duration = Duration::from_secs(8);
+/// Then it is something to tell of.
+const BUSY_FOR_LONG: Duration = Duration::from_mins(1);
 /// Fresh reads at once in one batch, after writes that were overtaken.
 const STALE_AT_ONCE: u32 = 2;
 
@@ -100,8 +103,22 @@ struct Round {
     interfaces: Interfaces,
     pauses: Pauses,
     trouble: Option<Trouble>,
-    /// Not before this; the plan that failed, since another one need not wait, unless the failure is for good.
-    pause: Option<(Instant, Vec<PoolEdit>, Class)>,
+    pause: Option<Pause>,
+    /// Since when ARM was found busy each time, and how often.
+    busy: Option<(Instant, u32)>,
+}
+
+/// A pause after a failure.
+struct Pause {
+    until: Instant,
+    /// What failed: another plan need not wait.
+    plan: Vec<PoolEdit>,
+    /// Unless ARM said when to come again.
+    told: Option<Instant>,
+}
+
+fn are_alike(plan: &[PoolEdit], other: &[PoolEdit]) -> bool {
+    plan.len() == other.len() && plan.iter().zip(other).all(|(edit, other)| edit.is_like(other))
 }
 
 /// Why a batch ended early.
@@ -113,6 +130,8 @@ enum Stop {
     Again,
     /// The Lease has been held for so long that others should have a chance.
     Closed,
+    /// ARM is busy with the load balancer: others need the Lease meanwhile.
+    Busy,
 }
 
 impl From<ArmError> for Stop {
@@ -130,6 +149,7 @@ impl Writer {
             pauses: Pauses::default(),
             trouble: None,
             pause: None,
+            busy: None,
         };
         loop {
             self.take_listing(&mut round);
@@ -150,15 +170,16 @@ impl Writer {
                 self.wait(&mut editor, None).await;
                 continue;
             }
-            if let Some((until, failed, class)) = &round.pause
-                && Instant::now() < *until
-            {
-                if *class == Class::Terminal || *failed == edits {
-                    let until = *until;
+            if let Some(pause) = &round.pause {
+                let until = if are_alike(&pause.plan, &edits) {
+                    Some(pause.until)
+                } else {
+                    pause.told
+                };
+                if let Some(until) = until.filter(|until| Instant::now() < *until) {
                     self.wait(&mut editor, Some(until)).await;
                     continue;
                 }
-                round.pauses.succeeded();
             }
             self.write(&mut editor, &mut round, edits).await;
         }
@@ -196,14 +217,23 @@ impl Writer {
             }
             Err(stop) => Err(stop),
         };
+        if !matches!(outcome, Err(Stop::Busy)) {
+            round.busy = None;
+        }
         let before = round.trouble.as_ref();
+        let mut told = None;
         let (trouble, pause) = match outcome {
-            Err(Stop::Closed) => {
-                sleep(BUSY).await;
-                round.pause = None;
-                return;
+            Err(Stop::Busy) => {
+                let (since, times) = round.busy.unwrap_or((Instant::now(), 0));
+                round.busy = Some((since, times + 1));
+                if since.elapsed() < BUSY_FOR_LONG {
+                    sleep(LONGEST_BUSY.min(BUSY * 2_u32.saturating_pow(times))).await;
+                    return;
+                }
+                let error = ArmError::Busy(self.id.to_string());
+                (Trouble::new(&error, before), LONGEST_BUSY)
             }
-            Ok(()) | Err(Stop::Again) => {
+            Ok(()) | Err(Stop::Again | Stop::Closed) => {
                 round.pause = None;
                 return;
             }
@@ -216,13 +246,21 @@ impl Writer {
                 Trouble::named(Class::Retriable, "NotRecorded", error.to_string(), before),
                 round.pauses.after_other(),
             ),
-            Err(Stop::Arm(error)) => (Trouble::new(&error, before), round.pauses.after(&error)),
+            Err(Stop::Arm(error)) => {
+                let now = Instant::now();
+                told = error.retry_after(now).map(|wait| now + wait);
+                (Trouble::new(&error, before), round.pauses.after(&error))
+            }
         };
         if before.is_none_or(|before| !before.is_like(&trouble)) {
             let load_balancer = self.id.name();
             tracing::warn!(load_balancer, error = trouble.text, code = trouble.code, again_in = ?pause, "not written");
         }
-        round.pause = Some((Instant::now() + pause, planned, trouble.class));
+        round.pause = Some(Pause {
+            until: Instant::now() + pause,
+            plan: planned,
+            told,
+        });
         editor.outcome(Outcome::Failed(trouble.clone()));
         round.trouble = Some(trouble);
     }
@@ -250,51 +288,43 @@ impl Writer {
         }
     }
 
-    /// Reads, writes the first pool of the plan, reads again, until a read leaves nothing to be written.
+    /// Reads, writes the first pool of the plan, reads again, until a read leaves nothing to be written. A pool that is
+    /// refused keeps no other one waiting.
     async fn batch<E: Editor>(&mut self, editor: &mut E, round: &mut Round, entered: &mut Entered) -> Result<(), Stop> {
         let mut written: HashMap<PoolId, PoolEdit> = HashMap::new();
+        let mut refused = HashSet::new();
+        let mut first_refusal = None;
         let mut stale = 0;
         loop {
             let asked_at = Instant::now();
-            let deadline = asked_at + ONE_READ;
-            let read = self.arm.load_balancer(&self.id, deadline).await;
-            let load_balancer = match read {
+            let view = match self.arm.load_balancer(&self.id, asked_at + ONE_READ).await {
                 // It is gone; the next list says so too.
-                Err(error) if error.class() == Class::Stale => {
-                    round.seen = None;
-                    return Ok(());
-                }
-                read => read?,
+                Err(error) if error.class() == Class::Stale => View::gone(self.id.clone()),
+                read => View::of(read?),
             };
-            let mut view = View::of(load_balancer);
-            round.interfaces.learn(&view, &self.arm, deadline).await;
             let mut edits = editor.plan(&view, &round.interfaces);
+            let view = Arc::new(view);
+            round.seen = Some((asked_at, Arc::clone(&view)));
+            edits.retain(|edit| !refused.contains(&edit.pool));
             if edits.is_empty() {
-                round.seen = Some((asked_at, Arc::new(view)));
-                return Ok(());
+                return first_refusal.map_or(Ok(()), |error| Err(Stop::Arm(error)));
             }
             if !entered.open() {
-                // Somebody who never ends is something to tell of.
-                let stop = if view.busy {
-                    Stop::Arm(ArmError::Busy(self.id.to_string()))
-                } else {
-                    Stop::Closed
-                };
-                round.seen = Some((asked_at, Arc::new(view)));
-                return Err(stop);
+                return Err(Stop::Closed);
             }
             if view.busy {
-                sleep(BUSY).await;
-                continue;
+                return Err(Stop::Busy);
             }
             let edit = edits.swap_remove(0);
-            if written.remove(&edit.pool).as_ref() == Some(&edit) {
-                return Err(ArmError::NotShown(edit.pool.to_string()).into());
-            }
-            let Some(place) = view.pools.iter().position(|known| known.pool.id == edit.pool) else {
+            let Some(pool) = view.pool(&edit.pool) else {
                 return Ok(());
             };
-            let mut pool = view.pools.swap_remove(place).pool;
+            if written.remove(&edit.pool).is_some_and(|written| written.is_like(&edit)) {
+                first_refusal.get_or_insert(ArmError::NotShown(edit.pool.to_string()));
+                refused.insert(edit.pool);
+                continue;
+            }
+            let mut pool = pool.pool.clone();
             edit.apply(&mut pool);
             editor.record(&edit).await.map_err(Stop::NotRecorded)?;
             match self.put(&pool, editor, &edit, entered).await {
@@ -302,6 +332,10 @@ impl Writer {
                     written.insert(edit.pool.clone(), edit);
                 }
                 Err(error) if error.class() == Class::Stale && stale < STALE_AT_ONCE => stale += 1,
+                Err(error) if is_the_pools(&error) => {
+                    first_refusal.get_or_insert(error);
+                    refused.insert(edit.pool);
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -335,6 +369,15 @@ impl Writer {
         };
         operation.done(outcome.is_ok());
         outcome
+    }
+}
+
+/// Whether a failure says something about the one pool only, as far as one can tell.
+fn is_the_pools(error: &ArmError) -> bool {
+    match error {
+        ArmError::Refused { status, .. } => status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429),
+        ArmError::Operation { .. } => true,
+        _ => false,
     }
 }
 

@@ -234,6 +234,8 @@ async fn a_failure_is_told_when_it_begins_when_it_changes_and_every_five_minutes
     );
     assert_eq!(told(&mut story), 0);
     story.trouble = trouble(Class::Retriable, "Connection");
+    assert_eq!(told(&mut story), 0, "they take turns");
+    tokio::time::advance(ANOTHER).await;
     assert_eq!(told(&mut story), 1, "another one");
     tokio::time::advance(AGAIN).await;
     assert_eq!((told(&mut story), told(&mut story)), (1, 0), "again");

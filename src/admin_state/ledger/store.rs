@@ -142,7 +142,7 @@ impl Ledger {
         let mut kept = self.kept.lock().await;
         for _ in 0..ATTEMPTS {
             let wanted = self.book();
-            if *wanted == kept.book {
+            if kept.sure && *wanted == kept.book {
                 return Ok(());
             }
             if !kept.sure {

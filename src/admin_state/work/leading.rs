@@ -1,7 +1,7 @@
 //! The work once everything it needs is there: it looks at what every task shows, tells people and the ledger, and says
 //! what is to be listed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep_until};
 use super::super::announce::{Announcement, Announcer, Sight};
 use super::super::desired::{Desired, Wish};
 use super::super::editor::{AdminStateEditor, Observed};
-use super::super::ledger::Ledger;
+use super::super::ledger::{Ledger, Stands};
 use super::super::metrics::Summary;
 use super::super::plan::Policy;
 use super::tasks::Tasks;
-use super::{Candidates, Parts, WorkError};
-use crate::azure::{Arm, LoadBalancerId};
+use super::{Candidates, Parts, REFUSED, WorkError};
+use crate::azure::{AdminState, Arm, Class, LoadBalancerId};
 use crate::config::AdminStateMode;
 use crate::leader::{ArmLock, Fleet, Term};
 use crate::pool::{Labels, Listing, Wanted, Writer};
@@ -33,7 +33,7 @@ const RESYNC: Duration = Duration::from_secs(15);
 /// Between lists otherwise.
 const RESYNC_AT_REST: Duration = Duration::from_mins(5);
 /// What has to be written when the term is given back is to be sent by then: the elector waits 3 s.
-const LAST_WRITES: Duration = Duration::from_millis(2400);
+const LAST_WRITES: Duration = Duration::from_millis(1900);
 /// Old lines in the ledger are looked for this often.
 const AGING: Duration = Duration::from_secs(30);
 /// Replicas of a leader that is no `DaemonSet`: how many are candidates cannot be seen from here.
@@ -77,6 +77,7 @@ impl Leading<'_> {
             self.wish(desired.newest() > self.newest);
             self.newest = desired.newest();
             self.follow_listing(tasks);
+            self.is_not_refused()?;
             if Instant::now() >= age_at {
                 self.age();
                 age_at = Instant::now() + AGING;
@@ -171,6 +172,17 @@ impl Leading<'_> {
         }
     }
 
+    /// Whether ARM has not refused lists for too long.
+    fn is_not_refused(&self) -> Result<(), WorkError> {
+        let listing = self.listings.borrow();
+        match &listing.trouble {
+            Some(trouble) if trouble.class == Class::Terminal && trouble.since.elapsed() > REFUSED => {
+                Err(WorkError::Refused(trouble.text.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn observed(&self) -> Vec<Observed> {
         self.editors
             .values()
@@ -218,13 +230,20 @@ impl Leading<'_> {
         if listing.asked_at.is_none() {
             return;
         }
-        let mut there = HashSet::new();
+        let mut there = HashMap::new();
         for pool in listing.views.values().flat_map(|view| &view.pools) {
             let id = pool.pool.id.to_string().to_ascii_lowercase();
-            let keys = pool.members.iter().filter_map(|member| member.key.as_ref());
-            there.extend(keys.map(|key| (id.clone(), key.to_string())));
+            let members = pool
+                .members
+                .iter()
+                .filter_map(|member| Some((member.key.as_ref()?, member.admin_state)));
+            there.extend(members.map(|(key, state)| ((id.clone(), key.to_string()), state)));
         }
-        let stands = |pool: &str, key: &str| there.contains(&(pool.to_owned(), key.to_owned()));
+        let stands = |pool: &str, key: &str| match there.get(&(pool.to_owned(), key.to_owned())) {
+            Some(Some(AdminState::Down)) => Stands::Down,
+            Some(_) => Stands::NotDown,
+            None => Stands::NotThere,
+        };
         let lines = self.ledger.book().aged(stands, self.parts.clock.now().wall);
         self.ledger.note(lines);
     }

@@ -86,6 +86,9 @@ pub(super) enum Step {
     Wait(Option<Instant>),
 }
 
+/// Longer than cloud-controller-manager's first pause after it found the Lease held.
+const YIELD: Duration = Duration::from_secs(6);
+
 /// What is in the way of who waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
@@ -119,6 +122,9 @@ pub(super) struct Keeper {
     watched: bool,
     look_at: Option<Instant>,
     rest_until: Option<Instant>,
+    /// After a hold that was closed by time others have their turn until then: cloud-controller-manager does not wait in
+    /// line, it comes again.
+    yields_until: Option<Instant>,
     conflicts: u32,
     failure: Option<String>,
     hold: Option<Hold>,
@@ -140,6 +146,7 @@ impl Keeper {
             watched: false,
             look_at: None,
             rest_until: None,
+            yields_until: None,
             conflicts: 0,
             failure: None,
             hold: None,
@@ -221,6 +228,9 @@ impl Keeper {
 
     /// Takes the Lease, or waits for it.
     fn take(&self, (lease, record): (&Lease, &Record), now: Moment) -> Step {
+        if let Some(until) = self.yields_until.filter(|until| now.mono < *until) {
+            return Step::Wait(Some(until));
+        }
         if record.is_free_for(&self.name, now.wall) {
             let stamp = record::stamp(record, now.wall);
             let claim = Claim {
@@ -305,7 +315,11 @@ impl Keeper {
                 self.sight.answered(lease.map(|lease| *lease));
                 match request {
                     Request::Take(lease, claim) => self.begin(lease, *claim),
-                    Request::Release(_) => self.hold = None,
+                    Request::Release(_) => {
+                        let was_closed = self.hold.is_some_and(|hold| now.mono >= hold.closes_at);
+                        self.yields_until = was_closed.then_some(now.mono + YIELD);
+                        self.hold = None;
+                    }
                     Request::Read | Request::Make(_) => {}
                 }
                 self.saw(now);
