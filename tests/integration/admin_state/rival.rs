@@ -21,7 +21,7 @@ use crate::fake_api::FakeApi;
 const NODES: usize = 6;
 /// Of these one or the other always has a signal; the others come and go.
 const SIGNALLED: [usize; 3] = [1, 2, 3];
-const ROUNDS: u64 = 2000;
+const ROUNDS: u64 = 400;
 const LOCK: &str = "aks-managed-resource-locker";
 const POOLS: [&str; 2] = ["kubernetes", "kubernetes-IPv6"];
 

@@ -24,7 +24,7 @@ const POOLS: [(&str, &str); 3] = [
     ("kubernetes-internal", "local"),
 ];
 /// In an ordinary run of the tests.
-const STORIES: u64 = 80;
+const STORIES: u64 = 40;
 /// Once all faults have stopped: longer than the longest pause after failures for good, of which no story has many.
 const REST: Duration = Duration::from_mins(6);
 

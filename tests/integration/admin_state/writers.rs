@@ -257,7 +257,7 @@ async fn made_to_stand_still_there_is_one_writer() {
     let times = std::env::var("HEADGATE_PAUSES")
         .ok()
         .and_then(|text| text.parse().ok())
-        .unwrap_or(3);
+        .unwrap_or(1);
     let fake = FakeApi::default();
     let settings = Settings {
         operation_delay: SECOND / 4,
