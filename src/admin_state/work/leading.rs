@@ -1,7 +1,7 @@
 //! The work once everything it needs is there: it looks at what every task shows, tells people and the ledger, and says
 //! what is to be listed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::{Candidates, Parts, WorkError};
 use crate::azure::{Arm, LoadBalancerId};
 use crate::config::AdminStateMode;
 use crate::leader::{ArmLock, Fleet, Term};
-use crate::pool::{Labels, Listing, Wanted, Writer};
+use crate::pool::{Key, Labels, Listing, Wanted, Writer};
 
 /// As the design of cloud-provider-azure names them.
 const LABELS: Labels = Labels {
@@ -85,6 +85,8 @@ impl Leading<'_> {
             if leave_by.is_some_and(|leave_by| Instant::now() >= leave_by || self.is_all_sent(&desired)) {
                 return Ok(());
             }
+            // Held on, it would be copied with the next change of a Node.
+            drop(desired);
             tokio::select! {
                 error = tasks.failed() => return Err(error),
                 changed = self.nodes.changed() => if changed.is_err() {
@@ -215,16 +217,16 @@ impl Leading<'_> {
     /// Lets lines of the ledger grow old.
     fn age(&self) {
         let listing = self.listings.borrow();
-        if listing.asked_at.is_none() {
+        if listing.asked_at.is_none() || self.ledger.book().is_empty() {
             return;
         }
-        let mut there = HashSet::new();
+        let mut there: HashMap<String, HashSet<&str>> = HashMap::new();
         for pool in listing.views.values().flat_map(|view| &view.pools) {
             let id = pool.pool.id.to_string().to_ascii_lowercase();
             let keys = pool.members.iter().filter_map(|member| member.key.as_ref());
-            there.extend(keys.map(|key| (id.clone(), key.to_string())));
+            there.entry(id).or_default().extend(keys.map(Key::as_str));
         }
-        let stands = |pool: &str, key: &str| there.contains(&(pool.to_owned(), key.to_owned()));
+        let stands = |pool: &str, key: &str| there.get(pool).is_some_and(|keys| keys.contains(key));
         let lines = self.ledger.book().aged(stands, self.parts.clock.now().wall);
         self.ledger.note(lines);
     }
