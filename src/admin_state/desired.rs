@@ -3,7 +3,7 @@
 //! A taint counts by its key. A signal counts at once; its end counts after a moment without one, so that a taint that is
 //! put in another's place does not let traffic in between.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub struct Desired {
     /// The Nodes.
     pub cluster: Cluster,
     /// The episodes by the Node's name.
-    episodes: BTreeMap<String, Episode>,
+    episodes: HashMap<String, Episode>,
 }
 
 impl Desired {
