@@ -46,6 +46,10 @@ bench: build-tools namespace-tools ## the benchmarks, against the real control p
 bench-emulator: build-tools ## the benchmarks of the ARM emulator
 	cargo bench --locked --bench emulator $(ARGS)
 
+.PHONY: bench-leader
+bench-leader: build-tools ## the benchmarks of the leader, against the real control plane and the emulator
+	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader $(ARGS)
+
 .PHONY: fuzz
 fuzz: build-tools ## each fuzz target for HEADGATE_FUZZ_SECONDS (600), all at once
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16

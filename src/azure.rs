@@ -19,7 +19,7 @@ mod stack;
 mod transport;
 
 pub use client::{API_VERSION, Accepted, Arm, Options};
-pub use document::{Address, AdminState, LoadBalancer, Pool, ProvisioningState};
+pub use document::{Address, AdminState, ForWrite, LoadBalancer, Pool, ProvisioningState};
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, Class, ErrorBody, class, throttles};
 pub use id::{BadId, Etag, GroupId, InterfaceId, LoadBalancerId, PoolId};

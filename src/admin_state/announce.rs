@@ -110,7 +110,35 @@ pub(super) struct Sight<'a> {
     pub(super) now: Moment,
 }
 
+/// An entry of a Node's.
+struct Seen<'a> {
+    standing: &'a Standing,
+    observed: &'a Observed,
+    /// What the ledger says of it now.
+    record: Option<Record>,
+}
+
 impl Sight<'_> {
+    /// The entries that matter, by the Node's UID.
+    fn nodes(&self) -> BTreeMap<&str, Vec<Seen<'_>>> {
+        let mut nodes: BTreeMap<&str, Vec<Seen<'_>>> = BTreeMap::new();
+        for observed in self.observed {
+            // Pool after pool, so that each is looked up once.
+            for standings in observed.standings.chunk_by(|one, other| one.pool == other.pool) {
+                let page = standings.first().map(|first| self.book.page(&first.pool));
+                for standing in standings {
+                    let record = page.and_then(|page| page.record(&standing.key));
+                    nodes.entry(&standing.node.uid).or_default().push(Seen {
+                        standing,
+                        observed,
+                        record,
+                    });
+                }
+            }
+        }
+        nodes
+    }
+
     fn wish(&self, node: &ClusterNode) -> Wish {
         self.desired.wish(node, self.now.mono).in_mode(self.mode)
     }
@@ -120,15 +148,10 @@ impl Announcer {
     /// What is to be told.
     pub(super) fn look(&mut self, sight: &Sight<'_>) -> Told {
         let mut told = Told::default();
-        let mut nodes: BTreeMap<&str, Vec<(&Standing, &Observed)>> = BTreeMap::new();
-        for observed in sight.observed {
-            for standing in &observed.standings {
-                nodes.entry(&standing.node.uid).or_default().push((standing, observed));
-            }
-        }
+        let nodes = sight.nodes();
         let mut failing = BTreeSet::new();
-        for standings in nodes.values() {
-            self.node(sight, standings, &mut failing, &mut told);
+        for seen in nodes.values() {
+            self.node(sight, seen, &mut failing, &mut told);
         }
         if let Some(trouble) = sight.blocked {
             let waiting = sight
@@ -146,53 +169,42 @@ impl Announcer {
         told
     }
 
-    fn node(
-        &mut self,
-        sight: &Sight<'_>,
-        standings: &[(&Standing, &Observed)],
-        failing: &mut BTreeSet<String>,
-        told: &mut Told,
-    ) {
-        let Some((first, _)) = standings.first() else { return };
-        let node = &first.node;
+    fn node(&mut self, sight: &Sight<'_>, entries: &[Seen<'_>], failing: &mut BTreeSet<String>, told: &mut Told) {
+        let Some(first) = entries.first() else { return };
+        let node = &first.standing.node;
         let wish = sight.wish(node);
         let episode = sight.desired.episode(node);
         let caught_up = |generation: u64| {
             let mut observed = sight.observed.iter();
             observed.all(|observed| observed.generation.is_some_and(|seen| seen >= generation))
         };
-        let pending = standings.iter().filter(|(standing, _)| standing.is_pending());
-        let in_the_way = pending.clone().find_map(|(_, observed)| observed.trouble.as_ref());
+        let pending = entries.iter().filter(|seen| seen.standing.is_pending());
+        let in_the_way = pending.clone().find_map(|seen| seen.observed.trouble.as_ref());
         if let Some(trouble) = in_the_way {
             failing.insert(node.uid.clone());
             self.failed(node, trouble, sight.now.mono, told);
         }
         // Some load balancer is looked at with what was known before.
-        let outdated = standings.iter().any(|(standing, _)| standing.wish != wish)
+        let outdated = entries.iter().any(|seen| seen.standing.wish != wish)
             || episode.is_some_and(|episode| !caught_up(episode.generation));
         if outdated || pending.count() > 0 {
             return;
         }
-        let stage = |standing: &Standing| {
-            sight
-                .book
-                .record(&standing.pool, &standing.key)
-                .map(|record| record.stage)
-        };
-        let is_down = |standing: &Standing| standing.actual == Some(AdminState::Down);
+        let stage = |seen: &Seen<'_>| seen.record.map(|record| record.stage);
+        let is_down = |seen: &Seen<'_>| seen.standing.actual == Some(AdminState::Down);
         let mark = |standing: &Standing, stage| {
             let since = sight.now.wall;
             Line::new(&standing.pool, &standing.key, Some(Record { stage, since }))
         };
-        let all = || standings.iter().map(|(standing, _)| *standing);
+        let of = |is: &dyn Fn(&Seen<'_>) -> bool| -> Vec<&Standing> {
+            let found = entries.iter().filter(|seen| is(seen));
+            found.map(|seen| seen.standing).collect()
+        };
         match wish {
             Wish::Down => {
-                let new: Vec<_> = all()
-                    .filter(|standing| {
-                        is_down(standing) && matches!(stage(standing), Some(Stage::Intended | Stage::Restored))
-                    })
-                    .collect();
-                let known = all().any(|standing| is_down(standing) && stage(standing) == Some(Stage::Down));
+                let new = of(&|seen| is_down(seen) && matches!(stage(seen), Some(Stage::Intended | Stage::Restored)));
+                let mut all = entries.iter();
+                let known = all.any(|seen| is_down(seen) && stage(seen) == Some(Stage::Down));
                 if new.is_empty() {
                     return;
                 }
@@ -210,14 +222,13 @@ impl Announcer {
                 }
             }
             Wish::Free => {
-                let gone: Vec<_> = all()
-                    .filter(|standing| {
-                        !is_down(standing) && matches!(stage(standing), Some(Stage::Intended | Stage::Down))
-                    })
-                    .collect();
+                let is_gone =
+                    |seen: &Seen<'_>| !is_down(seen) && matches!(stage(seen), Some(Stage::Intended | Stage::Down));
+                let gone = of(&is_gone);
                 told.lines
                     .extend(gone.iter().map(|standing| mark(standing, Stage::Restored)));
-                if gone.iter().any(|standing| stage(standing) == Some(Stage::Down)) {
+                let mut all = entries.iter();
+                if all.any(|seen| is_gone(seen) && stage(seen) == Some(Stage::Down)) {
                     let taken_off = episode.is_some_and(|episode| episode.taken_off_ready_node);
                     told.events.push(Announcement {
                         node: Arc::clone(node),

@@ -3,7 +3,7 @@
 //! A taint counts by its key. A signal counts at once; its end counts after a moment without one, so that a taint that is
 //! put in another's place does not let traffic in between.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use crate::pool::{Cluster, ClusterNode};
 
 /// How long a Node has to be without a signal.
 const DEBOUNCE: Duration = Duration::from_secs(1);
+/// What is told about the end of an episode is told by then.
+const REMEMBERED: Duration = Duration::from_mins(10);
 /// Kubernetes' own taint for a node that is lost: cloud-controller-manager takes it off a Node that is ready.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
@@ -62,7 +64,7 @@ pub struct Desired {
     /// The Nodes.
     pub cluster: Cluster,
     /// The episodes by the Node's name.
-    episodes: BTreeMap<String, Episode>,
+    episodes: HashMap<String, Episode>,
 }
 
 impl Desired {
@@ -137,15 +139,13 @@ impl Desired {
         self.episodes.insert(node.name.clone(), episode);
     }
 
-    /// Lets time pass: when something that was waited for comes next. An episode that is over is kept a while longer, for
+    /// When, after this time, something comes about by time alone. An episode that is over is kept a while longer, for
     /// what is told about its end; that changes nothing of what is wished.
     #[must_use]
-    pub fn next_change(&self, now: Instant) -> Option<Instant> {
-        let ends = self
-            .episodes
-            .values()
-            .filter_map(|episode| Some(episode.ended? + DEBOUNCE));
-        ends.filter(|end| *end > now).min()
+    pub fn next_change(&self, after: Instant) -> Option<Instant> {
+        let ended = self.episodes.values().filter_map(|episode| episode.ended);
+        let changes = ended.flat_map(|ended| [ended + DEBOUNCE, ended + REMEMBERED]);
+        changes.filter(|change| *change > after).min()
     }
 
     /// The time for something has come: those who look look again.
@@ -153,10 +153,10 @@ impl Desired {
         self.generation += 1;
     }
 
-    /// Forgets what ended this long ago.
-    pub fn forget(&mut self, older_than: Duration, now: Instant) {
+    /// Forgets what ended long ago.
+    pub fn forget(&mut self, now: Instant) {
         self.episodes
-            .retain(|_, episode| episode.ended.is_none_or(|ended| ended + older_than > now));
+            .retain(|_, episode| episode.ended.is_none_or(|ended| ended + REMEMBERED > now));
     }
 
     /// What is wished for this Node.
@@ -260,7 +260,10 @@ mod tests {
         assert_eq!(desired.wish(&node("u", &[]), cleared + DEBOUNCE), Wish::Free);
         assert!(desired.episode(&node("u", &[])).unwrap().taken_off_ready_node);
         assert!(desired.is_eventful());
-        desired.forget(SECOND, cleared + 2 * SECOND);
+        assert_eq!(desired.next_change(cleared + DEBOUNCE), Some(cleared + REMEMBERED));
+        desired.forget(cleared + REMEMBERED - SECOND);
+        assert!(desired.is_eventful());
+        desired.forget(cleared + REMEMBERED);
         assert!(!desired.is_eventful());
     }
 

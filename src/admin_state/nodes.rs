@@ -2,7 +2,8 @@
 //!
 //! It runs for the term. While the API server cannot be reached or refuses, what was known goes on. Nothing is
 //! published before every Node has been listed once; what is ready to be read at once is published at once, so that
-//! a thousand taints are one change.
+//! a thousand taints are one change. What is published is changed in place unless somebody holds it: nobody may for long,
+//! since then each change of a Node costs a copy of all of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,8 +24,6 @@ use crate::telemetry;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.
 const PAGE: u32 = 500;
-/// What is told about the end of an episode is told by then.
-const REMEMBERED: Duration = Duration::from_mins(10);
 /// Events taken together at most, so that a flood does not keep what is known from being acted on.
 const AT_ONCE: usize = 10_000;
 
@@ -41,20 +40,27 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
     let config = watcher::Config::default().page_size(PAGE);
     let mut events = watcher(Api::<ClusterNodeObject>::all(client), config).boxed();
     let mut following = Following {
-        now: Desired::default(),
+        known: Known {
+            desired,
+            listed: Desired::default(),
+        },
         listed: None,
-        synced: false,
         reading,
     };
     let mut pauses = Pauses::default();
+    // What time alone brings about is known up to here.
+    let mut looked = Instant::now();
     loop {
-        let next_change = following.now.next_change(Instant::now());
+        let next_change = following.known.next_change(looked);
         let mut event = tokio::select! {
             event = events.next() => event,
             () = sleep_until(next_change.unwrap_or_else(Instant::now)), if next_change.is_some() => {
-                following.now.touch();
-                following.now.forget(REMEMBERED, Instant::now());
-                following.publish(&desired);
+                looked = Instant::now();
+                following.known.change(|now| {
+                    now.touch();
+                    now.forget(looked);
+                });
+                following.known.publish();
                 continue;
             }
         };
@@ -70,7 +76,7 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
                 }
                 Some(Err(error)) => {
                     if changed {
-                        following.publish(&desired);
+                        following.known.publish();
                         changed = false;
                     }
                     let reason = watch_error_reason(&error);
@@ -87,17 +93,56 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
             }
         }
         if changed {
-            following.publish(&desired);
+            following.known.publish();
         }
     }
 }
 
+/// What all Nodes wish, as far as is known.
+struct Known {
+    /// Once all were listed.
+    desired: watch::Sender<Option<Arc<Desired>>>,
+    /// Before that.
+    listed: Desired,
+}
+
+impl Known {
+    /// Changes it, without a word.
+    fn change<T: Default>(&mut self, change: impl FnOnce(&mut Desired) -> T) -> T {
+        let (listed, mut outcome) = (&mut self.listed, T::default());
+        self.desired.send_if_modified(|desired| {
+            outcome = change(desired.as_mut().map_or(listed, Arc::make_mut));
+            false
+        });
+        outcome
+    }
+
+    /// All Nodes were listed; whether that was the first time.
+    fn complete(&mut self) -> bool {
+        let (listed, mut first) = (&mut self.listed, false);
+        self.desired.send_if_modified(|desired| {
+            first = desired.is_none();
+            desired.get_or_insert_with(|| Arc::new(std::mem::take(listed)));
+            false
+        });
+        first
+    }
+
+    /// Says that it has changed.
+    fn publish(&self) {
+        self.desired.send_if_modified(|desired| desired.is_some());
+    }
+
+    /// When, after this time, something comes about by time alone.
+    fn next_change(&self, after: Instant) -> Option<Instant> {
+        self.desired.borrow().as_ref()?.next_change(after)
+    }
+}
+
 struct Following {
-    now: Desired,
+    known: Known,
     /// The names in the list under way.
     listed: Option<BTreeSet<String>>,
-    /// Whether all Nodes were listed once.
-    synced: bool,
     reading: Reading,
 }
 
@@ -117,30 +162,30 @@ impl Following {
             }
             Event::InitDone => {
                 let listed = self.listed.take().unwrap_or_default();
-                let known = self.now.cluster.nodes().map(|node| node.name.clone());
-                let gone: Vec<_> = known.filter(|name| !listed.contains(name)).collect();
-                for name in &gone {
-                    self.now.remove(name);
-                }
-                let first = !self.synced;
-                self.synced = true;
-                first || !gone.is_empty()
+                let gone = self.known.change(|now| {
+                    let known = now.cluster.nodes().map(|node| node.name.clone());
+                    let gone: Vec<_> = known.filter(|name| !listed.contains(name)).collect();
+                    for name in &gone {
+                        now.remove(name);
+                    }
+                    !gone.is_empty()
+                });
+                self.known.complete() || gone
             }
             Event::Apply(object) => self.apply(object),
-            Event::Delete(object) => object.metadata.name.is_some_and(|name| self.now.remove(&name)),
+            Event::Delete(object) => object
+                .metadata
+                .name
+                .is_some_and(|name| self.known.change(|now| now.remove(&name))),
         }
     }
 
     fn apply(&mut self, object: ClusterNodeObject) -> bool {
-        let now = self.reading.clock.now();
-        object
-            .node(self.reading.exclude_control_plane)
-            .is_some_and(|node| self.now.apply(node, &self.reading.taint_keys, now))
-    }
-
-    fn publish(&self, desired: &watch::Sender<Option<Arc<Desired>>>) {
-        if self.synced {
-            desired.send_replace(Some(Arc::new(self.now.clone())));
-        }
+        let Some(node) = object.node(self.reading.exclude_control_plane) else {
+            return false;
+        };
+        let reading = &self.reading;
+        self.known
+            .change(|now| now.apply(node, &reading.taint_keys, reading.clock.now()))
     }
 }

@@ -11,23 +11,9 @@ use serde_json::{Map, Value};
 
 use super::id::{Etag, LoadBalancerId, PoolId};
 
-/// Written by ARM only, in a pool's and in an address's envelope.
-const READ_ONLY: [&str; 2] = ["type", "etag"];
-/// The same, among a pool's properties.
-const READ_ONLY_OF_POOL: [&str; 6] = [
-    "provisioningState",
-    "backendIPConfigurations",
-    "loadBalancingRules",
-    "outboundRule",
-    "outboundRules",
-    "inboundNatRules",
-];
-/// The same, among an address's.
-const READ_ONLY_OF_ADDRESS: [&str; 3] = [
-    "provisioningState",
-    "networkInterfaceIPConfiguration",
-    "inboundNatRulesPortMapping",
-];
+mod for_write;
+
+pub use for_write::ForWrite;
 
 /// Whether an address gets new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -187,15 +173,8 @@ impl Pool {
 
     /// The document for a PUT: what only ARM writes is left out, in the pool and in each address, and nothing else.
     #[must_use]
-    pub fn for_write(&self) -> Value {
-        let mut document = self.document.clone();
-        strip(&mut document, &READ_ONLY_OF_POOL);
-        if let Some(addresses) = document.pointer_mut(ADDRESSES).and_then(Value::as_array_mut) {
-            for address in addresses {
-                strip(address, &READ_ONLY_OF_ADDRESS);
-            }
-        }
-        document
+    pub fn for_write(&self) -> ForWrite<'_> {
+        ForWrite::pool(&self.document)
     }
 
     /// Whether this pool, as it was read, has the members and the admin states of that one: what a write
@@ -271,19 +250,6 @@ impl<'a> Address<'a> {
     /// What is compared of it.
     fn seen(self) -> (Option<IpAddr>, Option<AdminState>) {
         (self.ip_address(), self.admin_state())
-    }
-}
-
-/// Takes read-only fields out of an envelope and out of its properties.
-fn strip(resource: &mut Value, properties: &[&str]) {
-    let Value::Object(envelope) = resource else { return };
-    for name in READ_ONLY {
-        envelope.remove(name);
-    }
-    if let Some(Value::Object(inner)) = envelope.get_mut("properties") {
-        for name in properties {
-            inner.remove(*name);
-        }
     }
 }
 

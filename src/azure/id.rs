@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -38,14 +39,14 @@ const SEGMENT: &AsciiSet = &CONTROLS
 #[error("{0:?} is no id of {1}")]
 pub struct BadId(String, &'static str);
 
-/// One name in an id, compared without regard to case.
+/// One name in an id, compared without regard to case; ids are handed around by the thousand.
 #[derive(Clone)]
-struct Name(String);
+struct Name(Arc<str>);
 
 impl Name {
     fn new(text: &str) -> Option<Self> {
         let good = !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\\', '?', '#', '%']);
-        (good && !text.chars().any(char::is_control)).then(|| Self(text.to_owned()))
+        (good && !text.chars().any(char::is_control)).then(|| Self(text.into()))
     }
 
     fn folded(&self) -> impl Iterator<Item = char> + '_ {

@@ -43,9 +43,9 @@ pub struct ClusterNode {
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     nodes: BTreeMap<String, Arc<ClusterNode>>,
-    /// Names of those who claim an address; mostly one.
-    by_address: HashMap<IpAddr, Vec<String>>,
-    by_machine: HashMap<String, Vec<String>>,
+    /// Those who claim an address; mostly one.
+    by_address: HashMap<IpAddr, Vec<Arc<ClusterNode>>>,
+    by_machine: HashMap<String, Vec<Arc<ClusterNode>>>,
 }
 
 impl Cluster {
@@ -55,16 +55,15 @@ impl Cluster {
             return false;
         }
         self.remove(&node.name);
+        let node = Arc::new(node);
         for address in &node.addresses {
-            self.by_address.entry(*address).or_default().push(node.name.clone());
+            self.by_address.entry(*address).or_default().push(Arc::clone(&node));
         }
         if !node.machine.is_empty() {
-            self.by_machine
-                .entry(node.machine.clone())
-                .or_default()
-                .push(node.name.clone());
+            let claims = self.by_machine.entry(node.machine.clone()).or_default();
+            claims.push(Arc::clone(&node));
         }
-        self.nodes.insert(node.name.clone(), Arc::new(node));
+        self.nodes.insert(node.name.clone(), node);
         true
     }
 
@@ -106,25 +105,26 @@ impl Cluster {
     /// Whose address this is.
     #[must_use]
     pub fn by_address(&self, address: IpAddr) -> Option<&Arc<ClusterNode>> {
-        self.youngest(self.by_address.get(&address)?)
+        youngest(self.by_address.get(&address)?)
     }
 
     /// The Node on this virtual machine, given its resource id in lower case.
     #[must_use]
     pub fn by_machine(&self, machine: &str) -> Option<&Arc<ClusterNode>> {
-        self.youngest(self.by_machine.get(machine)?)
-    }
-
-    fn youngest(&self, names: &[String]) -> Option<&Arc<ClusterNode>> {
-        let nodes = names.iter().filter_map(|name| self.nodes.get(name));
-        nodes.max_by(|one, other| (one.created, &one.uid).cmp(&(other.created, &other.uid)))
+        youngest(self.by_machine.get(machine)?)
     }
 }
 
-fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<String>>, key: &K, name: &str) {
-    if let Some(names) = index.get_mut(key) {
-        names.retain(|known| known != name);
-        if names.is_empty() {
+fn youngest(claims: &[Arc<ClusterNode>]) -> Option<&Arc<ClusterNode>> {
+    claims
+        .iter()
+        .max_by(|one, other| (one.created, &one.uid).cmp(&(other.created, &other.uid)))
+}
+
+fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<Arc<ClusterNode>>>, key: &K, name: &str) {
+    if let Some(claims) = index.get_mut(key) {
+        claims.retain(|known| known.name != name);
+        if claims.is_empty() {
             index.remove(key);
         }
     }

@@ -14,24 +14,24 @@ use crate::azure::Address;
 
 /// What an entry is recognised by within its pool, from one read to the next and from one leader to the next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(String);
+pub struct Key(Arc<str>);
 
 impl Key {
     /// The key of an entry; none where nothing tells it from others.
     #[must_use]
     pub fn of(address: Address<'_>) -> Option<Self> {
         if let Some(ip) = address.ip_address() {
-            return Some(Self(ip.to_string()));
+            return Some(Self(ip.to_string().into()));
         }
         let name = address.name().filter(|name| !name.is_empty())?;
         // Apart from every address: an entry may be called like one.
-        Some(Self(format!("name:{}", name.to_ascii_lowercase())))
+        Some(Self(format!("name:{}", name.to_ascii_lowercase()).into()))
     }
 
     /// As it was written down.
     #[must_use]
     pub fn written(text: &str) -> Self {
-        Self(text.to_owned())
+        Self(text.into())
     }
 
     /// As it is written down.

@@ -86,6 +86,8 @@ impl Leading<'_> {
             if leave_by.is_some_and(|leave_by| Instant::now() >= leave_by || self.is_all_sent(&desired)) {
                 return Ok(());
             }
+            // Held on, it would be copied with the next change of a Node.
+            drop(desired);
             tokio::select! {
                 error = tasks.failed() => return Err(error),
                 changed = self.nodes.changed() => if changed.is_err() {
@@ -227,19 +229,17 @@ impl Leading<'_> {
     /// Lets lines of the ledger grow old.
     fn age(&self) {
         let listing = self.listings.borrow();
-        if listing.asked_at.is_none() {
+        if listing.asked_at.is_none() || self.ledger.book().is_empty() {
             return;
         }
-        let mut there = HashMap::new();
+        let mut there: HashMap<String, HashMap<&str, Option<AdminState>>> = HashMap::new();
         for pool in listing.views.values().flat_map(|view| &view.pools) {
             let id = pool.pool.id.to_string().to_ascii_lowercase();
-            let members = pool
-                .members
-                .iter()
-                .filter_map(|member| Some((member.key.as_ref()?, member.admin_state)));
-            there.extend(members.map(|(key, state)| ((id.clone(), key.to_string()), state)));
+            let members = pool.members.iter();
+            let members = members.filter_map(|member| Some((member.key.as_ref()?.as_str(), member.admin_state)));
+            there.entry(id).or_default().extend(members);
         }
-        let stands = |pool: &str, key: &str| match there.get(&(pool.to_owned(), key.to_owned())) {
+        let stands = |pool: &str, key: &str| match there.get(pool).and_then(|keys| keys.get(key)) {
             Some(Some(AdminState::Down)) => Stands::Down,
             Some(_) => Stands::NotDown,
             None => Stands::NotThere,

@@ -39,7 +39,7 @@ impl InterfaceId {
             return Err(bad());
         }
         let id = GroupId::new(subscription, group).map_err(|_| bad())?;
-        let encoded = [group, name].map(|part| Name((*part).to_owned()).encoded().to_string());
+        let encoded = [group, name].map(|part| Name((*part).into()).encoded().to_string());
         let [group, name] = encoded;
         Ok(Self {
             group: id,

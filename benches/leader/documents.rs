@@ -1,0 +1,120 @@
+//! Nodes and load balancers as they are made for a benchmark: every Node stands in every pool.
+
+use serde_json::{Value, json};
+
+pub(crate) const SUBSCRIPTION: &str = "be4c0000-0000-4000-8000-000000000001";
+pub(crate) const RESOURCE_GROUP: &str = "bench";
+/// The Node that leaders run on, which is in no pool: one that is tainted itself hands over.
+pub(crate) const LEADERS_NODE: &str = "headgate-bench-leader";
+/// A taint that is a signal.
+pub(crate) const SIGNAL: &str = "node.kubernetes.io/out-of-service";
+/// Load balancers of the cluster, by its own name and by `azure.json`.
+pub(crate) const CLUSTER: &str = "kubernetes";
+pub(crate) const NAMED: &str = "extra";
+const LOAD_BALANCERS: [&str; 4] = [CLUSTER, "kubernetes-internal", NAMED, "extra-internal"];
+
+/// How much there is in Azure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// At most four.
+    pub(crate) load_balancers: usize,
+    /// In each of them.
+    pub(crate) pools: usize,
+    /// In each pool.
+    pub(crate) nodes: usize,
+}
+
+impl Shape {
+    /// In all load balancers.
+    pub(crate) fn all_pools(self) -> usize {
+        self.load_balancers * self.pools
+    }
+
+    /// The names of its load balancers.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        LOAD_BALANCERS.into_iter().take(self.load_balancers)
+    }
+
+    /// The emulator's seed.
+    pub(crate) fn seed(self) -> Value {
+        let resources: Vec<Value> = self.names().map(|name| self.load_balancer(name)).collect();
+        json!({"resources": resources})
+    }
+
+    /// With one probed rule for each pool.
+    fn load_balancer(self, name: &str) -> Value {
+        let id = format!("{}{name}", load_balancers_path());
+        let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+        let addresses: Vec<Value> = (0..self.nodes)
+            .map(|number| json!({"name": node_name(number), "properties": {"ipAddress": address(number)}}))
+            .collect();
+        let pools = (0..self.pools).map(|number| {
+            json!({"name": format!("pool-{number}"), "properties": {"loadBalancerBackendAddresses": addresses,
+                "virtualNetwork": {"id": format!("{}/providers/Microsoft.Network/virtualNetworks/net", group())}}})
+        });
+        let rules = (0..self.pools).map(|number| {
+            json!({"name": format!("rule-{number}"), "properties": {
+                "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+                "backendAddressPool": inside("backendAddressPools", &format!("pool-{number}")),
+                "probe": inside("probes", "probe"), "protocol": "Tcp", "frontendPort": 80 + number, "backendPort": 80 + number}})
+        });
+        json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+            "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.255.255.254"}}],
+            "backendAddressPools": pools.collect::<Vec<_>>(), "loadBalancingRules": rules.collect::<Vec<_>>(),
+            "probes": [{"name": "probe", "properties": {
+                "protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
+    }
+}
+
+fn group() -> String {
+    format!("/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}")
+}
+
+/// Where load balancers are; a name is to follow.
+pub(crate) fn load_balancers_path() -> String {
+    format!("{}/providers/Microsoft.Network/loadBalancers/", group())
+}
+
+/// As AKS names nodes.
+pub(crate) fn node_name(number: usize) -> String {
+    format!("aks-nodes-31415926-vmss{number:06}")
+}
+
+fn address(number: usize) -> String {
+    format!("10.{}.{}.{}", number >> 16, (number >> 8) & 255, number & 255)
+}
+
+/// The leaders' Node's object.
+pub(crate) fn leaders_node() -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": LEADERS_NODE}})
+}
+
+/// A Node's object, with about what a kubelet on AKS says.
+pub(crate) fn node(number: usize) -> Value {
+    let name = node_name(number);
+    let machine = format!(
+        "azure://{}/providers/Microsoft.Compute/virtualMachineScaleSets/nodes/virtualMachines/{number}",
+        group()
+    );
+    let condition = |kind: &str, status: &str| {
+        json!({"type": kind, "status": status, "reason": "KubeletHasNoTrouble", "message": "kubelet has no trouble with this",
+            "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let images: Vec<Value> = (0..50)
+        .map(|image| {
+            json!({"names": [format!("mcr.microsoft.com/oss/kubernetes/component-{image}@sha256:{image:064x}"),
+                format!("mcr.microsoft.com/oss/kubernetes/component-{image}:v1.34.{image}")], "sizeBytes": 60_000_000 + image})
+        })
+        .collect();
+    json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux",
+            "kubernetes.io/arch": "amd64", "agentpool": "nodes", "kubernetes.azure.com/cluster": "MC_bench_bench_eastus",
+            "topology.kubernetes.io/region": "eastus", "topology.kubernetes.io/zone": "eastus-1",
+            "node.kubernetes.io/instance-type": "Standard_D8s_v5"}},
+        "spec": {"providerID": machine},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": address(number)}, {"type": "Hostname", "address": name}],
+            "conditions": [condition("Ready", "True"), condition("MemoryPressure", "False"),
+                condition("DiskPressure", "False"), condition("PIDPressure", "False")],
+            "images": images}})
+}

@@ -1,0 +1,152 @@
+//! A leader as a process of its own, and what any leader's metrics say.
+
+use std::fs;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use headgate::sandbox::process::{self, Process};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use crate::azure::Azure;
+use crate::client::Client;
+use crate::documents::LEADERS_NODE;
+use crate::world::World;
+
+/// The release binary, built with the same profile as this one.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_headgate");
+/// Until a leader leads, has listed everything, and has done what it was given to do.
+const PATIENCE: Duration = Duration::from_mins(3);
+/// Between looks.
+const LOOK: Duration = Duration::from_millis(5);
+/// For its end, in which it gives the Lease back.
+const STOPPING: Duration = Duration::from_secs(20);
+
+/// A running leader.
+pub(crate) struct Program {
+    pub(crate) id: u32,
+    metrics: SocketAddr,
+    process: Process,
+}
+
+impl Program {
+    /// Starts one in this role and waits until it leads and knows every pool.
+    pub(crate) async fn start(world: &mut World, azure: &Azure, role: &str, settings: &str) -> anyhow::Result<Self> {
+        world.forget_ledger().await?;
+        let directory = world.leader_directory()?;
+        let settings = format!(
+            "proxy: {{healthzUrl: off}}\nazure: {{configFile: {}}}\n{settings}",
+            azure.config_file()?.display()
+        );
+        let (settings_file, addresses) = (directory.join("settings.yaml"), directory.join("addresses.json"));
+        fs::write(&settings_file, settings)?;
+        let mut command = process::command(BINARY, &directory);
+        command.args(["agent", "--role", role, "--node-name", LEADERS_NODE]);
+        command.args(["--metrics-bind-address", "127.0.0.1:0"]);
+        // Without a health port there is none to bind.
+        if role != "controller" {
+            command.args(["--healthz-bind-address", "127.0.0.1:0"]);
+        }
+        for (flag, path) in [
+            ("--kubeconfig", &world.kubeconfig()),
+            ("--state-dir", &directory),
+            ("--config", &settings_file),
+            ("--addresses-file", &addresses),
+        ] {
+            command.arg(flag).arg(path);
+        }
+        let mut process = Process::start("the leader", command, &directory.join("log"))?;
+        let bound = tokio::select! {
+            bound = bound(&addresses) => bound?,
+            ended = process.ended() => return Err(ended.into()),
+        };
+        let program = Self {
+            id: process.id().context("the leader's process")?,
+            metrics: bound["metrics"]
+                .as_str()
+                .unwrap_or_default()
+                .parse()
+                .context("an address")?,
+            process,
+        };
+        let expected = azure.entries();
+        program
+            .until("it knows every pool", |metrics| {
+                count(metrics, "headgate_pool_addresses") >= expected
+            })
+            .await?;
+        Ok(program)
+    }
+
+    pub(crate) async fn stop(self) {
+        self.process.stop(STOPPING).await;
+    }
+
+    pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
+        let mut client = Client::connect(self.metrics, "").await?;
+        Ok(String::from_utf8(
+            client.ask("GET", "/metrics", b"").await?.body.to_vec(),
+        )?)
+    }
+
+    /// Waits until its metrics say so.
+    pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+        until(what, async || self.metrics().await, reached).await
+    }
+}
+
+/// What a process has written to its addresses file, once it has.
+pub(crate) async fn bound(file: &Path) -> anyhow::Result<Value> {
+    let looking = async {
+        loop {
+            if let Ok(text) = fs::read(file) {
+                return serde_json::from_slice(&text);
+            }
+            sleep(LOOK).await;
+        }
+    };
+    Ok(timeout(PATIENCE, looking)
+        .await
+        .context("it does not say where it listens")??)
+}
+
+/// Waits until metrics say so.
+pub(crate) async fn until<F>(what: &str, read: impl Fn() -> F, reached: impl Fn(&str) -> bool) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<String>>,
+{
+    let looking = async {
+        while !reached(&read().await?) {
+            sleep(LOOK).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(PATIENCE, looking)
+        .await
+        .with_context(|| format!("not in time: {what}"))?
+}
+
+/// The sum over its labels of a metric that counts.
+pub(crate) fn count(metrics: &str, name: &str) -> usize {
+    values::<usize>(metrics, name).sum()
+}
+
+/// The sum over its labels of a metric that measures.
+pub(crate) fn sum(metrics: &str, name: &str) -> f64 {
+    values::<f64>(metrics, name).sum()
+}
+
+fn values<T: FromStr>(metrics: &str, name: &str) -> impl Iterator<Item = T> {
+    metrics.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(name)?;
+        let rest = match rest.strip_prefix('{') {
+            Some(labelled) => labelled.split_once('}')?.1,
+            None => rest,
+        };
+        rest.strip_prefix(' ')?.split(' ').next()?.parse().ok()
+    })
+}

@@ -1,0 +1,66 @@
+//! The rows, in the order they are measured: those with few Nodes first, since Nodes stay.
+
+mod confirmed;
+mod decision;
+mod flood;
+mod memory;
+mod pace;
+mod writes;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::report::Row;
+use crate::world::World;
+
+/// One row and how it is measured.
+pub(crate) struct Benchmark {
+    /// Its name, and its file's.
+    pub(crate) name: &'static str,
+    /// What it is about, in a line.
+    pub(crate) about: &'static str,
+    /// Measures it.
+    pub(crate) measure: for<'a> fn(&'a mut World) -> Measuring<'a>,
+}
+
+/// A measurement under way.
+pub(crate) type Measuring<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Row>> + 'a>>;
+
+/// All rows.
+pub(crate) const ROWS: &[Benchmark] = &[
+    Benchmark {
+        name: "leader-decision",
+        about: "processor time of deciding and encoding for 1,000 Nodes tainted at once in 4 load balancers of 5,000 entries",
+        measure: |_| Box::pin(decision::measure()),
+    },
+    Benchmark {
+        name: "leader-pace",
+        about: "signal read until the ARM Lease is asked for, and Lease had until ARM is asked, with 210 Nodes in 2 load balancers",
+        measure: |world| Box::pin(pace::small(world)),
+    },
+    Benchmark {
+        name: "leader-taint-to-down",
+        about: "PATCH of a taint until Down was read back, in one pool and in four, beside two failed probes",
+        measure: |world| Box::pin(confirmed::measure(world)),
+    },
+    Benchmark {
+        name: "leader-writes",
+        about: "PUTs for 1, 10, 100 and 1,000 tainted Nodes in 1, 2 and 4 pools",
+        measure: |world| Box::pin(writes::measure(world)),
+    },
+    Benchmark {
+        name: "leader-pace-large",
+        about: "the same as leader-pace, with 5,000 Nodes in 4 load balancers",
+        measure: |world| Box::pin(pace::large(world)),
+    },
+    Benchmark {
+        name: "leader-flood",
+        about: "all processor time and all bytes for 1,000 of 5,000 Nodes tainted at once, in 4 load balancers",
+        measure: |world| Box::pin(flood::measure(world)),
+    },
+    Benchmark {
+        name: "leader-memory",
+        about: "memory with 5,000 Nodes in 4 load balancers, and with 2,000 Services besides",
+        measure: |world| Box::pin(memory::measure(world)),
+    },
+];

@@ -1,0 +1,189 @@
+//! What deciding and encoding cost, as pure calls on this thread's processor clock: no sockets, nobody else.
+//!
+//! The documents are the emulator's answers. Counted is what the leader does from 1,000 events of Nodes to four bodies
+//! of PUTs: the Nodes' wishes, a plan of each load balancer when the signals come and one after the read under the
+//! ARM Lease, the changes, the ledger's text, the documents' text. Reading the answers is shown beside it.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use headgate::admin_state::{Book, Desired, Line, Policy, Record, Stage, plan};
+use headgate::azure::{Etag, LoadBalancer, LoadBalancerId};
+use headgate::clock::Clock;
+use headgate::config::{AdminStateMode, DEFAULT_SIGNALS, ForeignDown};
+use headgate::pool::{ClusterNode, ClusterNodeObject, Interfaces, PoolEdit, View};
+use serde_json::{Value, json};
+
+use crate::azure::Azure;
+use crate::documents::{SIGNAL, Shape, load_balancers_path, node};
+use crate::figures::{float, mebibytes, millis, rounded};
+use crate::processor;
+use crate::report::{Budget, Check, Row};
+
+const SHAPE: Shape = Shape {
+    load_balancers: 4,
+    pools: 1,
+    nodes: 5000,
+};
+const TAINTED: usize = 1000;
+const ROUNDS: u32 = 20;
+const POLICY: Policy = Policy {
+    mode: AdminStateMode::Enforce,
+    foreign_down: ForeignDown::Keep,
+};
+
+/// Processor time by what it was spent on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    wishes: Duration,
+    published: Duration,
+    plans: Duration,
+    applied: Duration,
+    ledger: Duration,
+    encoded: Duration,
+    parsed: Duration,
+    viewed: Duration,
+    dropped: Duration,
+}
+
+impl Spent {
+    fn decision(&self) -> Duration {
+        self.wishes + self.published + self.plans
+    }
+
+    fn encoding(&self) -> Duration {
+        self.applied + self.ledger + self.encoded
+    }
+
+    fn reading(&self) -> Duration {
+        self.parsed + self.viewed + self.dropped
+    }
+}
+
+/// Does it and adds what it cost.
+fn spend<T>(on: &mut Duration, work: impl FnOnce() -> T) -> anyhow::Result<T> {
+    let before = processor::thread()?;
+    let done = work();
+    *on += processor::thread()?.saturating_sub(before);
+    Ok(done)
+}
+
+pub(super) async fn measure() -> anyhow::Result<Row> {
+    let azure = Azure::start(SHAPE).await?;
+    let mut answers = Vec::new();
+    for name in SHAPE.names() {
+        answers.push((name, azure.load_balancer(name).await?));
+    }
+    azure.stop().await;
+    let received: usize = answers.iter().map(|(_, answer)| answer.len()).sum();
+    let events: Vec<Value> = (0..SHAPE.nodes).map(|number| object(number, false)).collect();
+    let tainted: Vec<Value> = (0..TAINTED).map(|number| object(number, true)).collect();
+    // The first round is not counted.
+    round(&answers, &events, &tainted, &mut Spent::default())?;
+    let (mut spent, mut written) = (Spent::default(), 0);
+    for _ in 0..ROUNDS {
+        written = round(&answers, &events, &tainted, &mut spent)?;
+    }
+    let each = |time: Duration| millis(time / ROUNDS);
+    let check = |figure, time, budget| Check::new(figure, each(time), "ms", None, budget);
+    let bytes = |figure, count: usize| Check::new(figure, mebibytes(count as u64), "MiB", None, Budget::None);
+    Ok(Row {
+        checks: vec![
+            check(
+                "decision and encoding",
+                spent.decision() + spent.encoding(),
+                Budget::Most(100.0),
+            ),
+            check("decision", spent.decision(), Budget::None),
+            check("encoding", spent.encoding(), Budget::None),
+            check("reading the 4 documents once", spent.reading(), Budget::None),
+            bytes("the 4 documents read", received),
+            bytes("the 4 documents written", written),
+        ],
+        raw: json!({
+            "rounds": ROUNDS, "tainted": TAINTED, "entries": SHAPE.nodes, "pools": SHAPE.all_pools(),
+            "milliseconds": {
+                "wishes": rounded(each(spent.wishes)), "publishing": rounded(each(spent.published)),
+                "plans": rounded(each(spent.plans)), "applying": rounded(each(spent.applied)),
+                "ledger": rounded(each(spent.ledger)), "encoding": rounded(each(spent.encoded)),
+                "parsing": rounded(each(spent.parsed)), "views": rounded(each(spent.viewed)),
+                "dropping": rounded(each(spent.dropped)),
+            },
+            "nodesReadMicroseconds": rounded(each(spent.wishes) * 1e3 / float(TAINTED as u64)),
+        }),
+    })
+}
+
+/// One flood; the bytes of all bodies.
+fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent: &mut Spent) -> anyhow::Result<usize> {
+    let keys: Vec<String> = DEFAULT_SIGNALS.iter().map(ToString::to_string).collect();
+    let (clock, interfaces) = (Clock::System, Interfaces::default());
+    let mut desired = Desired::default();
+    for event in events {
+        desired.apply(read(event)?, &keys, clock.now());
+    }
+    let news: Vec<ClusterNode> = tainted.iter().map(read).collect::<anyhow::Result<_>>()?;
+    spend(&mut spent.wishes, || {
+        for node in news {
+            desired.apply(node, &keys, clock.now());
+        }
+    })?;
+    let published = spend(&mut spent.published, || Arc::new(desired.clone()))?;
+    let (mut book, mut written) = (Book::default(), 0);
+    for (name, answer) in answers {
+        let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
+        let view = spend(&mut spent.viewed, || view(name, document))??;
+        let now = clock.now().mono;
+        let plan = || plan(&view, &interfaces, &published, &book, POLICY, now);
+        drop(spend(&mut spent.plans, plan)?);
+        let edits = spend(&mut spent.plans, plan)?.edits;
+        let edit: &PoolEdit = edits.first().context("an edit")?;
+        ensure!(
+            edits.len() == 1 && edit.changes.len() == TAINTED,
+            "not what was to be planned"
+        );
+        let mut view = view;
+        let mut pool = view.pools.swap_remove(0).pool;
+        spend(&mut spent.applied, || edit.apply(&mut pool))?;
+        let record = Record {
+            stage: Stage::Intended,
+            since: clock.now().wall,
+        };
+        let text = spend(&mut spent.ledger, || {
+            for change in &edit.changes {
+                book.write(Line::new(&edit.pool, &change.key, Some(record)));
+            }
+            serde_json::to_vec(&book)
+        })?;
+        black_box(text?);
+        let body = spend(&mut spent.encoded, || serde_json::to_vec(&pool.for_write()))??;
+        written += body.len();
+        spend(&mut spent.dropped, || drop((view, pool, edits)))?;
+    }
+    Ok(written)
+}
+
+fn object(number: usize, tainted: bool) -> Value {
+    let mut object = node(number);
+    object["metadata"]["uid"] = format!("0b0b0b0b-0b0b-0b0b-0b0b-{number:012}").into();
+    object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+    if tainted {
+        object["spec"]["taints"] = json!([{"key": SIGNAL, "effect": "NoExecute"}]);
+    }
+    object
+}
+
+fn read(object: &Value) -> anyhow::Result<ClusterNode> {
+    let object: ClusterNodeObject = serde_json::from_value(object.clone())?;
+    object.node(true).context("a Node")
+}
+
+fn view(name: &str, document: Value) -> anyhow::Result<View> {
+    Ok(View::of(LoadBalancer {
+        id: LoadBalancerId::parse(&format!("{}{name}", load_balancers_path()))?,
+        etag: Etag::new("W/\"bench\""),
+        document,
+    }))
+}

@@ -1,0 +1,106 @@
+//! A leader's whole processor time, all parsing, HTTP and TLS of the API server's side included, and its bytes, for
+//! 1,000 of 5,000 Nodes tainted at once.
+//!
+//! Nodes cannot be tainted at once: somebody else holds the ARM Lease meanwhile. What the leader spends while the taints
+//! come in is counted apart from what it spends once it may write.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::azure::Azure;
+use crate::documents::Shape;
+use crate::figures::{float, mebibytes, millis, rounded};
+use crate::processor;
+use crate::program::{Program, count};
+use crate::report::{Budget, Check, Row};
+use crate::world::World;
+
+const SHAPE: Shape = Shape {
+    load_balancers: 4,
+    pools: 1,
+    nodes: 5000,
+};
+const TAINTED: usize = 1000;
+/// After the last change: events are written, the ledger too.
+const QUIET: Duration = Duration::from_secs(5);
+
+pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
+    world.nodes(SHAPE.nodes).await?;
+    let azure = Azure::start(SHAPE).await?;
+    let leader = Program::start(world, &azure, "controller", "").await?;
+    tokio::time::sleep(QUIET).await;
+    world.take_lock().await?;
+    let (start, journal) = (processor::process(leader.id)?, azure.now().await?);
+    let expected = TAINTED * SHAPE.all_pools();
+    let tainting = Instant::now();
+    world.taint(0..TAINTED, true).await?;
+    let tainting = tainting.elapsed();
+    // Metrics are asked for rarely here: each answer costs processor time too.
+    quiet(&leader, |metrics| {
+        count(metrics, "headgate_pool_desired_down") == expected
+    })
+    .await?;
+    let seen = processor::process(leader.id)?;
+    let before = azure.since(journal).await?;
+    let writing = Instant::now();
+    world.release_lock().await?;
+    let done = |metrics: &str| {
+        count(metrics, "headgate_pool_actual_down") == expected
+            && count(metrics, "headgate_admin_state_queue_depth") == 0
+    };
+    quiet(&leader, done).await?;
+    let writing = writing.elapsed();
+    let confirmed = processor::process(leader.id)?;
+    world.lock_free().await?;
+    tokio::time::sleep(QUIET).await;
+    let end = processor::process(leader.id)?;
+    let all = azure.since(journal).await?;
+    leader.stop().await;
+    azure.stop().await;
+    world.taint(0..TAINTED, false).await?;
+
+    let time = |figure, time| Check::new(figure, millis(time), "ms", None, Budget::None);
+    let bytes = |figure, count: u64| Check::new(figure, mebibytes(count), "MiB", None, Budget::None);
+    Ok(Row {
+        checks: vec![
+            time(
+                "processor time, Lease free → Down read back",
+                confirmed.saturating_sub(seen),
+            ),
+            time("processor time while 1,000 taints came in", seen.saturating_sub(start)),
+            time(
+                "processor time after that: events, ledger",
+                end.saturating_sub(confirmed),
+            ),
+            bytes("sent to ARM", all.sent),
+            bytes(
+                "received from ARM, Lease free → the end",
+                all.received - before.received,
+            ),
+            bytes("received from ARM while taints came in", before.received),
+            Check::new(
+                "PUTs",
+                float(all.puts as u64),
+                "",
+                None,
+                Budget::Most(float(SHAPE.all_pools() as u64)),
+            ),
+        ],
+        raw: json!({
+            "tainted": TAINTED, "nodes": SHAPE.nodes, "pools": SHAPE.all_pools(), "armRequests": all.requests,
+            "taintingSeconds": rounded(tainting.as_secs_f64()), "writingSeconds": rounded(writing.as_secs_f64()),
+        }),
+    })
+}
+
+/// Waits until the metrics say so, looking only ten times a second.
+async fn quiet(leader: &Program, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    for _ in 0..1800 {
+        if reached(&leader.metrics().await?) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    anyhow::bail!("the leader does not come to an end")
+}

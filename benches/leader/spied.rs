@@ -1,0 +1,263 @@
+//! The same leader in this process, with spies where it meets the API server and where it meets ARM.
+//!
+//! It goes over sockets as in a process of its own, and has a thread to itself. What is seen is when the bytes of a Node's event
+//! are handed to its watch, when the ARM Lease is asked for and had, and when ARM is first asked for one load balancer.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use bytes::Bytes;
+use headgate::admin_state::{self, Candidates, Policy, Reached};
+use headgate::azure::{self, Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate::clock::Clock;
+use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, Secret};
+use headgate::leader::{Elector, LeaseName, LockMetrics, Timing};
+use headgate::node::Report;
+use headgate::pool::{Managed, Scope};
+use headgate::telemetry::{self, ClusterEvents, Format};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, Response};
+use hyper_util::client::legacy;
+use hyper_util::rt::TokioExecutor;
+use kube::Client;
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tower::{BoxError, service_fn};
+
+use crate::azure::Azure;
+use crate::documents::{CLUSTER, NAMED, RESOURCE_GROUP, SIGNAL, SUBSCRIPTION, load_balancers_path};
+use crate::program::{count, until};
+use crate::world::World;
+
+/// When what was seen of one signal, each for the first time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// An event with the signal was read.
+    pub(crate) signal: Option<Instant>,
+    /// The ARM Lease was asked for: it was decided that something is to be written.
+    pub(crate) asked: Option<Instant>,
+    /// The answer to that.
+    pub(crate) held: Option<Instant>,
+    /// A load balancer was asked for.
+    pub(crate) arm: Option<Instant>,
+    /// The last request to ARM.
+    pub(crate) last: Option<Instant>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Spy(Arc<Mutex<Seen>>);
+
+impl Spy {
+    fn note(&self, note: impl FnOnce(&mut Seen, Instant)) {
+        let now = Instant::now();
+        note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), now);
+    }
+}
+
+/// A leader in this process.
+pub(crate) struct Spied {
+    spy: Spy,
+    registry: Registry,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Spied {
+    /// Starts it and waits until it leads and knows every pool.
+    pub(crate) async fn start(world: &World, azure: &Azure) -> anyhow::Result<Self> {
+        world.forget_ledger().await?;
+        let (spy, mut registry) = (Spy::default(), Registry::default());
+        let metrics = Registered {
+            azure: azure::Metrics::register(&mut registry),
+            admin_state: admin_state::Metrics::register(&mut registry),
+            lock: LockMetrics::register(&mut registry),
+        };
+        let (stop, stopping) = watch::channel(false);
+        let (config, arm, seen) = (world.config(), azure.arm, spy.clone());
+        let thread = thread::Builder::new().name("leader".to_owned()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(lead(&config, arm, seen, metrics, stopping))
+        })?;
+        let spied = Self {
+            spy,
+            registry,
+            stop,
+            thread,
+        };
+        let expected = azure.entries();
+        spied
+            .until("it knows every pool", |metrics| {
+                count(metrics, "headgate_pool_addresses") >= expected
+            })
+            .await?;
+        Ok(spied)
+    }
+
+    /// It gives its Lease back, which is bounded, and ends.
+    pub(crate) fn stop(self) -> anyhow::Result<()> {
+        self.stop.send_replace(true);
+        self.thread
+            .join()
+            .map_err(|_| anyhow::anyhow!("the leader has panicked"))?
+    }
+
+    /// Waits until its metrics say so.
+    pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+        until(
+            what,
+            async || Ok(telemetry::encode(&self.registry, Format::OpenMetrics)?),
+            reached,
+        )
+        .await
+    }
+
+    /// What was seen since it was last forgotten.
+    pub(crate) fn seen(&self) -> Seen {
+        *self.spy.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn forget(&self) {
+        self.spy.note(|seen, _| *seen = Seen::default());
+    }
+}
+
+struct Registered {
+    azure: azure::Metrics,
+    admin_state: admin_state::Metrics,
+    lock: LockMetrics,
+}
+
+/// Stands for election and leads, until it is to stop.
+async fn lead(
+    config: &kube::Config,
+    arm: SocketAddr,
+    spy: Spy,
+    metrics: Registered,
+    stopping: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let clock = Clock::System;
+    let client = spied_client(config, spy.clone())?;
+    let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
+    let fleet = watch::Sender::new(None);
+    let elector = Elector::new(headgate::leader::Parts {
+        client: client.clone(),
+        lease: LeaseName::default(),
+        identity: "bench".to_owned(),
+        timing: Timing::default(),
+        reports: reports.subscribe(),
+        fleet: fleet.subscribe(),
+        clock: clock.clone(),
+    });
+    let arm = spied_arm(arm, spy, clock.clone()).await?;
+    let reached = Reached {
+        arm: arm.counted_in(metrics.azure),
+        scope: Scope {
+            group: GroupId::new(SUBSCRIPTION, RESOURCE_GROUP)?,
+            managed: Managed::new([CLUSTER, NAMED]),
+        },
+        exclude_control_plane: true,
+        enabled: true,
+    };
+    let parts = admin_state::Parts {
+        events: ClusterEvents::new(client.clone(), "bench".to_owned()),
+        client,
+        taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
+        policy: Policy {
+            mode: AdminStateMode::Enforce,
+            foreign_down: ForeignDown::Keep,
+        },
+        candidates: Candidates::Replicas,
+        fleet,
+        node_name: "bench".to_owned(),
+        metrics: metrics.admin_state,
+        lock_metrics: metrics.lock,
+        clock,
+    };
+    let work = move |term| admin_state::run(term, reached.clone(), parts.clone());
+    headgate::leader::run(elector, stopping, work).await;
+    Ok(())
+}
+
+/// The product's client of the API server, watched.
+fn spied_client(config: &kube::Config, spy: Spy) -> anyhow::Result<Client> {
+    let inner = headgate::node::api_server::client(config)?;
+    let service = service_fn(move |request: Request<Body>| {
+        let (inner, spy) = (inner.clone(), spy.clone());
+        async move {
+            let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+            let is_lock = request.method() == Method::PUT && path.ends_with("/leases/aks-managed-resource-locker");
+            let watches_nodes = path == "/api/v1/nodes" && query.contains("watch=true");
+            if is_lock {
+                spy.note(|seen, now| {
+                    if seen.signal.is_some() {
+                        seen.asked.get_or_insert(now);
+                    }
+                });
+            }
+            let response = inner.send(request).await?;
+            if is_lock {
+                spy.note(|seen, now| {
+                    if seen.asked.is_some() {
+                        seen.held.get_or_insert(now);
+                    }
+                });
+            }
+            let (head, body) = response.into_parts();
+            let body = body.map_frame(move |frame| {
+                if watches_nodes && frame.data_ref().is_some_and(|data| has_signal(data)) {
+                    spy.note(|seen, now| {
+                        seen.signal.get_or_insert(now);
+                    });
+                }
+                frame
+            });
+            Ok::<_, BoxError>(Response::from_parts(head, body))
+        }
+    });
+    Ok(Client::new(service, "default"))
+}
+
+fn has_signal(data: &[u8]) -> bool {
+    data.windows(SIGNAL.len()).any(|part| part == SIGNAL.as_bytes())
+}
+
+/// A client of ARM, watched.
+async fn spied_arm(arm: SocketAddr, spy: Spy, clock: Clock) -> anyhow::Result<Arm> {
+    let http: legacy::Client<_, Full<Bytes>> = legacy::Client::builder(TokioExecutor::new()).build_http();
+    let one = load_balancers_path().to_lowercase();
+    let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
+        let (http, spy) = (http.clone(), spy.clone());
+        if request.uri().path().to_lowercase().starts_with(&one) {
+            spy.note(|seen, now| {
+                if seen.held.is_some() {
+                    seen.arm.get_or_insert(now);
+                }
+            });
+        }
+        spy.note(|seen, now| seen.last = Some(now));
+        async move {
+            let failed = |error: String| TransportError::Connection(error);
+            let response = http.request(request.map(Full::new)).await;
+            let (head, body) = response.map_err(|error| failed(error.to_string()))?.into_parts();
+            let body = body.collect().await.map_err(|error| failed(error.to_string()))?;
+            Ok(Response::from_parts(head, body.to_bytes()))
+        }
+    }));
+    let base = format!("http://{arm}");
+    let endpoints = Endpoints::look_up(&transport, &base, None).await?;
+    let credential = Credential::ClientSecret {
+        client_id: "headgate".to_owned(),
+        secret: Secret::new("bench"),
+    };
+    let account = Account::new(&credential, Some("bench"), &endpoints, &base)?;
+    let tokens = Tokens::new(account, transport.clone(), clock.clone());
+    let options = Options {
+        endpoints,
+        rate_limits: None,
+        user_agent: None,
+    };
+    Ok(Arm::new(options, transport, Arc::new(tokens), clock))
+}

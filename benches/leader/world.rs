@@ -1,0 +1,181 @@
+//! What all benchmarks share: a real control plane, its Nodes, and the ARM Lease in another's hands.
+
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::{TryStreamExt as _, stream};
+use headgate::sandbox::assets::Assets;
+use headgate::sandbox::control_plane::ControlPlane;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
+
+use crate::documents::{SIGNAL, leaders_node, node, node_name};
+
+/// Requests to the API server at once.
+const AT_ONCE: usize = 16;
+/// For a leader to give the ARM Lease back.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// The lock between those who write load balancers.
+const LOCK: &str = "aks-managed-resource-locker";
+const OTHER: &str = "cloud-controller-manager";
+
+/// The running world.
+pub(crate) struct World {
+    pub(crate) client: Client,
+    control_plane: ControlPlane,
+    nodes: usize,
+    leaders: usize,
+    directory: TempDir,
+}
+
+impl World {
+    /// A control plane with the leaders' Node only.
+    pub(crate) async fn start(assets: Assets) -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
+        let control_plane = ControlPlane::start(assets, directory.path()).await?;
+        let client = Client::try_from(control_plane.client_config())?;
+        let own: Node = serde_json::from_value(leaders_node())?;
+        Api::all(client.clone()).create(&PostParams::default(), &own).await?;
+        Ok(Self {
+            client,
+            control_plane,
+            nodes: 0,
+            leaders: 0,
+            directory,
+        })
+    }
+
+    pub(crate) async fn stop(self) {
+        self.control_plane.stop().await;
+    }
+
+    /// How the API is reached.
+    pub(crate) fn config(&self) -> kube::Config {
+        self.control_plane.client_config()
+    }
+
+    /// The same, in a file.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.control_plane.kubeconfig().to_owned()
+    }
+
+    /// A directory for one more leader.
+    pub(crate) fn leader_directory(&mut self) -> anyhow::Result<PathBuf> {
+        self.leaders += 1;
+        let directory = self.directory.path().join(format!("leader-{}", self.leaders));
+        fs::create_dir_all(&directory)?;
+        Ok(directory)
+    }
+
+    /// Makes as many Nodes as there have to be; those that are too many stay, and are in no pool.
+    pub(crate) async fn nodes(&mut self, count: usize) -> anyhow::Result<()> {
+        let api = Api::<Node>::all(self.client.clone());
+        stream::iter((self.nodes..count).map(anyhow::Ok))
+            .try_for_each_concurrent(AT_ONCE, async |number| {
+                let object: Node = serde_json::from_value(node(number))?;
+                let made = api.create(&PostParams::default(), &object).await?;
+                // A status is not taken with the object itself.
+                let with_status = Node {
+                    metadata: made.metadata,
+                    ..object
+                };
+                api.replace_status(&node_name(number), &PostParams::default(), &with_status)
+                    .await?;
+                Ok(())
+            })
+            .await
+            .context("making Nodes")?;
+        self.nodes = self.nodes.max(count);
+        Ok(())
+    }
+
+    /// Gives these Nodes the signal, or takes it off them.
+    pub(crate) async fn taint(&self, nodes: Range<usize>, on: bool) -> anyhow::Result<()> {
+        let api = Api::<Node>::all(self.client.clone());
+        let taints = on.then(|| json!([{"key": SIGNAL, "effect": "NoExecute"}]));
+        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+        stream::iter(nodes.map(anyhow::Ok))
+            .try_for_each_concurrent(AT_ONCE, async |number| {
+                api.patch(&node_name(number), &PatchParams::default(), &patch).await?;
+                Ok(())
+            })
+            .await
+            .context("tainting Nodes")
+    }
+
+    /// Forgets what earlier leaders had on record: their load balancers are gone.
+    pub(crate) async fn forget_ledger(&self) -> anyhow::Result<()> {
+        let api = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system");
+        match api.delete("headgate-admin-state", &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            deleted => deleted.map(drop).context("deleting the ledger"),
+        }
+    }
+
+    /// Somebody else takes the ARM Lease once it is free, as he does around a reconcile.
+    pub(crate) async fn take_lock(&self) -> anyhow::Result<()> {
+        self.lock_free().await?;
+        let now = Some(MicroTime(Timestamp::now()));
+        let mut lease = self.locks().get_opt(LOCK).await?.unwrap_or_default();
+        lease.metadata.name = Some(LOCK.to_owned());
+        let spec = lease.spec.get_or_insert_default();
+        spec.lease_duration_seconds = Some(900);
+        spec.holder_identity = Some(OTHER.to_owned());
+        (spec.renew_time, spec.acquire_time) = (now.clone(), now);
+        self.write_lock(&lease).await
+    }
+
+    /// He gives it back.
+    pub(crate) async fn release_lock(&self) -> anyhow::Result<()> {
+        let mut lease = self.locks().get(LOCK).await?;
+        lease.spec.get_or_insert_default().holder_identity = Some(String::new());
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(format!("{LOCK}-previous-holder"), OTHER.to_owned());
+        self.write_lock(&lease).await
+    }
+
+    /// Who holds it.
+    pub(crate) async fn lock_holder(&self) -> anyhow::Result<Option<String>> {
+        let lease = self.locks().get_opt(LOCK).await?;
+        let holder = lease.and_then(|lease| lease.spec?.holder_identity);
+        Ok(holder.filter(|holder| !holder.is_empty()))
+    }
+
+    /// Waits until nobody does.
+    pub(crate) async fn lock_free(&self) -> anyhow::Result<()> {
+        let looking = async {
+            while self.lock_holder().await?.is_some() {
+                sleep(Duration::from_millis(20)).await;
+            }
+            anyhow::Ok(())
+        };
+        timeout(PATIENCE, looking)
+            .await
+            .context("the ARM Lease is not given back")?
+    }
+
+    async fn write_lock(&self, lease: &Lease) -> anyhow::Result<()> {
+        let params = PostParams::default();
+        if lease.metadata.resource_version.is_some() {
+            self.locks().replace(LOCK, &params, lease).await
+        } else {
+            self.locks().create(&params, lease).await
+        }
+        .map(drop)
+        .context("writing the ARM Lease")
+    }
+
+    fn locks(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), "kube-system")
+    }
+}
