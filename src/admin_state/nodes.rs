@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
 use kube::runtime::watcher;
