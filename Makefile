@@ -61,10 +61,12 @@ soak: build-tools ## an agent under probes, taints and outages of the API server
 .PHONY: static-binary
 static-binary: build-tools ## target/static/headgate: the released binary, statically linked, without the sandbox; and one that can be told to panic
 	host=$$(rustc -vV | sed -n 's/^host: //p'); \
-	for drill in -panic-drill ''; do \
-	  RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --features "$${drill#-}" --target "$$host" --target-dir $(target_dir)/static; \
-	  install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate$$drill; \
-	done
+	build() { \
+	  RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --target "$$host" --target-dir $(target_dir)/static "$$@"; \
+	}; \
+	build --features panic-drill --config profile.release.package.headgate.opt-level=0 --config profile.release.package.headgate.codegen-units=16 && \
+	install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate-panic-drill && \
+	build && install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate
 
 .PHONY: control-plane
 control-plane: ## etcd, kube-apiserver, kube-proxy and the others; prints the directory they are in

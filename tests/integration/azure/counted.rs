@@ -74,7 +74,7 @@ async fn each_try_is_counted_under_its_callers_name() {
         series(&registry, &name("duration_seconds_count")),
         expected(&[
             ("loadbalancer_adminstate_get_backend_pool", "7"),
-            ("loadbalancer_adminstate_get_operation", "2"),
+            ("loadbalancer_adminstate_get_operation", "3"),
             ("loadbalancer_adminstate_update_backend_pool", "1"),
         ])
     );
