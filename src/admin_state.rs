@@ -27,4 +27,4 @@ pub use metrics::Metrics;
 pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
 pub use reached::Reached;
 pub use restore::{Ours, RestoreError, Restored, Restoring, restore};
-pub use work::{Candidates, Parts, WorkError, run};
+pub use work::{Candidates, Parts, WorkError, not_begun, run};

@@ -15,7 +15,7 @@ mod watch;
 
 pub use metrics::{Metrics, REASONS as WATCH_ERROR_REASONS};
 pub use object::SlimNode;
-pub use pauses::{EXPIRED, Pauses, pausing};
+pub use pauses::{EXPIRED, is_answer, pausing};
 pub use remembered::{Memory, RememberedError, keep as remember};
 pub use report::{Presence, Report, Source};
 pub use signal::{Facts, Signal, signals};

@@ -3,7 +3,8 @@
 //! A taint counts by its key. A signal counts at once; its end counts after a moment without one, so that a taint that is
 //! put in another's place does not let traffic in between.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::clock::Moment;
 use crate::config::AdminStateMode;
-use crate::pool::{Cluster, ClusterNode};
+use crate::pool::{Claim, Cluster, ClusterNode, Interfaces};
 
 /// How long a Node has to be without a signal.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -175,6 +176,19 @@ impl Desired {
         self.episodes.get(&node.name).filter(|episode| episode.uid == node.uid)
     }
 
+    /// By what entries of Nodes with an episode may be recognised.
+    #[must_use]
+    pub fn concerned(&self) -> Concerned<'_> {
+        let mut concerned = Concerned::default();
+        let nodes = self.episodes.keys().filter_map(|name| self.cluster.by_name(name));
+        for node in nodes {
+            concerned.names.insert(&node.name);
+            concerned.addresses.extend(&node.addresses);
+            concerned.machines.insert(&node.machine);
+        }
+        concerned
+    }
+
     /// Whether any Node has a signal, or had one a moment ago.
     #[must_use]
     pub fn is_eventful(&self) -> bool {
@@ -195,6 +209,32 @@ impl Desired {
     #[must_use]
     pub fn signalled(&self) -> usize {
         self.episodes.values().filter(|episode| episode.ended.is_none()).count()
+    }
+}
+
+/// By what entries of Nodes with an episode may be recognised: of thousands of entries the others need no closer look.
+#[derive(Clone, Debug, Default)]
+pub struct Concerned<'a> {
+    names: HashSet<&'a str>,
+    addresses: HashSet<IpAddr>,
+    machines: HashSet<&'a str>,
+}
+
+impl Concerned<'_> {
+    /// Whether an entry may be such a Node's.
+    #[must_use]
+    pub fn may_have(&self, claim: &Claim, interfaces: &Interfaces) -> bool {
+        if self.names.is_empty() {
+            return false;
+        }
+        match claim {
+            Claim::Address(ip) => self.addresses.contains(ip),
+            Claim::Interface(configuration) => interfaces
+                .machine_of(configuration)
+                .is_some_and(|machine| self.machines.contains(machine.as_str())),
+            Claim::Name(name) => self.names.contains(name.as_str()),
+            Claim::Nobody => false,
+        }
     }
 }
 

@@ -13,11 +13,11 @@ use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::desired::Desired;
 use crate::clock::Clock;
-use crate::node::{EXPIRED, Pauses, watch_error_reason};
+use crate::node::{EXPIRED, is_answer, pausing, watch_error_reason};
 use crate::pool::ClusterNodeObject;
 use crate::telemetry;
 
@@ -37,7 +37,7 @@ pub(super) struct Reading {
 /// Watches Nodes and publishes what they wish; `None` until all are known. Never ends of itself.
 pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender<Option<Arc<Desired>>>) {
     let config = watcher::Config::default().page_size(PAGE);
-    let mut events = watcher(Api::<ClusterNodeObject>::all(client), config).boxed();
+    let mut events = pausing(watcher(Api::<ClusterNodeObject>::all(client), config), is_answer);
     let mut following = Following {
         known: Known {
             desired,
@@ -46,7 +46,6 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
         listed: None,
         reading,
     };
-    let mut pauses = Pauses::default();
     // What time alone brings about is known up to here.
     let mut looked = Instant::now();
     loop {
@@ -67,23 +66,13 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
         for _ in 0..AT_ONCE {
             match event {
                 None => return,
-                Some(Ok(happened)) => {
-                    if !matches!(happened, Event::Init) {
-                        pauses.answered();
-                    }
-                    changed |= following.heed(happened);
-                }
+                Some(Ok(happened)) => changed |= following.heed(happened),
                 Some(Err(error)) => {
-                    if changed {
-                        following.known.publish();
-                        changed = false;
-                    }
                     let reason = watch_error_reason(&error);
                     if reason != EXPIRED {
                         let error = telemetry::chain(&error);
                         tracing::warn!(reason, error, "Nodes cannot be watched; what is known of them goes on");
                     }
-                    sleep(pauses.after(reason)).await;
                 }
             }
             match events.next().now_or_never() {

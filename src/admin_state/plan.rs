@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::desired::{Desired, Wish};
+use super::desired::{Concerned, Desired, Wish};
 use super::ledger::{Book, Record, Stage};
 use crate::azure::{AdminState, PoolId};
 use crate::config::{AdminStateMode, ForeignDown};
-use crate::pool::{Change, ClusterNode, Interfaces, Key, PoolEdit, PoolView, View};
+use crate::pool::{Change, ClusterNode, Interfaces, Key, Member, PoolEdit, PoolView, View};
 
 /// How far the plan may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,8 +137,15 @@ pub fn plan(
     now: Instant,
 ) -> Plan {
     let mut plan = Plan::default();
+    let known = Known {
+        interfaces,
+        desired,
+        concerned: desired.concerned(),
+        book,
+        now,
+    };
     for pool in &view.pools {
-        plan.add(pool, interfaces, desired, book, policy, now);
+        plan.add(pool, &known, policy);
     }
     if policy.mode == AdminStateMode::Observe {
         plan.edits.clear();
@@ -147,18 +154,31 @@ pub fn plan(
     plan
 }
 
+/// What is known at this time.
+struct Known<'a> {
+    interfaces: &'a Interfaces,
+    desired: &'a Desired,
+    concerned: Concerned<'a>,
+    book: &'a Book,
+    now: Instant,
+}
+
+impl Known<'_> {
+    /// Whose an entry is, if anything may become of it or is to be shown: it is `Down`, on record, or its Node has or
+    /// had a signal.
+    fn node(&self, member: &Member, record: Option<Record>) -> Option<&Arc<ClusterNode>> {
+        let matters = record.is_some()
+            || member.admin_state == Some(AdminState::Down)
+            || self.concerned.may_have(&member.claim, self.interfaces);
+        let node = || member.claim.node(&self.desired.cluster, self.interfaces);
+        matters.then(node).flatten()
+    }
+}
+
 impl Plan {
-    fn add(
-        &mut self,
-        view: &PoolView,
-        interfaces: &Interfaces,
-        desired: &Desired,
-        book: &Book,
-        policy: Policy,
-        now: Instant,
-    ) {
+    fn add(&mut self, view: &PoolView, known: &Known<'_>, policy: Policy) {
         let id = &view.pool.id;
-        let (page, probed) = (book.page(id), Probed::of(view));
+        let (page, probed) = (known.book.page(id), Probed::of(view));
         let mut changes = Vec::new();
         let mut counts = PoolCounts {
             pool: id.clone(),
@@ -171,14 +191,14 @@ impl Plan {
             let actual = member.admin_state;
             counts.actual_down += usize::from(actual == Some(AdminState::Down));
             let mut becomes = actual;
+            let record = member.key.as_ref().and_then(|key| page.record(key));
             if let Some(key) = &member.key
-                && let Some(node) = member.claim.node(&desired.cluster, interfaces)
+                && let Some(node) = known.node(member, record)
             {
-                let wish = match desired.wish(node, now).in_mode(policy.mode) {
+                let wish = match known.desired.wish(node, known.now).in_mode(policy.mode) {
                     Wish::Down if !view.is_used() => Wish::Wait,
                     wish => wish,
                 };
-                let record = page.record(key);
                 let to = verdict(node, wish, actual, record, policy).filter(|_| view.is_used() || record.is_some());
                 counts.desired_down += usize::from(wish == Wish::Down && node.excluded.is_none());
                 // Nothing becomes of it where one only observes.

@@ -36,6 +36,8 @@ use tasks::Tasks;
 const LAST_ERRANDS: Duration = Duration::from_millis(900);
 /// Told by then, where the work could not begin.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// For a list of all Nodes where there is nothing else to be done.
+const WHOM_TO_TELL: Duration = Duration::from_secs(20);
 /// Attempts to begin before the term is given back, and the pause between them.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
@@ -159,7 +161,7 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
     let ledger = match ledger.await {
         Ok(ledger) => ledger,
         Err(error) => {
-            tell_waiting(parts, nodes, &error.to_string()).await;
+            tell_waiting(parts, nodes, &error.to_string(), LAST_WORDS).await;
             return Err(error.into());
         }
     };
@@ -209,9 +211,34 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
     outcome
 }
 
+/// ARM could not even be come to in this term: tells of the Nodes that wait for it.
+pub async fn not_begun(term: &Term, parts: &Parts, why: &str) {
+    let (desired, mut tasks) = (watch::Sender::new(None), Tasks::default());
+    let nodes = desired.subscribe();
+    let reading = nodes::Reading {
+        taint_keys: parts.taint_keys.clone(),
+        // What is to be done with them is not known.
+        exclude_control_plane: true,
+        clock: parts.clock.clone(),
+    };
+    tasks.spawn("nodes".to_owned(), nodes::run(parts.client.clone(), reading, desired));
+    tokio::select! {
+        () = tell_waiting(parts, nodes, why, WHOM_TO_TELL) => {}
+        () = term.leaving() => {}
+    }
+}
+
 /// Tells of the Nodes that have a signal why nothing is done about it.
-async fn tell_waiting(parts: &Parts, mut nodes: watch::Receiver<Option<Arc<Desired>>>, why: &str) {
-    let desired = match timeout(LAST_WORDS, nodes.wait_for(Option::is_some)).await {
+async fn tell_waiting(
+    parts: &Parts,
+    mut nodes: watch::Receiver<Option<Arc<Desired>>>,
+    why: &str,
+    listed_within: Duration,
+) {
+    if parts.policy.mode != AdminStateMode::Enforce {
+        return;
+    }
+    let desired = match timeout(listed_within, nodes.wait_for(Option::is_some)).await {
         Ok(Ok(desired)) => desired.clone().unwrap_or_default(),
         _ => return,
     };
@@ -220,7 +247,7 @@ async fn tell_waiting(parts: &Parts, mut nodes: watch::Receiver<Option<Arc<Desir
     for node in desired
         .cluster
         .nodes()
-        .filter(|node| desired.wish(node, now) == Wish::Down)
+        .filter(|node| desired.wish(node, now) == Wish::Down && node.excluded.is_none())
     {
         if events.try_send(Announcement::not_begun(node, why)).is_err() {
             break;

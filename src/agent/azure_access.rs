@@ -1,15 +1,15 @@
 //! From `azure.json` to an ARM that can be asked.
 //!
-//! What is said is checked at the start of the process, and read anew at the start of each term, with the Secret laid
-//! over it: whoever changes the file or the Secret waits for no restart. Nothing is retried here, everything is
-//! bounded, and no secret stands in an error.
+//! What is said is checked at the start of the process, and read anew at the start of each term and every minute of
+//! it, with the Secret laid over it: whoever changes the file or the Secret waits for no restart. Nothing is retried
+//! here, everything is bounded, and no secret stands in an error.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Role;
 use crate::azure::{
@@ -24,6 +24,8 @@ use crate::telemetry;
 const SECRET_KEY: &str = "cloud-config";
 /// Time for reading the Secret, and for reading the file.
 const READ: Duration = Duration::from_secs(10);
+/// From one look for changes to the next.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
 
 /// An ARM that can be asked.
 #[derive(Clone, Debug)]
@@ -84,18 +86,7 @@ impl AzureAccess {
     /// # Errors
     /// Where something is not there, wrong, or does not answer; the caller tries again.
     pub async fn connect(&self) -> Result<Connected, ConnectError> {
-        let secret = match &self.settings.config_secret {
-            Some(name) => Some(self.secret(name).await?),
-            None => None,
-        };
-        let (file, imds) = (self.settings.config_file.clone(), imds(&self.settings));
-        let (said, at) = (origin(&self.settings), imds.clone());
-        let read = tokio::task::spawn_blocking(move || {
-            let found = AzureJson::load(file.as_deref(), surroundings(secret.as_deref()))?;
-            sufficient(&found, &said, &at).map(|()| found)
-        });
-        let read = timeout(READ, read).await.map_err(|_| ConnectError::File)?;
-        let config = read.map_err(|_| ConnectError::File)??;
+        let (config, imds) = (self.said().await?, imds(&self.settings));
         let transport = Transport::network(&Trust::System)?;
         let endpoints = match &config.resource_manager_endpoint {
             Some(own) => Endpoints::look_up(&transport, own, config.cloud_name.as_deref()).await?,
@@ -113,6 +104,44 @@ impl AzureAccess {
             arm: arm.counted_in(self.metrics.clone()),
             config,
         })
+    }
+
+    /// Waits until what is said about Azure is no longer this. What is wrong, or cannot be read, changes nothing.
+    pub async fn changed(&self, config: &AzureJson) {
+        let mut told = String::new();
+        loop {
+            sleep(LOOK_AGAIN).await;
+            match self.said().await {
+                Ok(said) if said != *config => return,
+                Ok(_) => told.clear(),
+                Err(error) => {
+                    let error = error.to_string();
+                    if error != told {
+                        tracing::warn!(
+                            error,
+                            "what is said about Azure cannot be read anew; what was read goes on"
+                        );
+                    }
+                    told = error;
+                }
+            }
+        }
+    }
+
+    /// Reads what is said about Azure.
+    async fn said(&self) -> Result<AzureJson, ConnectError> {
+        let secret = match &self.settings.config_secret {
+            Some(name) => Some(self.secret(name).await?),
+            None => None,
+        };
+        let file = self.settings.config_file.clone();
+        let (said, at) = (origin(&self.settings), imds(&self.settings));
+        let read = tokio::task::spawn_blocking(move || {
+            let found = AzureJson::load(file.as_deref(), surroundings(secret.as_deref()))?;
+            sufficient(&found, &said, &at).map(|()| found)
+        });
+        let read = timeout(READ, read).await.map_err(|_| ConnectError::File)?;
+        read.map_err(|_| ConnectError::File)?.map_err(ConnectError::Said)
     }
 
     async fn secret(&self, name: &SecretName) -> Result<String, ConnectError> {
@@ -300,6 +329,38 @@ mod tests {
             .len(),
             2
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_seen_within_a_minute_and_a_mistake_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("azure.json");
+        let service = tower::service_fn(async |_: hyper::Request<kube::client::Body>| {
+            Err::<hyper::Response<kube::client::Body>, _>(std::io::Error::other("nobody is asked"))
+        });
+        let access = AzureAccess {
+            settings: AzureSettings {
+                config_file: Some(file.clone()),
+                ..Settings::default().azure
+            },
+            client: Client::new(service, "default"),
+            metrics: Metrics::default(),
+            clock: Clock::System,
+        };
+        std::fs::write(&file, GOOD).unwrap();
+        let said = access.said().await.unwrap();
+        let mut changed = std::pin::pin!(access.changed(&said));
+        for same in [
+            GOOD.to_owned(),
+            "[broken".to_owned(),
+            "{}".to_owned(),
+            format!(" {GOOD}\n"),
+        ] {
+            std::fs::write(&file, same).unwrap();
+            assert!(timeout(5 * LOOK_AGAIN, &mut changed).await.is_err());
+        }
+        std::fs::write(&file, GOOD.replace("\"g\"", "\"other\"")).unwrap();
+        timeout(LOOK_AGAIN + READ, &mut changed).await.unwrap();
     }
 
     #[test]

@@ -220,38 +220,57 @@ pub(super) fn work(
     lock_metrics: LockMetrics,
 ) -> impl Fn(Term, Desk) -> BoxFuture<'static, Result<(), TermError>> + Send + Sync {
     move |term, desk| {
-        let (metrics, lock_metrics) = (metrics.clone(), lock_metrics.clone());
-        async move {
-            let connected = desk.connected(&term).await;
-            if term.leaving().now_or_never().is_some() {
-                return Ok(());
-            }
-            let Connected { arm, config } = connected?;
-            let settings = &desk.settings;
-            let mode = settings.admin_state.mode.as_str();
-            tracing::info!(?arm, mode, "ARM can be asked");
-            let reached = Reached::of(arm, &config, &settings.azure.cluster_name)?;
-            let parts = admin_state::Parts {
-                events: ClusterEvents::new(desk.client.clone(), desk.node_name.clone()),
-                client: desk.client,
-                taint_keys: settings.signals.admin_state.clone(),
-                policy: Policy {
-                    mode: settings.admin_state.mode,
-                    foreign_down: settings.admin_state.foreign_down,
-                },
-                candidates: if desk.role.answers() {
-                    Candidates::Nodes
-                } else {
-                    Candidates::Replicas
-                },
-                fleet: desk.fleet,
-                node_name: desk.node_name,
-                metrics,
-                lock_metrics,
-                clock: desk.clock,
-            };
-            Ok(admin_state::run(term, reached, parts).await?)
+        let parts = parts(&desk, metrics.clone(), lock_metrics.clone());
+        lead(term, desk, parts).boxed()
+    }
+}
+
+/// Keeps admin states for a term; begins anew where what is said about Azure has changed.
+async fn lead(term: Term, desk: Desk, parts: admin_state::Parts) -> Result<(), TermError> {
+    loop {
+        let connected = desk.connected(&term).await;
+        if term.leaving().now_or_never().is_some() {
+            return Ok(());
         }
-        .boxed()
+        let Connected { arm, config } = match connected {
+            Ok(connected) => connected,
+            Err(error) => {
+                admin_state::not_begun(&term, &parts, &format!("ARM cannot be asked: {error}")).await;
+                return Err(error.into());
+            }
+        };
+        let mode = parts.policy.mode.as_str();
+        tracing::info!(?arm, mode, "ARM can be asked");
+        let reached = Reached::of(arm, &config, &desk.settings.azure.cluster_name)?;
+        tokio::select! {
+            outcome = admin_state::run(term.clone(), reached, parts.clone()) => return Ok(outcome?),
+            () = desk.azure.changed(&config) => {
+                tracing::info!("what is said about Azure has changed: the work begins anew with it");
+            }
+        }
+    }
+}
+
+/// What the work is made of.
+fn parts(desk: &Desk, metrics: admin_state::Metrics, lock_metrics: LockMetrics) -> admin_state::Parts {
+    let settings = &desk.settings;
+    admin_state::Parts {
+        client: desk.client.clone(),
+        taint_keys: settings.signals.admin_state.clone(),
+        policy: Policy {
+            mode: settings.admin_state.mode,
+            foreign_down: settings.admin_state.foreign_down,
+        },
+        candidates: if desk.role.answers() {
+            Candidates::Nodes
+        } else {
+            Candidates::Replicas
+        },
+        fleet: desk.fleet.clone(),
+        node_name: desk.node_name.clone(),
+        events: ClusterEvents::new(desk.client.clone(), desk.node_name.clone()),
+        metrics,
+        lock_metrics,
+        clock: desk.clock.clone(),
     }
 }

@@ -229,7 +229,7 @@ pub(super) const KEYS: &[Key] = &[
                 ones ignored). The nodes' own `/etc/kubernetes/azure.json` is root's alone, and headgate is not root: \
                 `manifests/components/azure` mounts a Secret of yours. With `none`, and no `azure.configSecret`, nobody \
                 stands for election here and Azure is never asked. Read at the start, where a mistake ends the process with exit \
-                code 2, and anew at the start of each term. One key of headgate's own: `enableLoadBalancerAdminState` \
+                code 2, and anew at the start of each term and every minute of it. One key of headgate's own: `enableLoadBalancerAdminState` \
                 (default true; false is `adminState.mode: off`).",
         set: |settings, value| {
             settings.azure.config_file = value::file(value)?;
@@ -245,7 +245,7 @@ pub(super) const KEYS: &[Key] = &[
         flag: None,
         about: "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` is laid over `azure.configFile`, key by key, or stands in for it \
                 (the file's `cloudConfigType`, `file`, `secret` or `merge`, may say otherwise). \
-                Read by the leader at the start of each term, which needs the right to `get` it. Where it is set, the file alone is \
+                Read by the leader at the start of each term and every minute of it, which needs the right to `get` it. Where it is set, the file alone is \
                 only checked at the start for being readable.",
         set: |settings, value| {
             settings.azure.config_secret = value::secret_name(value)?;

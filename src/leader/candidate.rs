@@ -128,6 +128,8 @@ pub(super) struct Candidate {
     pub(super) failures: u32,
     /// Terms one after another that our own work failed in.
     pub(super) failed_terms: u32,
+    /// Terms one after another that were taken with a signal, since nobody else stood.
+    pub(super) stood_in: u32,
     /// The interval that the last answered look set.
     pub(super) interval_before: Duration,
     phase: Phase,
@@ -145,6 +147,7 @@ impl Candidate {
             sight: Sight::default(),
             failures: 0,
             failed_terms: 0,
+            stood_in: 0,
             interval_before: Duration::ZERO,
             phase: Phase::Following(Following::until(first_look, now.mono)),
         }

@@ -101,6 +101,9 @@ impl Candidate {
         let Some(found) = found else {
             return self.make(here, now);
         };
+        if !found.is_released() && found.holder != self.identity {
+            self.stood_in = 0;
+        }
         self.sight.observe(found, &self.timing, now);
         if !here.stopping && self.sight.is_free(self.asking(here.signalled), now.mono) {
             let number = self.sight.next_number();
@@ -174,7 +177,7 @@ impl Candidate {
                     let released = record.released(record.failed_terms, now.wall);
                     return self.give_back(Some(released), Duration::ZERO, here, now);
                 }
-                leading.written(record, &self.timing);
+                self.won(&mut leading, record);
                 if leading.is_over(now) {
                     return self.follow_after_failure(true, here, now);
                 }

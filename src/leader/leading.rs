@@ -15,8 +15,10 @@ use crate::clock::Moment;
 
 /// The longest rest after work that failed.
 const LONGEST_REST: Duration = Duration::from_mins(10);
-/// Who took over with a signal, since nobody else stood, keeps the Lease this long before giving it over.
+/// Who took over with a signal, since nobody else stood, keeps the Lease this long before giving it over, and twice as
+/// long the next time, if nobody has stood in between: each time costs a gap.
 const STAND_IN: Duration = Duration::from_mins(1);
+const LONGEST_STAND_IN: Duration = Duration::from_mins(16);
 /// A term that lasts this long has not failed, whatever becomes of it.
 const STEADY: Duration = Duration::from_mins(1);
 
@@ -26,6 +28,8 @@ pub(super) struct Leading {
     number: i32,
     signalled: bool,
     began: Instant,
+    /// Not to be given over sooner because of a signal.
+    stands_in_until: Instant,
     /// The start of the last attempt to write.
     attempt: Instant,
     until: Instant,
@@ -44,6 +48,7 @@ impl Leading {
             number,
             signalled,
             began,
+            stands_in_until: began,
             attempt: began,
             until: began,
             renew_at: began,
@@ -79,12 +84,23 @@ impl Leading {
 
     /// Whether the own node has a signal and somebody without one would take over.
     fn hands_over(&self, here: Circumstances, now: Moment) -> bool {
-        let stands_in = self.signalled && now.mono - self.began < STAND_IN;
-        here.signalled && !stands_in && here.fleet.is_some_and(|fleet| fleet.relief)
+        here.signalled && now.mono >= self.stands_in_until && here.fleet.is_some_and(|fleet| fleet.relief)
     }
 }
 
 impl Candidate {
+    /// The term was won; with a signal it is so since nobody else stood.
+    pub(super) fn won(&mut self, leading: &mut Leading, record: Record) {
+        leading.written(record, &self.timing);
+        if leading.signalled {
+            let doubled = STAND_IN.saturating_mul(2_u32.saturating_pow(self.stood_in));
+            leading.stands_in_until = leading.began + doubled.min(LONGEST_STAND_IN);
+            self.stood_in = self.stood_in.saturating_add(1);
+        } else {
+            self.stood_in = 0;
+        }
+    }
+
     /// Goes on leading, or stops.
     pub(super) fn lead(
         &mut self,

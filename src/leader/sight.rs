@@ -120,7 +120,11 @@ impl Sight {
             let theirs = Duration::from_secs(u64::try_from(record.seconds).unwrap_or_default());
             lease.max(theirs.min(LONGEST_LEASE))
         };
-        let further = if asking.signalled { lease } else { Duration::ZERO };
+        let further = if asking.signalled {
+            asking.timing.stood_back(self.candidates)
+        } else {
+            Duration::ZERO
+        };
         Some(seen.since + wait + further)
     }
 

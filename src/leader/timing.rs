@@ -112,6 +112,13 @@ impl Timing {
         self.lease_duration / 3
     }
 
+    /// For so long more one with a signal leaves a free Lease to others: a lease duration, and less where all others look
+    /// twice in less.
+    pub(super) fn stood_back(&self, candidates: Option<u32>) -> Duration {
+        self.lease_duration
+            .min(2 * self.interval(candidates).mul_f64(1.0 + JITTER))
+    }
+
     /// From one look to the next, before chance has its part: what finds a dead leader is the looks of all.
     pub(super) fn interval(&self, candidates: Option<u32>) -> Duration {
         candidates.map_or(UNKNOWN_INTERVAL, |candidates| {

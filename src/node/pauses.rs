@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
 use kube::runtime::utils::Backoff as _;
-use kube::runtime::watcher::{DefaultBackoff, Result};
+use kube::runtime::watcher::{DefaultBackoff, Event, Result};
 use tokio::time::{Instant, sleep};
 
 use super::watch::reason;
@@ -42,22 +42,30 @@ impl Pauses {
     }
 }
 
-/// What a watch tells, with a pause after each error.
+/// Whether an event shows that the API server has answered: `Init` only says that a list is about to be asked for.
+#[must_use]
+pub fn is_answer<K>(event: &Event<K>) -> bool {
+    !matches!(event, Event::Init)
+}
+
+/// What a watch tells, with a pause after each error; what is an answer makes the next pause short again.
 #[must_use]
 pub fn pausing<T: Send + 'static>(
     events: impl Stream<Item = Result<T>> + Send + 'static,
+    is_answer: fn(&T) -> bool,
 ) -> BoxStream<'static, Result<T>> {
     let start = (events.boxed(), Pauses::default(), None);
-    let next = async |(mut events, mut pauses, pause): (BoxStream<'static, Result<T>>, Pauses, Option<Duration>)| {
-        if let Some(pause) = pause {
-            sleep(pause).await;
-        }
-        let event = events.next().await?;
-        let pause = event.as_ref().err().map(|error| pauses.after(reason(error)));
-        if pause.is_none() {
-            pauses.answered();
-        }
-        Some((event, (events, pauses, pause)))
-    };
+    let next =
+        async move |(mut events, mut pauses, pause): (BoxStream<'static, Result<T>>, Pauses, Option<Duration>)| {
+            if let Some(pause) = pause {
+                sleep(pause).await;
+            }
+            let event = events.next().await?;
+            let pause = event.as_ref().err().map(|error| pauses.after(reason(error)));
+            if event.as_ref().is_ok_and(is_answer) {
+                pauses.answered();
+            }
+            Some((event, (events, pauses, pause)))
+        };
     stream::unfold(start, next).boxed()
 }

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::api_server::ApiServer;
 use super::metrics::Metrics;
 use super::object::SlimNode;
-use super::pauses::{EXPIRED, Pauses};
+use super::pauses::{EXPIRED, Pauses, is_answer};
 use super::report::Report;
 use crate::clock::{Clock, Moment};
 use crate::telemetry;
@@ -70,7 +70,9 @@ pub async fn run(
             }
             event = events.next() => event,
         };
-        if let Some(Ok(_)) = event {
+        if let Some(Ok(event)) = &event
+            && is_answer(event)
+        {
             pauses.answered();
         }
         let node = match event {
@@ -217,6 +219,44 @@ mod tests {
             }
         };
         Ok(Response::new(Body::from(text.into_bytes())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_that_are_refused_come_further_and_further_apart() {
+        let seen = Seen::default();
+        let asked = Arc::clone(&seen);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            asked.lock().unwrap().push((is_watch, Instant::now()));
+            let status = r#"{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429}"#;
+            let answer = Response::builder()
+                .status(429)
+                .body(Body::from(status.as_bytes().to_vec()));
+            std::future::ready(answer)
+        });
+        let client = Client::new(service, "default");
+        let (_answers, node_answers) = watch::channel(0);
+        let clock = Clock::System;
+        let outlet = Outlet {
+            reports: watch::Sender::new(Report::initial(None, &[], clock.now())),
+            trouble: watch::Sender::new(None),
+        };
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = Metrics::register(&mut registry, outlet.reports.subscribe(), Vec::new());
+        let api_server = ApiServer {
+            client: client.clone(),
+            node_answers,
+        };
+        let watching = run(api_server, "n".into(), Vec::new(), outlet, metrics, clock);
+        assert!(timeout(Duration::from_mins(10), watching).await.is_err());
+        let own = std::mem::take(&mut *seen.lock().unwrap()).len();
+
+        let events = watcher(Api::<SlimNode>::all(client), watcher::Config::default());
+        let mut events = super::super::pausing(events, super::super::is_answer);
+        let reading = async { while events.next().await.is_some() {} };
+        assert!(timeout(Duration::from_mins(10), reading).await.is_err());
+        let others = seen.lock().unwrap().len();
+        assert!((10..60).contains(&own) && (10..60).contains(&others), "{own} {others}");
     }
 
     #[tokio::test(start_paused = true)]

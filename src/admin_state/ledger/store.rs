@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
+use serde::Deserialize as _;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
@@ -208,7 +209,11 @@ fn book(object: Option<&ConfigMap>) -> Result<Book, LedgerError> {
     let text = object.and_then(|object| object.data.as_ref()?.get(KEY));
     text.map_or_else(
         || Ok(Book::default()),
-        |text| serde_json::from_str(text).map_err(|error| LedgerError::Malformed(error.to_string())),
+        |text| {
+            // Derived code would take an array for an object.
+            let read = serde_json::from_str(text).and_then(|object: serde_json::Map<_, _>| Book::deserialize(object));
+            read.map_err(|error| LedgerError::Malformed(error.to_string()))
+        },
     )
 }
 

@@ -221,6 +221,14 @@ proptest! {
                 AdminState::Up => prop_assert!(false, "never"),
             }
         }
+        let changed: Vec<_> = first.edits.iter().flat_map(|edit| &edit.changes).map(|change| change.place).collect();
+        let due = |(state, stage, signalled, known, excluded): &(usize, usize, bool, bool, bool)| match STATES[*state] {
+            "-" | "None" => *known && *signalled && !excluded,
+            "Down" => *known && !signalled && STAGES[*stage].is_some(),
+            _ => false,
+        };
+        let expected: Vec<_> = entries.iter().enumerate().filter(|(_, entry)| due(entry)).map(|(place, _)| place).collect();
+        prop_assert_eq!(changed, expected, "nobody is passed over");
         for edit in &first.edits {
             let place = view.pools.iter().position(|pool| pool.pool.id == edit.pool).unwrap();
             for change in &edit.changes {

@@ -16,7 +16,7 @@ use super::index::{Index, Table};
 use super::metrics::{Metrics, Resource};
 use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
 use crate::clock::Clock;
-use crate::node::{EXPIRED, Trouble, pausing, watch_error_reason};
+use crate::node::{EXPIRED, Trouble, is_answer, pausing, watch_error_reason};
 use crate::telemetry;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.
@@ -37,8 +37,8 @@ type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 pub async fn run(client: Client, node: String, outlet: Outlet, metrics: Metrics, clock: Clock) {
     let config = || watcher::Config::default().labels(LABEL_SELECTOR).page_size(PAGE);
     let of_type = config().fields("spec.type=LoadBalancer");
-    let mut services: Events<SlimService> = pausing(watcher(Api::all(client.clone()), of_type));
-    let mut slices: Events<SlimSlice> = pausing(watcher(Api::all(client), config()));
+    let mut services: Events<SlimService> = pausing(watcher(Api::all(client.clone()), of_type), is_answer);
+    let mut slices: Events<SlimSlice> = pausing(watcher(Api::all(client), config()), is_answer);
     let mut index = Index::new(node);
     let troubles = Troubles {
         sender: outlet.troubles,

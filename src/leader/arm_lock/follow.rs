@@ -47,7 +47,7 @@ pub(super) async fn run(follower: Follower) {
         clock,
     } = follower;
     let leases = Api::<Lease>::namespaced(client, &lease.namespace);
-    let mut sights = pausing(watch_object(leases.clone(), &lease.name));
+    let mut sights = pausing(watch_object(leases.clone(), &lease.name), |_| true);
     let mut told = Told::default();
     let mut leave_by = None;
     loop {

@@ -188,6 +188,8 @@ async fn a_ledger_that_is_none_stops_everything_and_says_what_to_do() {
         "",
         "{",
         "7",
+        "[]",
+        r#"[{}]"#,
         r#"{"pools": null}"#,
         r#"{"pools": {"p": {"k": "dwon 2026-11-21T10:00:00Z"}}}"#,
         r#"{"pools": {"p": {"k": "down yesterday"}}}"#,
@@ -218,6 +220,23 @@ async fn a_ledger_that_is_none_stops_everything_and_says_what_to_do() {
         let took = stage.until_down(&["node-2"]).await;
         assert!(took < 100 * SECOND, "{took:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_arm_that_cannot_be_come_to_is_told_on_the_nodes_that_wait_for_it() {
+    let mut stage = Stage::set(3, &one_pool()).await;
+    stage.world.out_of_reach = Some("ARM cannot be asked: the Secret kube-system/azure is not there");
+    stage.taint(2, &[DRAINING]);
+    stage.begin(ENFORCE).await;
+    sleep(120 * SECOND).await;
+    let failures = stage.leader().failures.lock().unwrap().len();
+    let notes = stage.notes(FAILED, "node-2").await;
+    assert!(failures > 0 && notes.len() == failures, "{failures}: {notes:?}");
+    assert!(
+        notes[0].contains("the Secret kube-system/azure is not there"),
+        "{notes:?}"
+    );
+    assert!(stage.notes(FAILED, "node-1").await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -51,6 +51,8 @@ pub(crate) struct World {
     /// Its `cloudProviderRateLimit*`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
+    /// Why leaders cannot come to ARM at all.
+    pub(crate) out_of_reach: Option<&'static str>,
 }
 
 /// A load balancer's id.
@@ -127,6 +129,7 @@ impl World {
             enabled: true,
             rate_limits: None,
             intercept: None,
+            out_of_reach: None,
         }
     }
 
@@ -428,18 +431,23 @@ impl Leader {
         };
         let (stop, stopping) = watch::channel(false);
         let failures = Arc::<Mutex<Vec<String>>>::default();
-        let noted = Arc::clone(&failures);
+        let (noted, out_of_reach) = (Arc::clone(&failures), world.out_of_reach);
         let task = tokio::spawn(async move {
             let _reports = reports;
-            let work = move |term| {
-                let (noted, work) = (
-                    Arc::clone(&noted),
-                    admin_state::run(term, reached.clone(), parts.clone()),
-                );
+            let work = move |term: Term| {
+                let (noted, reached, parts) = (Arc::clone(&noted), reached.clone(), parts.clone());
                 async move {
-                    let outcome = work.await;
+                    let outcome = match out_of_reach {
+                        Some(why) => {
+                            admin_state::not_begun(&term, &parts, why).await;
+                            Err(why.to_owned())
+                        }
+                        None => admin_state::run(term, reached, parts)
+                            .await
+                            .map_err(|error| error.to_string()),
+                    };
                     if let Err(error) = &outcome {
-                        noted.lock().unwrap().push(error.to_string());
+                        noted.lock().unwrap().push(error.clone());
                     }
                     outcome
                 }
