@@ -20,19 +20,19 @@ pub const EXPIRED: &str = "expired";
 
 /// The pauses of one watch.
 #[derive(Default)]
-pub struct Pauses {
+pub(super) struct Pauses {
     growing: DefaultBackoff,
     began_anew: Option<Instant>,
 }
 
 impl Pauses {
     /// There was an answer: the next pause is short again.
-    pub fn answered(&mut self) {
+    pub(super) fn answered(&mut self) {
         self.growing.reset();
     }
 
     /// The pause after an error of this reason.
-    pub fn after(&mut self, reason: &str) -> Duration {
+    pub(super) fn after(&mut self, reason: &str) -> Duration {
         if reason == EXPIRED && self.began_anew.is_none_or(|at| at.elapsed() > USUAL_INTERVAL) {
             self.began_anew = Some(Instant::now());
             return Duration::ZERO;
@@ -55,17 +55,16 @@ pub fn pausing<T: Send + 'static>(
     is_answer: fn(&T) -> bool,
 ) -> BoxStream<'static, Result<T>> {
     let start = (events.boxed(), Pauses::default(), None);
-    let next =
-        async move |(mut events, mut pauses, pause): (BoxStream<'static, Result<T>>, Pauses, Option<Duration>)| {
-            if let Some(pause) = pause {
-                sleep(pause).await;
-            }
-            let event = events.next().await?;
-            let pause = event.as_ref().err().map(|error| pauses.after(reason(error)));
-            if event.as_ref().is_ok_and(is_answer) {
-                pauses.answered();
-            }
-            Some((event, (events, pauses, pause)))
-        };
+    let next = move |(mut events, mut pauses, pause): (BoxStream<'static, Result<T>>, Pauses, Option<Duration>)| async move {
+        if let Some(pause) = pause {
+            sleep(pause).await;
+        }
+        let event = events.next().await?;
+        let pause = event.as_ref().err().map(|error| pauses.after(reason(error)));
+        if event.as_ref().is_ok_and(is_answer) {
+            pauses.answered();
+        }
+        Some((event, (events, pauses, pause)))
+    };
     stream::unfold(start, next).boxed()
 }

@@ -252,7 +252,7 @@ mod tests {
         let own = std::mem::take(&mut *seen.lock().unwrap()).len();
 
         let events = watcher(Api::<SlimNode>::all(client), watcher::Config::default());
-        let mut events = super::super::pausing(events, super::super::is_answer);
+        let mut events = crate::node::pausing(events, is_answer);
         let reading = async { while events.next().await.is_some() {} };
         assert!(timeout(Duration::from_mins(10), reading).await.is_err());
         let others = seen.lock().unwrap().len();

@@ -156,7 +156,7 @@ async fn a_lone_candidate_with_a_signal_leads_nearly_all_the_time() {
         } else {
             Duration::ZERO
         };
-        sleep(SECOND / 10).await;
+        tokio::time::sleep(SECOND / 10).await;
     }
     println!("without a leader for {without:.1?} of an hour");
     assert!(without > SECOND && without < 60 * SECOND, "{without:?}");
