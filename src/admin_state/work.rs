@@ -48,8 +48,8 @@ const FIRST_LIST: Duration = Duration::from_mins(2);
 const REFUSED: Duration = Duration::from_mins(15);
 /// Until the ledger is written again after that failed.
 const LEDGER_AGAIN: Duration = Duration::from_secs(2);
-/// Events that wait to be written at most, and how many are written at a time.
-const EVENTS: usize = 4096;
+/// Events that wait to be written at most, which is two for each of 5,000 Nodes; and how many are written at a time.
+const EVENTS: usize = 10_000;
 const EVENTS_AT_ONCE: usize = 8;
 
 /// Who the candidates are.
