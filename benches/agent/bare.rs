@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -16,15 +15,20 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use serde_json::json;
 use tokio::net::TcpListener;
+
+use crate::measuring::addresses::written;
 
 /// The word that makes this program the responder.
 const ROLE: &str = "--respond";
+/// Its listener in the addresses file.
+const NAME: &str = "bare";
 
 /// What the responder is told.
 pub(crate) struct Arguments {
     body: Bytes,
-    address_file: PathBuf,
+    addresses_file: PathBuf,
 }
 
 impl Arguments {
@@ -33,7 +37,7 @@ impl Arguments {
         match arguments {
             [role, body, file] if role == ROLE => Some(Self {
                 body: Bytes::from(body.clone()),
-                address_file: PathBuf::from(file),
+                addresses_file: PathBuf::from(file),
             }),
             _ => None,
         }
@@ -42,25 +46,12 @@ impl Arguments {
 
 /// Starts the responder with this body; its address.
 pub(crate) async fn start(body: &str, directory: &Path) -> anyhow::Result<(Process, SocketAddr)> {
-    let address_file = directory.join("bare.address");
+    let addresses_file = directory.join("bare.json");
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg(ROLE).arg(body).arg(&address_file);
+    command.arg(ROLE).arg(body).arg(&addresses_file);
     let mut process = Process::start("the bare responder", command, &directory.join("bare.log"))?;
-    let address = async {
-        loop {
-            if let Some(address) = std::fs::read_to_string(&address_file)
-                .ok()
-                .and_then(|text| text.parse().ok())
-            {
-                return address;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::select! {
-        address = address => Ok((process, address)),
-        end = process.ended() => Err(end.into()),
-    }
+    let address = written(&addresses_file, &mut process).await?.of(NAME)?;
+    Ok((process, address))
 }
 
 /// Answers for ever.
@@ -70,7 +61,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("the bare responder's port")?;
-        std::fs::write(&arguments.address_file, listener.local_addr()?.to_string())?;
+        std::fs::write(
+            &arguments.addresses_file,
+            json!({NAME: listener.local_addr()?}).to_string(),
+        )?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;

@@ -14,9 +14,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
-use crate::figures::{mebibytes, millis, percentile, rounded};
 use crate::http::{Prober, request};
-use crate::memory::{self, Memory};
+use crate::measuring::figures::{mebibytes, millis, percentile, rounded};
+use crate::measuring::memory::{self, Memory};
 use crate::world::Server;
 
 /// Hostile connections between two probes while the flood comes.

@@ -14,9 +14,9 @@ use hdrhistogram::Histogram;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::{Domain, Socket, Type};
 
-use crate::cpu;
-use crate::figures::float;
 use crate::http::{ANSWER_BYTES, Answer, request};
+use crate::measuring::cpu_time;
+use crate::measuring::figures::float;
 use crate::world::Server;
 
 /// Connections at once.
@@ -59,17 +59,17 @@ pub(crate) fn measure(server: &Server, requests: Requests, time: Duration, alone
         load.run(WARM_UP)?;
         load.latencies.reset();
         load.idle = Duration::ZERO;
-        let process = server.process.to_string();
-        let (server_before, start) = (cpu::used(&process)?, Instant::now());
+        let (server_before, start) = (cpu_time::process(server.process)?, Instant::now());
         load.run(time)?;
-        let elapsed = start.elapsed().as_secs_f64();
+        let elapsed = start.elapsed();
+        let server_used = cpu_time::process(server.process)?.saturating_sub(server_before);
         let latency = |quantile| Duration::from_nanos(load.latencies.value_at_quantile(quantile));
         Ok(Measured {
-            rate: float(load.latencies.len()) / elapsed,
+            rate: float(load.latencies.len()) / elapsed.as_secs_f64(),
             p50: latency(0.5),
             p99: latency(0.99),
-            server_busy: (cpu::used(&process)? - server_before) / elapsed,
-            load_busy: 1.0 - load.idle.as_secs_f64() / elapsed,
+            server_busy: server_used.div_duration_f64(elapsed),
+            load_busy: 1.0 - load.idle.div_duration_f64(elapsed),
         })
     }();
     measured.with_context(|| format!("load on {}", server.name))

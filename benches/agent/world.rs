@@ -18,11 +18,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::bare;
-use crate::cpu::{Cores, Split};
 use crate::http::Prober;
+use crate::measuring::BINARY;
+use crate::measuring::cores::{Cores, Split};
 
-/// The release binary, built with the same profile as this one.
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_headgate");
 /// How long a server may take to answer as it should after something changed.
 const SETTLING: Duration = Duration::from_secs(30);
 /// How long Go may take to notice how many cores it has. It looks about once a second.

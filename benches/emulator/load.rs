@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 
-use crate::client::{Client, Ending};
-use crate::cpu;
+use crate::azure_emulator::client::{Client, Ending};
+use crate::measuring::cpu_time;
 use crate::world::{World, load_balancer_path, pool, pool_path};
 
 /// Clients at once.
@@ -60,7 +60,7 @@ pub(crate) const NAME: &str = "load";
 /// # Errors
 /// When one is refused or not answered, or an operation ended in a way it should not.
 pub(crate) async fn run(world: &World, requests: usize) -> anyhow::Result<Tally> {
-    let used = || anyhow::Ok((cpu::used(&world.id.to_string())?, cpu::used("thread-self")?));
+    let used = || anyhow::Ok((cpu_time::process(world.id)?, cpu_time::thread()?));
     // Each turn has three requests and about one question.
     let turns = requests.div_ceil(CLIENTS * 4);
     let (started, before) = (Instant::now(), used()?);
@@ -68,8 +68,8 @@ pub(crate) async fn run(world: &World, requests: usize) -> anyhow::Result<Tally>
     let (took, after) = (started.elapsed(), used()?);
     let mut all = Tally {
         took,
-        emulator_busy: (after.0 - before.0) / took.as_secs_f64(),
-        clients_busy: (after.1 - before.1) / took.as_secs_f64(),
+        emulator_busy: after.0.saturating_sub(before.0).div_duration_f64(took),
+        clients_busy: after.1.saturating_sub(before.1).div_duration_f64(took),
         ..Tally::default()
     };
     for tally in tallies {

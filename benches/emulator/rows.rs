@@ -4,27 +4,11 @@ mod clients;
 mod large_pool;
 mod memory;
 
-use std::future::Future;
-use std::pin::Pin;
-
-use crate::report::Row;
+use crate::measuring::selection::Benchmark;
 use crate::world::World;
 
-/// One row and how it is measured.
-pub(crate) struct Benchmark {
-    /// Its name, and its file's.
-    pub(crate) name: &'static str,
-    /// What it is about, in a line.
-    pub(crate) about: &'static str,
-    /// Measures it.
-    pub(crate) measure: for<'a> fn(&'a World) -> Measuring<'a>,
-}
-
-/// A measurement under way.
-pub(crate) type Measuring<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Row>> + 'a>>;
-
 /// All rows.
-pub(crate) const ROWS: &[Benchmark] = &[
+pub(crate) const ROWS: &[Benchmark<World>] = &[
     Benchmark {
         name: "emulator-large-pool",
         about: "GET and PUT of a pool of 5,000 addresses, beside serde_json with the same documents",

@@ -1,25 +1,14 @@
 //! What is measured: the release binary's `headgate azure-emulator`, and the documents it is given.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use anyhow::{Context as _, ensure};
-use headgate::sandbox::process::{self, Process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
 
-use crate::client::{Client, Ending};
-use crate::cpu::{Cores, Split};
-use crate::memory::Memory;
+use crate::azure_emulator::client::{Client, Ending};
+use crate::azure_emulator::{AzureEmulator, node_address, node_name};
+use crate::measuring::cores::{Cores, Split};
+use crate::measuring::memory::Memory;
 
-/// The release binary, built with the same profile as this one.
-const BINARY: &str = env!("CARGO_BIN_EXE_headgate");
-/// Time for the first sign of life.
-const STARTING: Duration = Duration::from_secs(30);
-/// Time for the end.
-const STOPPING: Duration = Duration::from_secs(10);
 /// From an accepted write to the end of its operation: short, so that most writes end by themselves.
 const OPERATION_DELAY: &str = "10ms";
 
@@ -28,54 +17,22 @@ const VERSION: &str = "api-version=2025-05-01";
 
 /// A running emulator.
 pub(crate) struct World {
-    pub(crate) arm: SocketAddr,
-    pub(crate) token: String,
     /// Its process.
     pub(crate) id: u32,
+    emulator: AzureEmulator,
     cores: Cores,
-    process: Process,
     _directory: TempDir,
 }
 
 impl World {
-    /// Starts an emulator with an empty resource group, which throttles nobody.
+    /// Starts an emulator with an empty resource group.
     pub(crate) async fn start(cores: &Cores) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
-        let addresses = directory.path().join("addresses.json");
-        let mut command = process::command(BINARY, directory.path());
-        command.args([
-            "azure-emulator",
-            "--operation-delay",
-            OPERATION_DELAY,
-            "--addresses-file",
-        ]);
-        command.arg(&addresses);
-        let mut process = Process::start("the emulator", command, &directory.path().join("emulator.log"))?;
-        let written = async {
-            loop {
-                if let Ok(text) = fs::read(&addresses) {
-                    return serde_json::from_slice::<Value>(&text);
-                }
-                sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let bound = tokio::select! {
-            bound = timeout(STARTING, written) => bound.context("the emulator does not start")??,
-            ended = process.ended() => return Err(ended.into()),
-        };
-        let address = |name: &str| -> anyhow::Result<SocketAddr> {
-            bound[name].as_str().unwrap_or_default().parse().context("an address")
-        };
-        let mut control = Client::connect(address("control")?, "").await?;
-        let settings = json!({"throttle": {"enabled": false}}).to_string();
-        control.ask("PUT", "/emulator/v1/settings", settings.as_bytes()).await?;
-        let token = control.get("/emulator/v1/token").await?;
+        let emulator = AzureEmulator::start(directory.path(), ["--operation-delay", OPERATION_DELAY]).await?;
         let world = Self {
-            arm: address("arm")?,
-            token: token["token"].as_str().context("a token")?.to_owned(),
-            id: process.id().context("the emulator's process")?,
+            id: emulator.id,
+            emulator,
             cores: cores.clone(),
-            process,
             _directory: directory,
         };
         let group = json!({"location": "eastus"}).to_string();
@@ -87,11 +44,11 @@ impl World {
     }
 
     pub(crate) async fn stop(self) {
-        self.process.stop(STOPPING).await;
+        self.emulator.stop().await;
     }
 
     pub(crate) async fn client(&self) -> anyhow::Result<Client> {
-        Client::connect(self.arm, &self.token).await
+        self.emulator.client().await
     }
 
     /// Creates load balancers with one pool of this many addresses each.
@@ -133,8 +90,8 @@ pub(crate) fn pool_path(name: &str) -> String {
 pub(crate) fn pool(addresses: usize, turn: usize) -> Value {
     let address = |number: usize| {
         let state = if number == turn % addresses { "Down" } else { "None" };
-        json!({"name": format!("aks-nodes-31415926-vmss{number:06}"), "properties": {
-            "ipAddress": format!("10.{}.{}.{}", number >> 16, (number >> 8) & 255, number & 255), "adminState": state}})
+        json!({"name": node_name(number), "properties": {
+            "ipAddress": node_address(number), "adminState": state}})
     };
     let list: Vec<Value> = (0..addresses).map(address).collect();
     json!({"name": "nodes", "properties": {

@@ -1,29 +1,22 @@
 //! The release binary's `headgate azure-emulator` with the load balancers of one benchmark.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate::sandbox::process::{self, Process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::client::Client;
+use crate::azure_emulator::AzureEmulator;
 use crate::documents::{NAMED, RESOURCE_GROUP, SUBSCRIPTION, Shape, load_balancers_path};
-use crate::program::{BINARY, bound};
 
-/// Time for the end.
-const STOPPING: Duration = Duration::from_secs(10);
-
-/// A running emulator, whose operations end at once and which throttles nobody.
+/// A running emulator, whose operations end at once.
 pub(crate) struct Azure {
     pub(crate) shape: Shape,
-    pub(crate) arm: SocketAddr,
-    control: SocketAddr,
-    token: String,
-    process: Process,
+    emulator: AzureEmulator,
     directory: TempDir,
 }
 
@@ -43,67 +36,40 @@ impl Azure {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
         let seed = directory.path().join("seed.json");
         fs::write(&seed, shape.seed().to_string())?;
-        let addresses = directory.path().join("addresses.json");
-        let mut command = process::command(BINARY, directory.path());
-        command.args(["azure-emulator", "--operation-delay", "0s", "--seed"]);
-        command.arg(&seed).arg("--addresses-file").arg(&addresses);
-        let mut process = Process::start("the emulator", command, &directory.path().join("emulator.log"))?;
-        let bound = tokio::select! {
-            bound = bound(&addresses) => bound?,
-            ended = process.ended() => return Err(ended.into()),
-        };
-        let address = |name: &str| -> anyhow::Result<SocketAddr> {
-            bound[name].as_str().unwrap_or_default().parse().context("an address")
-        };
-        let mut azure = Self {
+        let arguments = [
+            OsStr::new("--operation-delay"),
+            OsStr::new("0s"),
+            OsStr::new("--seed"),
+            seed.as_os_str(),
+        ];
+        Ok(Self {
             shape,
-            arm: address("arm")?,
-            control: address("control")?,
-            token: String::new(),
-            process,
+            emulator: AzureEmulator::start(directory.path(), arguments).await?,
             directory,
-        };
-        azure
-            .control(
-                "PUT",
-                "settings",
-                &json!({"throttle": {"enabled": false}, "operationDelay": "0s"}),
-            )
-            .await?;
-        let token = azure.control("GET", "token", &Value::Null).await?;
-        token["token"].as_str().context("a token")?.clone_into(&mut azure.token);
-        Ok(azure)
+        })
     }
 
     pub(crate) async fn stop(self) {
-        self.process.stop(STOPPING).await;
+        self.emulator.stop().await;
     }
 
-    /// Asks the control API.
-    pub(crate) async fn control(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
-        let body = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        let mut client = Client::connect(self.control, "").await?;
-        let answer = client
-            .ask(method, &format!("/emulator/v1/{path}"), body.as_bytes())
-            .await?;
-        Ok(serde_json::from_slice(answer.body).unwrap_or_default())
+    /// Where ARM is.
+    pub(crate) fn arm(&self) -> SocketAddr {
+        self.emulator.arm
     }
 
     /// Each request to ARM is answered so much later.
     pub(crate) async fn answer_later(&self, by: Duration) -> anyhow::Result<()> {
         let stall = format!("{}ms", by.as_millis());
-        self.control("POST", "faults", &json!({"action": {"stall": stall}}))
+        self.emulator
+            .control("POST", "faults", &json!({"action": {"stall": stall}}))
             .await?;
         Ok(())
     }
 
     /// A load balancer as ARM shows it.
     pub(crate) async fn load_balancer(&self, name: &str) -> anyhow::Result<Vec<u8>> {
-        let mut client = Client::connect(self.arm, &self.token).await?;
+        let mut client = self.emulator.client().await?;
         let path = format!("{}{name}?api-version=2025-05-01", load_balancers_path());
         Ok(client.ask("GET", &path, b"").await?.body.to_vec())
     }
@@ -135,6 +101,7 @@ impl Azure {
     /// Further entries of the journal, if there are any.
     async fn page(&self, after: u64) -> anyhow::Result<Option<(u64, Vec<Value>)>> {
         let mut page = self
+            .emulator
             .control("GET", &format!("journal?limit=1000&after={after}"), &Value::Null)
             .await?;
         let Value::Array(entries) = page["entries"].take() else {
@@ -148,7 +115,7 @@ impl Azure {
     pub(crate) fn config_file(&self) -> anyhow::Result<PathBuf> {
         let file = self.directory.path().join("azure.json");
         let text = json!({
-            "resourceManagerEndpoint": format!("http://{}", self.arm), "tenantId": "bench", "aadClientId": "headgate",
+            "resourceManagerEndpoint": format!("http://{}", self.arm()), "tenantId": "bench", "aadClientId": "headgate",
             "aadClientSecret": "bench", "subscriptionId": SUBSCRIPTION, "resourceGroup": RESOURCE_GROUP,
             "loadBalancerName": NAMED,
         });

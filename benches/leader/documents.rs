@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::azure_emulator::{node_address, node_name};
+
 pub(crate) const SUBSCRIPTION: &str = "be4c0000-0000-4000-8000-000000000001";
 pub(crate) const RESOURCE_GROUP: &str = "bench";
 /// The Node that leaders run on, which is in no pool: one that is tainted itself hands over.
@@ -46,7 +48,7 @@ impl Shape {
         let id = format!("{}{name}", load_balancers_path());
         let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
         let addresses: Vec<Value> = (0..self.nodes)
-            .map(|number| json!({"name": node_name(number), "properties": {"ipAddress": address(number)}}))
+            .map(|number| json!({"name": node_name(number), "properties": {"ipAddress": node_address(number)}}))
             .collect();
         let pools = (0..self.pools).map(|number| {
             json!({"name": format!("pool-{number}"), "properties": {"loadBalancerBackendAddresses": addresses,
@@ -73,15 +75,6 @@ fn group() -> String {
 /// Where load balancers are; a name is to follow.
 pub(crate) fn load_balancers_path() -> String {
     format!("{}/providers/Microsoft.Network/loadBalancers/", group())
-}
-
-/// As AKS names nodes.
-pub(crate) fn node_name(number: usize) -> String {
-    format!("aks-nodes-31415926-vmss{number:06}")
-}
-
-fn address(number: usize) -> String {
-    format!("10.{}.{}.{}", number >> 16, (number >> 8) & 255, number & 255)
 }
 
 /// The leaders' Node's object.
@@ -113,7 +106,7 @@ pub(crate) fn node(number: usize) -> Value {
             "node.kubernetes.io/instance-type": "Standard_D8s_v5"}},
         "spec": {"providerID": machine},
         "status": {
-            "addresses": [{"type": "InternalIP", "address": address(number)}, {"type": "Hostname", "address": name}],
+            "addresses": [{"type": "InternalIP", "address": node_address(number)}, {"type": "Hostname", "address": name}],
             "conditions": [condition("Ready", "True"), condition("MemoryPressure", "False"),
                 condition("DiskPressure", "False"), condition("PIDPressure", "False")],
             "images": images}})

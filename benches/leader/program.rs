@@ -3,22 +3,20 @@
 use std::fs;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use headgate::sandbox::process::{self, Process};
-use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use crate::azure::Azure;
-use crate::client::Client;
+use crate::azure_emulator::client::Client;
 use crate::documents::LEADERS_NODE;
+use crate::measuring::BINARY;
+use crate::measuring::addresses::written;
 use crate::world::World;
 
-/// The release binary, built with the same profile as this one.
-pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_headgate");
 /// Until a leader leads, has listed everything, and has done what it was given to do.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Between looks.
@@ -60,17 +58,10 @@ impl Program {
             command.arg(flag).arg(path);
         }
         let mut process = Process::start("the leader", command, &directory.join("log"))?;
-        let bound = tokio::select! {
-            bound = bound(&addresses) => bound?,
-            ended = process.ended() => return Err(ended.into()),
-        };
+        let addresses = written(&addresses, &mut process).await?;
         let program = Self {
             id: process.id().context("the leader's process")?,
-            metrics: bound["metrics"]
-                .as_str()
-                .unwrap_or_default()
-                .parse()
-                .context("an address")?,
+            metrics: addresses.of("metrics")?,
             process,
         };
         let expected = azure.entries();
@@ -97,21 +88,6 @@ impl Program {
     pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         until(what, async || self.metrics().await, reached).await
     }
-}
-
-/// What a process has written to its addresses file, once it has.
-pub(crate) async fn bound(file: &Path) -> anyhow::Result<Value> {
-    let looking = async {
-        loop {
-            if let Ok(text) = fs::read(file) {
-                return serde_json::from_slice(&text);
-            }
-            sleep(LOOK).await;
-        }
-    };
-    Ok(timeout(PATIENCE, looking)
-        .await
-        .context("it does not say where it listens")??)
 }
 
 /// Waits until metrics say so.

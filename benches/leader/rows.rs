@@ -7,27 +7,11 @@ mod memory;
 mod pace;
 mod writes;
 
-use std::future::Future;
-use std::pin::Pin;
-
-use crate::report::Row;
+use crate::measuring::selection::Benchmark;
 use crate::world::World;
 
-/// One row and how it is measured.
-pub(crate) struct Benchmark {
-    /// Its name, and its file's.
-    pub(crate) name: &'static str,
-    /// What it is about, in a line.
-    pub(crate) about: &'static str,
-    /// Measures it.
-    pub(crate) measure: for<'a> fn(&'a mut World) -> Measuring<'a>,
-}
-
-/// A measurement under way.
-pub(crate) type Measuring<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Row>> + 'a>>;
-
 /// All rows.
-pub(crate) const ROWS: &[Benchmark] = &[
+pub(crate) const ROWS: &[Benchmark<World>] = &[
     Benchmark {
         name: "leader-decision",
         about: "processor time of deciding and encoding for 1,000 Nodes tainted at once in 4 load balancers of 5,000 entries",

@@ -76,7 +76,7 @@ impl Spied {
             lock: LockMetrics::register(&mut registry),
         };
         let (stop, stopping) = watch::channel(false);
-        let (config, arm, seen) = (world.config(), azure.arm, spy.clone());
+        let (config, arm, seen) = (world.config(), azure.arm(), spy.clone());
         let thread = thread::Builder::new().name("leader".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(lead(&config, arm, seen, metrics, stopping))

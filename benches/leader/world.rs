@@ -19,7 +19,8 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
-use crate::documents::{SIGNAL, leaders_node, node, node_name};
+use crate::azure_emulator::node_name;
+use crate::documents::{SIGNAL, leaders_node, node};
 
 /// Requests to the API server at once.
 const AT_ONCE: usize = 16;

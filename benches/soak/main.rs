@@ -7,6 +7,9 @@
 //! `SOAK_SECONDS`, an hour where that is not set; it is no part of `cargo bench` or `cargo test`. The summary
 //! goes to `target/headgate-bench/soak.json`.
 
+#[path = "../measuring/output.rs"]
+mod output;
+
 mod http;
 mod probes;
 mod samples;
@@ -15,9 +18,8 @@ mod summary;
 mod truth;
 
 use std::env;
-use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,7 @@ use kube::Client;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use output::say;
 use probes::Tally;
 use summary::Summary;
 use truth::Truth;
@@ -38,11 +41,6 @@ use truth::Truth;
 const DEFAULT_SECONDS: u64 = 3600;
 /// Less than this tells nothing of memory, and has no room for an outage.
 const LEAST_SECONDS: u64 = 60;
-
-/// A line for the person who watches; one that nobody reads is not worth failing for.
-fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
-}
 
 fn main() -> ExitCode {
     // `cargo test --benches` runs it without this.
@@ -67,7 +65,7 @@ fn run() -> anyhow::Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let directory = tempfile::Builder::new().prefix("headgate-soak-").tempdir()?;
     let summary = runtime.block_on(soak(Duration::from_secs(seconds), directory.path()))?;
-    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("headgate-bench/soak.json");
+    let file = output::directory().join("soak.json");
     summary.write(&file)?;
     say(&summary.to_string());
     say(&format!("written to {}", file.display()));

@@ -11,8 +11,8 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::output::say;
 use crate::probes::Tally;
-use crate::say;
 use crate::truth::{LAG, Truth};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";

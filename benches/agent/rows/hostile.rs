@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Map, json};
 
-use crate::figures::{float, mebibytes, millis};
 use crate::flood::{Flooded, Manner, flood};
-use crate::report::{Beside, Budget, Check, Row};
+use crate::measuring::figures::{float, mebibytes, millis};
+use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::world::World;
 
 /// Half-sent requests.

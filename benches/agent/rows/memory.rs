@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::figures::{mebibytes, rounded};
-use crate::memory::Memory;
-use crate::report::{Beside, Budget, Check, Row};
+use crate::measuring::figures::mebibytes;
+use crate::measuring::memory::Memory;
+use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::world::{Server, World};
 
 /// Changes of the Node that both see.
@@ -45,20 +45,12 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
         raw: json!({
             "isImageBinary": image.is_some(),
             "events": EVENTS,
-            "idle": {"headgate": raw(idle[0]), "kubeProxy": raw(idle[1])},
-            "afterEvents": {"headgate": raw(busy[0]), "kubeProxy": raw(busy[1])},
+            "idle": {"headgate": idle[0].raw(), "kubeProxy": idle[1].raw()},
+            "afterEvents": {"headgate": busy[0].raw(), "kubeProxy": busy[1].raw()},
         }),
     })
 }
 
 pub(super) fn memory(server: Server) -> anyhow::Result<Memory> {
     Memory::of(server.process)
-}
-
-pub(super) fn raw(memory: Memory) -> Value {
-    json!({
-        "residentMiB": rounded(mebibytes(memory.resident)),
-        "anonymousMiB": rounded(mebibytes(memory.anonymous)),
-        "peakMiB": rounded(mebibytes(memory.peak)),
-    })
 }

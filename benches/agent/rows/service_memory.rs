@@ -11,23 +11,19 @@ use headgate::sandbox::process::Process;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
 
-use super::memory::{memory, raw};
-use crate::cpu;
-use crate::figures::{mebibytes, rounded};
-use crate::memory::Memory;
-use crate::report::{Beside, Budget, Check, Row};
+use super::memory::memory;
+use crate::measuring::cpu_time;
+use crate::measuring::figures::{mebibytes, rounded};
+use crate::measuring::memory::Memory;
+use crate::measuring::report::{Beside, Budget, Check, Row};
+use crate::measuring::services::{self, AT_ONCE, ENDPOINTS, SERVICES, slice};
 use crate::world::{Server, World, get, image_binary};
 
-const SERVICES: usize = 2000;
-/// Endpoints of each Service: the first on this node, every other on a node of its own.
-const ENDPOINTS: usize = 10;
 /// Slices whose local endpoint turns not ready, so that counts change.
 const CHANGES: usize = 1000;
-/// Requests to the API server at once.
-const AT_ONCE: usize = 16;
 /// How long it may take until all Services are answered for: kube-proxy writes its rules first.
 const KNOWN: Duration = Duration::from_mins(3);
 /// Time for the last change to be dealt with.
@@ -53,8 +49,8 @@ impl Measured {
 
     fn raw(&self) -> Value {
         json!({
-            "afterList": raw(self.listed),
-            "afterChanges": raw(self.changed),
+            "afterList": self.listed.raw(),
+            "afterChanges": self.changed.raw(),
             "idleCpuPercent": rounded(self.idle_cpu_percent),
         })
     }
@@ -99,7 +95,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
             "endpointsOfEach": ENDPOINTS,
             "changes": CHANGES,
             "headgate": modes,
-            "kubeProxy": {"withoutServices": raw(without), "withServices": raw(kube_proxy)},
+            "kubeProxy": {"withoutServices": without.raw(), "withServices": kube_proxy.raw()},
         }),
     })
 }
@@ -118,10 +114,10 @@ async fn mode(
     }
     tokio::time::sleep(SETTLING).await;
     let listed = memory(agent)?;
-    let stat = agent.process.to_string();
-    let used = cpu::used(&stat)?;
+    let used = cpu_time::process(agent.process)?;
     tokio::time::sleep(IDLE).await;
-    let idle_cpu_percent = 100.0 * (cpu::used(&stat)? - used) / IDLE.as_secs_f64();
+    let used = cpu_time::process(agent.process)?.saturating_sub(used);
+    let idle_cpu_percent = 100.0 * used.div_duration_f64(IDLE);
     for ready in [false, true] {
         objects.change(ready).await?;
     }
@@ -170,19 +166,8 @@ impl Objects {
 
     /// Creates all; gives the last Service's own port.
     async fn create(&self) -> anyhow::Result<SocketAddr> {
-        let numbers = stream::iter((0..SERVICES).map(anyhow::Ok));
-        numbers
-            .try_for_each_concurrent(AT_ONCE, async |number| {
-                let slice = serde_json::from_value(self.slice(number, true))?;
-                self.slices.create(&PostParams::default(), &slice).await?;
-                let service = json!({"metadata": {"name": format!("web-{number}")}, "spec": {"type": "LoadBalancer",
-                    "externalTrafficPolicy": "Local", "allocateLoadBalancerNodePorts": false, "ports": [{"port": 80}]}});
-                let service = serde_json::from_value(service)?;
-                self.services.create(&PostParams::default(), &service).await?;
-                Ok(())
-            })
-            .await
-            .context("creating Services")?;
+        let client = self.services.clone().into_client();
+        services::create(&client, |place| self.node(place)).await?;
         let last = self.services.get(&format!("web-{}", SERVICES - 1)).await?;
         let port = last.spec.and_then(|spec| spec.health_check_node_port);
         let port = port
@@ -196,7 +181,7 @@ impl Objects {
         let numbers = stream::iter((0..CHANGES / 2).map(anyhow::Ok));
         numbers
             .try_for_each_concurrent(AT_ONCE, async |number| {
-                let endpoints = json!({"endpoints": self.slice(number, ready)["endpoints"]});
+                let endpoints = json!({"endpoints": slice(number, |place| self.node(place), ready)["endpoints"]});
                 let name = format!("web-{number}-1");
                 self.slices
                     .patch(&name, &PatchParams::default(), &Patch::Merge(endpoints))
@@ -207,20 +192,12 @@ impl Objects {
             .context("changing EndpointSlices")
     }
 
-    fn slice(&self, number: usize, ready: bool) -> Value {
-        let endpoint = |place: usize| {
-            let node = if place == 0 {
-                self.node.clone()
-            } else {
-                format!("node-{place}")
-            };
-            json!({"addresses": [format!("10.{}.{}.{}", 64 + number / 250, number % 250, place + 1)], "nodeName": node,
-                "conditions": {"ready": ready || place > 0, "serving": ready || place > 0, "terminating": false},
-                "targetRef": {"kind": "Pod", "namespace": "default", "name": format!("web-{number}-5f6d8b7c9-{place}"),
-                    "uid": "0b0b0b0b-0b0b-0b0b-0b0b-0b0b0b0b0b0b"}})
-        };
-        let endpoints: Vec<Value> = (0..ENDPOINTS).map(endpoint).collect();
-        json!({"metadata": {"name": format!("web-{number}-1"), "labels": {"kubernetes.io/service-name": format!("web-{number}")}},
-            "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80, "protocol": "TCP"}]})
+    /// The node of an endpoint at this place.
+    fn node(&self, place: usize) -> String {
+        if place == 0 {
+            self.node.clone()
+        } else {
+            format!("node-{place}")
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::json;
 
-use crate::figures::mebibytes;
-use crate::report::{Budget, Check, Row};
-use crate::world::{BINARY, image_binary};
+use crate::measuring::BINARY;
+use crate::measuring::figures::mebibytes;
+use crate::measuring::report::{Budget, Check, Row};
+use crate::world::image_binary;
 
 pub(super) fn measure() -> anyhow::Result<Row> {
     let image = image_binary();

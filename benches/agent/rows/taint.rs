@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::figures::{millis, percentile, rounded};
 use crate::http::Prober;
-use crate::report::{Beside, Budget, Check, Row};
+use crate::measuring::figures::{millis, percentile, rounded};
+use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::world::{World, settled};
 
 /// Trials; 1 of 100 is what p99 leaves out.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::figures::{median, millis, rounded};
 use crate::load::{self, Measured, Requests};
-use crate::report::{Beside, Budget, Check, Row};
+use crate::measuring::figures::{median, millis, rounded};
+use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::world::{Server, World};
 
 /// Rounds for each server.

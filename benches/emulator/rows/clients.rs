@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::figures::{float, millis, percentile, rounded};
 use crate::load::{self, ADDRESSES, CLIENTS, LOAD_BALANCERS};
-use crate::report::{Budget, Check, Row};
+use crate::measuring::figures::{float, millis, percentile, rounded};
+use crate::measuring::report::{Budget, Check, Row};
 use crate::world::World;
 
 const WARM_UP: usize = 4_000;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::client::Ending;
-use crate::figures::{float, millis, percentile, rounded};
-use crate::report::{Beside, Budget, Check, Row};
+use crate::azure_emulator::client::Ending;
+use crate::measuring::figures::{float, millis, percentile, rounded};
+use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::world::{World, load_balancer_path, pool_path};
 
 const ADDRESSES: usize = 5000;

@@ -1,12 +1,12 @@
 //! Memory while it goes on: what is kept of the past (journal, operations) is full long before the end, so the last
 //! figures must be those before them.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::figures::{mebibytes, rounded};
 use crate::load::{self, ADDRESSES, LOAD_BALANCERS};
-use crate::memory::{Memory, forget_peak};
-use crate::report::{Beside, Budget, Check, Row};
+use crate::measuring::figures::mebibytes;
+use crate::measuring::memory::{Memory, forget_peak};
+use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::world::{World, pool_path};
 
 /// Load balancers with one large pool each.
@@ -53,19 +53,11 @@ pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
             check("the most since it was full", connected.peak, None),
         ],
         raw: json!({
-            "start": raw(start),
-            "largePools": raw(large),
-            "full": raw(full),
-            "connected": raw(connected),
-            "later": later.into_iter().map(raw).collect::<Vec<_>>(),
+            "start": start.raw(),
+            "largePools": large.raw(),
+            "full": full.raw(),
+            "connected": connected.raw(),
+            "later": later.into_iter().map(Memory::raw).collect::<Vec<_>>(),
         }),
-    })
-}
-
-fn raw(memory: Memory) -> Value {
-    json!({
-        "residentMiB": rounded(mebibytes(memory.resident)),
-        "anonymousMiB": rounded(mebibytes(memory.anonymous)),
-        "peakMiB": rounded(mebibytes(memory.peak)),
     })
 }

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use crate::azure::Azure;
 use crate::documents::Shape;
-use crate::figures::{float, percentile, rounded};
+use crate::measuring::figures::{float, percentile, rounded};
+use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::program::{Program, count, sum};
-use crate::report::{Beside, Budget, Check, Row};
 use crate::world::World;
 
 /// Nodes tainted one after the other, in each set-up.

@@ -18,9 +18,9 @@ use serde_json::{Value, json};
 
 use crate::azure::Azure;
 use crate::documents::{SIGNAL, Shape, load_balancers_path, node};
-use crate::figures::{float, mebibytes, millis, rounded};
-use crate::processor;
-use crate::report::{Budget, Check, Row};
+use crate::measuring::cpu_time;
+use crate::measuring::figures::{float, mebibytes, millis, rounded};
+use crate::measuring::report::{Budget, Check, Row};
 
 const SHAPE: Shape = Shape {
     load_balancers: 4,
@@ -64,9 +64,9 @@ impl Spent {
 
 /// Does it and adds what it cost.
 fn spend<T>(on: &mut Duration, work: impl FnOnce() -> T) -> anyhow::Result<T> {
-    let before = processor::thread()?;
+    let before = cpu_time::thread()?;
     let done = work();
-    *on += processor::thread()?.saturating_sub(before);
+    *on += cpu_time::thread()?.saturating_sub(before);
     Ok(done)
 }
 

@@ -10,10 +10,10 @@ use serde_json::json;
 
 use crate::azure::Azure;
 use crate::documents::Shape;
-use crate::figures::{float, mebibytes, millis, rounded};
-use crate::processor;
+use crate::measuring::cpu_time;
+use crate::measuring::figures::{float, mebibytes, millis, rounded};
+use crate::measuring::report::{Budget, Check, Row};
 use crate::program::{Program, count};
-use crate::report::{Budget, Check, Row};
 use crate::world::World;
 
 const SHAPE: Shape = Shape {
@@ -31,7 +31,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let leader = Program::start(world, &azure, "controller", "").await?;
     tokio::time::sleep(QUIET).await;
     world.take_lock().await?;
-    let (start, journal) = (processor::process(leader.id)?, azure.now().await?);
+    let (start, journal) = (cpu_time::process(leader.id)?, azure.now().await?);
     let expected = TAINTED * SHAPE.all_pools();
     let tainting = Instant::now();
     world.taint(0..TAINTED, true).await?;
@@ -41,7 +41,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
         count(metrics, "headgate_pool_desired_down") == expected
     })
     .await?;
-    let seen = processor::process(leader.id)?;
+    let seen = cpu_time::process(leader.id)?;
     let before = azure.since(journal).await?;
     let writing = Instant::now();
     world.release_lock().await?;
@@ -51,10 +51,10 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     };
     quiet(&leader, done).await?;
     let writing = writing.elapsed();
-    let confirmed = processor::process(leader.id)?;
+    let confirmed = cpu_time::process(leader.id)?;
     world.lock_free().await?;
     tokio::time::sleep(QUIET).await;
-    let end = processor::process(leader.id)?;
+    let end = cpu_time::process(leader.id)?;
     let all = azure.since(journal).await?;
     leader.stop().await;
     azure.stop().await;

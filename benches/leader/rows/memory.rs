@@ -3,20 +3,16 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use futures::{TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::Api;
-use kube::api::PostParams;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use crate::azure::Azure;
-use crate::documents::{LEADERS_NODE, Shape, node_name};
-use crate::figures::{mebibytes, rounded};
-use crate::memory::{Memory, forget_peak};
+use crate::azure_emulator::node_name;
+use crate::documents::{LEADERS_NODE, Shape};
+use crate::measuring::figures::mebibytes;
+use crate::measuring::memory::{Memory, forget_peak};
+use crate::measuring::report::{Budget, Check, Row};
+use crate::measuring::services;
 use crate::program::{Program, count};
-use crate::report::{Budget, Check, Row};
 use crate::world::World;
 
 const SHAPE: Shape = Shape {
@@ -25,10 +21,6 @@ const SHAPE: Shape = Shape {
     nodes: 5000,
 };
 const TAINTED: usize = 1000;
-const SERVICES: usize = 2000;
-const ENDPOINTS: usize = 10;
-/// Requests to the API server at once.
-const AT_ONCE: usize = 16;
 /// A list of load balancers every 15 s is among what is measured.
 const SETTLING: Duration = Duration::from_secs(20);
 
@@ -37,7 +29,14 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let mut checks = Vec::new();
     let mut raw = Map::new();
     let alone = one(world, "controller", "").await?;
-    services(world).await?;
+    let node = |place| {
+        if place == 0 {
+            LEADERS_NODE.to_owned()
+        } else {
+            node_name(place)
+        }
+    };
+    services::create(&world.client, node).await?;
     let with_services = one(world, "all", "serviceHealth: path\n").await?;
     for (name, memory, figures) in [
         (
@@ -66,7 +65,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
             None,
             Budget::None,
         ));
-        let [listed, down, back] = memory.map(shown);
+        let [listed, down, back] = memory.map(Memory::raw);
         raw.insert(
             name.to_owned(),
             json!({"afterList": listed, "withThousandDown": down, "afterRestore": back}),
@@ -106,46 +105,4 @@ async fn one(world: &mut World, role: &str, settings: &str) -> anyhow::Result<[M
         anyhow::bail!("two times");
     };
     Ok([listed, down, back])
-}
-
-fn shown(memory: Memory) -> Value {
-    json!({
-        "residentMiB": rounded(mebibytes(memory.resident)),
-        "anonymousMiB": rounded(mebibytes(memory.anonymous)),
-        "peakMiB": rounded(mebibytes(memory.peak)),
-    })
-}
-
-/// Services as the agent's benchmark of them has: each with ten endpoints, one of them on this leader's Node.
-async fn services(world: &World) -> anyhow::Result<()> {
-    let services = Api::<Service>::default_namespaced(world.client.clone());
-    let slices = Api::<EndpointSlice>::default_namespaced(world.client.clone());
-    stream::iter((0..SERVICES).map(anyhow::Ok))
-        .try_for_each_concurrent(AT_ONCE, async |number| {
-            let endpoints: Vec<Value> = (0..ENDPOINTS)
-                .map(|place| {
-                    let node = if place == 0 {
-                        LEADERS_NODE.to_owned()
-                    } else {
-                        node_name(place)
-                    };
-                    json!({"addresses": [format!("10.{}.{}.{}", 64 + number / 250, number % 250, place + 1)],
-                        "nodeName": node, "conditions": {"ready": true, "serving": true, "terminating": false}})
-                })
-                .collect();
-            let slice = json!({"metadata": {"name": format!("web-{number}-1"),
-                    "labels": {"kubernetes.io/service-name": format!("web-{number}")}},
-                "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80, "protocol": "TCP"}]});
-            slices
-                .create(&PostParams::default(), &serde_json::from_value(slice)?)
-                .await?;
-            let service = json!({"metadata": {"name": format!("web-{number}")}, "spec": {"type": "LoadBalancer",
-                "externalTrafficPolicy": "Local", "allocateLoadBalancerNodePorts": false, "ports": [{"port": 80}]}});
-            services
-                .create(&PostParams::default(), &serde_json::from_value(service)?)
-                .await?;
-            Ok(())
-        })
-        .await
-        .context("making Services")
 }

@@ -10,9 +10,9 @@ use tokio::time::sleep;
 
 use crate::azure::Azure;
 use crate::documents::Shape;
-use crate::figures::{millis, percentile, rounded};
+use crate::measuring::figures::{millis, percentile, rounded};
+use crate::measuring::report::{Budget, Check, Row};
 use crate::program::count;
-use crate::report::{Budget, Check, Row};
 use crate::spied::Spied;
 use crate::world::World;
 

@@ -8,9 +8,9 @@ use serde_json::json;
 
 use crate::azure::Azure;
 use crate::documents::Shape;
-use crate::figures::float;
+use crate::measuring::figures::float;
+use crate::measuring::report::{Budget, Check, Row};
 use crate::program::{Program, count};
-use crate::report::{Budget, Check, Row};
 use crate::world::World;
 
 const NODES: usize = 1000;

@@ -1,19 +1,15 @@
 //! A cluster with load balancers in the emulator, and leaders that can be stopped and killed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate::admin_state::{self, Candidates, Policy, Reached};
-use headgate::azure::{self, Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate::admin_state::Policy;
+use headgate::azure::{Account, Arm, Endpoints, Options, Tokens, Transport, TransportError};
 use headgate::clock::Clock;
-use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, RateLimits, Secret};
-use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
-use headgate::node::Report;
-use headgate::pool::{Managed, Scope};
+use headgate::config::{AdminStateMode, Credential, ForeignDown, RateLimits, Secret};
 use headgate::sandbox::emulator::{Emulator, Settings};
-use headgate::telemetry::ClusterEvents;
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
@@ -21,11 +17,12 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
-use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tower::service_fn;
+
+mod leader;
+
+pub(crate) use leader::Leader;
 
 const BASE: &str = "http://127.0.0.1:1";
 pub(crate) const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
@@ -366,122 +363,6 @@ impl World {
             .await;
         let text = object.unwrap().and_then(|object| object.data?.remove("ledger.json"));
         text.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
-    }
-}
-
-/// A process that may lead.
-pub(crate) struct Leader {
-    stop: watch::Sender<bool>,
-    pub(crate) terms: watch::Receiver<Option<Term>>,
-    task: JoinHandle<()>,
-    pub(crate) registry: Registry,
-    /// Why its terms' work failed.
-    pub(crate) failures: Arc<Mutex<Vec<String>>>,
-}
-
-impl Leader {
-    /// One that begins now, with its own way to the API.
-    pub(crate) async fn start(world: &World, client: Client, name: &str, policy: Policy) -> Self {
-        Self::start_seen(world, client, name, policy, |_| Arc::new(|_| ())).await
-    }
-
-    /// One whose requests to ARM are seen by this, which is given its terms.
-    pub(crate) async fn start_seen(
-        world: &World,
-        client: Client,
-        name: &str,
-        policy: Policy,
-        spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
-    ) -> Self {
-        let mut registry = Registry::default();
-        let report = Report::initial(None, &[], world.clock.now());
-        let reports = watch::Sender::new(report);
-        let fleet = watch::Sender::new(None);
-        let elector = Elector::new(headgate::leader::Parts {
-            client: client.clone(),
-            lease: LeaseName::default(),
-            identity: name.to_owned(),
-            timing: Timing::default(),
-            reports: reports.subscribe(),
-            fleet: fleet.subscribe(),
-            clock: world.clock.clone(),
-        });
-        let terms = elector.terms();
-        let arm = world.arm(name, spy(terms.clone())).await;
-        let reached = Reached {
-            arm: arm.counted_in(azure::Metrics::register(&mut registry)),
-            scope: Scope {
-                group: GroupId::new("sub", "rg").unwrap(),
-                managed: Managed::new(world.managed.iter().copied()),
-            },
-            exclude_control_plane: true,
-            enabled: world.enabled,
-        };
-        let parts = admin_state::Parts {
-            events: ClusterEvents::new(client.clone(), name.to_owned()),
-            client,
-            taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
-            policy,
-            candidates: Candidates::Replicas,
-            fleet,
-            node_name: name.to_owned(),
-            metrics: admin_state::Metrics::register(&mut registry),
-            lock_metrics: LockMetrics::register(&mut registry),
-            clock: world.clock.clone(),
-        };
-        let (stop, stopping) = watch::channel(false);
-        let failures = Arc::<Mutex<Vec<String>>>::default();
-        let (noted, out_of_reach) = (Arc::clone(&failures), world.out_of_reach);
-        let task = tokio::spawn(async move {
-            let _reports = reports;
-            let work = move |term: Term| {
-                let (noted, reached, parts) = (Arc::clone(&noted), reached.clone(), parts.clone());
-                async move {
-                    let outcome = match out_of_reach {
-                        Some(why) => {
-                            admin_state::not_begun(&term, &parts, why).await;
-                            Err(why.to_owned())
-                        }
-                        None => admin_state::run(term, reached, parts)
-                            .await
-                            .map_err(|error| error.to_string()),
-                    };
-                    if let Err(error) = &outcome {
-                        noted.lock().unwrap().push(error.clone());
-                    }
-                    outcome
-                }
-            };
-            headgate::leader::run(elector, stopping, work).await;
-        });
-        Self {
-            stop,
-            terms,
-            task,
-            registry,
-            failures,
-        }
-    }
-
-    /// SIGKILL.
-    pub(crate) fn kill(&self) {
-        self.task.abort();
-    }
-
-    /// SIGTERM, and the end.
-    pub(crate) async fn stop(&mut self) {
-        self.stop.send_replace(true);
-        (&mut self.task).await.unwrap();
-    }
-
-    pub(crate) fn metrics(&self) -> String {
-        headgate::telemetry::encode(&self.registry, headgate::telemetry::Format::OpenMetrics).unwrap()
-    }
-}
-
-impl Drop for Leader {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

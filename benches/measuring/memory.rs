@@ -4,6 +4,9 @@ use std::fs;
 
 use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde_json::{Value, json};
+
+use super::figures::{mebibytes, rounded};
 
 /// Connections of one flood, with room for everything else.
 const OPEN_FILES: u64 = 16 * 1024;
@@ -36,6 +39,15 @@ impl Memory {
             resident: field("VmRSS")?,
             anonymous: field("RssAnon")?,
             peak: field("VmHWM")?,
+        })
+    }
+
+    /// All of it, for the record.
+    pub(crate) fn raw(self) -> Value {
+        json!({
+            "residentMiB": rounded(mebibytes(self.resident)),
+            "anonymousMiB": rounded(mebibytes(self.anonymous)),
+            "peakMiB": rounded(mebibytes(self.peak)),
         })
     }
 }

@@ -8,9 +8,9 @@ use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::cpu::{self, Cores};
-use crate::figures::rounded;
-use crate::say;
+use super::cores::{Cores, load_average};
+use super::figures::rounded;
+use super::output::say;
 
 /// What a figure must keep to.
 #[derive(Clone, Copy, Debug)]
@@ -186,8 +186,7 @@ impl Report {
         );
         file.insert("checks".to_owned(), serde_json::to_value(&row.checks)?);
         file.insert("raw".to_owned(), row.raw);
-        self.conditions
-            .insert("loadAverage".to_owned(), cpu::load_average().into());
+        self.conditions.insert("loadAverage".to_owned(), load_average().into());
         file.insert("conditions".to_owned(), self.conditions.clone().into());
         let path = self.directory.join(format!("{name}.json"));
         fs::write(&path, serde_json::to_string_pretty(&file)? + "\n")
@@ -209,7 +208,7 @@ impl Report {
         say(&format!(
             "{budgets}{} cores, load average {}; figures in {}",
             self.conditions.get("cores").unwrap_or(&Value::Null),
-            cpu::load_average(),
+            load_average(),
             self.directory.display()
         ));
         if !self.failed.is_empty() {

@@ -1,4 +1,4 @@
-//! Which core does what, and how busy a process was.
+//! Which core does what, and who goes before whom.
 //!
 //! Everything measured, load and servers alike, takes precedence over other programs where that is allowed.
 //! A row that asks for what one core can do has the server on one and the load on another. Latency is
@@ -8,9 +8,7 @@ use std::fs;
 
 use anyhow::Context as _;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::{Pid, SysconfVar, sysconf};
-
-use crate::figures::float;
+use nix::unistd::Pid;
 
 /// The cores that may be used.
 #[derive(Clone, Debug)]
@@ -102,21 +100,6 @@ fn pin(process: u32, cores: &[usize]) -> anyhow::Result<()> {
         }
         pinned.extend(new);
     }
-}
-
-/// Processor time, in seconds, used so far by what `/proc/WHAT/stat` tells of: a process, or `thread-self`.
-pub(crate) fn used(what: &str) -> anyhow::Result<f64> {
-    let stat = fs::read_to_string(format!("/proc/{what}/stat")).with_context(|| format!("processor time of {what}"))?;
-    // The name may hold anything; fields are counted from its end: the 12th and 13th are user and system.
-    let (_, fields) = stat.rsplit_once(')').context("a stat file without a name")?;
-    let ticks: u64 = fields
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    let per_second = sysconf(SysconfVar::CLK_TCK)?.and_then(|ticks| u64::try_from(ticks).ok());
-    Ok(float(ticks) / float(per_second.unwrap_or(100)))
 }
 
 /// While it lives, this process and what it starts run before whatever else the machine is doing, where

@@ -1,0 +1,44 @@
+//! Where a process listens that has chosen its ports itself, as it says in a file.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use headgate::sandbox::process::Process;
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+/// Time for the first sign of life.
+const STARTING: Duration = Duration::from_mins(1);
+/// Between looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The addresses by their listeners' names.
+pub(crate) struct Addresses(Value);
+
+impl Addresses {
+    pub(crate) fn of(&self, listener: &str) -> anyhow::Result<SocketAddr> {
+        let address = self.0[listener].as_str().unwrap_or_default();
+        address.parse().with_context(|| format!("the address of {listener}"))
+    }
+}
+
+/// What the process has written to its addresses file, once it has.
+pub(crate) async fn written(file: &Path, process: &mut Process) -> anyhow::Result<Addresses> {
+    let looking = async {
+        loop {
+            // A file may be seen before it is whole.
+            let text = fs::read(file).unwrap_or_default();
+            if let Ok(addresses) = serde_json::from_slice(&text) {
+                return Addresses(addresses);
+            }
+            sleep(LOOK).await;
+        }
+    };
+    tokio::select! {
+        written = timeout(STARTING, looking) => written.context("it does not say where it listens"),
+        ended = process.ended() => Err(ended.into()),
+    }
+}

@@ -1,0 +1,170 @@
+//! An API server that is away or refuses, and what is remembered across a restart meanwhile.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::{SOON, TAINT, UNKNOWN, answers, create, statusz, taint, untaint, with_token};
+use crate::harness::{AgentOptions, control_plane, create_node, eventually, http, own_control_plane};
+
+#[tokio::test]
+async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    create(&client, "good", json!([])).await;
+    create(&client, "drained", json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+    let good = AgentOptions::new("good", control_plane.kubeconfig()).start().await;
+    let drained = AgentOptions::new("drained", control_plane.kubeconfig()).start().await;
+    answers(&good, 200, &[], "watch").await;
+    answers(&drained, 503, &[TAINT], "watch").await;
+    control_plane.stop_apiserver().await;
+    eventually(SOON, "the loss is seen", async || {
+        let error = statusz(&good).await["node"]["watchError"]["reason"].clone();
+        if error == "connection" {
+            Ok(())
+        } else {
+            Err(error.to_string())
+        }
+    })
+    .await;
+    answers(&good, 200, &[], "watch").await;
+    answers(&drained, 503, &[TAINT], "watch").await;
+    control_plane.start_apiserver().await.unwrap();
+    // Recovery is seen without anything happening to the Node.
+    eventually(Duration::from_mins(1), "the watch is good again", async || {
+        let error = statusz(&good).await["node"].get("watchError").cloned();
+        error.map_or(Ok(()), |error| Err(error.to_string()))
+    })
+    .await;
+    taint(&client, "good", TAINT).await;
+    untaint(&client, "drained").await;
+    // The watch's backoff may have grown to some seconds meanwhile.
+    answers(&good, 503, &[TAINT], "watch").await;
+    answers(&drained, 200, &[], "watch").await;
+    assert!(good.log().contains("the own Node is watched again"), "{}", good.log());
+    let log = good.log();
+    let told = log
+        .lines()
+        .filter(|line| line.contains("cannot be watched") && line.contains("\"reason\":\"connection\""));
+    assert_eq!(told.count(), 1, "told once: {log}");
+    drop((good, drained));
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn restarts_while_the_api_server_is_away() {
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    create(&client, "drained", json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
+    create(&client, "good", json!([])).await;
+    let drained = AgentOptions::new("drained", control_plane.kubeconfig());
+    let good = AgentOptions::new("good", control_plane.kubeconfig());
+    let (first, second) = (drained.start().await, good.start().await);
+    answers(&first, 503, &[TAINT], "watch").await;
+    let since = statusz(&first).await["node"]["signals"][0]["since"].clone();
+    answers(&second, 200, &[], "watch").await;
+    for agent in [&first, &second] {
+        let state = agent.directory().join("state.json");
+        eventually(SOON, "the state is on disk", async || {
+            state.exists().then_some(()).ok_or("no file".into())
+        })
+        .await;
+    }
+    control_plane.stop_apiserver().await;
+    first.kill().await;
+    second.kill().await;
+
+    // With something remembered the port opens at once, and the last verdict goes on.
+    let agent = drained.start().await;
+    assert!(!agent.log().contains(UNKNOWN), "{}", agent.log());
+    answers(&agent, 503, &[TAINT], "remembered").await;
+    assert_eq!(
+        statusz(&agent).await["node"]["signals"][0]["since"],
+        since,
+        "since when is remembered too"
+    );
+    assert_eq!(http::get(agent.metrics_address(), "/readyz").await.unwrap().status, 200);
+    let eligible = good.start().await;
+    answers(&eligible, 200, &[], "remembered").await;
+
+    // With nothing remembered it opens after 5 s, as eligible, and is not ready.
+    let forgetful = AgentOptions::new("drained", control_plane.kubeconfig());
+    let started = Instant::now();
+    let forgetful = forgetful.start().await;
+    assert!(
+        started.elapsed() >= Duration::from_secs(5),
+        "it opened after {:?}",
+        started.elapsed()
+    );
+    assert!(forgetful.log().contains(UNKNOWN), "{}", forgetful.log());
+    answers(&forgetful, 200, &[], "none").await;
+    let readyz = http::get(forgetful.metrics_address(), "/readyz").await.unwrap();
+    assert_eq!(
+        (readyz.status, readyz.text().contains("[-]node failed: not seen yet")),
+        (503, true)
+    );
+
+    // With another node's memory, or a broken one, it starts from nothing, and says so.
+    for (text, complaint) in [
+        ("{", "is corrupt"),
+        (
+            r#"{"version":1,"nodeName":"other","facts":{"uid":"u","deleting":true,"shuttingDown":false,"taints":[]},"since":{},"writtenAt":"2026-01-01T00:00:00Z"}"#,
+            "is about Node",
+        ),
+    ] {
+        let options = AgentOptions::new("drained", control_plane.kubeconfig());
+        std::fs::write(options.directory().join("state.json"), text).unwrap();
+        let agent = options.start().await;
+        answers(&agent, 200, &[], "none").await;
+        assert!(agent.log().contains(complaint), "{}", agent.log());
+    }
+
+    control_plane.start_apiserver().await.unwrap();
+    answers(&agent, 503, &[TAINT], "watch").await;
+    answers(&forgetful, 503, &[TAINT], "watch").await;
+    answers(&eligible, 200, &[], "watch").await;
+    drop((agent, forgetful, eligible));
+    control_plane.stop().await;
+}
+
+/// A kubeconfig for a service account of its own, without any rights.
+async fn powerless(client: &Client, kubeconfig: &Path, name: &str) -> PathBuf {
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
+    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let request = TokenRequest::default();
+    let granted = accounts
+        .create_token_request(name, &PostParams::default(), &request)
+        .await
+        .unwrap();
+    with_token(kubeconfig, &granted.status.unwrap().token)
+}
+
+#[tokio::test]
+async fn being_forbidden_is_told_once_and_counted_and_no_crash() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let node = create_node(&client, "forbidden").await;
+    let kubeconfig = powerless(&client, &cluster.kubeconfig, "powerless").await;
+    let mut agent = AgentOptions::new(&node, &kubeconfig).start().await;
+    answers(&agent, 200, &[], "none").await;
+    eventually(SOON, "several attempts", async || {
+        let metrics = agent.metrics().await;
+        let name = "headgate_node_watch_errors_total{reason=\"forbidden\"} ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+        if count.parse::<u64>().unwrap() >= 3 {
+            Ok(())
+        } else {
+            Err(count.to_owned())
+        }
+    })
+    .await;
+    assert_eq!(agent.log().matches("cannot be watched").count(), 1, "{}", agent.log());
+    assert_eq!(statusz(&agent).await["node"]["watchError"]["reason"], "forbidden");
+    assert_eq!(agent.wait(Duration::from_millis(200)).await, None);
+}

@@ -1,0 +1,141 @@
+//! What an IMDS can do wrong, and an API server that is away.
+
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::imds::{Fault, Imds, document, event};
+use super::{
+    AT_ONCE, DRAINING, LATER, SOON, answers, create, holds, metric, options, other_taint, state, statusz, tainted,
+};
+use crate::harness::{control_plane, eventually, http, own_control_plane};
+
+#[tokio::test]
+async fn whatever_imds_does_wrong_changes_nothing_else() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let imds = Imds::start().await;
+    create(&client, "spot-faults").await;
+    let agent = options("spot-faults", &cluster.kubeconfig, &imds).start().await;
+    answers(&agent, SOON, &[]).await;
+    let good = document(1, &[event("a", "Preempt", LATER, &["spot-faults_3"])]);
+    let unreadable = json!({"Events": [{"EventId": "x", "EventType": "Preempt"}]}).to_string();
+    let faults = |text: &str| {
+        [
+            ("status", Fault::Status(400, text.to_owned())),
+            ("status", Fault::Status(404, text.to_owned())),
+            ("status", Fault::Status(410, text.to_owned())),
+            ("status", Fault::Status(429, text.to_owned())),
+            ("status", Fault::Status(500, text.to_owned())),
+            ("status", Fault::Status(304, String::new())),
+            ("status", Fault::Status(204, String::new())),
+            ("document", Fault::None("<html>".to_owned())),
+            ("document", Fault::None(String::new())),
+            ("document", Fault::None(r#"{"Events":null}"#.to_owned())),
+            ("event", Fault::None(unreadable.clone())),
+            ("connection", Fault::None(format!("{text}{}", " ".repeat(300 * 1024)))),
+            ("timeout", Fault::Hang),
+        ]
+    };
+    let walk = async |signals: &[&str], text: &str| {
+        for (reason, fault) in faults(text) {
+            let series = format!("headgate_imds_errors_total{{reason=\"{reason}\"}}");
+            let before = metric(&agent, &series).await;
+            let what = format!("{fault:?}");
+            imds.set(fault);
+            eventually(SOON, &what[..what.len().min(100)], async || {
+                let count = metric(&agent, &series).await;
+                if count > before { Ok(()) } else { Err(count.to_string()) }
+            })
+            .await;
+            holds(&agent, signals).await;
+            let livez = http::get(agent.metrics_address(), "/livez").await.unwrap();
+            assert_eq!(livez.status, 200, "{what:.100}");
+        }
+    };
+    // Before there is a notice, with an error's body that looks like one.
+    walk(&[], &good).await;
+    assert!(statusz(&agent).await["scheduledEvents"]["trouble"]["reason"] == "timeout");
+    assert_eq!(state(&client, "spot-faults").await, (vec![other_taint()], None));
+
+    // A slow answer is an answer.
+    imds.set(Fault::Slow(Duration::from_secs(3), good.clone()));
+    tainted(&client, "spot-faults", true).await;
+    answers(&agent, SOON, &["azurePreempt", DRAINING]).await;
+
+    // While there is one, with an error's body that lists none.
+    walk(&["azurePreempt", DRAINING], &document(2, &[])).await;
+    tainted(&client, "spot-faults", true).await;
+    // Told once for each change of its kind, however often it was asked and however busy the machine is.
+    let log = agent.log();
+    let mut told = None;
+    for line in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        match line["message"].as_str() {
+            Some(message) if message.starts_with("IMDS gives no Scheduled Events") => {
+                let reason = line["reason"].as_str().map(ToOwned::to_owned);
+                assert_ne!(told, reason, "once for each change: {log}");
+                told = reason;
+            }
+            Some(message) if message.starts_with("IMDS gives Scheduled Events again") => told = None,
+            _ => {}
+        }
+    }
+    assert!(told.is_some(), "it was told at all: {log}");
+}
+
+#[tokio::test]
+async fn the_first_answer_may_take_long_and_nothing_waits_for_it() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let imds = Imds::start().await;
+    create(&client, "spot-first").await;
+    let body = document(1, &[event("a", "Preempt", LATER, &["spot-first_3"])]);
+    let delay = Duration::from_secs(8);
+    imds.set(Fault::Slow(delay, body));
+    let started = Instant::now();
+    let agent = options("spot-first", &cluster.kubeconfig, &imds).start().await;
+    holds(&agent, &[]).await;
+    assert!(started.elapsed() < delay, "{:?}", started.elapsed());
+    tainted(&client, "spot-first", true).await;
+    assert_eq!(metric(&agent, "headgate_imds_polls_total").await, 1);
+    assert_eq!(
+        metric(&agent, "headgate_imds_errors_total{reason=\"timeout\"}").await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn without_an_api_server_the_signal_comes_all_the_same_and_the_taint_later() {
+    let mut control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let imds = Imds::start().await;
+    create(&client, "spot-alone").await;
+    let options = options("spot-alone", control_plane.kubeconfig(), &imds);
+    let agent = options.start().await;
+    answers(&agent, SOON, &[]).await;
+    eventually(SOON, "the Node is remembered", async || {
+        let file = std::fs::read_to_string(agent.directory().join("state.json")).map_err(|error| error.to_string())?;
+        if file.contains("virtualMachineScaleSets") && file.contains("boot-1") {
+            Ok(())
+        } else {
+            Err(file)
+        }
+    })
+    .await;
+    control_plane.stop_apiserver().await;
+    imds.set(Fault::None(document(
+        2,
+        &[event("a", "Preempt", LATER, &["spot-alone_3"])],
+    )));
+    answers(&agent, AT_ONCE, &["azurePreempt"]).await;
+    // A new process knows from what was remembered which VM it is on.
+    agent.kill().await;
+    let agent = options.start().await;
+    answers(&agent, AT_ONCE, &["azurePreempt"]).await;
+    control_plane.start_apiserver().await.unwrap();
+    let record = tainted(&client, "spot-alone", true).await;
+    assert_eq!(record.event_id, "a");
+    drop(agent);
+    control_plane.stop().await;
+}

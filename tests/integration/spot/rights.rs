@@ -1,0 +1,102 @@
+//! With the rights of the manifests, bound to the own Node: the taint, and nothing else.
+
+use std::path::PathBuf;
+
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::imds::{Fault, Imds, document, event};
+use super::{LATER, LATER_STILL, SOON, answers, boot, create, metric, options, tainted};
+use crate::harness::cluster::kubectl;
+use crate::harness::{eventually, own_control_plane};
+use crate::node::with_token;
+
+/// A token for the service account `headgate`, bound to a Pod on `node`, as kubelet asks for it.
+async fn pod_token(client: &Client, node: &str) -> String {
+    let pods = Api::<Pod>::namespaced(client.clone(), "kube-system");
+    let pod = json!({"metadata": {"name": "headgate-x"}, "spec": {"nodeName": node, "serviceAccountName": "headgate",
+        "automountServiceAccountToken": false, "containers": [{"name": "agent", "image": "headgate"}]}});
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    let pod = pods.create(&PostParams::default(), &pod).await.unwrap();
+    let request = json!({"spec": {"audiences": [], "boundObjectRef":
+        {"apiVersion": "v1", "kind": "Pod", "name": "headgate-x", "uid": pod.metadata.uid}}});
+    let request: TokenRequest = serde_json::from_value(request).unwrap();
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "kube-system");
+    let granted = accounts
+        .create_token_request("headgate", &PostParams::default(), &request)
+        .await
+        .unwrap();
+    granted.status.unwrap().token
+}
+
+#[tokio::test]
+async fn the_manifests_allow_the_taint_and_no_more() {
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let imds = Imds::start().await;
+    create(&client, "spot-rights").await;
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("manifests/examples/spot");
+    let applied = kubectl(control_plane.kubeconfig())
+        .args(["apply", "-k"])
+        .arg(example)
+        .output()
+        .unwrap();
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    let token = pod_token(&client, "spot-rights").await;
+    let kubeconfig = with_token(control_plane.kubeconfig(), &token);
+    // The policy holds once the API server has compiled it.
+    let mut number = 0;
+    eventually(SOON, "a label is refused", async || {
+        number += 1;
+        let label = format!("try={number}");
+        let mut command = kubectl(&kubeconfig);
+        let tried = command
+            .args(["label", "node", "spot-rights", &label, "--overwrite"])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+        if said.contains("headgate may change only annotations and taints") {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    })
+    .await;
+    let agent = options("spot-rights", &kubeconfig, &imds).start().await;
+    imds.set(Fault::None(document(
+        2,
+        &[event("a", "Preempt", LATER, &["spot-rights_3"])],
+    )));
+    tainted(&client, "spot-rights", true).await;
+    boot(&client, "spot-rights", "boot-2").await;
+    tainted(&client, "spot-rights", false).await;
+
+    // Without the component: told once, counted, and the signal all the same.
+    let mut command = kubectl(control_plane.kubeconfig());
+    let deleted = command
+        .args(["delete", "clusterrolebinding", "headgate-spot"])
+        .output()
+        .unwrap();
+    assert!(deleted.status.success());
+    imds.set(Fault::None(document(
+        3,
+        &[event("b", "Preempt", LATER_STILL, &["spot-rights_3"])],
+    )));
+    eventually(SOON, "refused", async || {
+        let count = metric(&agent, "headgate_spot_taint_writes_total{outcome=\"forbidden\"}").await;
+        if count >= 2 { Ok(()) } else { Err(count.to_string()) }
+    })
+    .await;
+    answers(&agent, SOON, &["azurePreempt"]).await;
+    assert_eq!(
+        agent.log().matches("manifests/components/spot grants").count(),
+        1,
+        "{}",
+        agent.log()
+    );
+    drop(agent);
+    control_plane.stop().await;
+}

@@ -1,0 +1,179 @@
+//! Who writes the Node: a notice that comes and goes with the taint that is ours, and others' writes meanwhile. The room's
+//! parts run in this process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use headgate::clock::Clock;
+use headgate::node::api_server::ApiServer;
+use headgate::node::{self, Report};
+use headgate::spot::{self, Seen, Timing};
+use kube::Client;
+use kube::client::Body;
+use prometheus_client::registry::Registry;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::imds::{Fault, Imds, document, event};
+use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_taint, patch, state, tainted};
+use crate::harness::{control_plane, eventually};
+
+/// The room's parts in this process, with shorter times; they end with the test.
+struct Room {
+    seen: watch::Receiver<Seen>,
+}
+
+impl Room {
+    fn start(name: &str, watch_client: Client, write_client: Client, imds: &Imds) -> Self {
+        let clock = Clock::System;
+        let mut registry = Registry::default();
+        let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
+        let (seen, received) = watch::channel(Seen::default());
+        let metrics = spot::Metrics::register(&mut registry, received.clone(), clock.clone());
+        let node_metrics = node::Metrics::register(&mut registry, reports.subscribe(), Vec::new());
+        let (own, timing) = (
+            reports.subscribe(),
+            Timing {
+                poll_interval: Duration::from_millis(50),
+                grace: Duration::from_secs(2),
+            },
+        );
+        let outlet = node::Outlet {
+            reports,
+            trouble: watch::Sender::new(None),
+        };
+        let api_server = ApiServer {
+            client: watch_client,
+            node_answers: watch::channel(0).1,
+        };
+        tokio::spawn(node::watch(
+            api_server,
+            name.to_owned(),
+            Vec::new(),
+            outlet,
+            node_metrics,
+            clock.clone(),
+        ));
+        tokio::spawn(spot::keep(
+            write_client,
+            name.to_owned(),
+            own.clone(),
+            received.clone(),
+            metrics.clone(),
+            clock.clone(),
+        ));
+        tokio::spawn(spot::poll(imds.address.to_string(), own, seen, timing, metrics, clock));
+        Self { seen: received }
+    }
+
+    async fn signalled(&mut self, signalled: bool) {
+        let waited = self.seen.wait_for(|seen| seen.signals().is_empty() != signalled);
+        drop(tokio::time::timeout(SOON, waited).await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_notice_that_vanishes_is_over_after_the_grace_and_only_our_taint_goes() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let imds = Imds::start().await;
+    create(&client, "spot-gone").await;
+    let mut room = Room::start("spot-gone", client.clone(), client.clone(), &imds);
+    let a = document(2, &[event("a", "Preempt", LATER, &["spot-gone_3"])]);
+    imds.set(Fault::None(a.clone()));
+    room.signalled(true).await;
+    tainted(&client, "spot-gone", true).await;
+
+    // Within the grace nothing changes.
+    imds.set(Fault::None(document(3, &[])));
+    sleep(Duration::from_secs(1)).await;
+    imds.set(Fault::None(a.clone()));
+    sleep(Duration::from_millis(1500)).await;
+    assert_eq!(room.seen.borrow().signals().len(), 1);
+    tainted(&client, "spot-gone", true).await;
+
+    let gone = Instant::now();
+    imds.set(Fault::None(document(4, &[])));
+    room.signalled(false).await;
+    assert!(gone.elapsed() >= Duration::from_secs(2), "{:?}", gone.elapsed());
+    assert_eq!(tainted(&client, "spot-gone", false).await.tainted_at, None);
+
+    // The same notice again is a signal and no taint.
+    imds.set(Fault::None(a));
+    room.signalled(true).await;
+    imds.asked(5).await;
+    tainted(&client, "spot-gone", false).await;
+
+    // A taint that somebody else has set is not taken for ours, neither before the notice nor after.
+    let theirs = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
+        {"key": DRAINING, "value": "spot-eviction", "effect": "NoSchedule"}]);
+    patch(&client, "spot-gone", json!({"spec": {"taints": theirs}})).await;
+    imds.set(Fault::None(document(
+        5,
+        &[event("b", "Preempt", LATER_STILL, &["spot-gone_3"])],
+    )));
+    eventually(SOON, "the new notice is recorded", async || {
+        let (_, record) = state(&client, "spot-gone").await;
+        if record.as_ref().is_some_and(|record| record.event_id == "b") {
+            Ok(())
+        } else {
+            Err(format!("{record:?}"))
+        }
+    })
+    .await;
+    imds.set(Fault::None(document(6, &[])));
+    room.signalled(false).await;
+    imds.asked(5).await;
+    assert_eq!(
+        tainted(&client, "spot-gone", true).await.tainted_at,
+        None,
+        "theirs is left"
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_others_write_meanwhile_is_read_again_and_nothing_of_theirs_is_lost() {
+    let cluster = control_plane();
+    let client = cluster.client();
+    let imds = Imds::start().await;
+    create(&client, "spot-conflict").await;
+    // Each of the first reads is out of date before it arrives.
+    let (reads, writes) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (admin, counted) = (client.clone(), (Arc::clone(&reads), Arc::clone(&writes)));
+    let service = tower::service_fn(move |request: hyper::Request<Body>| {
+        let (admin, (reads, writes)) = (admin.clone(), counted.clone());
+        async move {
+            let reading = request.method() == "GET";
+            let response = admin.send(request).await?;
+            if reading {
+                let number = reads.fetch_add(1, Ordering::SeqCst);
+                if number < 3 {
+                    let taints = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
+                        {"key": format!("example.com/new-{number}"), "effect": "NoSchedule"}]);
+                    patch(&admin, "spot-conflict", json!({"spec": {"taints": taints}})).await;
+                }
+            } else {
+                writes.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok::<_, kube::Error>(response)
+        }
+    });
+    let _room = Room::start("spot-conflict", client.clone(), Client::new(service, "default"), &imds);
+    imds.set(Fault::None(document(
+        2,
+        &[event("a", "Preempt", LATER, &["spot-conflict_3"])],
+    )));
+    let want = [other_taint(), "example.com/new-2=:NoSchedule".to_owned(), our_taint()];
+    eventually(SOON, "tainted", async || {
+        let (taints, record) = state(&client, "spot-conflict").await;
+        if taints == want && record.is_some() {
+            Ok(())
+        } else {
+            Err(format!("{taints:?} {record:?}"))
+        }
+    })
+    .await;
+    assert_eq!((reads.load(Ordering::SeqCst), writes.load(Ordering::SeqCst)), (4, 4));
+}

@@ -1,0 +1,222 @@
+//! What `headgate status` is asked about: Nodes, their entries in Azure, the ledger, who leads.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use headgate::sandbox::control_plane::ControlPlane;
+use headgate::sandbox::nodes;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::said;
+use crate::admin_state::world::{GROUP, load_balancer};
+use crate::emulator::process::Emulator;
+use crate::harness::{http, own_control_plane, scratch};
+
+/// A cluster of three nodes with load balancers in the emulator.
+pub(super) struct World {
+    pub(super) control_plane: ControlPlane,
+    client: Client,
+    emulator: Emulator,
+    pub(super) azure_json: PathBuf,
+    pub(super) plugins: PathBuf,
+}
+
+fn address(number: u8, v6: bool) -> String {
+    if v6 {
+        format!("fd00:5eed::{number:x}")
+    } else {
+        format!("127.0.0.{number}")
+    }
+}
+
+/// Entries of the three nodes, and of one that there is not.
+fn entries(v6: bool) -> Value {
+    let entry = |number| json!({"name": format!("node-{number}"), "properties": {"ipAddress": address(number, v6)}});
+    [1, 2, 3, 9].into_iter().map(entry).collect()
+}
+
+impl World {
+    pub(super) async fn start() -> Self {
+        let control_plane = own_control_plane().await;
+        let client = Client::try_from(control_plane.client_config()).unwrap();
+        nodes::register(&client, 3, "status").await.unwrap();
+        let directory = scratch("status");
+        let pools = [("kubernetes", entries(false)), ("kubernetes-IPv6", entries(true))];
+        let mut both = load_balancer("kubernetes", &pools);
+        // A rule without a probe, and a pool without a rule.
+        let properties = both["properties"].as_object_mut().unwrap();
+        let mut bare = properties["loadBalancingRules"][1].clone();
+        bare["name"] = "bare".into();
+        bare["properties"].as_object_mut().unwrap().remove("probe");
+        bare["properties"]["frontendPort"] = 81.into();
+        properties["loadBalancingRules"].as_array_mut().unwrap().push(bare);
+        properties["backendAddressPools"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"name": "outbound"}));
+        let strangers = load_balancer("somebody-elses", &[("kubernetes", entries(false))]);
+        let seed = directory.join("seed.json");
+        std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
+        let emulator = Emulator::seeded(&seed, &[]).await;
+        let azure_json = directory.join("azure.json");
+        let said = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": "tenant",
+            "subscriptionId": "sub", "resourceGroup": "rg", "aadClientId": "client", "aadClientSecret": "secret"});
+        std::fs::write(&azure_json, said.to_string()).unwrap();
+        let plugins = scratch("plugins");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headgate"), plugins.join("kubectl-headgate")).unwrap();
+        Self {
+            control_plane,
+            client,
+            emulator,
+            azure_json,
+            plugins,
+        }
+    }
+
+    pub(super) fn headgate(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command
+            .args(arguments)
+            .arg("--kubeconfig")
+            .arg(self.control_plane.kubeconfig());
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    pub(super) fn with_azure(&self, arguments: &[&str]) -> Output {
+        let file = self.azure_json.to_str().unwrap();
+        self.headgate(&[arguments, &["--azure-config-file", file]].concat())
+    }
+
+    pub(super) fn status(&self, more: &[&str]) -> String {
+        said(self.with_azure(&[&["status", "--no-agents"], more].concat()))
+    }
+
+    pub(super) fn json(&self, more: &[&str]) -> Value {
+        serde_json::from_str(&self.status(&[&["-o", "json"], more].concat())).unwrap()
+    }
+
+    pub(super) async fn taint(&self, node: &str, taints: Value) {
+        let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+        let nodes = Api::<Node>::all(self.client.clone());
+        nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Sets these entries of a pool Down, as anybody with a token can.
+    pub(super) async fn down(&self, pool: &str, numbers: &[u8], v6: bool) {
+        let token = http::get(self.emulator.control, "/emulator/v1/token")
+            .await
+            .unwrap()
+            .json();
+        let path = format!(
+            "{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/{pool}?api-version=2025-05-01"
+        );
+        let ask = async |method: &str, body: &str| {
+            let head = format!(
+                "Authorization: Bearer {}\r\nContent-Length: {}",
+                token["token"].as_str().unwrap(),
+                body.len()
+            );
+            let arm: SocketAddr = self.emulator.arm;
+            let request = format!("{method} {path} HTTP/1.1\r\nHost: {arm}\r\n{head}\r\n\r\n{body}");
+            let answer = http::exchange(arm, request.as_bytes()).await.unwrap();
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            answer.json()
+        };
+        let mut document = ask("GET", "").await;
+        for entry in document["properties"]["loadBalancerBackendAddresses"]
+            .as_array_mut()
+            .unwrap()
+        {
+            let ip = entry["properties"]["ipAddress"].as_str().unwrap().to_owned();
+            if numbers.iter().any(|number| address(*number, v6) == ip) {
+                entry["properties"]["adminState"] = "Down".into();
+            }
+        }
+        ask("PUT", &document.to_string()).await;
+    }
+
+    /// The entries that are Down, by pool.
+    pub(super) async fn all_down(&self) -> BTreeMap<String, Vec<String>> {
+        let state = http::get(self.emulator.control, "/emulator/v1/state")
+            .await
+            .unwrap()
+            .json();
+        let ours = |found: &&Value| found["name"] == "kubernetes" && found["type"] == "Microsoft.Network/loadBalancers";
+        let found = state["resources"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(ours)
+            .unwrap()
+            .clone();
+        let pools = found["properties"]["backendAddressPools"].as_array().unwrap().clone();
+        let down = |pool: &Value| {
+            let entries = pool["properties"]["loadBalancerBackendAddresses"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            let down = entries
+                .into_iter()
+                .filter(|entry| entry["properties"]["adminState"] == "Down");
+            down.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
+        };
+        pools
+            .iter()
+            .map(|pool| (pool["name"].as_str().unwrap().to_owned(), down(pool)))
+            .collect()
+    }
+
+    /// The number of writes of pools so far.
+    pub(super) async fn writes(&self) -> usize {
+        let path = "/emulator/v1/journal?limit=1000&method=PUT";
+        let journal = http::get(self.emulator.control, path).await.unwrap().json();
+        journal["entries"].as_array().unwrap().len()
+    }
+
+    pub(super) async fn write_ledger(&self, lines: &[(&str, &str)]) {
+        let page = |pool: &str| {
+            let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/{pool}");
+            id.to_lowercase()
+        };
+        let mut pools = BTreeMap::<String, BTreeMap<&str, &str>>::new();
+        for (key, record) in lines {
+            let pool = if key.contains(':') {
+                "kubernetes-IPv6"
+            } else {
+                "kubernetes"
+            };
+            pools.entry(page(pool)).or_default().insert(key, record);
+        }
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "headgate-admin-state"},
+            "data": {"ledger.json": json!({"pools": pools}).to_string()}});
+        let maps = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system");
+        let params = PatchParams::apply("test").force();
+        maps.patch("headgate-admin-state", &params, &Patch::Apply(object))
+            .await
+            .unwrap();
+    }
+
+    pub(super) fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), "kube-system")
+    }
+
+    /// Somebody leads, or has given the Lease back.
+    pub(super) async fn lead(&self, holder: &str) {
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 4,
+            "acquireTime": "2026-11-21T10:00:00.000000Z", "renewTime": now});
+        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "headgate-leader"}, "spec": spec});
+        let params = PatchParams::apply("test").force();
+        self.leases()
+            .patch("headgate-leader", &params, &Patch::Apply(lease))
+            .await
+            .unwrap();
+    }
+}
