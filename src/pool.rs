@@ -16,6 +16,7 @@ mod listing;
 mod member;
 mod object;
 mod pauses;
+mod questions;
 mod trouble;
 mod writer;
 

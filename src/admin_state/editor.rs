@@ -14,7 +14,8 @@ use crate::pool::{Editor, Interfaces, NotRecorded, Outcome, PoolEdit, Trouble, V
 /// What a load balancer's editor shows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observed {
-    /// The version of what is desired that the plan was made from; `None` before the first.
+    /// The version of what is desired that the plan was made from; `None` before the first. A plan that lacks entries whose
+    /// interfaces were not asked about yet does not count: somebody's may be among them.
     pub(super) generation: Option<u64>,
     /// The entries that matter.
     pub(super) standings: Vec<Standing>,
@@ -83,13 +84,16 @@ impl Editor for AdminStateEditor {
         let now = self.clock.now().mono;
         let plan = plan(view, interfaces, &desired, &self.ledger.book(), self.policy, now);
         let changes = plan.changes();
+        let is_whole = interfaces.were_asked_about(view);
         let Plan {
             edits,
             standings,
             pools,
         } = plan;
         self.show(|observed| {
-            observed.generation = Some(desired.generation);
+            if is_whole {
+                observed.generation = Some(desired.generation);
+            }
             observed.standings = standings;
             observed.pools = pools;
             observed.pending = changes;

@@ -163,6 +163,19 @@ impl World {
         Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
     }
 
+    /// What the cluster's `azure.json` says.
+    pub(crate) fn reached(&self, arm: Arm) -> Reached {
+        Reached {
+            arm,
+            scope: Scope {
+                group: GroupId::new("sub", "rg").unwrap(),
+                managed: Managed::new(self.managed.iter().copied()),
+            },
+            exclude_control_plane: true,
+            enabled: self.enabled,
+        }
+    }
+
     pub(crate) async fn add_node(&self, number: usize) {
         let made = Api::<Node>::all(self.client.clone())
             .create(&PostParams::default(), &node(number))
@@ -405,15 +418,7 @@ impl Leader {
         });
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
-        let reached = Reached {
-            arm: arm.counted_in(azure::Metrics::register(&mut registry)),
-            scope: Scope {
-                group: GroupId::new("sub", "rg").unwrap(),
-                managed: Managed::new(world.managed.iter().copied()),
-            },
-            exclude_control_plane: true,
-            enabled: world.enabled,
-        };
+        let reached = world.reached(arm.counted_in(azure::Metrics::register(&mut registry)));
         let parts = admin_state::Parts {
             events: ClusterEvents::new(client.clone(), name.to_owned()),
             client,
