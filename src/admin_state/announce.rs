@@ -139,6 +139,23 @@ impl Sight<'_> {
         nodes
     }
 
+    /// The Nodes that are to be `Down`, and are not found in a pool of which nobody knows whose all entries are.
+    fn maybe_unread<'s>(
+        &'s self,
+        nodes: &'s BTreeMap<&str, Vec<Seen<'_>>>,
+    ) -> impl Iterator<Item = (&'s Arc<ClusterNode>, &'s Trouble)> {
+        let unread = self.observed.iter().flat_map(|observed| &observed.unread);
+        unread.flat_map(move |unread| {
+            let is_missing = |node: &ClusterNode| {
+                let mut seen = nodes.get(&*node.uid).into_iter().flatten();
+                node.excluded.is_none() && !seen.any(|seen| seen.standing.pool == unread.pool)
+            };
+            let all = self.desired.cluster.nodes();
+            let waiting = all.filter(move |node| self.wish(node) == Wish::Down && is_missing(node));
+            waiting.map(move |node| (node, &unread.trouble))
+        })
+    }
+
     fn wish(&self, node: &ClusterNode) -> Wish {
         self.desired.wish(node, self.now.mono).in_mode(self.mode)
     }
@@ -161,6 +178,12 @@ impl Announcer {
                 .filter(|node| sight.wish(node) == Wish::Down && !nodes.contains_key(node.uid.as_str()));
             for node in waiting {
                 failing.insert(node.uid.clone());
+                self.failed(node, trouble, sight.now.mono, &mut told);
+            }
+        }
+        for (node, trouble) in sight.maybe_unread(&nodes) {
+            // What is in the way of its other entries comes first.
+            if failing.insert(node.uid.clone()) {
                 self.failed(node, trouble, sight.now.mono, &mut told);
             }
         }

@@ -9,7 +9,7 @@ use super::ledger::{Ledger, Line, Record, Stage};
 use super::plan::{Plan, Policy, PoolCounts, Standing, plan};
 use crate::azure::AdminState;
 use crate::clock::Clock;
-use crate::pool::{Editor, Interfaces, NotRecorded, Outcome, PoolEdit, Trouble, View};
+use crate::pool::{Editor, Interfaces, NotRecorded, Outcome, PoolEdit, Trouble, Unread, View};
 
 /// What a load balancer's editor shows.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,8 @@ pub(super) struct Observed {
     pub(super) pending: usize,
     /// Changes that ARM has not accepted yet.
     pub(super) unsent: usize,
+    /// Pools with entries of which nobody knows whose they are.
+    pub(super) unread: Vec<Unread>,
     /// What is in the way.
     pub(super) trouble: Option<Trouble>,
 }
@@ -84,7 +86,7 @@ impl Editor for AdminStateEditor {
         let now = self.clock.now().mono;
         let plan = plan(view, interfaces, &desired, &self.ledger.book(), self.policy, now);
         let changes = plan.changes();
-        let is_whole = interfaces.were_asked_about(view);
+        let (is_whole, unread) = (interfaces.were_asked_about(view), interfaces.unread(view));
         let Plan {
             edits,
             standings,
@@ -94,6 +96,7 @@ impl Editor for AdminStateEditor {
             if is_whole {
                 observed.generation = Some(desired.generation);
             }
+            observed.unread = unread;
             observed.standings = standings;
             observed.pools = pools;
             observed.pending = changes;

@@ -70,7 +70,7 @@
 //! | Ours: a hand-over | `ownership::a_term_that_is_given_back_leaves_nothing_half_done` |
 //! | Configuration: NIC-based pools, scale sets | `interfaces::members_of_a_scale_set_are_known_by_their_ids` |
 //! | Configuration: NIC-based pools, other machines | `interfaces::members_of_other_machines_are_asked_about_once` |
-//! | Ours: an interface that cannot be read | `interfaces::an_interface_that_cannot_be_read_keeps_nobody_else_waiting` |
+//! | Ours: an interface that cannot be read | `interfaces::an_interface_that_cannot_be_read_keeps_nobody_else_waiting_and_is_told` |
 //! | Ours: an interface that is slow to be read | `interfaces::an_interface_that_is_slow_to_be_read_keeps_nobody_else_waiting` |
 //! | Ours: `headgate restore`, interfaces slow to be read | `interfaces::what_is_given_back_waits_for_interfaces_that_are_slow_to_be_read` |
 //! | Ours: a machine without a Node | `interfaces::a_machine_without_a_node_is_left_alone` |

@@ -111,7 +111,7 @@ async fn members_of_other_machines_are_asked_about_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interface_that_cannot_be_read_keeps_nobody_else_waiting() {
+async fn an_interface_that_cannot_be_read_keeps_nobody_else_waiting_and_is_told() {
     let mut resources = vec![empty_pool()];
     resources.push(interface(&lone_interface(1), Some(&machine(1))));
     resources.push(interface(&lone_interface(2), Some(&machine(2))));
@@ -129,6 +129,13 @@ async fn an_interface_that_cannot_be_read_keeps_nobody_else_waiting() {
     // Asked again now and then: once it can be read, it is done.
     sleep(300 * SECOND).await;
     assert!(stage.sent("GET", "node-1-nic").len() <= 7);
+    let notes = stage.notes(FAILED, "node-1").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("node-1-nic") && notes[0].contains("Microsoft.Network/networkInterfaces/read"),
+        "{notes:?}"
+    );
+    assert!(stage.notes(FAILED, "node-2").await.is_empty());
     stage.no_faults();
     stage
         .until("both Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 2)
@@ -154,6 +161,10 @@ async fn an_interface_that_is_slow_to_be_read_keeps_nobody_else_waiting() {
     // Once it is clear that it cannot be had, what there is is told.
     sleep(120 * SECOND).await;
     assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
+    assert!(
+        stage.notes(FAILED, "node-2").await.is_empty(),
+        "it has its entry in that pool"
+    );
     assert_eq!(stage.puts().len(), 2);
     stage.no_faults();
     stage.taint(1, &[DRAINING]);
