@@ -67,6 +67,8 @@ impl Writer {
                     written.insert(edit.pool.clone(), edit);
                 }
                 Err(error) if error.class() == Class::Stale && stale < STALE_AT_ONCE => stale += 1,
+                // The Lease was lost while the write waited to be sent: somebody else has his turn, and then it is tried anew.
+                Err(ArmError::NotPermitted) if self.term.permit().is_ok() => return Err(Stop::Again),
                 Err(error) if is_the_pools(&error) => {
                     first_refusal.get_or_insert(error);
                     refused.insert(edit.pool);
@@ -84,8 +86,8 @@ impl Writer {
         edit: &PoolEdit,
         entered: &mut Entered,
     ) -> Result<(), ArmError> {
-        let term = self.term.clone();
-        let permit = Permit::new(move || term.permit().is_ok());
+        let (term, still_held) = (self.term.clone(), entered.still_held());
+        let permit = Permit::new(move || term.permit().is_ok() && still_held());
         let deadline = Instant::now() + ONE_WRITE;
         let (request, source) = (self.labels.request, self.labels.source);
         let operation = self.arm.metrics().operation(request, self.id.group(), source);

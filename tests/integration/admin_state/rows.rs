@@ -51,6 +51,7 @@
 //! | Risk: concurrency, the lock's holder is dead | `lease::a_lease_that_nobody_gives_back_is_had_when_it_has_expired` |
 //! | Risk: concurrency, a lost `Down` | `lease::what_the_other_undid_under_the_lease_is_done_again_within_a_second` |
 //! | Risk: concurrency, a signal that ended meanwhile | `lease::a_signal_that_ends_while_the_lease_is_awaited_costs_no_write` |
+//! | Risk: concurrency, the lock is lost before a write is sent | `lease::a_write_that_waits_is_not_sent_once_another_has_the_lease` |
 //! | Observability: `Down` event when all is applied | `events::down_is_told_once_all_is_applied` |
 //! | Observability: events on nodes, not services | `events::events_are_about_nodes_and_of_their_types` |
 //! | Observability: each event's note | `events::each_events_note_is_its_own` |
