@@ -144,15 +144,20 @@ impl Sight<'_> {
         &'s self,
         nodes: &'s BTreeMap<&str, Vec<Seen<'_>>>,
     ) -> impl Iterator<Item = (&'s Arc<ClusterNode>, &'s Trouble)> {
-        let unread = self.observed.iter().flat_map(|observed| &observed.unread);
-        unread.flat_map(move |unread| {
-            let is_missing = |node: &ClusterNode| {
+        let each = |observed: &'s Observed| observed.unread.iter().map(move |unread| (observed, unread));
+        self.observed.iter().flat_map(each).flat_map(move |(observed, unread)| {
+            let is_missing = move |node: &&Arc<ClusterNode>| {
                 let mut seen = nodes.get(&*node.uid).into_iter().flatten();
                 node.excluded.is_none() && !seen.any(|seen| seen.standing.pool == unread.pool)
             };
+            let is_known = move |node: &&Arc<ClusterNode>| {
+                let began = self.desired.episode(node).map(|episode| episode.generation);
+                began.is_some_and(|began| observed.generation.is_some_and(|seen| seen >= began))
+            };
             let all = self.desired.cluster.nodes();
-            let waiting = all.filter(move |node| self.wish(node) == Wish::Down && is_missing(node));
-            waiting.map(move |node| (node, &unread.trouble))
+            let waiting = all.filter(|node| self.wish(node) == Wish::Down);
+            let missing = waiting.filter(is_known).filter(is_missing);
+            missing.map(|node| (node, &unread.trouble))
         })
     }
 

@@ -313,6 +313,14 @@ async fn an_interface_that_cannot_be_read_is_told_to_whom_it_may_belong() {
     assert_eq!(story.sees(pools).len(), 1, "another class");
     tokio::time::advance(AGAIN).await;
     assert_eq!(story.sees(pools).len(), 1, "again");
+    // What was planned before its signal was seen says nothing of it.
+    let before = story.observe(pools);
+    story.desired.apply(node(3, &[DRAIN]), &keys(), story.clock.now());
+    assert!(story.look(&[before]).is_empty());
+    assert_eq!(
+        reasons(&story.sees(pools)),
+        [("LoadBalancerAdminStateUpdateFailed", "n3")]
+    );
     // What is in the way of an entry of its own comes first.
     let other: &Entries<'_> = &[
         ("p", &[(1, "Down"), (8, "-")], true),
