@@ -16,12 +16,13 @@ mod listing;
 mod member;
 mod object;
 mod pauses;
+mod questions;
 mod trouble;
 mod writer;
 
 pub use cluster::{Cluster, ClusterNode, Taint};
 pub use edit::{Change, PoolEdit};
-pub use interfaces::Interfaces;
+pub use interfaces::{Interfaces, Unread};
 pub use inventory::{Managed, Member, PoolView, Probe, Rule, View};
 pub use listing::{Listing, Scope, Wanted, follow as follow_listing};
 pub use member::{Claim, Key};

@@ -139,6 +139,28 @@ impl Sight<'_> {
         nodes
     }
 
+    /// The Nodes that are to be `Down`, and are not found in a pool of which nobody knows whose all entries are.
+    fn maybe_unread<'s>(
+        &'s self,
+        nodes: &'s BTreeMap<&str, Vec<Seen<'_>>>,
+    ) -> impl Iterator<Item = (&'s Arc<ClusterNode>, &'s Trouble)> {
+        let each = |observed: &'s Observed| observed.unread.iter().map(move |unread| (observed, unread));
+        self.observed.iter().flat_map(each).flat_map(move |(observed, unread)| {
+            let is_missing = move |node: &&Arc<ClusterNode>| {
+                let mut seen = nodes.get(&*node.uid).into_iter().flatten();
+                node.excluded.is_none() && !seen.any(|seen| seen.standing.pool == unread.pool)
+            };
+            let is_known = move |node: &&Arc<ClusterNode>| {
+                let began = self.desired.episode(node).map(|episode| episode.generation);
+                began.is_some_and(|began| observed.generation.is_some_and(|seen| seen >= began))
+            };
+            let all = self.desired.cluster.nodes();
+            let waiting = all.filter(|node| self.wish(node) == Wish::Down);
+            let missing = waiting.filter(is_known).filter(is_missing);
+            missing.map(|node| (node, &unread.trouble))
+        })
+    }
+
     fn wish(&self, node: &ClusterNode) -> Wish {
         self.desired.wish(node, self.now.mono).in_mode(self.mode)
     }
@@ -161,6 +183,12 @@ impl Announcer {
                 .filter(|node| sight.wish(node) == Wish::Down && !nodes.contains_key(node.uid.as_str()));
             for node in waiting {
                 failing.insert(node.uid.clone());
+                self.failed(node, trouble, sight.now.mono, &mut told);
+            }
+        }
+        for (node, trouble) in sight.maybe_unread(&nodes) {
+            // What is in the way of its other entries comes first.
+            if failing.insert(node.uid.clone()) {
                 self.failed(node, trouble, sight.now.mono, &mut told);
             }
         }

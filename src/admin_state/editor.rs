@@ -9,12 +9,13 @@ use super::ledger::{Ledger, Line, Record, Stage};
 use super::plan::{Plan, Policy, PoolCounts, Standing, plan};
 use crate::azure::AdminState;
 use crate::clock::Clock;
-use crate::pool::{Editor, Interfaces, NotRecorded, Outcome, PoolEdit, Trouble, View};
+use crate::pool::{Editor, Interfaces, NotRecorded, Outcome, PoolEdit, Trouble, Unread, View};
 
 /// What a load balancer's editor shows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Observed {
-    /// The version of what is desired that the plan was made from; `None` before the first.
+    /// The version of what is desired that the plan was made from; `None` before the first. A plan that lacks entries whose
+    /// interfaces were not asked about yet does not count: somebody's may be among them.
     pub(super) generation: Option<u64>,
     /// The entries that matter.
     pub(super) standings: Vec<Standing>,
@@ -24,6 +25,8 @@ pub(super) struct Observed {
     pub(super) pending: usize,
     /// Changes that ARM has not accepted yet.
     pub(super) unsent: usize,
+    /// Pools with entries of which nobody knows whose they are.
+    pub(super) unread: Vec<Unread>,
     /// What is in the way.
     pub(super) trouble: Option<Trouble>,
 }
@@ -83,13 +86,17 @@ impl Editor for AdminStateEditor {
         let now = self.clock.now().mono;
         let plan = plan(view, interfaces, &desired, &self.ledger.book(), self.policy, now);
         let changes = plan.changes();
+        let (is_whole, unread) = (interfaces.were_asked_about(view), interfaces.unread(view));
         let Plan {
             edits,
             standings,
             pools,
         } = plan;
         self.show(|observed| {
-            observed.generation = Some(desired.generation);
+            if is_whole {
+                observed.generation = Some(desired.generation);
+            }
+            observed.unread = unread;
             observed.standings = standings;
             observed.pools = pools;
             observed.pending = changes;

@@ -160,7 +160,7 @@ impl Editor for RestoreEditor {
             .map(|standing| (standing.pool.clone(), standing.key.clone()))
             .collect();
         self.progress.send_modify(|progress| {
-            progress.looked = true;
+            progress.looked = interfaces.were_asked_about(view);
             let done: Vec<_> = progress.left.difference(&left).cloned().collect();
             progress.given_back.extend(done);
             progress.given_back.retain(|ours| !left.contains(ours));

@@ -200,6 +200,13 @@ impl Entered {
         self.lock.door.is_open(self.number, Instant::now())
     }
 
+    /// Asks, as often as one likes, whether the hold is still ours as far as is known: nobody took it, and it has not expired.
+    /// A write that began may go on for so long, and waits in line before it is sent.
+    pub fn still_held(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let (door, number) = (Arc::clone(&self.lock.door), self.number);
+        move || door.is_held(number, Instant::now())
+    }
+
     /// Something was written, or may have been: the release names us as the holder before, so that others drop what they
     /// remember.
     pub fn wrote(&mut self) {

@@ -2,31 +2,42 @@
 //! and remembered.
 //!
 //! An answer is good for an hour or somewhat more, one that could not be had for a minute; only interfaces that stand in a pool are
-//! remembered.
+//! remembered. An entry whose interface is not known is nobody's: to plan nobody waits for an answer.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
 use tokio::time::Instant;
 
-use super::inventory::View;
+use super::inventory::{PoolView, View};
 use super::member::Claim;
-use crate::azure::{Arm, InterfaceId};
+use super::trouble::Trouble;
+use crate::azure::{ArmError, Class, InterfaceId, PoolId};
 
 /// A machine keeps its interfaces for its life, mostly.
 const KNOWN_FOR: Duration = Duration::from_hours(1);
+/// Where the name stands in an interface's id.
+const NAME: usize = 8;
 /// Until it is asked again after a failure, or without a machine.
 const UNKNOWN_FOR: Duration = Duration::from_mins(1);
-/// Questions at a time.
-const AT_ONCE: usize = 16;
 
 #[derive(Clone, Debug)]
 struct Known {
     /// In lower case.
     machine: Option<String>,
+    /// Why the last answer could not be had.
+    trouble: Option<Trouble>,
     until: Instant,
+}
+
+/// A pool with interfaces that cannot be read, so that nobody knows whose they are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unread {
+    /// Which.
+    pub pool: PoolId,
+    /// Why, and what to do about it.
+    pub trouble: Trouble,
 }
 
 /// From this time to half as much again, so that not all are asked about at once again.
@@ -47,6 +58,25 @@ fn in_id(configuration: &str) -> Option<String> {
     machine.contains("/virtualmachines/").then(|| machine.to_owned())
 }
 
+/// The interfaces of a pool whose ids do not say whose they are.
+fn of(pool: &PoolView) -> impl Iterator<Item = InterfaceId> {
+    named(pool).map(|(id, _)| id)
+}
+
+/// The same with their names.
+fn named(pool: &PoolView) -> impl Iterator<Item = (InterfaceId, &str)> {
+    let configurations = pool.members.iter().filter_map(|member| match &member.claim {
+        Claim::Interface(configuration) => Some(configuration),
+        _ => None,
+    });
+    configurations
+        .filter(|configuration| in_id(configuration).is_none())
+        .filter_map(|configuration| {
+            let id = InterfaceId::of_configuration(configuration).ok()?;
+            Some((id, configuration.split('/').nth(NAME)?))
+        })
+}
+
 impl Interfaces {
     /// The virtual machine behind an interface's configuration, in lower case, as far as it is known.
     #[must_use]
@@ -57,48 +87,207 @@ impl Interfaces {
         })
     }
 
+    /// Whether ARM was asked about every interface in these pools, with whatever outcome: until then, who is not found
+    /// there may be there.
+    #[must_use]
+    pub fn were_asked_about(&self, view: &View) -> bool {
+        view.pools.iter().flat_map(of).all(|id| self.0.contains_key(&id))
+    }
+
+    /// The pools in use with interfaces that cannot be read and of which nothing is known from before.
+    #[must_use]
+    pub fn unread(&self, view: &View) -> Vec<Unread> {
+        let used = view.pools.iter().filter(|pool| pool.is_used());
+        used.filter_map(|pool| self.unread_of(pool)).collect()
+    }
+
+    fn unread_of(&self, pool: &PoolView) -> Option<Unread> {
+        let unread = || {
+            named(pool).filter_map(|(id, name)| {
+                let known = self.0.get(&id).filter(|known| known.machine.is_none())?;
+                Some((name, known.trouble.as_ref()?))
+            })
+        };
+        // Always the same one, however they are listed.
+        let (name, trouble) = unread().min_by_key(|(name, _)| *name)?;
+        let more = match unread().count() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        // What ARM says may be long.
+        let right = match trouble.class {
+            Class::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
+            Class::Stale | Class::Retriable => "",
+        };
+        let id = &pool.pool.id;
+        let text = format!(
+            "the network interface {name}{more} in {}/{} cannot be read{right}, so it is not known whether it is this node's: {}",
+            id.load_balancer().name(),
+            id.name(),
+            trouble.text
+        );
+        let trouble = Trouble {
+            text,
+            ..trouble.clone()
+        };
+        let pool = id.clone();
+        Some(Unread { pool, trouble })
+    }
+
     /// Takes in what others know.
     pub(super) fn merge(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 
     /// The interfaces in these pools that have to be asked about; forgets all others.
-    fn unknown(&mut self, view: &View, now: Instant) -> Vec<InterfaceId> {
-        let members = view.pools.iter().flat_map(|pool| &pool.members);
-        let configurations = members.filter_map(|member| match &member.claim {
-            Claim::Interface(configuration) => Some(configuration),
-            _ => None,
-        });
-        let ids: HashSet<InterfaceId> = configurations
-            .filter(|configuration| in_id(configuration).is_none())
-            .filter_map(|configuration| InterfaceId::of_configuration(configuration).ok())
-            .collect();
+    pub(super) fn due(&mut self, view: &View, now: Instant) -> HashSet<InterfaceId> {
+        let mut ids: HashSet<InterfaceId> = view.pools.iter().flat_map(of).collect();
         self.0.retain(|id, _| ids.contains(id));
-        let is_due = |id: &InterfaceId| self.0.get(id).is_none_or(|known| known.until <= now);
-        ids.into_iter().filter(is_due).collect()
+        ids.retain(|id| self.0.get(id).is_none_or(|known| known.until <= now));
+        ids
     }
 
-    /// Asks ARM about what is not known of these pools' interfaces.
-    pub async fn learn(&mut self, view: &View, arm: &Arm, deadline: Instant) {
-        let questions = self.unknown(view, Instant::now()).into_iter().map(|id| {
-            let arm = arm.clone();
-            async move {
-                let answer = arm.virtual_machine_of(&id, deadline).await;
-                (id, answer)
-            }
-        });
-        let mut answers = stream::iter(questions).buffer_unordered(AT_ONCE);
-        while let Some((id, answer)) = answers.next().await {
-            let (machine, known_for) = match answer {
-                Ok(Some(machine)) => (Some(machine), KNOWN_FOR),
-                Ok(None) => (None, UNKNOWN_FOR),
-                Err(error) => {
+    /// Takes in what came of a question.
+    pub(super) fn answered(&mut self, id: InterfaceId, answer: Result<Option<String>, ArmError>) {
+        let before = self.0.remove(&id);
+        let (machine, trouble, known_for) = match answer {
+            Ok(Some(machine)) => (Some(machine), None, KNOWN_FOR),
+            Ok(None) => (None, None, UNKNOWN_FOR),
+            Err(error) => {
+                let before_that = before.as_ref().and_then(|known| known.trouble.as_ref());
+                let trouble = Trouble::new(&error, before_that);
+                if before_that.is_none_or(|before| !before.is_like(&trouble)) {
                     tracing::warn!(interface = ?id, %error, "whose network interface this is cannot be read; what was known of it goes on");
-                    (self.0.get(&id).and_then(|known| known.machine.clone()), UNKNOWN_FOR)
                 }
-            };
-            let until = Instant::now() + spread(&id, known_for);
-            self.0.insert(id, Known { machine, until });
+                // One that is gone is nobody's.
+                let trouble = Some(trouble).filter(|trouble| trouble.class != Class::Stale);
+                (before.and_then(|known| known.machine), trouble, UNKNOWN_FOR)
+            }
+        };
+        let known = Known {
+            until: Instant::now() + spread(&id, known_for),
+            machine,
+            trouble,
+        };
+        self.0.insert(id, known);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::azure::{ErrorBody, LoadBalancer, LoadBalancerId};
+
+    const GROUP: &str = "/subscriptions/s/resourceGroups/rg/providers";
+
+    fn configuration(name: &str) -> String {
+        format!("{GROUP}/Microsoft.Network/networkInterfaces/{name}/ipConfigurations/c")
+    }
+
+    fn id(name: &str) -> InterfaceId {
+        InterfaceId::of_configuration(&configuration(name)).unwrap()
+    }
+
+    /// A pool of these interfaces and of one of a scale set.
+    fn view(names: &[&str], used: bool) -> View {
+        let lb = format!("{GROUP}/Microsoft.Network/loadBalancers/lb");
+        let instance = format!(
+            "{GROUP}/Microsoft.Compute/virtualMachineScaleSets/v/virtualMachines/0/networkInterfaces/n/ipConfigurations/c"
+        );
+        let all = names.iter().map(|name| configuration(name)).chain([instance]);
+        let entries: Vec<Value> = all
+            .map(|id| json!({"name": id, "properties": {"networkInterfaceIPConfiguration": {"id": id}}}))
+            .collect();
+        let rule =
+            json!({"name": "r", "properties": {"backendAddressPool": {"id": format!("{lb}/backendAddressPools/p")}}});
+        View::of(LoadBalancer {
+            id: LoadBalancerId::parse(&lb).unwrap(),
+            etag: None,
+            document: json!({"id": lb, "properties": {
+                "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
+                "loadBalancingRules": if used { vec![rule] } else { Vec::new() }}}),
+        })
+    }
+
+    fn refused(status: StatusCode, code: &str) -> ArmError {
+        ArmError::Refused {
+            status,
+            error: ErrorBody {
+                code: code.to_owned(),
+                ..ErrorBody::default()
+            },
+            retry_after: None,
+            maybe_done: false,
         }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_unless_it_was_known_or_is_gone() {
+        let view = view(&["B", "a", "gone", "known"], true);
+        let mut interfaces = Interfaces::default();
+        assert_eq!(
+            interfaces.due(&view, Instant::now()).len(),
+            4,
+            "the scale set's says whose it is"
+        );
+        assert!(!interfaces.were_asked_about(&view) && interfaces.unread(&view).is_empty());
+        let forbidden = || Err(refused(StatusCode::FORBIDDEN, "AuthorizationFailed"));
+        interfaces.answered(id("known"), Ok(Some("/vm".to_owned())));
+        interfaces.answered(id("known"), forbidden());
+        interfaces.answered(id("gone"), Err(refused(StatusCode::NOT_FOUND, "ResourceNotFound")));
+        interfaces.answered(id("a"), Ok(None));
+        assert!(interfaces.unread(&view).is_empty(), "the last one is being asked about");
+        interfaces.answered(id("b"), forbidden());
+        assert!(interfaces.were_asked_about(&view));
+        assert_eq!(interfaces.machine_of(&configuration("KNOWN")).as_deref(), Some("/vm"));
+        let unread = interfaces.unread(&view);
+        let [Unread { pool, trouble }] = unread.as_slice() else {
+            panic!("{unread:?}")
+        };
+        assert_eq!(
+            (pool.name(), trouble.class, &*trouble.code),
+            ("p", Class::Terminal, "AuthorizationFailed")
+        );
+        assert_eq!(
+            trouble.text,
+            "the network interface B in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
+             so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
+        );
+        interfaces.answered(id("a"), Err(ArmError::Deadline));
+        let told = interfaces.unread(&view).remove(0).trouble.text;
+        assert!(
+            told.starts_with("the network interface B and 1 more in lb/p cannot be read"),
+            "{told}"
+        );
+        interfaces.answered(id("b"), Ok(Some("/vm".to_owned())));
+        let told = interfaces.unread(&view).remove(0).trouble.text;
+        assert!(
+            told.starts_with("the network interface a in lb/p cannot be read, so"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn a_pool_without_rules_is_nobodys_trouble() {
+        let mut interfaces = Interfaces::default();
+        interfaces.answered(id("a"), Err(ArmError::Deadline));
+        assert!(interfaces.unread(&view(&["a"], false)).is_empty());
+        assert_eq!(interfaces.unread(&view(&["a"], true)).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_left_the_pools_is_forgotten_and_what_is_known_is_not_asked_about_for_an_hour() {
+        let mut interfaces = Interfaces::default();
+        interfaces.answered(id("a"), Ok(Some("/vm".to_owned())));
+        interfaces.answered(id("b"), Err(ArmError::Deadline));
+        let (both, now) = (view(&["a", "b"], true), Instant::now());
+        assert!(interfaces.due(&both, now).is_empty());
+        assert_eq!(interfaces.due(&both, now + UNKNOWN_FOR * 2), HashSet::from([id("b")]));
+        assert_eq!(interfaces.due(&both, now + KNOWN_FOR * 2).len(), 2);
+        interfaces.due(&view(&["b"], true), now);
+        assert_eq!(interfaces.machine_of(&configuration("a")), None);
     }
 }

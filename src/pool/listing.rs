@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::interfaces::Interfaces;
 use super::inventory::{Managed, View};
 use super::pauses::Pauses;
+use super::questions::Questions;
 use super::trouble::Trouble;
 use crate::azure::{Arm, ArmError, GroupId, LoadBalancer, LoadBalancerId};
 
@@ -138,8 +139,10 @@ impl Listing {
     pub async fn interfaces(&self, arm: &Arm, deadline: Instant) -> Interfaces {
         let mut all = Interfaces::default();
         for view in self.views.values() {
-            let mut its = Interfaces::default();
-            its.learn(view, arm, deadline).await;
+            let (mut its, mut questions) = (Interfaces::default(), Questions::new(arm.clone()));
+            questions.ask(&mut its, view, deadline);
+            questions.all().await;
+            questions.take_in(&mut its);
             all.merge(its);
         }
         all

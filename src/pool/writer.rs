@@ -5,7 +5,6 @@
 //! the term; a write counts when a read shows it. Whatever went wrong, the next thing is a read: there is no state
 //! to repair. Level-triggered: a change that was planned and is wanted no more is not made.
 
-use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +17,15 @@ use super::interfaces::Interfaces;
 use super::inventory::View;
 use super::listing::Listing;
 use super::pauses::Pauses;
+use super::questions::Questions;
 use super::trouble::Trouble;
-use crate::azure::{Arm, ArmError, Class, LoadBalancerId, Permit, PoolId};
-
+use crate::azure::{Arm, ArmError, Class, LoadBalancerId};
 use crate::leader::{ArmLock, Entered, LockError, Term};
+
+mod batch;
 
 /// For one read of a load balancer, retries included.
 const ONE_READ: Duration = Duration::from_mins(2);
-/// For one write, from its PUT to its end: ARM's operations take seconds, and the Lease lasts 15 min.
-const ONE_WRITE: Duration = Duration::from_mins(10);
 /// For the Lease; then it is asked for again.
 const LEASE: Duration = Duration::from_mins(1);
 /// To the next look at a load balancer that ARM is busy with, twice that to the one after, and so on.
@@ -34,8 +33,6 @@ const BUSY: Duration = Duration::from_secs(1);
 const LONGEST_BUSY: Duration = Duration::from_secs(8);
 /// Then it is something to tell of.
 const BUSY_FOR_LONG: Duration = Duration::from_mins(1);
-/// Fresh reads at once in one batch, after writes that were overtaken.
-const STALE_AT_ONCE: u32 = 2;
 
 /// Why a change could not be put on record, and so was not made.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -151,12 +148,13 @@ impl Writer {
             pause: None,
             busy: None,
         };
+        let mut questions = Questions::new(self.arm.clone());
         loop {
             self.take_listing(&mut round);
+            questions.take_in(&mut round.interfaces);
             let edits = match &round.seen {
                 Some((_, view)) => {
-                    let deadline = Instant::now() + ONE_READ;
-                    round.interfaces.learn(view, &self.arm, deadline).await;
+                    questions.ask(&mut round.interfaces, view, Instant::now() + ONE_READ);
                     editor.plan(view, &round.interfaces)
                 }
                 None => Vec::new(),
@@ -167,7 +165,7 @@ impl Writer {
                 }
                 round.pauses.succeeded();
                 round.pause = None;
-                self.wait(&mut editor, None).await;
+                self.wait(&mut editor, &mut questions, None).await;
                 continue;
             }
             if let Some(pause) = &round.pause {
@@ -177,22 +175,24 @@ impl Writer {
                     pause.told
                 };
                 if let Some(until) = until.filter(|until| Instant::now() < *until) {
-                    self.wait(&mut editor, Some(until)).await;
+                    self.wait(&mut editor, &mut questions, Some(until)).await;
                     continue;
                 }
             }
-            self.write(&mut editor, &mut round, edits).await;
+            let writing = self.write(&mut editor, &mut round, edits);
+            questions.beside(writing).await;
         }
     }
 
-    /// Waits for another list, for another wish, or for this time.
-    async fn wait<E: Editor>(&mut self, editor: &mut E, until: Option<Instant>) {
+    /// Waits for another list, for another wish, for whose an interface is, or for this time.
+    async fn wait<E: Editor>(&mut self, editor: &mut E, questions: &mut Questions, until: Option<Instant>) {
         tokio::select! {
             changed = self.listings.changed() => if changed.is_err() {
                 // Whoever lists has ended, and with it the term.
                 std::future::pending::<()>().await;
             },
             () = editor.changed() => {}
+            () = questions.answered() => {}
             () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
         }
     }
@@ -286,106 +286,5 @@ impl Writer {
                 return Err(Stop::Again);
             }
         }
-    }
-
-    /// Reads, writes the first pool of the plan, reads again, until a read leaves nothing to be written. A pool that is
-    /// refused keeps no other one waiting.
-    async fn batch<E: Editor>(&mut self, editor: &mut E, round: &mut Round, entered: &mut Entered) -> Result<(), Stop> {
-        let mut written: HashMap<PoolId, PoolEdit> = HashMap::new();
-        let mut refused = HashSet::new();
-        let mut first_refusal = None;
-        let mut stale = 0;
-        loop {
-            let asked_at = Instant::now();
-            let view = match self.arm.load_balancer(&self.id, asked_at + ONE_READ).await {
-                // It is gone; the next list says so too.
-                Err(error) if error.class() == Class::Stale => View::gone(self.id.clone()),
-                read => View::of(read?),
-            };
-            let mut edits = editor.plan(&view, &round.interfaces);
-            let view = Arc::new(view);
-            round.seen = Some((asked_at, Arc::clone(&view)));
-            edits.retain(|edit| !refused.contains(&edit.pool));
-            if edits.is_empty() {
-                return first_refusal.map_or(Ok(()), |error| Err(Stop::Arm(error)));
-            }
-            if !entered.open() {
-                return Err(Stop::Closed);
-            }
-            if view.busy {
-                return Err(Stop::Busy);
-            }
-            let edit = edits.swap_remove(0);
-            let Some(pool) = view.pool(&edit.pool) else {
-                return Ok(());
-            };
-            if written.remove(&edit.pool).is_some_and(|written| written.is_like(&edit)) {
-                first_refusal.get_or_insert(ArmError::NotShown(edit.pool.to_string()));
-                refused.insert(edit.pool);
-                continue;
-            }
-            let mut pool = pool.pool.clone();
-            edit.apply(&mut pool);
-            editor.record(&edit).await.map_err(Stop::NotRecorded)?;
-            match self.put(&pool, editor, &edit, entered).await {
-                Ok(()) => {
-                    written.insert(edit.pool.clone(), edit);
-                }
-                Err(error) if error.class() == Class::Stale && stale < STALE_AT_ONCE => stale += 1,
-                Err(error) if is_the_pools(&error) => {
-                    first_refusal.get_or_insert(error);
-                    refused.insert(edit.pool);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// One write, to its end.
-    async fn put<E: Editor>(
-        &self,
-        pool: &crate::azure::Pool,
-        editor: &mut E,
-        edit: &PoolEdit,
-        entered: &mut Entered,
-    ) -> Result<(), ArmError> {
-        let term = self.term.clone();
-        let permit = Permit::new(move || term.permit().is_ok());
-        let deadline = Instant::now() + ONE_WRITE;
-        let (request, source) = (self.labels.request, self.labels.source);
-        let operation = self.arm.metrics().operation(request, self.id.group(), source);
-        entered.wrote();
-        let outcome = match self.arm.put_pool(pool, permit, deadline).await {
-            Ok(accepted) => {
-                editor.outcome(Outcome::Accepted(edit.clone()));
-                self.arm.follow(&accepted, deadline).await
-            }
-            Err(error) => {
-                if surely_not_done(&error) {
-                    editor.outcome(Outcome::Refused);
-                }
-                Err(error)
-            }
-        };
-        operation.done(outcome.is_ok());
-        outcome
-    }
-}
-
-/// Whether a failure says something about the one pool only, as far as one can tell.
-fn is_the_pools(error: &ArmError) -> bool {
-    match error {
-        ArmError::Refused { status, .. } => status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429),
-        ArmError::Operation { .. } => true,
-        _ => false,
-    }
-}
-
-/// Whether a write that failed like this had no effect and will have none.
-fn surely_not_done(error: &ArmError) -> bool {
-    match error {
-        ArmError::Refused { status, maybe_done, .. } => status.is_client_error() && !maybe_done,
-        ArmError::Busy(_) => true,
-        _ => false,
     }
 }

@@ -168,7 +168,7 @@ pub struct LoadBalancerRow {
     pub busy: bool,
     /// The pools that rules use.
     pub pools: Vec<PoolRow>,
-    /// The others, which headgate does not consider.
+    /// The others. Nobody is taken out of them; entries of theirs that are on record are their Nodes'.
     pub not_considered: Vec<String>,
 }
 

@@ -107,7 +107,7 @@ fn head(report: &Report) -> String {
 fn places(report: &Report) -> BTreeMap<Place, Column> {
     let known = report.load_balancers.iter();
     let known = known.flat_map(|found| found.pools.iter().map(|pool| (&found.name, &pool.name)));
-    // Where Azure was not asked, the ledger's.
+    // Where Azure was not asked, the ledger's; otherwise those of pools that no rule uses any more.
     let entries = report.nodes.iter().flat_map(|node| &node.entries);
     let entries = entries.map(|entry| (&entry.load_balancer, &entry.pool));
     let mut places = BTreeMap::new();
@@ -268,16 +268,15 @@ fn pools(report: &Report, places: &BTreeMap<Place, Column>, detail: Detail) -> S
             }
         }
         rows.extend(load_balancer.not_considered.iter().map(|pool| {
-            let words = [
-                "",
-                &load_balancer.name,
-                pool,
-                "",
-                "",
-                "-",
-                "-",
-                "not considered: no rule uses it",
-            ];
+            // It is a column where something in it is on record.
+            let (number, why) = match places.get(&place(&load_balancer.name, pool)) {
+                Some(column) => (
+                    column.number.to_string(),
+                    "no rule uses it any more: what is ours is given back",
+                ),
+                None => (String::new(), "not considered: no rule uses it"),
+            };
+            let words = [&*number, &load_balancer.name, pool, "", "", "-", "-", why];
             words.map(str::to_owned).to_vec()
         }));
     }

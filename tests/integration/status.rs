@@ -210,6 +210,24 @@ async fn restored(world: &World) {
     let text = said(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
 
+    // What is ours in a pool that lost its rules is shown with its node, and asked about as all else.
+    world.down("outbound", &[2, 3], false).await;
+    world
+        .write_ledger(&[("outbound/127.0.0.3", "down 2026-11-21T10:00:00Z")])
+        .await;
+    let report = world.json(&[]);
+    let lost = entry(&report, "node-3", "outbound");
+    assert_eq!(
+        (&lost["owner"], &lost["becomes"], &report["unmatchedLedger"]),
+        (&json!("headgate"), &json!("None"), &json!([]))
+    );
+    let text = said(world.with_azure(&["restore", "--dry-run"]));
+    assert!(text.contains("kubernetes/outbound   127.0.0.3   node-3"), "{text}");
+    assert!(text.contains("1 entries would be given back"), "{text}");
+    let text = said(world.with_azure(&["restore", "--yes"]));
+    assert!(text.contains("127.0.0.3   node-3   given back"), "{text}");
+    assert_eq!(world.all_down().await["outbound"], ["node-2"], "what is foreign stays");
+
     // An entry whose Node has gone is nobody's, even if the ledger has it.
     world.down("kubernetes", &[9], false).await;
     world.write_ledger(&[("127.0.0.9", "down 2026-11-21T10:00:00Z")]).await;

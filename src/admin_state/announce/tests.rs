@@ -6,7 +6,7 @@ use super::super::plan::{Policy, plan};
 use super::*;
 use crate::clock::Clock;
 use crate::config::{AdminStateMode, ForeignDown};
-use crate::pool::Interfaces;
+use crate::pool::{Interfaces, Unread};
 
 /// One load balancer as its editor would show it.
 type Entries<'a> = [PoolOf<'a>];
@@ -17,6 +17,7 @@ struct Story {
     book: Book,
     clock: Clock,
     trouble: Option<Trouble>,
+    unread: Vec<Unread>,
 }
 
 impl Story {
@@ -28,6 +29,7 @@ impl Story {
             book: book(lines),
             clock,
             trouble: None,
+            unread: Vec::new(),
         }
     }
 
@@ -51,6 +53,7 @@ impl Story {
             unsent: plan.changes(),
             standings: plan.standings,
             pools: plan.pools,
+            unread: self.unread.clone(),
             trouble: self.trouble.clone(),
         }
     }
@@ -272,6 +275,68 @@ async fn load_balancers_that_cannot_be_seen_are_a_failure_of_every_node_that_wai
         .map(|event| (event.kind, event.node.name.as_str()))
         .collect();
     assert_eq!(events, [(Kind::UpdateFailed, "n1")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interface_that_cannot_be_read_is_told_to_whom_it_may_belong() {
+    let nodes = [node(1, &[DRAIN]), node(2, &[DRAIN]), node(3, &[])];
+    let mut story = Story::new(
+        &nodes,
+        &[("p", 1, Stage::Down), ("q", 1, Stage::Down), ("q", 2, Stage::Down)],
+    );
+    story.unread = vec![Unread {
+        pool: super::super::fixtures::pool_id("p"),
+        trouble: Trouble::named(
+            Class::Terminal,
+            "AuthorizationFailed",
+            "nic cannot be read".to_owned(),
+            None,
+        ),
+    }];
+    let pools: &Entries<'_> = &[
+        ("p", &[(1, "Down"), (8, "-")], true),
+        ("q", &[(1, "Down"), (2, "Down"), (8, "-")], true),
+    ];
+    let events = story.sees(pools);
+    assert_eq!(
+        reasons(&events),
+        [("LoadBalancerAdminStateUpdateFailed", "n2")],
+        "node 1 is found there, node 3 has no signal"
+    );
+    assert!(
+        events[0]
+            .2
+            .starts_with("Admin state not updated: nic cannot be read; it is tried again now and then")
+    );
+    assert!(story.sees(pools).is_empty(), "once");
+    story.unread[0].trouble.class = Class::Retriable;
+    assert_eq!(story.sees(pools).len(), 1, "another class");
+    tokio::time::advance(AGAIN).await;
+    assert_eq!(story.sees(pools).len(), 1, "again");
+    // What was planned before its signal was seen says nothing of it.
+    let before = story.observe(pools);
+    story.desired.apply(node(3, &[DRAIN]), &keys(), story.clock.now());
+    assert!(story.look(&[before]).is_empty());
+    assert_eq!(
+        reasons(&story.sees(pools)),
+        [("LoadBalancerAdminStateUpdateFailed", "n3")]
+    );
+    // What is in the way of an entry of its own comes first.
+    let other: &Entries<'_> = &[
+        ("p", &[(1, "Down"), (8, "-")], true),
+        ("q", &[(2, "-"), (8, "-")], true),
+    ];
+    story.trouble = Some(Trouble::named(
+        Class::Terminal,
+        "ScopeLocked",
+        "locked".to_owned(),
+        None,
+    ));
+    let events = story.sees(other);
+    assert!(events.len() == 1 && events[0].2.contains("locked"), "{events:?}");
+    story.unread.clear();
+    story.trouble = None;
+    assert!(story.sees(pools).is_empty());
 }
 
 #[tokio::test(start_paused = true)]

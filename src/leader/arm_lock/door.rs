@@ -26,8 +26,8 @@ struct State {
     open: Option<Open>,
     /// In the hold that was open last.
     wrote: bool,
-    /// The hold that is not given back yet.
-    held: Option<u64>,
+    /// The hold that is not given back yet, and when it expires.
+    held: Option<(u64, Instant)>,
     obstacle: Obstacle,
 }
 
@@ -79,6 +79,12 @@ impl Door {
             .is_some_and(|open| open.number == number && now < open.closes_at)
     }
 
+    /// Whether a hold is still ours, open or not, as far as is known.
+    pub(super) fn is_held(&self, number: u64, now: Instant) -> bool {
+        let held = self.state().held;
+        held.is_some_and(|(held, expires_at)| held == number && now < expires_at)
+    }
+
     /// Something was written in a hold.
     pub(super) fn wrote(&self, number: u64) {
         let mut state = self.state();
@@ -107,7 +113,7 @@ impl Door {
             .open
             .as_ref()
             .is_some_and(|open| open.number == number && open.inside > 0);
-        again || state.held != Some(number)
+        again || state.held.is_none_or(|(held, _)| held != number)
     }
 
     /// How often others gave the Lease back.
@@ -145,7 +151,7 @@ impl Door {
         let mut lost = false;
         let before = state.held;
         state.obstacle = obstacle;
-        state.held = hold.map(|hold| hold.number);
+        state.held = hold.map(|hold| (hold.number, hold.expires_at));
         if before != state.held {
             lost = state.open.take().is_some_and(|open| open.inside > 0);
             if let Some(hold) = hold {
@@ -194,6 +200,7 @@ mod tests {
             number,
             acquired: Timestamp::UNIX_EPOCH,
             closes_at,
+            expires_at: closes_at + Duration::from_mins(14),
             wrote: false,
         }
     }
@@ -248,6 +255,25 @@ mod tests {
         assert_eq!(wants(&door, closes), (true, false, false));
         drop(two);
         assert_eq!(wants(&door, closes), (false, false, false));
+    }
+
+    #[test]
+    fn a_hold_is_ours_beyond_its_closing_until_it_expires_or_is_lost() {
+        let (door, now) = (Door::new(), Instant::now());
+        let closes = now + Duration::from_mins(1);
+        let expires = hold(1, closes).expires_at;
+        door.publish(Some(hold(1, closes)), Obstacle::Closed, 0);
+        assert_eq!(door.wait().enter(now), Some(1));
+        assert!(door.is_held(1, closes) && !door.is_held(2, now));
+        assert!(door.is_held(1, expires - Duration::from_millis(1)) && !door.is_held(1, expires));
+        // Given back by the last, and taken anew.
+        door.leave(1);
+        let _ = door.want(now);
+        assert!(door.is_held(1, now), "not given back yet");
+        door.publish(Some(hold(2, closes)), Obstacle::Closed, 0);
+        assert!(!door.is_held(1, now) && door.is_held(2, now));
+        door.publish(None, Obstacle::NotYet, 0);
+        assert!(!door.is_held(2, now));
     }
 
     #[test]

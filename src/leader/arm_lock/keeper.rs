@@ -46,6 +46,8 @@ pub(super) struct Hold {
     pub(super) number: u64,
     pub(super) acquired: Timestamp,
     pub(super) closes_at: Instant,
+    /// Then others may take it.
+    pub(super) expires_at: Instant,
     /// Something may have been written under our name before it began.
     pub(super) wrote: bool,
 }
@@ -346,11 +348,12 @@ impl Keeper {
     fn begin(&mut self, lease: &Lease, claim: Claim) {
         self.holds += 1;
         // Never so long that it expires under who is in.
-        let lasts = u64::try_from(Record::of(lease).seconds).unwrap_or_default();
+        let lasts = Duration::from_secs(u64::try_from(Record::of(lease).seconds).unwrap_or_default());
         self.hold = Some(Hold {
             number: self.holds,
             acquired: claim.stamp,
-            closes_at: claim.sent + OPEN.min(Duration::from_secs(lasts) / 2),
+            closes_at: claim.sent + OPEN.min(lasts / 2),
+            expires_at: claim.sent + lasts,
             wrote: claim.wrote,
         });
     }

@@ -170,21 +170,29 @@ impl Making<'_> {
             desired, policy, now, ..
         } = self.sight;
         let plan = plan(view, interfaces, desired, self.book, *policy, now.mono);
-        let (used, unused): (Vec<_>, Vec<_>) = view.pools.iter().partition(|pool| pool.is_used());
-        let pools = used.into_iter().map(|pool| self.pool(pool, interfaces, &plan));
-        let pools = pools.collect();
-        LoadBalancerRow {
+        let mut row = LoadBalancerRow {
             name: view.id.name().to_owned(),
             id: view.id.to_string(),
             busy: view.busy,
-            pools,
-            not_considered: unused.iter().map(|pool| pool.pool.id.name().to_owned()).collect(),
+            pools: Vec::new(),
+            not_considered: Vec::new(),
+        };
+        for pool in &view.pools {
+            let down_without_node = self.members(pool, interfaces, &plan);
+            if pool.is_used() {
+                row.pools.push(self.pool(pool, &plan, down_without_node));
+            } else {
+                row.not_considered.push(pool.pool.id.name().to_owned());
+            }
         }
+        row
     }
 
-    fn pool(&mut self, view: &PoolView, interfaces: &Interfaces, plan: &Plan) -> PoolRow {
+    /// Gives a pool's entries to their Nodes; those that are Down and belong to none. Of a pool that no rule uses only what
+    /// is on record matters, which is given back.
+    fn members(&mut self, view: &PoolView, interfaces: &Interfaces, plan: &Plan) -> Vec<String> {
         let id = &view.pool.id;
-        let page = id.to_string().to_ascii_lowercase();
+        let (page, lines) = (id.to_string().to_ascii_lowercase(), self.book.page(id));
         let standings: HashMap<&Key, &Standing> = plan
             .standings
             .iter()
@@ -205,12 +213,24 @@ impl Making<'_> {
                 continue;
             };
             let standing = key.and_then(|key| standings.get(key).copied());
+            let record = key.and_then(|key| lines.record(key));
+            if !view.is_used() && record.is_none() {
+                continue;
+            }
             if let Some(key) = key {
                 self.seen.insert((page.clone(), key.to_string()));
             }
-            let entry = self.entry(id, key, member.admin_state, standing);
+            // Nobody is taken out of a pool without rules any more: a Down that is on record is what was ours.
+            let is_ours = standing.map_or(!view.is_used(), Standing::is_ours);
+            let becomes = standing.and_then(|standing| standing.to);
+            let entry = self.entry(id, key, (member.admin_state, becomes), record, is_ours);
             self.entries.entry(node.name.clone()).or_default().push(entry);
         }
+        down_without_node
+    }
+
+    fn pool(&self, view: &PoolView, plan: &Plan, down_without_node: Vec<String>) -> PoolRow {
+        let id = &view.pool.id;
         let counts = plan.pools.iter().find(|counts| counts.pool == *id);
         PoolRow {
             name: id.name().to_owned(),
@@ -238,17 +258,17 @@ impl Making<'_> {
         &self,
         pool: &PoolId,
         key: Option<&Key>,
-        actual: Option<AdminState>,
-        standing: Option<&Standing>,
+        (actual, becomes): (Option<AdminState>, Option<AdminState>),
+        record: Option<Record>,
+        is_ours: bool,
     ) -> EntryRow {
-        let record = standing.and_then(|standing| standing.record);
         let owner = match actual {
             None | Some(AdminState::None) => None,
             Some(_) if self.sight.ledger.is_err() => Some(Owner::Unknown),
-            Some(AdminState::Down) if standing.is_some_and(Standing::is_ours) => Some(Owner::Headgate),
+            Some(AdminState::Down) if is_ours => Some(Owner::Headgate),
             Some(_) => Some(Owner::Foreign),
         };
-        let becomes = standing.and_then(|standing| standing.to).map(AdminState::as_str);
+        let becomes = becomes.map(AdminState::as_str);
         EntryRow {
             load_balancer: pool.load_balancer().name().to_owned(),
             pool: pool.name().to_owned(),

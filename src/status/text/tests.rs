@@ -159,6 +159,32 @@ The ledger has 10.0.0.9 of kubernetes/kubernetes as down for 2m; the entry is no
 }
 
 #[test]
+fn a_pool_that_no_rule_uses_any_more_is_a_column_while_something_in_it_is_ours() {
+    let mut report = report();
+    report.nodes[1].entries.push(EntryRow {
+        pool: "outbound".to_owned(),
+        owner: Some(Owner::Headgate),
+        stage: Some("down"),
+        since: Some(at(940)),
+        pending: true,
+        becomes: Some("None"),
+        ..entry("kubernetes", "Down")
+    });
+    let told = text(&report, Detail::Narrow);
+    let plain: Vec<_> = told
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    for line in [
+        "NODE /healthz SIGNALS 1 2 3",
+        "n2 200? - Down foreign - Down→None pending ours",
+        "3 kubernetes outbound - - no rule uses it any more: what is ours is given back",
+    ] {
+        assert!(plain.iter().any(|known| known == line), "{line:?} is not in\n{told}");
+    }
+}
+
+#[test]
 fn wide_has_names_stages_and_each_rule() {
     let mut report = report();
     report.load_balancers[1].name = "Internal".to_owned();

@@ -51,6 +51,7 @@
 //! | Risk: concurrency, the lock's holder is dead | `lease::a_lease_that_nobody_gives_back_is_had_when_it_has_expired` |
 //! | Risk: concurrency, a lost `Down` | `lease::what_the_other_undid_under_the_lease_is_done_again_within_a_second` |
 //! | Risk: concurrency, a signal that ended meanwhile | `lease::a_signal_that_ends_while_the_lease_is_awaited_costs_no_write` |
+//! | Risk: concurrency, the lock is lost before a write is sent | `lease::a_write_that_waits_is_not_sent_once_another_has_the_lease` |
 //! | Observability: `Down` event when all is applied | `events::down_is_told_once_all_is_applied` |
 //! | Observability: events on nodes, not services | `events::events_are_about_nodes_and_of_their_types` |
 //! | Observability: each event's note | `events::each_events_note_is_its_own` |
@@ -70,7 +71,9 @@
 //! | Ours: a hand-over | `ownership::a_term_that_is_given_back_leaves_nothing_half_done` |
 //! | Configuration: NIC-based pools, scale sets | `interfaces::members_of_a_scale_set_are_known_by_their_ids` |
 //! | Configuration: NIC-based pools, other machines | `interfaces::members_of_other_machines_are_asked_about_once` |
-//! | Ours: an interface that cannot be read | `interfaces::an_interface_that_cannot_be_read_keeps_nobody_else_waiting` |
+//! | Ours: an interface that cannot be read | `interfaces::an_interface_that_cannot_be_read_keeps_nobody_else_waiting_and_is_told` |
+//! | Ours: an interface that is slow to be read | `interfaces::an_interface_that_is_slow_to_be_read_keeps_nobody_else_waiting` |
+//! | Ours: `headgate restore`, interfaces slow to be read | `interfaces::what_is_given_back_waits_for_interfaces_that_are_slow_to_be_read` |
 //! | Ours: a machine without a Node | `interfaces::a_machine_without_a_node_is_left_alone` |
 
 mod edge_cases;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate::admin_state::Policy;
-use headgate::azure::{Account, Arm, Endpoints, Options, Tokens, Transport, TransportError};
+use headgate::admin_state::{Policy, Reached};
+use headgate::azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate::clock::Clock;
 use headgate::config::{AdminStateMode, Credential, ForeignDown, RateLimits, Secret};
+use headgate::pool::{Managed, Scope};
 use headgate::sandbox::emulator::{Emulator, Settings};
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -161,6 +162,19 @@ impl World {
             user_agent: Some(format!("headgate/{name}")),
         };
         Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
+    }
+
+    /// What the cluster's `azure.json` says.
+    pub(crate) fn reached(&self, arm: Arm) -> Reached {
+        Reached {
+            arm,
+            scope: Scope {
+                group: GroupId::new("sub", "rg").unwrap(),
+                managed: Managed::new(self.managed.iter().copied()),
+            },
+            exclude_control_plane: true,
+            enabled: self.enabled,
+        }
     }
 
     pub(crate) async fn add_node(&self, number: usize) {

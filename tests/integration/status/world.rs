@@ -60,7 +60,7 @@ impl World {
         properties["backendAddressPools"]
             .as_array_mut()
             .unwrap()
-            .push(json!({"name": "outbound"}));
+            .push(json!({"name": "outbound", "properties": {"loadBalancerBackendAddresses": entries(false)}}));
         let strangers = load_balancer("somebody-elses", &[("kubernetes", entries(false))]);
         let seed = directory.join("seed.json");
         std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
@@ -187,10 +187,10 @@ impl World {
         };
         let mut pools = BTreeMap::<String, BTreeMap<&str, &str>>::new();
         for (key, record) in lines {
-            let pool = if key.contains(':') {
-                "kubernetes-IPv6"
-            } else {
-                "kubernetes"
+            let (pool, key) = match key.split_once('/') {
+                Some(named) => named,
+                None if key.contains(':') => ("kubernetes-IPv6", *key),
+                None => ("kubernetes", *key),
             };
             pools.entry(page(pool)).or_default().insert(key, record);
         }

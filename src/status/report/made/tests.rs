@@ -34,8 +34,14 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
 
 /// A load balancer with one pool of these entries, by the number of their node, and a pool that no rule uses.
 fn view(states: &[(u8, &str)]) -> View {
+    view_with(states, &[])
+}
+
+/// The same, with these entries in the pool that no rule uses.
+fn view_with(states: &[(u8, &str)], outbound: &[(u8, &str)]) -> View {
     let entry = |(number, state): &(u8, &str)| json!({"name": format!("n{number}"), "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}});
     let entries: Vec<Value> = states.iter().map(entry).collect();
+    let outbound: Vec<Value> = outbound.iter().map(entry).collect();
     let pool = json!({"id": format!("{ID}/backendAddressPools/Main")});
     View::of(LoadBalancer {
         id: LoadBalancerId::parse(ID).unwrap(),
@@ -43,7 +49,7 @@ fn view(states: &[(u8, &str)]) -> View {
         document: json!({"id": ID, "properties": {
             "backendAddressPools": [
                 {"name": "Main", "properties": {"loadBalancerBackendAddresses": entries}},
-                {"name": "outbound", "properties": {}}],
+                {"name": "outbound", "properties": {"loadBalancerBackendAddresses": outbound}}],
             "probes": [{"name": "p", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz"}}],
             "loadBalancingRules": [
                 {"name": "probed", "properties": {"backendAddressPool": pool, "probe": {"id": format!("{ID}/probes/p")}}},
@@ -243,6 +249,45 @@ fn rules_probes_and_what_belongs_to_nobody() {
         .map(|line| (line.entry.as_str(), line.admin_state))
         .collect();
     assert_eq!(unmatched, [("10.0.0.9", Some("Down")), ("10.0.0.8", None)]);
+}
+
+#[test]
+fn what_is_ours_in_a_pool_that_no_rule_uses_any_more_is_its_nodes() {
+    let states = [(1, "Down"), (2, "Down"), (3, "Down"), (4, "Down"), (9, "Down")];
+    let mut found = sight(Ok(view_with(&[], &states)), &[]);
+    let outbound = PoolId::parse(&format!("{ID}/backendAddressPools/outbound")).unwrap();
+    let book = found.ledger.as_mut().unwrap();
+    for (number, stage) in [
+        (1, Stage::Down),
+        (3, Stage::Down),
+        (4, Stage::Restored),
+        (9, Stage::Down),
+    ] {
+        let since = Timestamp::UNIX_EPOCH;
+        let key = Key::written(&format!("10.0.0.{number}"));
+        book.write(Line::new(&outbound, &key, Some(Record { stage, since })));
+    }
+    let report = report(&found);
+    let (ours, down) = (Some(Owner::Headgate), Some("Down"));
+    assert_eq!(
+        entries(&report),
+        [
+            // Its signal has not ended: until then it stays, though nothing new is done here.
+            ("n1".to_owned(), down, ours, Some("down"), None),
+            ("n3".to_owned(), down, ours, Some("down"), Some("None")),
+            ("n4".to_owned(), down, ours, Some("restored"), Some("None")),
+        ],
+        "others' is not shown"
+    );
+    let listed: Vec<_> = report.ours().map(|(node, entry)| (&*node.name, &*entry.pool)).collect();
+    assert_eq!(listed, [("n1", "outbound"), ("n3", "outbound"), ("n4", "outbound")]);
+    let unmatched: Vec<_> = report
+        .unmatched_ledger
+        .iter()
+        .map(|line| (&*line.entry, line.admin_state))
+        .collect();
+    assert_eq!(unmatched, [("10.0.0.9", down)]);
+    assert_eq!(report.load_balancers[0].not_considered, ["outbound"]);
 }
 
 #[test]

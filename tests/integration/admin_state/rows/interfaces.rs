@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::super::world::{GROUP, load_balancer};
+use super::super::world::{GROUP, entries, load_balancer};
 use super::stage::{DOWN, DRAINING, FAILED, SECOND, Stage};
 
 fn pool() -> String {
@@ -36,7 +36,13 @@ fn lone_interface(number: usize) -> String {
 }
 
 fn empty_pool() -> Value {
-    let mut document = load_balancer("kubernetes", &[("kubernetes", json!([]))]);
+    empty_pool_beside(&[])
+}
+
+/// The same in a load balancer with these pools of addresses.
+fn empty_pool_beside(others: &[(&str, Value)]) -> Value {
+    let pools = [&[("kubernetes", json!([]))], others].concat();
+    let mut document = load_balancer("kubernetes", &pools);
     let pool = &mut document["properties"]["backendAddressPools"][0]["properties"];
     pool.as_object_mut().unwrap().remove("loadBalancerBackendAddresses");
     document
@@ -105,7 +111,7 @@ async fn members_of_other_machines_are_asked_about_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interface_that_cannot_be_read_keeps_nobody_else_waiting() {
+async fn an_interface_that_cannot_be_read_keeps_nobody_else_waiting_and_is_told() {
     let mut resources = vec![empty_pool()];
     resources.push(interface(&lone_interface(1), Some(&machine(1))));
     resources.push(interface(&lone_interface(2), Some(&machine(2))));
@@ -123,10 +129,68 @@ async fn an_interface_that_cannot_be_read_keeps_nobody_else_waiting() {
     // Asked again now and then: once it can be read, it is done.
     sleep(300 * SECOND).await;
     assert!(stage.sent("GET", "node-1-nic").len() <= 7);
+    let notes = stage.notes(FAILED, "node-1").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("node-1-nic") && notes[0].contains("Microsoft.Network/networkInterfaces/read"),
+        "{notes:?}"
+    );
+    assert!(stage.notes(FAILED, "node-2").await.is_empty());
     stage.no_faults();
     stage
         .until("both Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 2)
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interface_that_is_slow_to_be_read_keeps_nobody_else_waiting() {
+    let mut resources = vec![empty_pool_beside(&[("addresses", entries(1..=3, false))])];
+    resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
+    let mut stage = Stage::set(3, &resources).await;
+    stage.fault("GET", "node-1-nic", None, &json!({"stall": "100s"}));
+    stage.lead(super::super::world::ENFORCE).await;
+    stage.taint(2, &[DRAINING]);
+    let in_all = |stage: &Stage| stage.down().values().all(|down| down.len() == 1);
+    let took = stage.until("Down in both pools", in_all).await;
+    assert!(took < 5 * SECOND, "{took:?}");
+    sleep(5 * SECOND).await;
+    assert!(
+        stage.notes(DOWN, "node-2").await.is_empty(),
+        "the other interface may be its own, too"
+    );
+    // Once it is clear that it cannot be had, what there is is told.
+    sleep(120 * SECOND).await;
+    assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
+    assert!(
+        stage.notes(FAILED, "node-2").await.is_empty(),
+        "it has its entry in that pool"
+    );
+    assert_eq!(stage.puts().len(), 2);
+    stage.no_faults();
+    stage.taint(1, &[DRAINING]);
+    stage
+        .until("both Down", |stage| stage.down().values().all(|down| down.len() == 2))
+        .await;
+    stage.taint(1, &[]);
+    stage.taint(2, &[]);
+    stage.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_waits_for_interfaces_that_are_slow_to_be_read() {
+    let mut resources = vec![empty_pool()];
+    resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
+    let mut stage = Stage::with(3, &resources).await;
+    stage.taint(2, &[DRAINING]);
+    stage
+        .until("Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 1)
+        .await;
+    sleep(5 * SECOND).await;
+    stage.stop().await;
+    stage.fault("GET", "node-2-nic", None, &json!({"stall": "20s"}));
+    let restored = stage.restore().await;
+    assert_eq!((restored.given_back.len(), restored.left.len()), (1, 0), "{restored:?}");
+    stage.settle(&[]).await;
 }
 
 #[tokio::test(start_paused = true)]

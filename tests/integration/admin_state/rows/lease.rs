@@ -7,6 +7,7 @@ use kube::api::PostParams;
 use serde_json::json;
 use tokio::time::sleep;
 
+use super::super::world::{entries, load_balancer};
 use super::stage::{DOWN, DRAINING, FAILED, SECOND, Stage, entry};
 
 const NAME: &str = "aks-managed-resource-locker";
@@ -106,4 +107,27 @@ async fn a_signal_that_ends_while_the_lease_is_awaited_costs_no_write() {
     sleep(60 * SECOND).await;
     assert!(stage.puts().is_empty());
     assert!(stage.world.events().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_is_not_sent_once_another_has_the_lease() {
+    let stage = Stage::with(
+        3,
+        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
+    )
+    .await;
+    // It is tried again after some 0.8 s.
+    stage.fault("PUT", "", Some(1), &json!({"answer": {"status": 503}}));
+    stage.taint(2, &[DRAINING]);
+    stage.until("a first try", |stage| stage.puts().len() == 1).await;
+    take(&stage, "cloud-controller-manager").await;
+    sleep(40 * SECOND).await;
+    assert_eq!(stage.puts().len(), 1);
+    give_back(&stage);
+    stage.until_down(&["node-2"]).await;
+    sleep(5 * SECOND).await;
+    let statuses: Vec<_> = stage.puts().iter().map(|put| put.status).collect();
+    assert_eq!(statuses, [503, 200]);
+    assert!(stage.notes(FAILED, "node-2").await.is_empty(), "it was nobody's fault");
+    assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
 }

@@ -1,10 +1,13 @@
 //! A cluster, its load balancers and its leader, all in one process and in paused time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
-use headgate::admin_state::Policy;
+use headgate::admin_state::{Policy, Restored};
 use headgate::clock::Clock;
+use headgate::restore::{Order, give_back};
 use headgate::sandbox::emulator::Settings;
 use headgate::telemetry::{Format, encode};
 use jiff::Timestamp;
@@ -102,6 +105,20 @@ impl Stage {
     /// SIGTERM, and the end.
     pub(crate) async fn stop(&mut self) {
         self.leader.take().unwrap().stop().await;
+    }
+
+    /// `headgate restore`.
+    pub(crate) async fn restore(&self) -> Restored {
+        let arm = self.world.arm("restore", Arc::new(|_| ())).await;
+        let order = Order {
+            client: self.fake.client().0,
+            reached: self.world.reached(arm),
+            nodes: Vec::new(),
+            wait: LONG,
+            within: LONG,
+            clock: self.world.clock.clone(),
+        };
+        give_back(order, pending()).await.unwrap()
     }
 
     /// SIGKILL: nothing is given back.

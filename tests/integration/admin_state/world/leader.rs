@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use headgate::admin_state::{self, Candidates, Policy, Reached};
-use headgate::azure::{self, GroupId};
+use headgate::admin_state::{self, Candidates, Policy};
+use headgate::azure;
 use headgate::config::DEFAULT_SIGNALS;
 use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate::node::Report;
-use headgate::pool::{Managed, Scope};
 use headgate::telemetry::ClusterEvents;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -55,15 +54,7 @@ impl Leader {
         });
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
-        let reached = Reached {
-            arm: arm.counted_in(azure::Metrics::register(&mut registry)),
-            scope: Scope {
-                group: GroupId::new("sub", "rg").unwrap(),
-                managed: Managed::new(world.managed.iter().copied()),
-            },
-            exclude_control_plane: true,
-            enabled: world.enabled,
-        };
+        let reached = world.reached(arm.counted_in(azure::Metrics::register(&mut registry)));
         let parts = admin_state::Parts {
             events: ClusterEvents::new(client.clone(), name.to_owned()),
             client,
