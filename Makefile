@@ -30,7 +30,7 @@ test: build-tools namespace-tools azure-clients static-binary ## every test, aga
 .PHONY: lint
 lint: build-tools lint-tools client-tools ## formatting, clippy with and without the sandbox, licences and bans, unused dependencies, Go, Python
 	cargo fmt --check
-	cargo clippy --locked --all-targets -- -D warnings
+	cargo clippy --locked --all-targets --bench emulator --bench leader --bench soak -- -D warnings
 	cargo clippy --locked --all-targets --no-default-features -- -D warnings
 	cargo fetch --locked
 	cargo deny --locked --offline check --hide-inclusion-graph bans licenses sources

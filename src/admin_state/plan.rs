@@ -177,7 +177,7 @@ impl Known<'_> {
 
 impl Plan {
     fn add(&mut self, view: &PoolView, known: &Known<'_>, policy: Policy) {
-        let id = &view.pool.id;
+        let id = &view.id;
         let (page, probed) = (known.book.page(id), Probed::of(view));
         let mut changes = Vec::new();
         let mut counts = PoolCounts {

@@ -119,7 +119,7 @@ impl Interfaces {
             Class::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
             Class::Stale | Class::Retriable => "",
         };
-        let id = &pool.pool.id;
+        let id = &pool.id;
         let text = format!(
             "the network interface {name}{more} in {}/{} cannot be read{right}, so it is not known whether it is this node's: {}",
             id.load_balancer().name(),

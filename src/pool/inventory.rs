@@ -61,11 +61,11 @@ pub struct Member {
     pub admin_state: Option<AdminState>,
 }
 
-/// A pool in its load balancer.
+/// A pool in its load balancer, without its document, which is many times as large.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolView {
-    /// The document.
-    pub pool: Pool,
+    /// Which.
+    pub id: PoolId,
     /// Its entries, in their order.
     pub members: Vec<Member>,
     /// The rules that send traffic to it.
@@ -107,14 +107,20 @@ pub struct View {
 impl View {
     /// Of its document.
     #[must_use]
-    pub fn of(mut load_balancer: LoadBalancer) -> Self {
+    pub fn of(load_balancer: LoadBalancer) -> Self {
+        Self::with_pools(load_balancer).0
+    }
+
+    /// Of its document, and its pools, to be written.
+    #[must_use]
+    pub fn with_pools(mut load_balancer: LoadBalancer) -> (Self, Vec<Pool>) {
         let mut rules = rules(&load_balancer);
         let pools = load_balancer.take_pools();
         let busy = [load_balancer.provisioning_state()]
             .into_iter()
             .chain(pools.iter().map(Pool::provisioning_state))
             .any(|state| state == ProvisioningState::Busy);
-        let seen = pools.into_iter().map(|pool| {
+        let seen = pools.iter().map(|pool| {
             let members = pool.addresses().map(|address| Member {
                 key: Key::of(address),
                 claim: Claim::of(address),
@@ -123,14 +129,15 @@ impl View {
             PoolView {
                 members: members.collect(),
                 rules: rules.remove(&pool.id).unwrap_or_default(),
-                pool,
+                id: pool.id.clone(),
             }
         });
-        Self {
+        let view = Self {
             busy,
             pools: seen.collect(),
             id: load_balancer.id,
-        }
+        };
+        (view, pools)
     }
 
     /// Of one that is not there any more.
@@ -141,12 +148,6 @@ impl View {
             busy: false,
             pools: Vec::new(),
         }
-    }
-
-    /// One of its pools.
-    #[must_use]
-    pub fn pool(&self, id: &PoolId) -> Option<&PoolView> {
-        self.pools.iter().find(|view| view.pool.id == *id)
     }
 }
 
@@ -258,7 +259,7 @@ mod tests {
             .map(|pool| {
                 let rules: Vec<_> = pool.rules.iter().map(|rule| rule.name.as_str()).collect();
                 (
-                    pool.pool.id.name().to_lowercase(),
+                    pool.id.name().to_lowercase(),
                     rules,
                     pool.is_probed(),
                     pool.has_rule_without_probe(),
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!((probe.port, probe.path.as_deref()), (10456, Some("/healthz")));
         assert!(!view.busy);
         let unused = view.pools.iter().filter(|pool| !pool.is_used());
-        let unused: Vec<_> = unused.map(|pool| pool.pool.id.name()).collect();
+        let unused: Vec<_> = unused.map(|pool| pool.id.name()).collect();
         assert_eq!(unused, ["outbound"]);
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use headgate::admin_state::{Book, Desired, Line, Policy, Record, Stage, plan};
-use headgate::azure::{Etag, LoadBalancer, LoadBalancerId};
+use headgate::azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
 use headgate::clock::Clock;
 use headgate::config::{AdminStateMode, DEFAULT_SIGNALS, ForeignDown};
 use headgate::pool::{ClusterNode, ClusterNodeObject, Interfaces, PoolEdit, View};
@@ -134,7 +134,7 @@ fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent
     let (mut book, mut written) = (Book::default(), 0);
     for (name, answer) in answers {
         let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
-        let view = spend(&mut spent.viewed, || view(name, document))??;
+        let (view, mut pools) = spend(&mut spent.viewed, || view(name, document))??;
         let now = clock.now().mono;
         let plan = || plan(&view, &interfaces, &published, &book, POLICY, now);
         drop(spend(&mut spent.plans, plan)?);
@@ -144,8 +144,7 @@ fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent
             edits.len() == 1 && edit.changes.len() == TAINTED,
             "not what was to be planned"
         );
-        let mut view = view;
-        let mut pool = view.pools.swap_remove(0).pool;
+        let mut pool = pools.swap_remove(0);
         spend(&mut spent.applied, || edit.apply(&mut pool))?;
         let record = Record {
             stage: Stage::Intended,
@@ -180,8 +179,8 @@ fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     object.node(true).context("a Node")
 }
 
-fn view(name: &str, document: Value) -> anyhow::Result<View> {
-    Ok(View::of(LoadBalancer {
+fn view(name: &str, document: Value) -> anyhow::Result<(View, Vec<Pool>)> {
+    Ok(View::with_pools(LoadBalancer {
         id: LoadBalancerId::parse(&format!("{}{name}", load_balancers_path()))?,
         etag: Etag::new("W/\"bench\""),
         document,

@@ -230,7 +230,7 @@ proptest! {
         let expected: Vec<_> = entries.iter().enumerate().filter(|(_, entry)| due(entry)).map(|(place, _)| place).collect();
         prop_assert_eq!(changed, expected, "nobody is passed over");
         for edit in &first.edits {
-            let place = view.pools.iter().position(|pool| pool.pool.id == edit.pool).unwrap();
+            let place = view.pools.iter().position(|pool| pool.id == edit.pool).unwrap();
             for change in &edit.changes {
                 view.pools[place].members[change.place].admin_state = Some(change.to);
             }

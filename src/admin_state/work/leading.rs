@@ -234,7 +234,7 @@ impl Leading<'_> {
         }
         let mut there: HashMap<String, HashMap<&str, Option<AdminState>>> = HashMap::new();
         for pool in listing.views.values().flat_map(|view| &view.pools) {
-            let id = pool.pool.id.to_string().to_ascii_lowercase();
+            let id = pool.id.to_string().to_ascii_lowercase();
             let members = pool.members.iter();
             let members = members.filter_map(|member| Some((member.key.as_ref()?.as_str(), member.admin_state)));
             there.entry(id).or_default().extend(members);

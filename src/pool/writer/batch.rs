@@ -32,14 +32,14 @@ impl Writer {
         let mut stale = 0;
         loop {
             let asked_at = Instant::now();
-            let view = match self.arm.load_balancer(&self.id, asked_at + ONE_READ).await {
+            let (view, pools) = match self.arm.load_balancer(&self.id, asked_at + ONE_READ).await {
                 // It is gone; the next list says so too.
-                Err(error) if error.class() == Class::Stale => View::gone(self.id.clone()),
-                read => View::of(read?),
+                Err(error) if error.class() == Class::Stale => (View::gone(self.id.clone()), Vec::new()),
+                read => View::with_pools(read?),
             };
             let mut edits = editor.plan(&view, &round.interfaces);
-            let view = Arc::new(view);
-            round.seen = Some((asked_at, Arc::clone(&view)));
+            let busy = view.busy;
+            round.seen = Some((asked_at, Arc::new(view)));
             edits.retain(|edit| !refused.contains(&edit.pool));
             if edits.is_empty() {
                 return first_refusal.map_or(Ok(()), |error| Err(Stop::Arm(error)));
@@ -47,11 +47,11 @@ impl Writer {
             if !entered.open() {
                 return Err(Stop::Closed);
             }
-            if view.busy {
+            if busy {
                 return Err(Stop::Busy);
             }
             let edit = edits.swap_remove(0);
-            let Some(pool) = view.pool(&edit.pool) else {
+            let Some(mut pool) = pools.into_iter().find(|pool| pool.id == edit.pool) else {
                 return Ok(());
             };
             if written.remove(&edit.pool).is_some_and(|written| written.is_like(&edit)) {
@@ -59,7 +59,6 @@ impl Writer {
                 refused.insert(edit.pool);
                 continue;
             }
-            let mut pool = pool.pool.clone();
             edit.apply(&mut pool);
             editor.record(&edit).await.map_err(Stop::NotRecorded)?;
             match self.put(&pool, editor, &edit, entered).await {

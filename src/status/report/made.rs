@@ -182,7 +182,7 @@ impl Making<'_> {
             if pool.is_used() {
                 row.pools.push(self.pool(pool, &plan, down_without_node));
             } else {
-                row.not_considered.push(pool.pool.id.name().to_owned());
+                row.not_considered.push(pool.id.name().to_owned());
             }
         }
         row
@@ -191,7 +191,7 @@ impl Making<'_> {
     /// Gives a pool's entries to their Nodes; those that are Down and belong to none. Of a pool that no rule uses only what
     /// is on record matters, which is given back.
     fn members(&mut self, view: &PoolView, interfaces: &Interfaces, plan: &Plan) -> Vec<String> {
-        let id = &view.pool.id;
+        let id = &view.id;
         let (page, lines) = (id.to_string().to_ascii_lowercase(), self.book.page(id));
         let standings: HashMap<&Key, &Standing> = plan
             .standings
@@ -230,7 +230,7 @@ impl Making<'_> {
     }
 
     fn pool(&self, view: &PoolView, plan: &Plan, down_without_node: Vec<String>) -> PoolRow {
-        let id = &view.pool.id;
+        let id = &view.id;
         let counts = plan.pools.iter().find(|counts| counts.pool == *id);
         PoolRow {
             name: id.name().to_owned(),
