@@ -186,6 +186,7 @@ impl Desired {
             concerned.addresses.extend(&node.addresses);
             concerned.machines.insert(&node.machine);
         }
+        concerned.addresses.sort_unstable();
         concerned
     }
 
@@ -216,7 +217,8 @@ impl Desired {
 #[derive(Clone, Debug, Default)]
 pub struct Concerned<'a> {
     names: HashSet<&'a str>,
-    addresses: HashSet<IpAddr>,
+    /// In their order: there are few of them mostly, and they are looked for thousands of times.
+    addresses: Vec<IpAddr>,
     machines: HashSet<&'a str>,
 }
 
@@ -228,10 +230,11 @@ impl Concerned<'_> {
             return false;
         }
         match claim {
-            Claim::Address(ip) => self.addresses.contains(ip),
-            Claim::Interface(configuration) => interfaces
-                .machine_of(configuration)
-                .is_some_and(|machine| self.machines.contains(machine.as_str())),
+            Claim::Address(ip) => self.addresses.binary_search(ip).is_ok(),
+            Claim::Machine(machine) => self.machines.contains(machine.as_str()),
+            Claim::Interface(id) => interfaces
+                .machine_of(id)
+                .is_some_and(|machine| self.machines.contains(machine)),
             Claim::Name(name) => self.names.contains(name.as_str()),
             Claim::Nobody => false,
         }

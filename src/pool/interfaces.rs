@@ -1,5 +1,4 @@
-//! Which virtual machine a network interface belongs to: read from its id for a scale set's, asked of ARM otherwise,
-//! and remembered.
+//! Which virtual machine a network interface belongs to where its id does not say so: asked of ARM, and remembered.
 //!
 //! An answer is good for an hour or somewhat more, one that could not be had for a minute; only interfaces that stand in a pool are
 //! remembered. An entry whose interface is not known is nobody's: to plan nobody waits for an answer.
@@ -17,8 +16,6 @@ use crate::azure::{ArmError, Class, InterfaceId, PoolId};
 
 /// A machine keeps its interfaces for its life, mostly.
 const KNOWN_FOR: Duration = Duration::from_hours(1);
-/// Where the name stands in an interface's id.
-const NAME: usize = 8;
 /// Until it is asked again after a failure, or without a machine.
 const UNKNOWN_FOR: Duration = Duration::from_mins(1);
 
@@ -51,47 +48,26 @@ fn spread(id: &InterfaceId, time: Duration) -> Duration {
 #[derive(Clone, Debug, Default)]
 pub struct Interfaces(HashMap<InterfaceId, Known>);
 
-/// The machine in the id of a scale set's interface configuration, in lower case.
-fn in_id(configuration: &str) -> Option<String> {
-    let lower = configuration.to_ascii_lowercase();
-    let (machine, _) = lower.split_once("/networkinterfaces/")?;
-    machine.contains("/virtualmachines/").then(|| machine.to_owned())
-}
-
-/// The interfaces of a pool whose ids do not say whose they are.
-fn of(pool: &PoolView) -> impl Iterator<Item = InterfaceId> {
-    named(pool).map(|(id, _)| id)
-}
-
-/// The same with their names.
-fn named(pool: &PoolView) -> impl Iterator<Item = (InterfaceId, &str)> {
-    let configurations = pool.members.iter().filter_map(|member| match &member.claim {
-        Claim::Interface(configuration) => Some(configuration),
+/// The interfaces of a pool that ARM has to be asked about.
+fn of(pool: &PoolView) -> impl Iterator<Item = &InterfaceId> {
+    pool.members.iter().filter_map(|member| match &member.claim {
+        Claim::Interface(id) => Some(&**id),
         _ => None,
-    });
-    configurations
-        .filter(|configuration| in_id(configuration).is_none())
-        .filter_map(|configuration| {
-            let id = InterfaceId::of_configuration(configuration).ok()?;
-            Some((id, configuration.split('/').nth(NAME)?))
-        })
+    })
 }
 
 impl Interfaces {
-    /// The virtual machine behind an interface's configuration, in lower case, as far as it is known.
+    /// The virtual machine that an interface belongs to, in lower case, as far as it is known.
     #[must_use]
-    pub fn machine_of(&self, configuration: &str) -> Option<String> {
-        in_id(configuration).or_else(|| {
-            let id = InterfaceId::of_configuration(configuration).ok()?;
-            self.0.get(&id)?.machine.clone()
-        })
+    pub fn machine_of(&self, id: &InterfaceId) -> Option<&str> {
+        self.0.get(id)?.machine.as_deref()
     }
 
     /// Whether ARM was asked about every interface in these pools, with whatever outcome: until then, who is not found
     /// there may be there.
     #[must_use]
     pub fn were_asked_about(&self, view: &View) -> bool {
-        view.pools.iter().flat_map(of).all(|id| self.0.contains_key(&id))
+        view.pools.iter().flat_map(of).all(|id| self.0.contains_key(id))
     }
 
     /// The pools in use with interfaces that cannot be read and of which nothing is known from before.
@@ -103,9 +79,9 @@ impl Interfaces {
 
     fn unread_of(&self, pool: &PoolView) -> Option<Unread> {
         let unread = || {
-            named(pool).filter_map(|(id, name)| {
-                let known = self.0.get(&id).filter(|known| known.machine.is_none())?;
-                Some((name, known.trouble.as_ref()?))
+            of(pool).filter_map(|id| {
+                let known = self.0.get(id).filter(|known| known.machine.is_none())?;
+                Some((id.name(), known.trouble.as_ref()?))
             })
         };
         // Always the same one, however they are listed.
@@ -141,7 +117,7 @@ impl Interfaces {
 
     /// The interfaces in these pools that have to be asked about; forgets all others.
     pub(super) fn due(&mut self, view: &View, now: Instant) -> HashSet<InterfaceId> {
-        let mut ids: HashSet<InterfaceId> = view.pools.iter().flat_map(of).collect();
+        let mut ids: HashSet<InterfaceId> = view.pools.iter().flat_map(of).cloned().collect();
         self.0.retain(|id, _| ids.contains(id));
         ids.retain(|id| self.0.get(id).is_none_or(|known| known.until <= now));
         ids
@@ -242,7 +218,7 @@ mod tests {
         assert!(interfaces.unread(&view).is_empty(), "the last one is being asked about");
         interfaces.answered(id("b"), forbidden());
         assert!(interfaces.were_asked_about(&view));
-        assert_eq!(interfaces.machine_of(&configuration("KNOWN")).as_deref(), Some("/vm"));
+        assert_eq!(interfaces.machine_of(&id("KNOWN")), Some("/vm"));
         let unread = interfaces.unread(&view);
         let [Unread { pool, trouble }] = unread.as_slice() else {
             panic!("{unread:?}")
@@ -253,13 +229,13 @@ mod tests {
         );
         assert_eq!(
             trouble.text,
-            "the network interface B in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
+            "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
              so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
         );
         interfaces.answered(id("a"), Err(ArmError::Deadline));
         let told = interfaces.unread(&view).remove(0).trouble.text;
         assert!(
-            told.starts_with("the network interface B and 1 more in lb/p cannot be read"),
+            told.starts_with("the network interface b and 1 more in lb/p cannot be read"),
             "{told}"
         );
         interfaces.answered(id("b"), Ok(Some("/vm".to_owned())));
@@ -288,6 +264,6 @@ mod tests {
         assert_eq!(interfaces.due(&both, now + UNKNOWN_FOR * 2), HashSet::from([id("b")]));
         assert_eq!(interfaces.due(&both, now + KNOWN_FOR * 2).len(), 2);
         interfaces.due(&view(&["b"], true), now);
-        assert_eq!(interfaces.machine_of(&configuration("a")), None);
+        assert_eq!(interfaces.machine_of(&id("a")), None);
     }
 }

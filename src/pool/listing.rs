@@ -22,6 +22,8 @@ const ONE_LIST: Duration = Duration::from_mins(2);
 
 /// From the end of one list to the next, however much one is wanted.
 const GAP: Duration = Duration::from_millis(200);
+/// From a wish to a list that is not the first: what is known is written first, and wishes that come together are one.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 /// The load balancers at one time.
 #[derive(Clone, Debug, Default)]
@@ -62,14 +64,17 @@ pub async fn follow(
     let mut pauses = Pauses::default();
     let mut served = None;
     let mut not_before = Instant::now();
+    let mut wished_at = None;
     loop {
         let wish = *wanted.borrow_and_update();
         let asked_at = listings.borrow().asked_at;
         let failed = listings.borrow().trouble.is_some();
-        let due = if served != Some(wish.count) || failed {
+        let due = if asked_at.is_none() || failed {
             Some(not_before)
-        } else {
+        } else if served == Some(wish.count) {
             wish.every.zip(asked_at).map(|(every, asked_at)| asked_at + every)
+        } else {
+            Some(not_before.max(*wished_at.get_or_insert_with(Instant::now) + TOGETHER))
         };
         tokio::select! {
             changed = wanted.changed() => {
@@ -81,6 +86,7 @@ pub async fn follow(
             () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
         }
         let count = wanted.borrow().count;
+        wished_at = None;
         let asked_at = Instant::now();
         match list(&arm, &scope, asked_at + ONE_LIST).await {
             Ok(views) => {

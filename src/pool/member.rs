@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::cluster::{Cluster, ClusterNode};
 use super::interfaces::Interfaces;
-use crate::azure::Address;
+use crate::azure::{Address, InterfaceId};
 
 /// What an entry is recognised by within its pool, from one read to the next and from one leader to the next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,8 +52,10 @@ impl fmt::Display for Key {
 pub enum Claim {
     /// The Node with this address.
     Address(IpAddr),
-    /// The Node on the machine that has this interface's configuration.
-    Interface(String),
+    /// The Node on this virtual machine, by its id in lower case, which stands in that of a scale set's interface.
+    Machine(String),
+    /// The Node on the machine that has this interface, which only ARM knows.
+    Interface(Box<InterfaceId>),
     /// The Node of this name, in lower case.
     Name(String),
     /// Nothing.
@@ -68,7 +70,11 @@ impl Claim {
             return Self::Address(canonical(ip));
         }
         if let Some(configuration) = address.network_interface_ip_configuration() {
-            return Self::Interface(configuration.to_owned());
+            let interface = || InterfaceId::of_configuration(configuration).ok();
+            return machine_in(configuration)
+                .map(Self::Machine)
+                .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))
+                .unwrap_or(Self::Nobody);
         }
         address
             .name()
@@ -80,11 +86,19 @@ impl Claim {
     pub fn node<'a>(&self, cluster: &'a Cluster, interfaces: &Interfaces) -> Option<&'a Arc<ClusterNode>> {
         match self {
             Self::Address(ip) => cluster.by_address(*ip),
-            Self::Interface(configuration) => cluster.by_machine(&interfaces.machine_of(configuration)?),
+            Self::Machine(machine) => cluster.by_machine(machine),
+            Self::Interface(id) => cluster.by_machine(interfaces.machine_of(id)?),
             Self::Name(name) => cluster.by_name(name),
             Self::Nobody => None,
         }
     }
+}
+
+/// The machine in the id of a scale set's interface configuration, in lower case.
+fn machine_in(configuration: &str) -> Option<String> {
+    let lower = configuration.to_ascii_lowercase();
+    let (machine, _) = lower.split_once("/networkinterfaces/")?;
+    machine.contains("/virtualmachines/").then(|| machine.to_owned())
 }
 
 /// An IPv4 address that is written as an IPv6 one is that IPv4 address.

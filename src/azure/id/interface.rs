@@ -49,6 +49,12 @@ impl InterfaceId {
         })
     }
 
+    /// Its name, in lower case.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
     /// Its resource group.
     pub(in crate::azure) fn group(&self) -> &GroupId {
         &self.group
