@@ -176,12 +176,12 @@ impl Desired {
         self.episodes.get(&node.name).filter(|episode| episode.uid == node.uid)
     }
 
-    /// By what entries of Nodes with an episode may be recognised.
+    /// By what entries may be recognised whose Nodes have a signal, or had one a moment ago.
     #[must_use]
-    pub fn concerned(&self) -> Concerned<'_> {
+    pub fn concerned(&self, now: Instant) -> Concerned<'_> {
         let mut concerned = Concerned::default();
         let nodes = self.episodes.keys().filter_map(|name| self.cluster.by_name(name));
-        for node in nodes {
+        for node in nodes.filter(|node| self.wish(node, now) != Wish::Free) {
             concerned.names.insert(&node.name);
             concerned.addresses.extend(&node.addresses);
             concerned.machines.insert(&node.machine);
@@ -213,7 +213,7 @@ impl Desired {
     }
 }
 
-/// By what entries of Nodes with an episode may be recognised: of thousands of entries the others need no closer look.
+/// By what entries may be recognised whose Nodes have a signal, or had one a moment ago: of thousands of entries the others need no closer look.
 #[derive(Clone, Debug, Default)]
 pub struct Concerned<'a> {
     names: HashSet<&'a str>,

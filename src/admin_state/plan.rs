@@ -140,7 +140,7 @@ pub fn plan(
     let known = Known {
         interfaces,
         desired,
-        concerned: desired.concerned(),
+        concerned: desired.concerned(now),
         book,
         now,
     };
@@ -165,7 +165,7 @@ struct Known<'a> {
 
 impl Known<'_> {
     /// Whose an entry is, if anything may become of it or is to be shown: it is `Down`, on record, or its Node has or
-    /// had a signal.
+    /// had a signal a moment ago.
     fn node(&self, member: &Member, record: Option<Record>) -> Option<&Arc<ClusterNode>> {
         let matters = record.is_some()
             || member.admin_state == Some(AdminState::Down)

@@ -10,7 +10,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::inventory::{PoolView, View};
-use super::member::Claim;
 use super::trouble::Trouble;
 use crate::azure::{ArmError, Class, InterfaceId, PoolId};
 
@@ -48,12 +47,9 @@ fn spread(id: &InterfaceId, time: Duration) -> Duration {
 #[derive(Clone, Debug, Default)]
 pub struct Interfaces(HashMap<InterfaceId, Known>);
 
-/// The interfaces of a pool that ARM has to be asked about.
-fn of(pool: &PoolView) -> impl Iterator<Item = &InterfaceId> {
-    pool.members.iter().filter_map(|member| match &member.claim {
-        Claim::Interface(id) => Some(&**id),
-        _ => None,
-    })
+/// The interfaces that ARM has to be asked about.
+fn of(view: &View) -> impl Iterator<Item = &InterfaceId> {
+    view.pools.iter().flat_map(|pool| &pool.interfaces)
 }
 
 impl Interfaces {
@@ -67,7 +63,7 @@ impl Interfaces {
     /// there may be there.
     #[must_use]
     pub fn were_asked_about(&self, view: &View) -> bool {
-        view.pools.iter().flat_map(of).all(|id| self.0.contains_key(id))
+        of(view).all(|id| self.0.contains_key(id))
     }
 
     /// The pools in use with interfaces that cannot be read and of which nothing is known from before.
@@ -79,7 +75,7 @@ impl Interfaces {
 
     fn unread_of(&self, pool: &PoolView) -> Option<Unread> {
         let unread = || {
-            of(pool).filter_map(|id| {
+            pool.interfaces.iter().filter_map(|id| {
                 let known = self.0.get(id).filter(|known| known.machine.is_none())?;
                 Some((id.name(), known.trouble.as_ref()?))
             })
@@ -117,7 +113,7 @@ impl Interfaces {
 
     /// The interfaces in these pools that have to be asked about; forgets all others.
     pub(super) fn due(&mut self, view: &View, now: Instant) -> HashSet<InterfaceId> {
-        let mut ids: HashSet<InterfaceId> = view.pools.iter().flat_map(of).cloned().collect();
+        let mut ids: HashSet<InterfaceId> = of(view).cloned().collect();
         self.0.retain(|id, _| ids.contains(id));
         ids.retain(|id| self.0.get(id).is_none_or(|known| known.until <= now));
         ids
@@ -202,7 +198,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_told_unless_it_was_known_or_is_gone() {
-        let view = view(&["B", "a", "gone", "known"], true);
+        let view = view(&["B", "c", "gone", "known"], true);
         let mut interfaces = Interfaces::default();
         assert_eq!(
             interfaces.due(&view, Instant::now()).len(),
@@ -214,7 +210,7 @@ mod tests {
         interfaces.answered(id("known"), Ok(Some("/vm".to_owned())));
         interfaces.answered(id("known"), forbidden());
         interfaces.answered(id("gone"), Err(refused(StatusCode::NOT_FOUND, "ResourceNotFound")));
-        interfaces.answered(id("a"), Ok(None));
+        interfaces.answered(id("c"), Ok(None));
         assert!(interfaces.unread(&view).is_empty(), "the last one is being asked about");
         interfaces.answered(id("b"), forbidden());
         assert!(interfaces.were_asked_about(&view));
@@ -232,7 +228,7 @@ mod tests {
             "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
              so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
         );
-        interfaces.answered(id("a"), Err(ArmError::Deadline));
+        interfaces.answered(id("c"), Err(ArmError::Deadline));
         let told = interfaces.unread(&view).remove(0).trouble.text;
         assert!(
             told.starts_with("the network interface b and 1 more in lb/p cannot be read"),
@@ -241,7 +237,7 @@ mod tests {
         interfaces.answered(id("b"), Ok(Some("/vm".to_owned())));
         let told = interfaces.unread(&view).remove(0).trouble.text;
         assert!(
-            told.starts_with("the network interface a in lb/p cannot be read, so"),
+            told.starts_with("the network interface c in lb/p cannot be read, so"),
             "{told}"
         );
     }

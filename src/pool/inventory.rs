@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::member::{Claim, Key};
-use crate::azure::{AdminState, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
+use crate::azure::{AdminState, InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
 
 /// Which load balancers are the cluster's.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ pub struct PoolView {
     pub id: PoolId,
     /// Its entries, in their order.
     pub members: Vec<Member>,
+    /// The interfaces among them that only ARM knows the machine of.
+    pub interfaces: Vec<InterfaceId>,
     /// The rules that send traffic to it.
     pub rules: Vec<Rule>,
 }
@@ -126,8 +128,14 @@ impl View {
                 claim: Claim::of(address),
                 admin_state: address.admin_state(),
             });
+            let members: Vec<_> = members.collect();
+            let interfaces = members.iter().filter_map(|member| match &member.claim {
+                Claim::Interface(id) => Some((**id).clone()),
+                _ => None,
+            });
             PoolView {
-                members: members.collect(),
+                interfaces: interfaces.collect(),
+                members,
                 rules: rules.remove(&pool.id).unwrap_or_default(),
                 id: pool.id.clone(),
             }
