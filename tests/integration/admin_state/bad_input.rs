@@ -189,7 +189,7 @@ async fn a_ledger_that_is_none_stops_everything_and_says_what_to_do() {
         "{",
         "7",
         "[]",
-        r#"[{}]"#,
+        "[{}]",
         r#"{"pools": null}"#,
         r#"{"pools": {"p": {"k": "dwon 2026-11-21T10:00:00Z"}}}"#,
         r#"{"pools": {"p": {"k": "down yesterday"}}}"#,
