@@ -127,7 +127,7 @@ impl Sight<'_> {
             for standings in observed.standings.chunk_by(|one, other| one.pool == other.pool) {
                 let page = standings.first().map(|first| self.book.page(&first.pool));
                 for standing in standings {
-                    let record = page.and_then(|page| page.record(&standing.key));
+                    let record = page.as_ref().and_then(|page| page.record(&standing.key));
                     nodes.entry(&standing.node.uid).or_default().push(Seen {
                         standing,
                         observed,

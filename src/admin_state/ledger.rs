@@ -3,7 +3,7 @@
 //! One `ConfigMap`, so that it outlives a Node: one that is made anew under the same name and address finds its entry
 //! `Down`, and nothing on the new Node says whose that is. It says nothing of what is wished: that is recomputed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -137,7 +137,8 @@ impl Book {
     /// The lines of one pool, to be looked up many times.
     #[must_use]
     pub fn page(&self, pool: &PoolId) -> Page<'_> {
-        Page(self.pools.get(&page(pool)))
+        let lines = self.pools.get(&page(pool)).into_iter().flatten();
+        Page(lines.map(|(key, record)| (&**key, *record)).collect())
     }
 
     /// All lines: the pool's id in lower case, what the entry is recognised by, what is known of it.
@@ -246,14 +247,14 @@ pub enum Stands {
 }
 
 /// One pool's lines.
-#[derive(Clone, Copy, Debug)]
-pub struct Page<'a>(Option<&'a BTreeMap<String, Record>>);
+#[derive(Clone, Debug)]
+pub struct Page<'a>(HashMap<&'a str, Record>);
 
 impl Page<'_> {
     /// The line of an entry.
     #[must_use]
     pub fn record(&self, key: &Key) -> Option<Record> {
-        self.0?.get(key.as_str()).copied()
+        self.0.get(key.as_str()).copied()
     }
 }
 
