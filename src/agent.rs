@@ -29,7 +29,6 @@ use std::path::PathBuf;
 use axum::Router;
 use tokio::sync::watch;
 
-use crate::clock::Clock;
 use crate::config::Settings;
 use crate::node::api_server::ApiServer;
 use crate::node::{self, Memory, Report};
@@ -39,6 +38,7 @@ use crate::telemetry::{self, NodeEvents};
 use addresses::Listeners;
 use answering::Answering;
 use channels::{Channels, Metrics};
+use headgate_clock::Clock;
 use health_thread::{HealthThread, Heartbeat};
 use leading::Candidacy;
 use operations::Operations;

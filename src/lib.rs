@@ -10,7 +10,6 @@ pub mod admin_state;
 pub mod agent;
 pub mod azure;
 pub mod cli;
-pub mod clock;
 pub mod config;
 pub mod fetch;
 pub mod health;

@@ -7,12 +7,12 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::admin_state::{self, Reached, Restored, Restoring};
-use crate::clock::Clock;
 use crate::leader::{self, Elector, LeaseName, LockMetrics, Timing};
 use crate::node::Report;
 

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use tokio::time::Instant;
 
-use crate::clock::Moment;
 use crate::config::AdminStateMode;
 use crate::pool::{Claim, Cluster, ClusterNode, Interfaces};
 
@@ -250,10 +250,10 @@ pub fn signals(node: &ClusterNode, taint_keys: &[String]) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
+    use headgate_clock::Clock;
     use jiff::Timestamp;
 
     use super::*;
-    use crate::clock::Clock;
     use crate::pool::Taint;
 
     const SECOND: Duration = Duration::from_secs(1);

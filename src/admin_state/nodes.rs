@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::{FutureExt as _, StreamExt as _};
+use headgate_clock::Clock;
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -16,7 +17,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::desired::Desired;
-use crate::clock::Clock;
 use crate::node::{EXPIRED, is_answer, pausing, watch_error_reason};
 use crate::pool::ClusterNodeObject;
 use crate::telemetry;

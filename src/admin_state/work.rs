@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
+use headgate_clock::Clock;
 use kube::Client;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -20,7 +21,6 @@ use super::metrics::{Metrics, Summary};
 use super::nodes;
 use super::plan::Policy;
 use super::reached::Reached;
-use crate::clock::Clock;
 use crate::config::AdminStateMode;
 use crate::leader::{ArmLock, Fleet, LockMetrics, Term};
 use crate::pool::{Listing, Wanted, follow_listing};

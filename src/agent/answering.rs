@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use headgate_clock::Clock;
 use kube::Client;
 use tokio::sync::watch;
 
 use super::health_thread::{HealthThread, Heartbeat};
 use super::supervise::Tasks;
 use super::{AgentError, scheduled_events, services, uid};
-use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::node::{self, Report};

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
@@ -16,7 +17,6 @@ use crate::azure::{
     Account, Arm, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin, TlsError, Tokens,
     Transport, Trust,
 };
-use crate::clock::Clock;
 use crate::config::{AzureJson, AzureSettings, Mistake, Mistakes, SecretName, Settings, Surroundings};
 use crate::telemetry;
 

@@ -1,5 +1,6 @@
 //! What the agent's tasks share: channels of current state, and the registry of metrics.
 
+use headgate_clock::Clock;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -9,7 +10,6 @@ use super::scheduled_events;
 use super::services;
 use crate::admin_state;
 use crate::azure;
-use crate::clock::Clock;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::leader;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use headgate_clock::Clock;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -18,7 +19,6 @@ use super::supervise::Tasks;
 use super::{AzureAccess, ConnectError, Connected, Role};
 use crate::admin_state::{self, Candidates, Policy, Reached};
 use crate::azure::{self, BadId};
-use crate::clock::Clock;
 use crate::config::Settings;
 use crate::leader::{self, Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
 use crate::node::Report;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
 use super::supervise::Tasks;
-use crate::clock::Clock;
 use crate::config::AzureSettings;
 use crate::node::Report;
 use crate::spot::{self, Seen, Timing};

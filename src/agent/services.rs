@@ -8,13 +8,13 @@ use std::sync::Arc;
 use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use headgate_clock::Clock;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use super::supervise::Tasks;
-use crate::clock::Clock;
 use crate::config::{ServiceHealth, Settings};
 use crate::health::Inputs;
 use crate::health::services::{self, Metrics, NodePorts, Outlet, Ports, Resource, Routes, SystemSockets, Table};

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::AgentError;
-use crate::clock::Clock;
 
 /// How long listeners may take to close once told; their own bounds are shorter.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use headgate_clock::Clock;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{HeaderMap, Method, Uri};
 use serde_json::Value;
@@ -27,7 +28,6 @@ use super::retry::Retry;
 use super::retry_after::retry_after;
 use super::stack::{self, Call, Permit, Stack};
 use super::transport::{Answer, Transport};
-use crate::clock::Clock;
 use crate::config::RateLimits;
 use crate::telemetry;
 

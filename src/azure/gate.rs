@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use hyper::StatusCode;
 use tokio::time::{Instant, sleep_until};
 use tower::ServiceExt as _;
@@ -17,7 +18,6 @@ use super::error::{ArmError, ErrorBody, throttles};
 use super::retry_after::retry_after;
 use super::stack::{Around, Below, Call};
 use super::transport::Answer;
-use crate::clock::Clock;
 use crate::config::{RateLimit, RateLimits};
 
 /// Requests that may be sent, as many at once as it holds.

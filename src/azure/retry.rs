@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use tokio::time::{Instant, sleep_until};
 use tower::ServiceExt as _;
 
@@ -13,7 +14,6 @@ use super::error::ArmError;
 use super::retry_after::retry_after;
 use super::stack::{Around, Below, Call};
 use super::transport::Answer;
-use crate::clock::Clock;
 
 /// Tries after the first.
 const MOST: u32 = 3;

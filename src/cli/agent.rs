@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use headgate_clock::Clock;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::clock::Clock;
 use crate::config::{self, Override};
 use crate::node::api_server;
 use crate::{agent, server, telemetry};

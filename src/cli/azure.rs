@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use headgate_clock::Clock;
 use kube::Client;
 
 use crate::admin_state::Reached;
 use crate::agent::{AzureAccess, ConnectError};
 use crate::azure::Metrics;
-use crate::clock::Clock;
 use crate::config::{self, Mistakes, Override, Settings};
 
 #[derive(Debug, Args)]

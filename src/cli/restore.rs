@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use clap::Args;
+use headgate_clock::Clock;
 
 use crate::admin_state::Reached;
-use crate::clock::Clock;
 use crate::config::Settings;
 use crate::node::api_server;
 use crate::restore::{Order, give_back};

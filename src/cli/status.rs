@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use headgate_clock::Clock;
 use hyper::Uri;
 
-use crate::clock::Clock;
 use crate::config::{METRICS_PORT, Settings};
 use crate::node::api_server;
 use crate::status::{self, Detail, Looking, Places, Report, StatusError};

@@ -140,10 +140,11 @@ fn answer(
 mod tests {
     use std::time::Duration;
 
+    use headgate_clock::{Clock, Moment};
+
     use super::super::proxy::{Part, ProxyStatus};
     use super::super::verdict::verdict;
     use super::*;
-    use crate::clock::{Clock, Moment};
     use crate::node::{Facts, Report};
 
     fn at(wall: &str) -> Moment {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::verdict::Inputs;
-use crate::clock::Clock;
 
 /// A verdict can change by time alone, when a pending update becomes late.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

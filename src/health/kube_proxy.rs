@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use headgate_clock::{Clock, Moment};
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -16,7 +17,6 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::proxy::{Family, Part, ProxyStatus};
-use crate::clock::{Clock, Moment};
 use crate::config::ProxySettings;
 use crate::fetch::Fetch;
 

@@ -1,5 +1,6 @@
 //! What the health port counts. Names are kube-proxy's, without its prefix (DESIGN decision 2).
 
+use headgate_clock::Clock;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
@@ -11,7 +12,6 @@ use tokio::sync::watch;
 
 use super::changes::LastChange;
 use super::verdict::Inputs;
-use crate::clock::Clock;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CodeLabels {

@@ -8,11 +8,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
-
-use crate::clock::Moment;
 
 /// An IP family, spelled as kube-proxy spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,12 +10,12 @@ use axum::http::HeaderValue;
 use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use headgate_clock::Clock;
 use hyper::StatusCode;
 
 use super::answer::{self, Answer};
 use super::metrics::Metrics;
 use super::verdict::{Inputs, Verdict};
-use crate::clock::Clock;
 
 struct Health {
     inputs: Inputs,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use headgate_clock::Moment;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::proxy::{ProxyHealth, ProxyStatus};
-use crate::clock::Moment;
 use crate::node::{Report, Source};
 
 /// The signal shown while `shutdownDelay` runs.

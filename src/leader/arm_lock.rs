@@ -22,6 +22,7 @@ use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
@@ -32,7 +33,6 @@ use self::follow::Follower;
 use self::keeper::{Keeper, Obstacle};
 pub use self::metrics::LockMetrics;
 use super::LeaseName;
-use crate::clock::Clock;
 
 /// The name that every leader holds it by, so that the next one enters again what one that crashed has left.
 const HOLDER: &str = "headgate";

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use tokio::time::Instant;
 
 use super::following::Following;
@@ -13,7 +14,6 @@ use super::leading::Leading;
 use super::record::Record;
 use super::sight::{Asking, Sight};
 use super::timing::{Chance, Timing};
-use crate::clock::Moment;
 
 /// How long a term's work may take to come to its end.
 pub(super) const WIND_UP: Duration = Duration::from_secs(3);
@@ -235,8 +235,9 @@ impl Candidate {
 
 #[cfg(test)]
 mod tests {
+    use headgate_clock::Clock;
+
     use super::*;
-    use crate::clock::Clock;
 
     /// A candidate, and the time by hand.
     struct Story {

@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _};
 
+use headgate_clock::Clock;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -19,7 +20,6 @@ use super::office::Office;
 use super::record::Record;
 use super::term::Term;
 use super::timing::Timing;
-use crate::clock::Clock;
 use crate::node::Report;
 use crate::telemetry;
 

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use tokio::time::Instant;
 
 use super::candidate::{Action, Candidate, Circumstances, Event, Phase};
 use super::leading::Leading;
 use super::record::Record;
-use crate::clock::Moment;
 
 /// When to look again.
 #[derive(Clone, Debug)]

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use tokio::time::Instant;
 
 use super::candidate::{Action, Candidate, Circumstances, Duty, Event, Phase, WIND_UP};
 use super::record::Record;
 use super::timing::Timing;
-use crate::clock::Moment;
 
 /// The longest rest after work that failed.
 const LONGEST_REST: Duration = Duration::from_mins(10);

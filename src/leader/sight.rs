@@ -8,12 +8,12 @@
 
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use jiff::SignedDuration;
 use tokio::time::Instant;
 
 use super::record::Record;
 use super::timing::{LONGEST_LEASE, Timing};
-use crate::clock::Moment;
 
 /// The longest wait before a Lease is taken whose leaders fail one after another.
 const LONGEST_MISTRUST: Duration = Duration::from_mins(5);

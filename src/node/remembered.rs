@@ -10,6 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headgate_clock::{Clock, Moment};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -17,7 +18,6 @@ use tokio::time::timeout;
 
 use super::report::{Report, Source};
 use super::signal::Facts;
-use crate::clock::{Clock, Moment};
 
 /// File name in the state directory.
 const FILE_NAME: &str = "state.json";

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use headgate_clock::Moment;
 use jiff::Timestamp;
 
 use super::remembered::Memory;
 use super::signal::{Facts, Signal, signals};
-use crate::clock::Moment;
 
 /// Where the present knowledge comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,10 +150,10 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use headgate_clock::Clock;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::clock::Clock;
 
     fn keys() -> Vec<String> {
         vec!["drain".to_owned()]

@@ -5,6 +5,7 @@
 //! and counted each time.
 
 use futures::StreamExt as _;
+use headgate_clock::{Clock, Moment};
 use jiff::Timestamp;
 use kube::Api;
 use kube::runtime::watcher;
@@ -16,7 +17,6 @@ use super::metrics::Metrics;
 use super::object::SlimNode;
 use super::pauses::{EXPIRED, Pauses, is_answer};
 use super::report::Report;
-use crate::clock::{Clock, Moment};
 use crate::telemetry;
 
 /// Why the Node cannot be watched just now.

@@ -201,8 +201,9 @@ fn by_address(name: &str, address: IpAddr) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use headgate_clock::Clock;
+
     use super::*;
-    use crate::clock::Clock;
     use crate::sandbox::emulator::{Emulator, Settings};
     use crate::sandbox::pools::{Pool, of_state};
 

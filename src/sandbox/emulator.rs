@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::{Request, Response};
 use bytes::Bytes;
+use headgate_clock::Clock;
 use tokio::time::sleep;
 
 use self::fault::{Action, When};
 use self::world::{Received, World};
-use crate::clock::Clock;
 
 mod accept;
 mod arm;

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use headgate_clock::{Clock, Moment};
 use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -16,7 +17,6 @@ use super::document::{Document, Event, Kind};
 use super::metrics::Metrics;
 use super::notice::ResourceName;
 use super::seen::{Seen, Trouble};
-use crate::clock::{Clock, Moment};
 use crate::fetch::{Fetch, FetchError};
 use crate::node::Report;
 

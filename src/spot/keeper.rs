@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -17,7 +18,6 @@ use super::edit::{Edit, edit};
 use super::metrics::Metrics;
 use super::seen::Seen;
 use super::taint::{Record, wish};
-use crate::clock::Clock;
 use crate::node::Report;
 use crate::telemetry;
 

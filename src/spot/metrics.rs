@@ -1,5 +1,6 @@
 //! What is counted and shown of events, of IMDS, and of the taint's writes.
 
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
@@ -12,7 +13,6 @@ use tokio::sync::watch;
 
 use super::document::{Event, Kind};
 use super::seen::Seen;
-use crate::clock::Clock;
 
 /// Reasons an error of IMDS is counted under.
 pub(super) const REASONS: [&str; 5] = ["connection", "document", "event", "status", "timeout"];

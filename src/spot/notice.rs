@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::document::{Document, Event, Kind};
-use crate::clock::Moment;
 
 /// The name by which Azure knows a VM in events.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -182,9 +182,10 @@ impl Follow {
 
 #[cfg(test)]
 mod tests {
+    use headgate_clock::Clock;
+
     use super::super::document::State;
     use super::*;
-    use crate::clock::Clock;
 
     const GRACE: Duration = Duration::from_mins(1);
     const SET: &str = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/aks-spot-1-vmss/virtualMachines/3";

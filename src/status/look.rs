@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_clock::{Clock, Moment};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -14,7 +15,6 @@ use tokio::time::{Instant, timeout};
 use super::lead::Leader;
 use super::nodes;
 use crate::admin_state::{Book, Desired, Policy, Reached, read_ledger};
-use crate::clock::{Clock, Moment};
 use crate::config::{AdminStateMode, Settings};
 use crate::leader::LeaseName;
 use crate::node::{Signal, signals};

@@ -3,8 +3,8 @@
 
 use bolero::check;
 use bytes::Bytes;
-use headgate::clock::Clock;
 use headgate::sandbox::emulator::{Emulator, Settings};
+use headgate_clock::Clock;
 use hyper::Request;
 use serde_json::{Value, json};
 

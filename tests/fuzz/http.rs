@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bolero::generator::produce;
 use bolero::{TypeGenerator, check};
-use headgate::clock::Clock;
 use headgate::config::ProxyProtocol;
 use headgate::health::{self, Inputs, LastChange, ProxyStatus};
 use headgate::node::{Facts, Report};
 use headgate::server::{self, Incoming, Limits, ServeError};
 use headgate::telemetry::{Format, encode};
+use headgate_clock::Clock;
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};
 use tokio::sync::{Mutex, mpsc, watch};

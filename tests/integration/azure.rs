@@ -7,9 +7,9 @@ use bytes::Bytes;
 use headgate::azure::{
     Account, Answer, Arm, Endpoints, GroupId, Options, Pool, PoolId, Tokens, Transport, TransportError,
 };
-use headgate::clock::Clock;
 use headgate::config::{Credential, RateLimits, Secret};
 use headgate::sandbox::emulator::{Emulator, Settings};
+use headgate_clock::Clock;
 use hyper::{Request, Response};
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate::clock::Clock;
 use headgate::health::{self, Family, Inputs, LastChange, Part, ProxyStatus};
 use headgate::node::{Facts, Report};
 use headgate::telemetry::{Format, encode};
+use headgate_clock::Clock;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use prometheus_client::registry::Registry;

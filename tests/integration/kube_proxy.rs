@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::any;
-use headgate::clock::Clock;
 use headgate::config::Settings;
 use headgate::health::{ProxyStatus, follow_kube_proxy};
 use headgate::server;
+use headgate_clock::Clock;
 use hyper::StatusCode;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};

@@ -1,68 +1,124 @@
-//! The house's plan, held: which room may use which. The imports are read from the source.
+//! The house's plan, held: which crate may depend on which, and which module may use which. Manifests and imports are
+//! read from the source.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
 
-/// What each room may use besides itself; `clock`, `config`, `fetch` and `telemetry` are open to all
-/// above them. docs/architecture.md shows the same to people.
-const MAY_USE: &[(&str, &[&str])] = &[
-    ("clock", &[]),
-    ("config", &[]),
-    ("telemetry", &[]),
-    ("fetch", &["telemetry"]),
-    ("server", &[]),
-    ("azure", &[]),
-    ("node", &[]),
-    ("health", &["node", "server"]),
-    ("spot", &["node"]),
-    ("leader", &["node"]),
-    ("pool", &["azure", "leader", "node"]),
-    ("admin_state", &["azure", "leader", "node", "pool"]),
-    (
-        "agent",
-        &["admin_state", "azure", "health", "leader", "node", "server", "spot"],
-    ),
-    (
-        "sandbox",
-        &["agent", "health", "leader", "node", "server", "spot", "status"],
-    ),
-    (
-        "cli",
-        &[
-            "admin_state",
-            "agent",
-            "azure",
-            "health",
-            "node",
-            "restore",
-            "sandbox",
-            "server",
-            "status",
-            "why",
+/// A crate of the workspace and its modules.
+struct Crate {
+    /// Its directory, from the top.
+    directory: &'static str,
+    /// Its name in paths.
+    name: &'static str,
+    /// Each module, and what it may use besides itself and what is open to all. The only module of a crate is the
+    /// whole crate.
+    modules: &'static [(&'static str, &'static [&'static str])],
+}
+
+/// The crates, each above those it depends on. docs/architecture.md shows the same to people.
+const CRATES: &[Crate] = &[
+    Crate {
+        directory: "",
+        name: "headgate",
+        modules: &[
+            ("config", &[]),
+            ("telemetry", &[]),
+            ("fetch", &["telemetry"]),
+            ("server", &[]),
+            ("azure", &[]),
+            ("node", &[]),
+            ("health", &["node", "server"]),
+            ("spot", &["node"]),
+            ("leader", &["node"]),
+            ("pool", &["azure", "leader", "node"]),
+            ("admin_state", &["azure", "leader", "node", "pool"]),
+            (
+                "agent",
+                &["admin_state", "azure", "health", "leader", "node", "server", "spot"],
+            ),
+            (
+                "sandbox",
+                &["agent", "health", "leader", "node", "server", "spot", "status"],
+            ),
+            (
+                "cli",
+                &[
+                    "admin_state",
+                    "agent",
+                    "azure",
+                    "health",
+                    "node",
+                    "restore",
+                    "sandbox",
+                    "server",
+                    "status",
+                    "why",
+                ],
+            ),
+            ("why", &["node"]),
+            ("status", &["admin_state", "azure", "leader", "node", "pool", "why"]),
+            ("restore", &["admin_state", "leader", "node"]),
+            ("main", &["cli"]),
+            ("lib", &[]),
         ],
-    ),
-    ("why", &["node"]),
-    ("status", &["admin_state", "azure", "leader", "node", "pool", "why"]),
-    ("restore", &["admin_state", "leader", "node"]),
-    ("main", &["cli"]),
-    ("lib", &[]),
+    },
+    Crate {
+        directory: "crates/clock",
+        name: "headgate_clock",
+        modules: &[("clock", &[])],
+    },
 ];
+
+/// What every module may use, but for these themselves.
 const OPEN_TO_ALL: [&str; 4] = ["clock", "config", "fetch", "telemetry"];
 
-/// The rooms that a file's paths lead into: those that start at the crate's root, and those that climb
-/// there by `super`.
-struct Rooms {
+/// Crates that know nothing of Kubernetes: their manifests do not name what speaks to it.
+const WITHOUT_KUBERNETES: [&str; 1] = ["headgate_clock"];
+const KUBERNETES: [&str; 2] = ["k8s-openapi", "kube"];
+
+/// The modules that a file's paths lead into: those that start at the crate's root or at another crate, and those that
+/// climb to the root by `super`.
+struct Uses {
     used: BTreeSet<String>,
     /// The modules around what is visited, from the root.
     module: Vec<String>,
+    /// The crate that is visited.
+    inside: &'static Crate,
 }
 
-impl Rooms {
-    /// What the file `inside` (below `src`) uses.
-    fn of(inside: &Path, source: &str) -> Self {
-        let mut module: Vec<_> = inside
+impl Crate {
+    fn sources(&self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(self.directory).join("src")
+    }
+
+    /// The module that a path within this crate begins with.
+    fn module(&self, first: Option<&String>) -> Option<String> {
+        match self.modules {
+            [(only, _)] => Some((*only).to_owned()),
+            _ => first.cloned(),
+        }
+    }
+
+    /// The names of this workspace's and of Kubernetes' crates in the manifest's `[dependencies]`.
+    fn dependencies(&self) -> BTreeSet<String> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join(self.directory)
+            .join("Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+        let dependencies = dependencies.lines().take_while(|line| !line.starts_with('['));
+        let names = dependencies.filter_map(|line| line.split(['.', ' ']).next());
+        let known = names.filter(|name| name.starts_with("headgate-") || KUBERNETES.contains(name));
+        known.map(|name| name.replace('-', "_")).collect()
+    }
+}
+
+impl Uses {
+    /// What the file `file` (below `src`) of a crate uses.
+    fn of(inside: &'static Crate, file: &Path, source: &str) -> Self {
+        let mut module: Vec<_> = file
             .with_extension("")
             .iter()
             .map(|name| name.to_str().unwrap().to_owned())
@@ -71,22 +127,28 @@ impl Rooms {
             module.clear();
         }
         let used = BTreeSet::new();
-        let mut rooms = Self { used, module };
-        rooms.visit_file(&syn::parse_file(source).unwrap());
-        rooms
+        let mut uses = Self { used, module, inside };
+        uses.visit_file(&syn::parse_file(source).unwrap());
+        uses
     }
 
     fn path(&mut self, path: &[String]) {
-        let room = match path.first().map(String::as_str) {
-            Some("crate" | "headgate") => path.get(1),
+        let module = match path.first().map(String::as_str) {
+            Some("crate") => self.inside.module(path.get(1)),
             Some("super") => {
                 let climbed = path.iter().take_while(|name| *name == "super").count();
-                // Short of the root it stays in the room.
-                (climbed >= self.module.len()).then(|| path.get(climbed)).flatten()
+                // Short of the root it stays in the module.
+                (climbed >= self.module.len())
+                    .then(|| self.inside.module(path.get(climbed)))
+                    .flatten()
             }
-            _ => None,
+            Some(first) => {
+                let of = CRATES.iter().find(|of| of.name == first);
+                of.and_then(|of| of.module(path.get(1)))
+            }
+            None => None,
         };
-        self.used.extend(room.cloned());
+        self.used.extend(module);
     }
 
     fn tree(&mut self, path: &mut Vec<String>, tree: &syn::UseTree) {
@@ -108,7 +170,7 @@ impl Rooms {
     }
 }
 
-impl<'ast> Visit<'ast> for Rooms {
+impl<'ast> Visit<'ast> for Uses {
     fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
         self.module.push(item.ident.to_string());
         visit::visit_item_mod(self, item);
@@ -128,6 +190,7 @@ impl<'ast> Visit<'ast> for Rooms {
 
 #[test]
 fn every_way_into_another_room_is_seen() {
+    let root = &CRATES[0];
     for (file, source, used) in [
         ("node/watch.rs", "use crate::health::Verdict;", "health"),
         ("node/watch.rs", "use super::super::health;", "health"),
@@ -139,9 +202,11 @@ fn every_way_into_another_room_is_seen() {
         ("node.rs", "mod tests { use super::*; use super::super::why; }", "why"),
         ("node.rs", "mod tests { use super::signal::Facts; }", ""),
         ("main.rs", "fn main() { headgate::cli::run() }", "cli"),
+        ("node.rs", "use headgate_clock::{self, Moment};", "clock"),
+        ("node.rs", "fn f() { headgate_clock::Clock::System.now() }", "clock"),
     ] {
-        let rooms: Vec<_> = Rooms::of(Path::new(file), source).used.into_iter().collect();
-        assert_eq!(rooms.join(" "), used, "{file}: {source}");
+        let uses: Vec<_> = Uses::of(root, Path::new(file), source).used.into_iter().collect();
+        assert_eq!(uses.join(" "), used, "{file}: {source}");
     }
 }
 
@@ -158,43 +223,86 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 
 #[test]
 fn each_room_uses_only_what_the_plan_allows() {
-    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&src, &mut files);
-    let plan: BTreeMap<_, _> = MAY_USE.iter().copied().collect();
-    let mut seen = BTreeSet::new();
-    for file in &files {
-        let inside = file.strip_prefix(&src).unwrap();
-        let room = inside
-            .iter()
-            .next()
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .trim_end_matches(".rs")
-            .to_owned();
-        let Some(allowed) = plan.get(room.as_str()) else {
-            panic!("{} is in no room of the plan", inside.display())
-        };
-        let rooms = Rooms::of(inside, &std::fs::read_to_string(file).unwrap());
-        for other in rooms.used.iter().filter(|other| **other != room) {
-            let open = OPEN_TO_ALL.contains(&other.as_str()) && !OPEN_TO_ALL.contains(&room.as_str());
-            assert!(
-                open || allowed.contains(&other.as_str()),
-                "{} uses {other}, which the plan does not allow to {room}",
-                inside.display()
-            );
+    for of in CRATES {
+        let src = of.sources();
+        let mut files = Vec::new();
+        sources(&src, &mut files);
+        let plan: BTreeMap<_, _> = of.modules.iter().copied().collect();
+        let mut seen = BTreeSet::new();
+        for file in &files {
+            let inside = file.strip_prefix(&src).unwrap();
+            let first = inside.iter().next().unwrap().to_str().unwrap();
+            let module = of.module(Some(&first.trim_end_matches(".rs").to_owned())).unwrap();
+            let shown = file.display();
+            let Some(allowed) = plan.get(module.as_str()) else {
+                panic!("{shown} is in no module of the plan")
+            };
+            let uses = Uses::of(of, inside, &std::fs::read_to_string(file).unwrap());
+            for other in uses.used.iter().filter(|other| **other != module) {
+                let open = OPEN_TO_ALL.contains(&other.as_str()) && !OPEN_TO_ALL.contains(&module.as_str());
+                assert!(
+                    open || allowed.contains(&other.as_str()),
+                    "{shown} uses {other}, which the plan does not allow to {module}"
+                );
+            }
+            seen.insert(module);
         }
-        seen.insert(room);
+        let planned: BTreeSet<_> = plan.keys().map(ToString::to_string).collect();
+        assert_eq!(seen, planned, "the plan and {} hold the same modules", src.display());
     }
-    let planned: BTreeSet<_> = plan.keys().map(ToString::to_string).collect();
-    assert_eq!(seen, planned, "the plan and src/ hold the same rooms");
+}
+
+#[test]
+fn each_crate_depends_only_on_what_the_plan_allows() {
+    for of in CRATES {
+        let holds = |module: &str| {
+            CRATES
+                .iter()
+                .find(|of| of.modules.iter().any(|(name, _)| *name == module))
+        };
+        let allowed = of.modules.iter().flat_map(|(_, uses)| uses.iter());
+        let allowed: BTreeSet<_> = allowed
+            .chain(&OPEN_TO_ALL)
+            .map(|module| holds(module).unwrap_or_else(|| panic!("no crate holds {module}")).name)
+            .collect();
+        for dependency in of.dependencies() {
+            if KUBERNETES.iter().any(|name| name.replace('-', "_") == dependency) {
+                assert!(
+                    !WITHOUT_KUBERNETES.contains(&of.name),
+                    "{} depends on {dependency}",
+                    of.name
+                );
+            } else {
+                assert!(
+                    allowed.contains(dependency.as_str()),
+                    "{} depends on {dependency}, which the plan does not allow",
+                    of.name
+                );
+                assert!(
+                    !WITHOUT_KUBERNETES.contains(&of.name) || WITHOUT_KUBERNETES.contains(&dependency.as_str()),
+                    "{} depends on {dependency}, which knows Kubernetes",
+                    of.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_plan_and_the_workspace_hold_the_same_crates() {
+    let members = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates")).unwrap();
+    let members = members.map(|member| format!("crates/{}", member.unwrap().file_name().to_str().unwrap()));
+    let planned = CRATES.iter().map(|of| of.directory.to_owned());
+    assert_eq!(
+        members.collect::<BTreeSet<_>>(),
+        planned.filter(|directory| !directory.is_empty()).collect()
+    );
 }
 
 #[test]
 fn no_file_is_too_long_to_be_read() {
     let mut files = Vec::new();
-    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut files);
+    CRATES.iter().for_each(|of| sources(&of.sources(), &mut files));
     for file in files {
         let lines = std::fs::read_to_string(&file).unwrap().lines().count();
         assert!(lines <= 400, "{} has {lines} lines", file.display());

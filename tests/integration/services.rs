@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate::clock::Clock;
 use headgate::config::Cidr;
 use headgate::health::services::{Index, Metrics, NodePorts, Ports, Routes, SlimService, SlimSlice, Sockets, Table};
 use headgate::health::{Inputs, ProxyStatus};
 use headgate::node::Report;
 use headgate::server::{Incoming, ServeError};
 use headgate::telemetry::{Format, encode};
+use headgate_clock::Clock;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use kube::runtime::watcher::Event;

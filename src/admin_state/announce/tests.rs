@@ -1,10 +1,11 @@
 use std::collections::BTreeMap as Map;
 
+use headgate_clock::Clock;
+
 use super::super::desired::Desired;
 use super::super::fixtures::{DRAIN, PoolOf, book, desired, keys, line, node, view};
 use super::super::plan::{Policy, plan};
 use super::*;
-use crate::clock::Clock;
 use crate::config::{AdminStateMode, ForeignDown};
 use crate::pool::{Interfaces, Unread};
 

@@ -1,8 +1,8 @@
+use headgate_clock::Clock;
 use proptest::prelude::*;
 
 use super::super::fixtures::{DRAIN, book, desired, node, pool_id, view};
 use super::*;
-use crate::clock::Clock;
 
 const ENFORCE: Policy = Policy {
     mode: AdminStateMode::Enforce,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use headgate_clock::Clock;
 use tokio::time::Instant;
 use tower::ServiceExt as _;
 
@@ -19,7 +20,6 @@ use super::super::stack::{self, Call, Stack};
 use super::super::transport::Transport;
 use super::grant::{Account, Granted};
 use super::{TokenError, TokenSource};
-use crate::clock::Clock;
 use crate::config::Secret;
 
 /// A token is renewed so long before its end, or halfway where it lives for less than twice that.

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
+use headgate_clock::Clock;
 use hyper::Uri;
 use tokio::sync::watch;
 
@@ -17,7 +18,6 @@ use super::answer::answer;
 use super::index::Table;
 use super::metrics::Metrics;
 use super::object::ObjectKey;
-use crate::clock::Clock;
 
 const PATH: &str = "/healthz/services/";
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
+use headgate_clock::Clock;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -15,7 +16,6 @@ use tokio::sync::watch;
 use super::index::{Index, Table};
 use super::metrics::{Metrics, Resource};
 use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
-use crate::clock::Clock;
 use crate::node::{EXPIRED, Trouble, is_answer, pausing, watch_error_reason};
 use crate::telemetry;
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use headgate_clock::Clock;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::runtime::watcher::watch_object;
@@ -17,7 +18,6 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::super::LeaseName;
 use super::door::Door;
 use super::keeper::{Answer, Keeper, Request, Step};
-use crate::clock::Clock;
 use crate::node::{EXPIRED, pausing, watch_error_reason};
 use crate::telemetry;
 

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::time::Instant;
@@ -16,7 +17,6 @@ use super::super::LeaseName;
 use super::super::timing::Chance;
 use super::record::{self, Record};
 use super::sight::{Known, Sight};
-use crate::clock::Moment;
 
 /// A hold takes no new writes after this time, so that others get their turn.
 const OPEN: Duration = Duration::from_mins(1);

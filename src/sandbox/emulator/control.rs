@@ -9,13 +9,13 @@ use std::time::Duration;
 use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use bytes::Bytes;
+use headgate_clock::Moment;
 use serde_json::{Value, json};
 
 use super::error::ArmError;
 use super::faults::Faults;
 use super::journal::{Journal, MAX_LIMIT, Wanted};
 use super::{fields, pattern};
-use crate::clock::Moment;
 
 /// Where everything is.
 const PREFIX: &str = "/emulator/v1";

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::http::header::ETAG;
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
+use headgate_clock::Moment;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,7 +17,6 @@ use self::events::Events;
 use super::error::ArmError;
 use super::query::{Parameters, is_for_imds, segments};
 use super::request::Answer;
-use crate::clock::Moment;
 
 mod events;
 mod instance;

@@ -11,6 +11,7 @@ use axum::body::Body;
 use axum::http::header::HOST;
 use axum::http::{Request, Response, StatusCode};
 use bytes::Bytes;
+use headgate_clock::Clock;
 use http_body_util::{BodyExt as _, Limited};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -24,7 +25,6 @@ use super::seed::{Seed, SeedError};
 use super::settings::Settings;
 use super::tls::{Tls, TlsError};
 use super::{Cut, Emulator};
-use crate::clock::Clock;
 use crate::sandbox::interrupts::Interrupts;
 use crate::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
 

@@ -3,6 +3,7 @@
 use axum::http::header::{CONTENT_TYPE, ETAG, HeaderName, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use bytes::Bytes;
+use headgate_clock::Moment;
 use serde_json::Value;
 
 use super::error::ArmError;
@@ -10,7 +11,6 @@ use super::etag::Etag;
 use super::fault::{Effect, End};
 use super::id::is;
 use super::record::Object;
-use crate::clock::Moment;
 
 /// The oldest API version of `Microsoft.Network` that is taken: the first with `adminState`.
 const OLDEST_NETWORK_VERSION: &str = "2021-08-01";

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -21,7 +22,6 @@ use super::load_balancer;
 use super::members::{Members, is_interface};
 use super::operations::{self, Accepted, Ending, Operation, Operations, Removal, Status, Undo};
 use super::record::{self, Object, ProvisioningState, Record};
-use crate::clock::Moment;
 
 mod membership;
 mod shown;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, Request, Response};
 use bytes::Bytes;
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Emulator, Seed, Settings};
-use crate::clock::Clock;
 
 mod bad_input;
 mod callers;

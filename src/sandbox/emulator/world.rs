@@ -7,6 +7,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Request, Response};
 use bytes::Bytes;
+use headgate_clock::{Clock, Moment};
 use serde_json::Value;
 
 use super::Cut;
@@ -25,7 +26,6 @@ use super::seed::{Seed, SeedError};
 use super::settings::Settings;
 use super::store::{Happened, Store};
 use super::throttle::{self, Remaining, Throttle};
-use crate::clock::{Clock, Moment};
 
 mod controlled;
 mod headers;

@@ -1,7 +1,7 @@
 //! From a taint to `Down` in every pool and back, on a real kube-apiserver.
 
-use headgate::clock::Clock;
 use headgate::sandbox::emulator::Settings;
+use headgate_clock::Clock;
 
 use super::world::{ENFORCE, Leader, SECOND, World, two_load_balancers};
 use crate::harness::{eventually, own_control_plane};

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use headgate::clock::Clock;
 use headgate::sandbox::emulator::Settings;
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use headgate::clock::Clock;
 use headgate::sandbox::emulator::Settings;
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::sleep;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use headgate::clock::Clock;
+use headgate_clock::Clock;
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -2,8 +2,8 @@
 
 use headgate::agent::{AzureAccess, ConnectError};
 use headgate::azure::{GroupId, Metrics};
-use headgate::clock::Clock;
 use headgate::config::Settings;
+use headgate_clock::Clock;
 use k8s_openapi::api::core::v1::Secret;
 use tokio::time::Instant;
 

@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate::clock::Clock;
 use headgate::leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
 use headgate::node::Report;
 use headgate::sandbox::control_plane::ControlPlane;
+use headgate_clock::Clock;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

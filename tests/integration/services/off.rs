@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate::agent::{self, Parts, Role};
-use headgate::clock::Clock;
 use headgate::config;
 use headgate::node::api_server::ApiServer;
+use headgate_clock::Clock;
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use headgate_clock::Clock;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{Client, lb, load_balancer, pool};
-use crate::clock::Clock;
 use crate::sandbox::emulator::{Emulator, Settings};
 
 fn client() -> Client {

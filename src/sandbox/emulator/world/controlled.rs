@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use headgate_clock::{Clock, Moment};
 use serde_json::{Value, json};
 
 use super::World;
-use crate::clock::{Clock, Moment};
 use crate::sandbox::emulator::control::{Controlled, clock_is_real};
 use crate::sandbox::emulator::error::ArmError;
 use crate::sandbox::emulator::faults::Faults;

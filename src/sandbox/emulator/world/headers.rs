@@ -5,9 +5,9 @@ use axum::http::header::{
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
+use headgate_clock::Moment;
 
 use super::World;
-use crate::clock::Moment;
 
 impl World {
     /// Adds those that are not there.

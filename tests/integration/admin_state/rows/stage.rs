@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate::admin_state::{Policy, Restored};
-use headgate::clock::Clock;
 use headgate::restore::{Order, give_back};
 use headgate::sandbox::emulator::Settings;
 use headgate::telemetry::{Format, encode};
+use headgate_clock::Clock;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
