@@ -11,7 +11,6 @@ mod cidr;
 mod contradictions;
 mod keys;
 mod load;
-mod mistake;
 mod otlp;
 mod qualified_name;
 mod reference;
@@ -24,15 +23,12 @@ use std::time::Duration;
 
 pub use admin_state::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use azure_json::{
-    AzureJson, BackendPoolType, Cloud, Credential, Environment, ManagedIdentity, RateLimit, RateLimits, Secret,
-    Surroundings,
+    AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret, Surroundings,
 };
 pub use cidr::Cidr;
 pub use load::{Override, load};
-pub use mistake::{Mistake, Mistakes};
 pub use reference::reference;
 pub use secret_name::SecretName;
-pub use value::duration_text;
 
 /// The taint of an eviction that was announced.
 pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_settings::{Mistake, Mistakes};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
@@ -17,7 +18,7 @@ use crate::azure::{
     Account, Arm, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin, TlsError, Tokens,
     Transport, Trust,
 };
-use crate::config::{AzureJson, AzureSettings, Mistake, Mistakes, SecretName, Settings, Surroundings};
+use crate::config::{AzureJson, AzureSettings, SecretName, Settings, Surroundings};
 use crate::telemetry;
 
 /// What the Secret's text is called, as with cloud-provider-azure.

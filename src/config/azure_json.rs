@@ -7,10 +7,10 @@
 use std::fmt;
 use std::path::Path;
 
+use headgate_settings::{Environment, Mistakes};
 use serde_yaml::Value;
 
 use self::fields::{Fields, Source};
-use super::mistake::Mistakes;
 
 mod fields;
 mod validate;
@@ -149,9 +149,6 @@ pub struct AzureJson {
     /// Whether admin states are to be set. Ours; cloud-provider-azure ignores it.
     pub enable_load_balancer_admin_state: bool,
 }
-
-/// The value of a variable by its name.
-pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Where the values come from besides the file.
 #[derive(Clone, Copy, Default)]

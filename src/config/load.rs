@@ -7,13 +7,13 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+use headgate_settings::{Mistake, Mistakes, Printable, shown};
 use serde_yaml::{Mapping, Value};
 
+use super::Settings;
 use super::contradictions::contradictions;
 use super::keys::{KEYS, find, is_section};
-use super::mistake::Printable;
-use super::value::{Refused, shown};
-use super::{Mistake, Mistakes, Settings};
+use super::value::Refused;
 
 /// A settings file larger than this is not one.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;

@@ -1,9 +1,10 @@
 //! Where spans are sent. Pure.
 
+use headgate_settings::Environment;
 use serde_yaml::Value;
 
+use super::Settings;
 use super::value::{NONE, Parsed};
-use super::{Environment, Settings};
 
 /// Where a collector takes spans, below its base address.
 const TRACES: &str = "/v1/traces";

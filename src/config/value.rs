@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use headgate_settings::{duration_text, shown, text};
 use jiff::SignedDuration;
-use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
-use super::mistake::Printable;
 use super::qualified_name::is_qualified_name;
 use super::{AdminStateMode, Cidr, ForeignDown, ProxyProtocol, SecretName, ServiceHealth};
 
@@ -65,32 +64,6 @@ fn items<T>(items: &[Value], mut read: impl FnMut(&Value) -> Parsed<T>) -> Resul
     }
 }
 
-/// A plain scalar as text, the way it was written.
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(flag) => Some(flag.to_string()),
-        _ => None,
-    }
-}
-
-/// Text as it would be written between quotes.
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", Printable(&text.replace('\\', "\\\\").replace('"', "\\\"")))
-}
-
-/// How a wrong value is shown in a mistake.
-pub(super) fn shown(value: &Value) -> String {
-    match value {
-        Value::Null => "nothing".to_owned(),
-        Value::Sequence(_) => "a list".to_owned(),
-        Value::Mapping(_) => "a section".to_owned(),
-        Value::Tagged(_) => "a tagged value".to_owned(),
-        scalar => text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
-    }
-}
-
 /// `true` or `false`.
 pub(super) fn boolean(value: &Value) -> Parsed<bool> {
     match value {
@@ -140,15 +113,6 @@ pub(super) fn duration(value: &Value, least: Duration, most: Duration) -> Parsed
                 duration_text(most)
             )
         })
-}
-
-/// A duration as settings spell it, `1m30s`.
-#[must_use]
-pub fn duration_text(duration: Duration) -> String {
-    static PRINTER: SpanPrinter = SpanPrinter::new()
-        .designator(Designator::Compact)
-        .spacing(Spacing::None);
-    PRINTER.unsigned_duration_to_string(&duration)
 }
 
 /// A list of taint keys, each a qualified name, none twice.

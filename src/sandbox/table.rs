@@ -4,6 +4,7 @@ use std::io;
 
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 use console::Term;
+use headgate_settings::duration_text;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Unit};
 
@@ -11,7 +12,6 @@ use super::board::{Board, Row, Said};
 use super::calls::Calls;
 use super::leads::Lead;
 use super::pools;
-use crate::config::duration_text;
 
 /// Wider is no easier to read.
 const MAX_WIDTH: u16 = 120;

@@ -5,10 +5,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+use headgate_settings::{Mistake, Printable, shown, text};
 use serde_yaml::{Mapping, Value};
-
-use crate::config::mistake::{Mistake, Printable};
-use crate::config::value::shown;
 
 /// A file larger than this is not one.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -199,15 +197,6 @@ fn read(path: &Path) -> Result<String, String> {
         return Err(format!("is larger than {MAX_FILE_BYTES} bytes; allowed: an azure.json"));
     }
     Ok(text)
-}
-
-fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Bool(flag) => Some(flag.to_string()),
-        Value::Number(number) => Some(number.to_string()),
-        _ => None,
-    }
 }
 
 /// YAML 1.1 has more words for these; upstream's reader knows them.

@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_in_result, reason = "what a test cannot do without fails the test")]
 
+use headgate_settings::Mistake;
+
 use super::*;
-use crate::config::Mistake;
 
 fn loaded(text: &str) -> Result<AzureJson, Vec<String>> {
     with(text, None, &[])

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use headgate_settings::Mistake;
+
 use super::fields::Fields;
 use super::{AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret};
-use crate::config::mistake::Mistake;
 
 /// cloud-provider-azure's documented defaults, where a limit is on and a value is not given.
 const DEFAULT_LIMIT: RateLimit = RateLimit { qps: 1.0, bucket: 5 };

@@ -6,11 +6,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use headgate_settings::duration_text;
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
 use super::error::ArmError;
-use crate::config::duration_text;
 
 /// No more mistakes are told at once; nobody reads on.
 const MAX_MISTAKES: usize = 20;

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use headgate_settings::duration_text;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::throttle::ThrottleSettings;
-use crate::config::duration_text;
 
 /// Settings, as `GET /emulator/v1/settings` shows them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -28,7 +28,8 @@ const MAX_SHOWN_CHARS: usize = 200;
 const LAST_CHARS: usize = 60;
 
 /// Text from a file, on one line, without what a terminal would obey, and the middle left out where it is long.
-pub(super) struct Printable<'a>(pub(super) &'a str);
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<'a>(pub &'a str);
 
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,48 @@
+//! Values of settings as text: what stands in a YAML document, and durations. Pure.
+
+use std::time::Duration;
+
+use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
+use serde_yaml::Value;
+
+use crate::mistake::Printable;
+
+/// The value of a variable by its name.
+pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// A plain scalar as text, the way it was written.
+#[must_use]
+pub fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(flag) => Some(flag.to_string()),
+        _ => None,
+    }
+}
+
+/// Text as it would be written between quotes.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", Printable(&text.replace('\\', "\\\\").replace('"', "\\\"")))
+}
+
+/// How a wrong value is shown in a mistake.
+#[must_use]
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Sequence(_) => "a list".to_owned(),
+        Value::Mapping(_) => "a section".to_owned(),
+        Value::Tagged(_) => "a tagged value".to_owned(),
+        scalar => text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
+    }
+}
+
+/// A duration as settings spell it, `1m30s`.
+#[must_use]
+pub fn duration_text(duration: Duration) -> String {
+    static PRINTER: SpanPrinter = SpanPrinter::new()
+        .designator(Designator::Compact)
+        .spacing(Spacing::None);
+    PRINTER.unsigned_duration_to_string(&duration)
+}
