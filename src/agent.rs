@@ -30,15 +30,16 @@ use axum::Router;
 use tokio::sync::watch;
 
 use crate::config::Settings;
-use crate::node::api_server::ApiServer;
 use crate::node::{self, Memory, Report};
 use crate::server::{self, BindState, Binder, ServeError};
-use crate::telemetry::{self, NodeEvents};
+use crate::telemetry;
 
 use addresses::Listeners;
 use answering::Answering;
 use channels::{Channels, Metrics};
 use headgate_clock::Clock;
+use headgate_kubernetes::NodeEvents;
+use headgate_kubernetes::api_server::ApiServer;
 use health_thread::{HealthThread, Heartbeat};
 use leading::Candidacy;
 use operations::Operations;

@@ -4,19 +4,16 @@
 //! Node that is deleted, a restart); a taint is matched by key, never by value or effect; one Node
 //! object is held in memory. What the node *says* because of it is `health`'s business.
 
-pub mod api_server;
 mod metrics;
 mod object;
-mod pauses;
 mod remembered;
 mod report;
 mod signal;
 mod watch;
 
-pub use metrics::{Metrics, REASONS as WATCH_ERROR_REASONS};
+pub use metrics::Metrics;
 pub use object::SlimNode;
-pub use pauses::{EXPIRED, is_answer, pausing};
 pub use remembered::{Memory, RememberedError, keep as remember};
 pub use report::{Presence, Report, Source};
 pub use signal::{Facts, Signal, signals};
-pub use watch::{Outlet, Trouble, reason as watch_error_reason, run as watch};
+pub use watch::{Outlet, Trouble, run as watch};

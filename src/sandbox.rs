@@ -66,7 +66,7 @@ pub enum SandboxError {
     ControlPlane(#[from] control_plane::ControlPlaneError),
     /// The given cluster cannot be used.
     #[error(transparent)]
-    Connect(#[from] crate::node::api_server::ConnectError),
+    Connect(#[from] headgate_kubernetes::api_server::ConnectError),
     /// The cluster does not answer in time.
     #[error("{server} did not answer within {} s while {doing}; check that the cluster is up", bound.as_secs())]
     Silent {

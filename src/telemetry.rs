@@ -1,9 +1,8 @@
-//! What operators see: metric text, Kubernetes events, logs, traces.
+//! What operators see: metric text, logs, traces.
 //!
 //! Rooms own their metrics and register them here; nothing in this room knows what they mean.
 
 mod build;
-mod events;
 mod logs;
 mod named;
 mod process;
@@ -12,7 +11,6 @@ mod text;
 mod traces;
 
 pub use build::{VERSION, register as register_build};
-pub use events::{ClusterEvents, NodeEvent, NodeEvents, NodeReference, ServiceReference};
 pub use logs::{chain, install as install_logs, install_with as install_logs_and};
 pub use named::{Announced, Tally};
 pub use process::register as register_process;

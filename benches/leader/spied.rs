@@ -15,8 +15,9 @@ use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown,
 use headgate::leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate::node::Report;
 use headgate::pool::{Managed, Scope};
-use headgate::telemetry::{self, ClusterEvents, Format};
+use headgate::telemetry::{self, Format};
 use headgate_clock::Clock;
+use headgate_kubernetes::ClusterEvents;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy;
@@ -183,7 +184,7 @@ async fn lead(
 
 /// The product's client of the API server, watched.
 fn spied_client(config: &kube::Config, spy: Spy) -> anyhow::Result<Client> {
-    let inner = headgate::node::api_server::client(config)?;
+    let inner = headgate_kubernetes::api_server::client(config)?;
     let service = service_fn(move |request: Request<Body>| {
         let (inner, spy) = (inner.clone(), spy.clone());
         async move {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
+use headgate_kubernetes::{EXPIRED, is_answer, pausing, watch_error_reason};
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -17,7 +18,6 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::desired::Desired;
-use crate::node::{EXPIRED, is_answer, pausing, watch_error_reason};
 use crate::pool::ClusterNodeObject;
 use crate::telemetry;
 

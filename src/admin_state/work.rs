@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use headgate_clock::Clock;
+use headgate_kubernetes::{ClusterEvents, NodeReference};
 use kube::Client;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -24,7 +25,6 @@ use super::reached::Reached;
 use crate::config::AdminStateMode;
 use crate::leader::{ArmLock, Fleet, LockMetrics, Term};
 use crate::pool::{Listing, Wanted, follow_listing};
-use crate::telemetry::{ClusterEvents, NodeReference};
 
 mod leading;
 mod tasks;

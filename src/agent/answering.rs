@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use headgate_clock::Clock;
+use headgate_kubernetes::{NodeEvent, NodeEvents};
 use kube::Client;
 use tokio::sync::watch;
 
@@ -15,7 +16,6 @@ use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::node::{self, Report};
 use crate::server::{self, BindState, Binder, Limits};
 use crate::spot;
-use crate::telemetry::{NodeEvent, NodeEvents};
 
 /// What it is made of.
 pub(super) struct Answering<'a> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
+use headgate_kubernetes::ClusterEvents;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -22,7 +23,6 @@ use crate::azure::{self, BadId};
 use crate::config::Settings;
 use crate::leader::{self, Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
 use crate::node::Report;
-use crate::telemetry::ClusterEvents;
 
 /// Handing over takes at most a request that is under way, the work's 3 s, and the write that gives the Lease back.
 const HAND_OVER: Duration = Duration::from_secs(10);

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use headgate_clock::Clock;
+use headgate_kubernetes::api_server;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Override};
-use crate::node::api_server;
 use crate::{agent, server, telemetry};
 
 use super::spans::Spans;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use headgate_clock::Clock;
+use headgate_kubernetes::api_server;
 
 use crate::admin_state::Reached;
 use crate::config::Settings;
-use crate::node::api_server;
 use crate::restore::{Order, give_back};
 use crate::status::{self, Leader, Looking, Report, StatusError};
 

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use headgate_clock::Clock;
+use headgate_kubernetes::api_server;
 use hyper::Uri;
 
 use crate::config::{METRICS_PORT, Settings};
-use crate::node::api_server;
 use crate::status::{self, Detail, Looking, Places, Report, StatusError};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, fail, print};

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use headgate_kubernetes::api_server;
 use hyper::Uri;
 
 use crate::config::{self, METRICS_PORT};
-use crate::node::api_server;
 use crate::why;
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};

@@ -1,5 +1,6 @@
 //! What the own-Node watch counts and shows.
 
+use headgate_kubernetes::WATCH_ERROR_REASONS;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
@@ -11,9 +12,6 @@ use tokio::sync::watch;
 
 use super::report::{Presence, Report};
 use super::signal::Signal;
-
-/// Reasons an error is counted under.
-pub const REASONS: [&str; 6] = ["connection", "expired", "forbidden", "server", "unauthorized", "other"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
@@ -35,7 +33,7 @@ impl Metrics {
             errors: Family::default(),
             lists: Counter::default(),
         };
-        for reason in REASONS {
+        for reason in WATCH_ERROR_REASONS {
             drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
         }
         registry.register(

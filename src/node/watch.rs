@@ -6,16 +6,16 @@
 
 use futures::StreamExt as _;
 use headgate_clock::{Clock, Moment};
+use headgate_kubernetes::api_server::ApiServer;
+use headgate_kubernetes::{EXPIRED, Pauses, is_answer, watch_error_reason};
 use jiff::Timestamp;
 use kube::Api;
 use kube::runtime::watcher;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::api_server::ApiServer;
 use super::metrics::Metrics;
 use super::object::SlimNode;
-use super::pauses::{EXPIRED, Pauses, is_answer};
 use super::report::Report;
 use crate::telemetry;
 
@@ -90,7 +90,7 @@ pub async fn run(
             Some(Ok(watcher::Event::Apply(node))) => Some(node),
             Some(Ok(watcher::Event::Delete(_))) => None,
             Some(Err(error)) => {
-                let reason = reason(&error);
+                let reason = watch_error_reason(&error);
                 metrics.error(reason);
                 if reason != EXPIRED {
                     outlet.began(&name, reason, &error, clock.now());
@@ -149,30 +149,6 @@ impl Outlet {
         if self.trouble.send_if_modified(|trouble| trouble.take().is_some()) {
             tracing::info!(node = name, "the own Node is watched again");
         }
-    }
-}
-
-/// The reason an error is counted and logged under, one of the metrics' reasons.
-#[must_use]
-pub fn reason(error: &watcher::Error) -> &'static str {
-    let of_status = |code: u16| match code {
-        401 => "unauthorized",
-        403 => "forbidden",
-        410 => EXPIRED,
-        429 | 500.. => "server",
-        _ => "other",
-    };
-    let of_client = |error: &kube::Error| match error {
-        kube::Error::Api(status) => of_status(status.code),
-        kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => "connection",
-        _ => "other",
-    };
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => of_client(error),
-        watcher::Error::WatchError(status) => of_status(status.code),
-        watcher::Error::NoResourceVersion => "other",
     }
 }
 
@@ -252,7 +228,7 @@ mod tests {
         let own = std::mem::take(&mut *seen.lock().unwrap()).len();
 
         let events = watcher(Api::<SlimNode>::all(client), watcher::Config::default());
-        let mut events = crate::node::pausing(events, is_answer);
+        let mut events = headgate_kubernetes::pausing(events, is_answer);
         let reading = async { while events.next().await.is_some() {} };
         assert!(timeout(Duration::from_mins(10), reading).await.is_err());
         let others = seen.lock().unwrap().len();

@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{join_all, select_all};
+use headgate_kubernetes::{api_server, api_server::ConnectError};
 
 use self::ports::Reserved;
 use super::assets::{Assets, AssetsError};
 use super::certificates::{Certificates, CertificatesError, private_directory, write_private};
 use super::process::{Process, ProcessError, command};
-use crate::node::api_server::{self, ConnectError};
 
 mod arguments;
 mod kubeconfig;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{join_all, select_all, try_join_all};
+use headgate_kubernetes::api_server;
 use kube::Client;
 use tokio::time::timeout;
 
@@ -22,7 +23,6 @@ use super::directory::{Directory, NodeAddresses};
 use super::process::ProcessError;
 use super::progress::Progress;
 use super::{Options, SandboxError, calls, nodes};
-use crate::node::api_server;
 
 /// How long the cluster may take to make or remove all Nodes.
 const REGISTERING: Duration = Duration::from_secs(30);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use headgate_kubernetes::{NodeEvent, NodeEvents, ServiceReference};
 use tokio::sync::watch;
 
 use super::state::{PortKey, Ports};
-use crate::telemetry::{NodeEvent, NodeEvents, ServiceReference};
 
 /// More ports than these fail only for one common reason, such as a kube-proxy that has them all; each
 /// node writing an event for each of thousands of Services would be the worse trouble.

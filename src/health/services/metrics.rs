@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::super::metrics::Codes;
 use super::index::Table;
 use super::state::Ports;
-use crate::node;
+use headgate_kubernetes::WATCH_ERROR_REASONS;
 
 /// What is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Metrics {
             bind_failures: Counter::default(),
         };
         for resource in Resource::ALL {
-            for reason in node::WATCH_ERROR_REASONS {
+            for reason in WATCH_ERROR_REASONS {
                 let resource = resource.as_str();
                 drop(metrics.errors.get_or_create(&ErrorLabels { resource, reason }));
             }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use headgate_clock::Clock;
+use headgate_kubernetes::{EXPIRED, is_answer, pausing, watch_error_reason};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use super::index::{Index, Table};
 use super::metrics::{Metrics, Resource};
 use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
-use crate::node::{EXPIRED, Trouble, is_answer, pausing, watch_error_reason};
+use crate::node::Trouble;
 use crate::telemetry;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_clock::Clock;
+use headgate_kubernetes::{EXPIRED, pausing, watch_error_reason};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::runtime::watcher::watch_object;
@@ -18,7 +19,6 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::super::LeaseName;
 use super::door::Door;
 use super::keeper::{Answer, Keeper, Request, Step};
-use crate::node::{EXPIRED, pausing, watch_error_reason};
 use crate::telemetry;
 
 /// Bound on one request.

@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-use headgate::telemetry::{NodeEvent, NodeEvents, ServiceReference};
+use headgate_kubernetes::{NodeEvent, NodeEvents, ServiceReference};
 use serde_json::{Value, json};
 
 use super::SOON;

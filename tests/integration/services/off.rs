@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use headgate::agent::{self, Parts, Role};
 use headgate::config;
-use headgate::node::api_server::ApiServer;
 use headgate_clock::Clock;
+use headgate_kubernetes::api_server::ApiServer;
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use headgate::node::api_server::ApiServer;
 use headgate::node::{self, Report};
 use headgate::spot::{self, Seen, Timing};
 use headgate_clock::Clock;
+use headgate_kubernetes::api_server::ApiServer;
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;

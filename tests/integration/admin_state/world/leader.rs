@@ -7,7 +7,7 @@ use headgate::azure;
 use headgate::config::DEFAULT_SIGNALS;
 use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate::node::Report;
-use headgate::telemetry::ClusterEvents;
+use headgate_kubernetes::ClusterEvents;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;

@@ -11,28 +11,26 @@ use kube::runtime::utils::Backoff as _;
 use kube::runtime::watcher::{DefaultBackoff, Event, Result};
 use tokio::time::{Instant, sleep};
 
-use super::watch::reason;
+use crate::reason::{EXPIRED, reason};
 
 /// A watch that is too old sooner than this after the last time is not let off its pause.
 const USUAL_INTERVAL: Duration = Duration::from_mins(1);
-/// The reason of a watch that was too old.
-pub const EXPIRED: &str = "expired";
 
 /// The pauses of one watch.
 #[derive(Default)]
-pub(super) struct Pauses {
+pub struct Pauses {
     growing: DefaultBackoff,
     began_anew: Option<Instant>,
 }
 
 impl Pauses {
     /// There was an answer: the next pause is short again.
-    pub(super) fn answered(&mut self) {
+    pub fn answered(&mut self) {
         self.growing.reset();
     }
 
     /// The pause after an error of this reason.
-    pub(super) fn after(&mut self, reason: &str) -> Duration {
+    pub fn after(&mut self, reason: &str) -> Duration {
         if reason == EXPIRED && self.began_anew.is_none_or(|at| at.elapsed() > USUAL_INTERVAL) {
             self.began_anew = Some(Instant::now());
             return Duration::ZERO;
