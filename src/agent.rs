@@ -32,7 +32,6 @@ use tokio::sync::watch;
 use crate::config::Settings;
 use crate::node::{self, Memory, Report};
 use crate::server::{self, BindState, Binder, ServeError};
-use crate::telemetry;
 
 use addresses::Listeners;
 use answering::Answering;
@@ -128,7 +127,7 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
     let clock = Clock::System;
     let channels = Channels::new(settings, None, &clock);
     let metrics = Metrics::register(settings, Role::All, &channels, &clock);
-    telemetry::encode(&metrics.registry, telemetry::Format::OpenMetrics)
+    headgate_telemetry::encode(&metrics.registry, headgate_telemetry::Format::OpenMetrics)
 }
 
 /// Starts an agent on the present runtime. Ports may open later: see [`Running::bound`].

@@ -13,8 +13,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
 
-use crate::telemetry;
-
 /// Idle time before the first keepalive probe, and between probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
@@ -77,12 +75,13 @@ impl Fetch {
                 .client
                 .request(request)
                 .await
-                .map_err(|error| telemetry::chain(&error))?;
+                .map_err(|error| headgate_telemetry::chain(&error))?;
             let status = response.status();
             let body = Limited::new(response.into_body(), self.most_bytes).collect().await;
             Ok((
                 status,
-                body.map_err(|error| telemetry::chain(error.as_ref()))?.to_bytes(),
+                body.map_err(|error| headgate_telemetry::chain(error.as_ref()))?
+                    .to_bytes(),
             ))
         };
         match timeout(self.timeout, exchange).await {

@@ -22,5 +22,4 @@ pub mod sandbox;
 pub mod server;
 pub mod spot;
 pub mod status;
-pub mod telemetry;
 pub mod why;

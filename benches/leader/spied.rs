@@ -15,9 +15,9 @@ use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown,
 use headgate::leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate::node::Report;
 use headgate::pool::{Managed, Scope};
-use headgate::telemetry::{self, Format};
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEvents;
+use headgate_telemetry::Format;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy;
@@ -109,7 +109,7 @@ impl Spied {
     pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         until(
             what,
-            async || Ok(telemetry::encode(&self.registry, Format::OpenMetrics)?),
+            async || Ok(headgate_telemetry::encode(&self.registry, Format::OpenMetrics)?),
             reached,
         )
         .await

@@ -19,7 +19,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::desired::Desired;
 use crate::pool::ClusterNodeObject;
-use crate::telemetry;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.
 const PAGE: u32 = 500;
@@ -70,7 +69,7 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
                 Some(Err(error)) => {
                     let reason = watch_error_reason(&error);
                     if reason != EXPIRED {
-                        let error = telemetry::chain(&error);
+                        let error = headgate_telemetry::chain(&error);
                         tracing::warn!(reason, error, "Nodes cannot be watched; what is known of them goes on");
                     }
                 }

@@ -19,7 +19,6 @@ use crate::azure::{
     Transport, Trust,
 };
 use crate::config::{AzureJson, AzureSettings, SecretName, Settings, Surroundings};
-use crate::telemetry;
 
 /// What the Secret's text is called, as with cloud-provider-azure.
 const SECRET_KEY: &str = "cloud-config";
@@ -154,7 +153,7 @@ impl AzureAccess {
         let found = timeout(READ, secrets.get_opt(&name.name)).await;
         let found = found
             .map_err(|_| unusable(format!("was not answered within {} s", READ.as_secs())))?
-            .map_err(|error| unusable(format!("cannot be read: {}", telemetry::chain(&error))))?
+            .map_err(|error| unusable(format!("cannot be read: {}", headgate_telemetry::chain(&error))))?
             .ok_or_else(|| unusable("is not there".to_owned()))?;
         let text = found.data.and_then(|mut data| data.remove(SECRET_KEY));
         let text = text.ok_or_else(|| unusable(format!("has no key {SECRET_KEY}")))?;

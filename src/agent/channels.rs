@@ -16,7 +16,6 @@ use crate::leader;
 use crate::node::{self, Memory, Report, Trouble};
 use crate::server::{self, BindState};
 use crate::spot;
-use crate::telemetry;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.
 pub(super) struct Channels {
@@ -85,8 +84,8 @@ impl Metrics {
         let mut registry = Registry::default();
         // What a process does not do it does not count either.
         let mut unread = Registry::default();
-        telemetry::register_build(&mut registry);
-        telemetry::register_process(&mut registry);
+        headgate_telemetry::register_build(&mut registry);
+        headgate_telemetry::register_process(&mut registry);
         let (reports, last_change) = (channels.reports.subscribe(), channels.last_change.subscribe());
         let listeners = server::Metrics::register(&mut registry);
         for listener in ["metrics", "probe"] {

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use headgate_clock::Clock;
+use headgate_telemetry::Format;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -28,7 +29,6 @@ use crate::leader;
 use crate::node::{Source, Trouble};
 use crate::server::{self, BindState, Binder, Limits, Metrics};
 use crate::spot::Seen;
-use crate::telemetry::{self, Format};
 
 /// What operations look at.
 #[derive(Clone)]
@@ -97,8 +97,8 @@ pub(super) fn router(operations: Operations) -> Router {
 
 async fn metrics(State(operations): State<Operations>, headers: HeaderMap) -> Response {
     let format = Format::from_accept(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
-    match telemetry::encode(&operations.registry, format) {
-        Ok(text) => ([(CONTENT_TYPE, telemetry::content_type(format))], text).into_response(),
+    match headgate_telemetry::encode(&operations.registry, format) {
+        Ok(text) => ([(CONTENT_TYPE, headgate_telemetry::content_type(format))], text).into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("metrics cannot be written: {error}\n"),

@@ -11,7 +11,6 @@ use super::services::{ServicesStatus, View};
 use crate::health::Family;
 use crate::server::BindState;
 use crate::spot::Seen;
-use crate::telemetry;
 
 /// The agent's state at one moment.
 #[derive(Debug, Serialize)]
@@ -132,7 +131,7 @@ impl Status {
             .as_ref()
             .map(|state| ("healthz", listener(&state.borrow())));
         Self {
-            version: telemetry::VERSION,
+            version: headgate_telemetry::VERSION,
             started_at: operations.started,
             current_time: now.wall,
             leader: LeaderStatus {

@@ -29,7 +29,6 @@ use super::retry_after::retry_after;
 use super::stack::{self, Call, Permit, Stack};
 use super::transport::{Answer, Transport};
 use crate::config::RateLimits;
-use crate::telemetry;
 
 mod interface;
 mod write;
@@ -94,7 +93,7 @@ impl Arm {
             Bearer(tokens),
             ONE_TRY,
         );
-        let ours = format!("headgate/{}", telemetry::VERSION);
+        let ours = format!("headgate/{}", headgate_telemetry::VERSION);
         let wanted = options.user_agent.filter(|agent| !agent.is_empty()).unwrap_or(ours);
         Self {
             stack,

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_telemetry::{Announced, Tally};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -14,7 +15,6 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use super::id::GroupId;
-use crate::telemetry::{Announced, Tally};
 
 /// Upstream's.
 const OPERATION_BUCKETS: [f64; 17] = [
@@ -234,8 +234,9 @@ pub(super) fn code_label(code: &str, status: u16) -> String {
 
 #[cfg(test)]
 mod tests {
+    use headgate_telemetry::{Format, encode};
+
     use super::*;
-    use crate::telemetry::{Format, encode};
 
     #[tokio::test(start_paused = true)]
     async fn operations_and_requests_under_upstreams_names() {

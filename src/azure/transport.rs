@@ -19,8 +19,6 @@ use rustls::{ClientConfig, RootCertStore};
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt as _, service_fn};
 
-use crate::telemetry;
-
 /// A load balancer at ARM's limits is some 10 MiB.
 pub const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// Time to connect, so that a try is not spent on an address where nobody is.
@@ -125,12 +123,12 @@ impl Transport {
                 let response = client
                     .request(request.map(Full::new))
                     .await
-                    .map_err(|error| TransportError::Connection(telemetry::chain(&error)))?;
+                    .map_err(|error| TransportError::Connection(headgate_telemetry::chain(&error)))?;
                 let (parts, body) = response.into_parts();
                 match Limited::new(body, MOST_BYTES).collect().await {
                     Ok(body) => Ok(Response::from_parts(parts, body.to_bytes())),
                     Err(error) if error.is::<LengthLimitError>() => Err(TransportError::TooLarge),
-                    Err(error) => Err(TransportError::Connection(telemetry::chain(error.as_ref()))),
+                    Err(error) => Err(TransportError::Connection(headgate_telemetry::chain(error.as_ref()))),
                 }
             }
         })))

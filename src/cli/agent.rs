@@ -12,7 +12,7 @@ use headgate_kubernetes::api_server;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{self, Override};
-use crate::{agent, server, telemetry};
+use crate::{agent, server};
 
 use super::spans::Spans;
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
@@ -193,7 +193,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             Ok(api_server) => api_server,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
-        tracing::info!(version = telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
+        tracing::info!(version = headgate_telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
         let addresses_file = arguments.addresses_file.clone();
         let parts = agent::Parts {

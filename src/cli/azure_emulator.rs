@@ -9,7 +9,6 @@ use clap::Args;
 use tokio::runtime::Builder;
 
 use crate::sandbox::emulator::{self, AdminStateNone, ListenError, Options, Settings};
-use crate::telemetry;
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, duration, fail};
 
@@ -78,7 +77,7 @@ const fn loopback(port: u16) -> SocketAddr {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    telemetry::install_logs();
+    headgate_telemetry::install_logs();
     let options = Options {
         listen: arguments.listen,
         tls_listen: arguments.tls_listen,

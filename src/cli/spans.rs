@@ -3,12 +3,11 @@
 use tokio::runtime::Handle;
 
 use crate::config::Settings;
-use crate::telemetry;
 
 /// The sending of spans, if there is any.
 pub(super) struct Spans {
     #[cfg(feature = "otlp")]
-    traces: Option<telemetry::Traces>,
+    traces: Option<headgate_telemetry::Traces>,
 }
 
 impl Spans {
@@ -18,15 +17,15 @@ impl Spans {
     pub(super) fn install(settings: &Settings, node: &str, runtime: &Handle) -> Self {
         let to = settings.spans_to(&|name| std::env::var(name).ok());
         let started = match &to {
-            Ok(Some(url)) => telemetry::Traces::start(url, node, runtime.clone()).map(Some),
+            Ok(Some(url)) => headgate_telemetry::Traces::start(url, node, runtime.clone()).map(Some),
             Ok(None) | Err(_) => Ok(None),
         };
-        telemetry::install_logs_and(
+        headgate_telemetry::install_logs_and(
             started
                 .as_ref()
                 .ok()
                 .and_then(Option::as_ref)
-                .map(telemetry::Traces::layer),
+                .map(headgate_telemetry::Traces::layer),
         );
         if let Err(variable) = to {
             tracing::warn!(
@@ -44,7 +43,7 @@ impl Spans {
     /// Installs logs; this program sends no spans.
     #[cfg(not(feature = "otlp"))]
     pub(super) fn install(settings: &Settings, _: &str, _: &Handle) -> Self {
-        telemetry::install_logs();
+        headgate_telemetry::install_logs();
         if settings.spans_to(&|name| std::env::var(name).ok()) != Ok(None) {
             tracing::warn!("no spans are sent: this program was built without the feature otlp");
         }

@@ -21,7 +21,6 @@ use super::record::Record;
 use super::term::Term;
 use super::timing::Timing;
 use crate::node::Report;
-use crate::telemetry;
 
 /// Which Lease is fought for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +156,7 @@ impl Elector {
     fn trouble(&mut self, done: &str, error: &kube::Error) -> Event {
         let event = outcome(error);
         if event != Event::Conflict {
-            self.tell(done, telemetry::chain(error), &event);
+            self.tell(done, headgate_telemetry::chain(error), &event);
         }
         event
     }

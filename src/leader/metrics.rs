@@ -178,11 +178,11 @@ impl Collector for Present {
 mod tests {
     use std::time::Duration;
 
+    use headgate_telemetry::{Format, encode};
     use tokio::time::{Instant, advance};
 
     use super::super::term::Tenure;
     use super::*;
-    use crate::telemetry::{Format, encode};
 
     #[tokio::test(start_paused = true)]
     async fn terms_are_counted_and_the_present_one_is_shown() {

@@ -17,7 +17,6 @@ use tokio::time::sleep;
 use super::metrics::Metrics;
 use super::object::SlimNode;
 use super::report::Report;
-use crate::telemetry;
 
 /// Why the Node cannot be watched just now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +132,7 @@ impl Outlet {
         {
             return;
         }
-        let error = telemetry::chain(error);
+        let error = headgate_telemetry::chain(error);
         tracing::warn!(
             node = name,
             reason,

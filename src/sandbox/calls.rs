@@ -14,7 +14,6 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::fetch::Fetch;
-use crate::telemetry;
 
 /// From one look to the next.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -27,7 +26,7 @@ const MOST: usize = 100;
 
 /// Who an agent says it is.
 pub(super) fn user_agent(node: &str) -> String {
-    format!("headgate/{} ({node})", telemetry::VERSION)
+    format!("headgate/{} ({node})", headgate_telemetry::VERSION)
 }
 
 /// One caller's calls so far.

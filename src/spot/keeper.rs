@@ -19,7 +19,6 @@ use super::metrics::Metrics;
 use super::seen::Seen;
 use super::taint::{Record, wish};
 use crate::node::Report;
-use crate::telemetry;
 
 /// Bound on one reading and writing; the API server answers in milliseconds or is in trouble.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -164,7 +163,7 @@ fn failure(error: &kube::Error) -> Failure {
     };
     Failure {
         outcome,
-        error: telemetry::chain(error),
+        error: headgate_telemetry::chain(error),
     }
 }
 

@@ -19,7 +19,6 @@ use crate::config::{AdminStateMode, Settings};
 use crate::leader::LeaseName;
 use crate::node::{Signal, signals};
 use crate::pool::{Interfaces, Listing, Wanted, follow_listing};
-use crate::telemetry;
 
 /// How long the API server may take for one small object.
 const ONE_OBJECT: Duration = Duration::from_secs(10);
@@ -136,7 +135,7 @@ async fn lease(client: &Client) -> Result<Option<Lease>, String> {
         .map_err(|error| {
             format!(
                 "the Lease {namespace}/{name} cannot be read: {}",
-                telemetry::chain(&error)
+                headgate_telemetry::chain(&error)
             )
         })
 }

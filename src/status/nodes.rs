@@ -13,7 +13,6 @@ use tokio::time::timeout;
 
 use crate::node::SlimNode;
 use crate::pool::ClusterNodeObject;
-use crate::telemetry;
 
 /// Nodes in one answer.
 const PAGE: u32 = 500;
@@ -51,7 +50,7 @@ pub(super) async fn list(client: &Client) -> Result<Vec<ListedNode>, String> {
         let page = timeout(ONE_PAGE, api.list(&params)).await;
         let page = page
             .map_err(|_| format!("no answer within {} s", ONE_PAGE.as_secs()))?
-            .map_err(|error| telemetry::chain(&error))?;
+            .map_err(|error| headgate_telemetry::chain(&error))?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),

@@ -12,7 +12,6 @@ use serde::Deserialize;
 
 use crate::fetch::Fetch;
 use crate::node::{SlimNode, signals};
-use crate::telemetry;
 
 /// How long the agent may take; it answers from memory.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -168,7 +167,7 @@ impl Views {
     ) -> Result<Self, WhyError> {
         let api = match tokio::time::timeout(API_TIMEOUT, Api::<Node>::all(client.clone()).get_opt(name)).await {
             Err(_) => Err(format!("no answer within {} s", API_TIMEOUT.as_secs())),
-            Ok(Err(error)) => Err(telemetry::chain(&error)),
+            Ok(Err(error)) => Err(headgate_telemetry::chain(&error)),
             Ok(Ok(None)) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),
             Ok(Ok(Some(node))) => Ok(ApiView::of(&node, taint_keys)),
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use headgate::server::{Incoming, Limits, Metrics, ServeError, serve};
-use headgate::telemetry::{Format, encode};
+use headgate_telemetry::{Format, encode};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::{Mutex, mpsc, watch};

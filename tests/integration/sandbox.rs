@@ -339,7 +339,7 @@ async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states(
         (1, &"kubernetes-nic".into(), &"foreign".into()),
         "{node}"
     );
-    let caller = format!("headgate/{}", headgate::telemetry::VERSION);
+    let caller = format!("headgate/{}", headgate_telemetry::VERSION);
     let line = sandbox.says(&caller, |line| line["reads"].as_u64() > Some(0)).await;
     assert_eq!(line["writes"], 0, "{line}");
     let settings = std::fs::read_to_string(sandbox.directory().join("nodes/node-1/settings.yaml")).unwrap();

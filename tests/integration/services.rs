@@ -18,8 +18,8 @@ use headgate::health::services::{Index, Metrics, NodePorts, Ports, Routes, SlimS
 use headgate::health::{Inputs, ProxyStatus};
 use headgate::node::Report;
 use headgate::server::{Incoming, ServeError};
-use headgate::telemetry::{Format, encode};
 use headgate_clock::Clock;
+use headgate_telemetry::{Format, encode};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use kube::runtime::watcher::Event;

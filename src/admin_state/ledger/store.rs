@@ -18,7 +18,6 @@ use tokio::time::timeout;
 
 use super::{Book, Line};
 use crate::leader::Term;
-use crate::telemetry;
 
 /// The `ConfigMap`.
 pub const LEDGER: &str = "headgate-admin-state";
@@ -247,7 +246,7 @@ async fn put(api: &Api<ConfigMap>, last: Option<&ConfigMap>, book: &Book) -> Res
         if let kube::Error::Api(status) = &source {
             tracing::debug!(code = status.code, "the ledger was not written");
         } else {
-            tracing::debug!(error = telemetry::chain(&source), "the ledger was not written");
+            tracing::debug!(error = headgate_telemetry::chain(&source), "the ledger was not written");
         }
         LedgerError::Api {
             done: "written",

@@ -18,7 +18,6 @@ use super::index::{Index, Table};
 use super::metrics::{Metrics, Resource};
 use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
 use crate::node::Trouble;
-use crate::telemetry;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.
 const PAGE: u32 = 100;
@@ -89,7 +88,7 @@ impl Troubles {
                 let known = self.sender.borrow()[index].as_ref().map(|trouble| trouble.reason);
                 // One that was too old begins anew at once: no trouble.
                 if reason != EXPIRED && known != Some(reason) {
-                    let error = telemetry::chain(&error);
+                    let error = headgate_telemetry::chain(&error);
                     tracing::warn!(
                         resource = name,
                         reason,

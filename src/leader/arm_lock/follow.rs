@@ -19,7 +19,6 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use super::super::LeaseName;
 use super::door::Door;
 use super::keeper::{Answer, Keeper, Request, Step};
-use crate::telemetry;
 
 /// Bound on one request.
 const REQUEST: Duration = Duration::from_secs(3);
@@ -108,7 +107,7 @@ async fn ask(leases: &Api<Lease>, name: &str, request: &Request) -> Answer {
     match timeout(REQUEST, asked).await {
         Ok(Ok(lease)) => Answer::Lease(lease.map(Box::new)),
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Answer::Conflict,
-        Ok(Err(error)) => Answer::Failed(telemetry::chain(&error)),
+        Ok(Err(error)) => Answer::Failed(headgate_telemetry::chain(&error)),
         Err(_) => Answer::Failed("the API server did not answer in time".to_owned()),
     }
 }
@@ -148,7 +147,7 @@ impl Told {
 
     fn not_watched(&mut self, reason: &'static str, error: &kube::runtime::watcher::Error) {
         if self.watch.replace(reason) != Some(reason) {
-            let error = telemetry::chain(error);
+            let error = headgate_telemetry::chain(error);
             tracing::warn!(
                 reason,
                 error,

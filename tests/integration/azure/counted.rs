@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headgate::azure::{AdminState, Metrics, Permit};
 use headgate::config::{RateLimit, RateLimits};
-use headgate::telemetry::{Format, encode};
+use headgate_telemetry::{Format, encode};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 

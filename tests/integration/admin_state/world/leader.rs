@@ -113,7 +113,7 @@ impl Leader {
     }
 
     pub(crate) fn metrics(&self) -> String {
-        headgate::telemetry::encode(&self.registry, headgate::telemetry::Format::OpenMetrics).unwrap()
+        headgate_telemetry::encode(&self.registry, headgate_telemetry::Format::OpenMetrics).unwrap()
     }
 }
 

@@ -148,7 +148,7 @@ mod tests {
     fn this_process_has_figures() {
         let mut registry = Registry::default();
         register(&mut registry);
-        let text = crate::telemetry::encode(&registry, crate::telemetry::Format::OpenMetrics).unwrap();
+        let text = crate::encode(&registry, crate::Format::OpenMetrics).unwrap();
         for name in [
             "process_resident_memory_bytes ",
             "process_cpu_seconds_total ",

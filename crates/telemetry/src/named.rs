@@ -63,7 +63,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::telemetry::{Format, encode};
+    use crate::{Format, encode};
 
     #[test]
     fn a_name_stays_as_it_is_and_is_there_from_the_start() {
