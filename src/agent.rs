@@ -31,12 +31,12 @@ use tokio::sync::watch;
 
 use crate::config::Settings;
 use crate::node::{self, Memory, Report};
-use crate::server::{self, BindState, Binder, ServeError};
 
 use addresses::Listeners;
 use answering::Answering;
 use channels::{Channels, Metrics};
 use headgate_clock::Clock;
+use headgate_http::server::{self, BindState, Binder, ServeError};
 use headgate_kubernetes::NodeEvents;
 use headgate_kubernetes::api_server::ApiServer;
 use health_thread::{HealthThread, Heartbeat};

@@ -21,6 +21,8 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headgate_http::server::ProxyProtocol;
+
 pub use admin_state::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use azure_json::{
     AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret, Surroundings,
@@ -123,17 +125,6 @@ impl ServiceHealth {
             Self::NodePorts => "nodePorts",
         }
     }
-}
-
-/// Whether a connection begins with a PROXY protocol header, version 1 or 2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// It does not; one that does is a bad request.
-    Off,
-    /// It may.
-    Optional,
-    /// It must.
-    Required,
 }
 
 /// Taint keys, by what they stop.

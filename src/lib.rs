@@ -11,7 +11,6 @@ pub mod agent;
 pub mod azure;
 pub mod cli;
 pub mod config;
-pub mod fetch;
 pub mod health;
 pub mod leader;
 pub mod node;
@@ -19,7 +18,6 @@ pub mod pool;
 pub mod restore;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
-pub mod server;
 pub mod spot;
 pub mod status;
 pub mod why;

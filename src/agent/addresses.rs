@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headgate_http::server::{self, BindState};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 use tokio::sync::watch;
@@ -17,7 +18,6 @@ use tokio::time::sleep;
 
 use super::AgentError;
 use super::supervise::Tasks;
-use crate::server::{self, BindState};
 
 /// What the names of its temporary files begin with.
 const TEMPORARY: &str = ".addresses-";

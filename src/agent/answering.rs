@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use headgate_clock::Clock;
+use headgate_http::server::{self, BindState, Binder, Limits};
 use headgate_kubernetes::{NodeEvent, NodeEvents};
 use kube::Client;
 use tokio::sync::watch;
@@ -14,7 +15,6 @@ use super::{AgentError, scheduled_events, services, uid};
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::node::{self, Report};
-use crate::server::{self, BindState, Binder, Limits};
 use crate::spot;
 
 /// What it is made of.

@@ -1,6 +1,7 @@
 //! What the agent's tasks share: channels of current state, and the registry of metrics.
 
 use headgate_clock::Clock;
+use headgate_http::server::{self, BindState};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -14,7 +15,6 @@ use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::leader;
 use crate::node::{self, Memory, Report, Trouble};
-use crate::server::{self, BindState};
 use crate::spot;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.

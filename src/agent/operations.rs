@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use headgate_clock::Clock;
+use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
 use headgate_telemetry::Format;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -27,7 +28,6 @@ use crate::config::Settings;
 use crate::health::{Inputs, LastChange};
 use crate::leader;
 use crate::node::{Source, Trouble};
-use crate::server::{self, BindState, Binder, Limits, Metrics};
 use crate::spot::Seen;
 
 /// What operations look at.

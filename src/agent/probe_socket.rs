@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
+use headgate_http::server::{self, Limits, Metrics, UnixIncoming};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::AgentError;
-use crate::server::{self, Limits, Metrics, UnixIncoming};
 
 /// File name of the probe socket in the state directory.
 pub const PROBE_SOCKET: &str = "headgate.sock";

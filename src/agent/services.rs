@@ -9,6 +9,7 @@ use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
+use headgate_http::server::ServeError;
 use headgate_kubernetes::NodeEvents;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -20,7 +21,6 @@ use crate::config::{ServiceHealth, Settings};
 use crate::health::Inputs;
 use crate::health::services::{self, Metrics, NodePorts, Outlet, Ports, Resource, Routes, SystemSockets, Table};
 use crate::node::Trouble;
-use crate::server::ServeError;
 
 /// The channels of per-Service health.
 pub(super) struct Channels {

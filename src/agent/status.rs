@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use headgate_http::server::BindState;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::operations::Operations;
 use super::services::{ServicesStatus, View};
 use crate::health::Family;
-use crate::server::BindState;
 use crate::spot::Seen;
 
 /// The agent's state at one moment.

@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use headgate_clock::Clock;
+use headgate_http::server;
 use headgate_kubernetes::api_server;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::agent;
 use crate::config::{self, Override};
-use crate::{agent, server};
 
 use super::spans::Spans;
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_clock::{Clock, Moment};
+use headgate_http::fetch::Fetch;
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -18,7 +19,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::proxy::{Family, Part, ProxyStatus};
 use crate::config::ProxySettings;
-use crate::fetch::Fetch;
 
 /// How long one question may take; kube-proxy answers from memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);

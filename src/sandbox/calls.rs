@@ -6,14 +6,13 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use headgate_http::fetch::Fetch;
 use hyper::Uri;
 use jiff::{Timestamp, Unit};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-
-use crate::fetch::Fetch;
 
 /// From one look to the next.
 const INTERVAL: Duration = Duration::from_millis(500);

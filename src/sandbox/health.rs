@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use headgate_http::fetch::Fetch;
 use hyper::Uri;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::board::Said;
-use crate::fetch::Fetch;
 
 /// From one answer to the next question.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_http::fetch::{Fetch, FetchError};
 use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -17,7 +18,6 @@ use super::document::{Document, Event, Kind};
 use super::metrics::Metrics;
 use super::notice::ResourceName;
 use super::seen::{Seen, Trouble};
-use crate::fetch::{Fetch, FetchError};
 use crate::node::Report;
 
 /// The newest version there is; it has every field that is read.

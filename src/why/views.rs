@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use headgate_http::fetch::Fetch;
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use serde::Deserialize;
 
-use crate::fetch::Fetch;
 use crate::node::{SlimNode, signals};
 
 /// How long the agent may take; it answers from memory.

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bolero::generator::produce;
 use bolero::{TypeGenerator, check};
-use headgate::config::ProxyProtocol;
 use headgate::health::{self, Inputs, LastChange, ProxyStatus};
 use headgate::node::{Facts, Report};
-use headgate::server::{self, Incoming, Limits, ServeError};
 use headgate_clock::Clock;
+use headgate_http::server::ProxyProtocol;
+use headgate_http::server::{self, Incoming, Limits, ServeError};
 use headgate_telemetry::{Format, encode};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};

@@ -2,7 +2,7 @@
 //! protocol says is found where it ends.
 
 use bolero::{TypeGenerator, check};
-use headgate::server::proxy_protocol::{Start, Version, parse};
+use headgate_http::server::{proxy_protocol::Start, proxy_protocol::Version, proxy_protocol::parse};
 
 use crate::like;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use headgate::server::{Incoming, Limits, Metrics, ServeError, serve};
+use headgate_http::server::{Incoming, Limits, Metrics, ServeError, serve};
 use headgate_telemetry::{Format, encode};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use headgate::config::ProxyProtocol;
-use headgate::server::Limits;
+use headgate_http::server::Limits;
+use headgate_http::server::ProxyProtocol;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::sleep;
 

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_http::server::{self, Crowd, Limits, ServeError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -22,7 +23,6 @@ use super::routes::Routes;
 use super::sockets::Sockets;
 use super::state::{Failure, PortKey, Ports};
 use crate::config::Cidr;
-use crate::server::{self, Crowd, Limits, ServeError};
 
 /// Time from one attempt to open a port to the next, as on the health port.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);

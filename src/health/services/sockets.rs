@@ -3,10 +3,9 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use headgate_http::server::{self, Incoming};
 use nix::ifaddrs::getifaddrs;
 use tokio::net::TcpListener;
-
-use crate::server::{self, Incoming};
 
 /// Where node ports are opened.
 pub trait Sockets: Send + Sync {

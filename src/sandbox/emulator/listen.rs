@@ -12,6 +12,7 @@ use axum::http::header::HOST;
 use axum::http::{Request, Response, StatusCode};
 use bytes::Bytes;
 use headgate_clock::Clock;
+use headgate_http::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
 use http_body_util::{BodyExt as _, Limited};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -26,7 +27,6 @@ use super::settings::Settings;
 use super::tls::{Tls, TlsError};
 use super::{Cut, Emulator};
 use crate::sandbox::interrupts::Interrupts;
-use crate::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
 
 /// A request's body may be this large, as ARM's.
 const MAX_BODY: usize = 4 * 1024 * 1024;

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use headgate_http::server::Incoming;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -15,7 +16,6 @@ use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
 use crate::sandbox::certificates::{Authority, CertificatesError};
-use crate::server::Incoming;
 
 /// Names the certificate is for.
 const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];

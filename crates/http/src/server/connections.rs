@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::activity::{Activity, Phase};
 use super::crowd::Crowd;
 use super::metrics::ListenerMetrics;
-use crate::config::ProxyProtocol;
+use super::proxy_protocol::ProxyProtocol;
 
 /// What peers are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,13 +13,22 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 pub use header::{Start, Version, parse};
 
-use crate::config::ProxyProtocol;
-
 /// What may come of a connection's start, as counted.
 pub(super) const OUTCOMES: [&str; 7] = ["v1", "v2", "none", "missing", "half", "invalid", "oversized"];
 
 /// Read at once: more than a header with a probe behind it.
 const CHUNK: usize = 512;
+
+/// Whether a connection begins with a PROXY protocol header, version 1 or 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// It does not; one that does is a bad request.
+    Off,
+    /// It may.
+    Optional,
+    /// It must.
+    Required,
+}
 
 /// What a listener expects a connection to begin with.
 #[derive(Clone, Debug)]

@@ -21,4 +21,5 @@ pub use connection::CloseWithoutAnswer;
 pub use connections::Limits;
 pub use crowd::Crowd;
 pub use metrics::Metrics;
+pub use proxy_protocol::ProxyProtocol;
 pub use serve::{Incoming, ServeError, UnixIncoming, serve, serve_among, told};
