@@ -6,7 +6,6 @@
 //! reference in `docs/settings.md` is generated from that table.
 
 mod admin_state;
-mod azure_json;
 mod cidr;
 mod contradictions;
 mod keys;
@@ -24,9 +23,6 @@ use std::time::Duration;
 use headgate_http::server::ProxyProtocol;
 
 pub use admin_state::{AdminStateMode, AdminStateSettings, ForeignDown};
-pub use azure_json::{
-    AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret, Surroundings,
-};
 pub use cidr::Cidr;
 pub use load::{Override, load};
 pub use reference::reference;

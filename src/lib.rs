@@ -8,7 +8,6 @@
 
 pub mod admin_state;
 pub mod agent;
-pub mod azure;
 pub mod cli;
 pub mod config;
 pub mod health;

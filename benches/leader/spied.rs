@@ -10,11 +10,12 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use headgate::admin_state::{self, Candidates, Policy, Reached};
-use headgate::azure::{self, Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
-use headgate::config::{AdminStateMode, Credential, DEFAULT_SIGNALS, ForeignDown, Secret};
+use headgate::config::{AdminStateMode, DEFAULT_SIGNALS, ForeignDown};
 use headgate::leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate::node::Report;
 use headgate::pool::{Managed, Scope};
+use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEvents;
 use headgate_telemetry::Format;
@@ -72,7 +73,7 @@ impl Spied {
         world.forget_ledger().await?;
         let (spy, mut registry) = (Spy::default(), Registry::default());
         let metrics = Registered {
-            azure: azure::Metrics::register(&mut registry),
+            azure: headgate_azure::Metrics::register(&mut registry),
             admin_state: admin_state::Metrics::register(&mut registry),
             lock: LockMetrics::register(&mut registry),
         };
@@ -126,7 +127,7 @@ impl Spied {
 }
 
 struct Registered {
-    azure: azure::Metrics,
+    azure: headgate_azure::Metrics,
     admin_state: admin_state::Metrics,
     lock: LockMetrics,
 }

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_azure::{AdminState, Class, PoolId};
 use headgate_clock::Moment;
 use tokio::time::Instant;
 
@@ -16,7 +17,6 @@ use super::desired::{Desired, Wish};
 use super::editor::Observed;
 use super::ledger::{Book, Line, Record, Stage};
 use super::plan::{Probed, Standing};
-use crate::azure::{AdminState, Class, PoolId};
 use crate::config::{AdminStateMode, DRAINING_TAINT};
 use crate::pool::{ClusterNode, Trouble};
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use headgate_azure::AdminState;
 use headgate_clock::Clock;
 use tokio::sync::{Notify, watch};
 
 use super::desired::Desired;
 use super::ledger::{Ledger, Line, Record, Stage};
 use super::plan::{Plan, Policy, PoolCounts, Standing, plan};
-use crate::azure::AdminState;
 use crate::pool::{Editor, Interfaces, NotRecorded, Outcome, PoolEdit, Trouble, Unread, View};
 
 /// What a load balancer's editor shows.

@@ -1,12 +1,12 @@
 //! Small clusters and load balancers for this room's tables.
 
+use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
 use headgate_clock::Moment;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::desired::Desired;
 use super::ledger::{Book, Line, Record, Stage};
-use crate::azure::{LoadBalancer, LoadBalancerId, PoolId};
 use crate::pool::{ClusterNode, Key, Taint, View};
 
 pub(super) const DRAIN: &str = "drain";

@@ -8,10 +8,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use headgate_azure::PoolId;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::azure::PoolId;
 use crate::pool::Key;
 
 mod store;

@@ -14,11 +14,11 @@
 
 use std::sync::Arc;
 
+use headgate_azure::{AdminState, PoolId};
 use tokio::time::Instant;
 
 use super::desired::{Concerned, Desired, Wish};
 use super::ledger::{Book, Record, Stage};
-use crate::azure::{AdminState, PoolId};
 use crate::config::{AdminStateMode, ForeignDown};
 use crate::pool::{Change, ClusterNode, Interfaces, Key, Member, PoolEdit, PoolView, View};
 

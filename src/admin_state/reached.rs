@@ -1,7 +1,8 @@
 //! ARM, and what of it is the cluster's, as `azure.json` says.
 
-use crate::azure::{Arm, BadId, GroupId};
-use crate::config::AzureJson;
+use headgate_azure::AzureJson;
+use headgate_azure::{Arm, BadId, GroupId};
+
 use crate::pool::{Managed, Scope};
 
 /// ARM, and what of it is the cluster's.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use headgate_azure::{AdminState, Class, LoadBalancerId, PoolId};
 use headgate_clock::Clock;
 use kube::Client;
 use tokio::sync::watch;
@@ -20,7 +21,6 @@ use super::ledger::{Ledger, LedgerError, Line, Record, Stage};
 use super::nodes;
 use super::plan::{Policy, plan};
 use super::reached::Reached;
-use crate::azure::{AdminState, Class, LoadBalancerId, PoolId};
 use crate::config::{AdminStateMode, ForeignDown};
 use crate::leader::{ArmLock, LockMetrics, Term};
 use crate::pool::{

@@ -7,6 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_azure::{
+    Account, Arm, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin, TlsError, Tokens,
+    Transport, Trust,
+};
+use headgate_azure::{AzureJson, Surroundings};
 use headgate_clock::Clock;
 use headgate_settings::{Mistake, Mistakes};
 use k8s_openapi::api::core::v1::Secret;
@@ -14,11 +19,7 @@ use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
 
 use super::Role;
-use crate::azure::{
-    Account, Arm, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin, TlsError, Tokens,
-    Transport, Trust,
-};
-use crate::config::{AzureJson, AzureSettings, SecretName, Settings, Surroundings};
+use crate::config::{AzureSettings, SecretName, Settings};
 
 /// What the Secret's text is called, as with cloud-provider-azure.
 const SECRET_KEY: &str = "cloud-config";

@@ -10,7 +10,6 @@ use super::addresses::Listeners;
 use super::scheduled_events;
 use super::services;
 use crate::admin_state;
-use crate::azure;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::leader;
@@ -73,7 +72,7 @@ pub(super) struct Metrics {
     pub(super) health: health::Metrics,
     pub(super) services: health::services::Metrics,
     pub(super) spot: spot::Metrics,
-    pub(super) azure: azure::Metrics,
+    pub(super) azure: headgate_azure::Metrics,
     pub(super) leader: leader::Metrics,
     pub(super) lock: leader::LockMetrics,
     pub(super) admin_state: admin_state::Metrics,
@@ -97,7 +96,7 @@ impl Metrics {
         }
         let node = node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
         let leader = leader::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
-        let azure = azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
+        let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let leads = if role.may_lead() { &mut registry } else { &mut unread };
         let (lock, admin_state) = (
             leader::LockMetrics::register(leads),

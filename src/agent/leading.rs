@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use headgate_azure::BadId;
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEvents;
 use kube::Client;
@@ -19,7 +20,6 @@ use tokio::time::{sleep, timeout};
 use super::supervise::Tasks;
 use super::{AzureAccess, ConnectError, Connected, Role};
 use crate::admin_state::{self, Candidates, Policy, Reached};
-use crate::azure::{self, BadId};
 use crate::config::Settings;
 use crate::leader::{self, Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
 use crate::node::Report;
@@ -55,7 +55,7 @@ impl Desk {
     pub(super) fn new(
         settings: &Settings,
         (client, node_name, role): (&Client, &str, Role),
-        requests: azure::Metrics,
+        requests: headgate_azure::Metrics,
         clock: &Clock,
     ) -> Self {
         let azure = AzureAccess {

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use headgate_azure::Metrics;
 use headgate_clock::Clock;
 use headgate_settings::Mistakes;
 use kube::Client;
 
 use crate::admin_state::Reached;
 use crate::agent::{AzureAccess, ConnectError};
-use crate::azure::Metrics;
 use crate::config::{self, Override, Settings};
 
 #[derive(Debug, Args)]

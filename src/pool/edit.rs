@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headgate_azure::{AdminState, Pool, PoolId};
+
 use super::cluster::ClusterNode;
 use super::member::Key;
-use crate::azure::{AdminState, Pool, PoolId};
 
 /// One entry is to get another admin state.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,11 +7,11 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
+use headgate_azure::{ArmError, Class, InterfaceId, PoolId};
 use tokio::time::Instant;
 
 use super::inventory::{PoolView, View};
 use super::trouble::Trouble;
-use crate::azure::{ArmError, Class, InterfaceId, PoolId};
 
 /// A machine keeps its interfaces for its life, mostly.
 const KNOWN_FOR: Duration = Duration::from_hours(1);
@@ -147,11 +147,11 @@ impl Interfaces {
 
 #[cfg(test)]
 mod tests {
+    use headgate_azure::{ErrorBody, LoadBalancer, LoadBalancerId};
     use hyper::StatusCode;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::azure::{ErrorBody, LoadBalancer, LoadBalancerId};
 
     const GROUP: &str = "/subscriptions/s/resourceGroups/rg/providers";
 

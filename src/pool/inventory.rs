@@ -5,10 +5,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use headgate_azure::{AdminState, InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
 use serde_json::Value;
 
 use super::member::{Claim, Key};
-use crate::azure::{AdminState, InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
 
 /// Which load balancers are the cluster's.
 #[derive(Clone, Debug)]

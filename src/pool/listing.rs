@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_azure::{Arm, ArmError, GroupId, LoadBalancer, LoadBalancerId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -15,7 +16,6 @@ use super::inventory::{Managed, View};
 use super::pauses::Pauses;
 use super::questions::Questions;
 use super::trouble::Trouble;
-use crate::azure::{Arm, ArmError, GroupId, LoadBalancer, LoadBalancerId};
 
 /// For all pages of one list.
 const ONE_LIST: Duration = Duration::from_mins(2);

@@ -8,9 +8,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use headgate_azure::{Address, InterfaceId};
+
 use super::cluster::{Cluster, ClusterNode};
 use super::interfaces::Interfaces;
-use crate::azure::{Address, InterfaceId};
 
 /// What an entry is recognised by within its pool, from one read to the next and from one leader to the next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,11 +109,11 @@ fn canonical(ip: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
+    use headgate_azure::{Pool, PoolId};
     use jiff::Timestamp;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::azure::{Pool, PoolId};
 
     fn cluster() -> Cluster {
         let mut cluster = Cluster::default();

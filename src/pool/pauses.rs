@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use headgate_azure::{ArmError, Class};
 use tokio::time::Instant;
-
-use crate::azure::{ArmError, Class};
 
 const SHORTEST: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_secs(20);
@@ -58,10 +57,10 @@ impl Pauses {
 
 #[cfg(test)]
 mod tests {
+    use headgate_azure::ErrorBody;
     use hyper::StatusCode;
 
     use super::*;
-    use crate::azure::ErrorBody;
 
     fn refused(status: StatusCode, retry_after: Option<u64>) -> ArmError {
         ArmError::Refused {

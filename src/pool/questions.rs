@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
+use headgate_azure::{Arm, ArmError, InterfaceId};
 use tokio::time::{Instant, timeout};
 
 use super::interfaces::Interfaces;
 use super::inventory::View;
-use crate::azure::{Arm, ArmError, InterfaceId};
 
 /// Questions at a time.
 const AT_ONCE: usize = 16;

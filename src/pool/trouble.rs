@@ -1,8 +1,7 @@
 //! What is in the way of a load balancer's tasks, for people: events, metrics, status.
 
+use headgate_azure::{ArmError, Class};
 use tokio::time::Instant;
-
-use crate::azure::{ArmError, Class};
 
 /// One failure, which lasts until something succeeds.
 #[derive(Clone, Debug, PartialEq)]

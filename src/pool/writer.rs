@@ -9,6 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_azure::{Arm, ArmError, Class, LoadBalancerId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -19,7 +20,6 @@ use super::listing::Listing;
 use super::pauses::Pauses;
 use super::questions::Questions;
 use super::trouble::Trouble;
-use crate::azure::{Arm, ArmError, Class, LoadBalancerId};
 use crate::leader::{ArmLock, Entered, LockError, Term};
 
 mod batch;

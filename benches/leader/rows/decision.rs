@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use headgate::admin_state::{Book, Desired, Line, Policy, Record, Stage, plan};
-use headgate::azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
 use headgate::config::{AdminStateMode, DEFAULT_SIGNALS, ForeignDown};
 use headgate::pool::{ClusterNode, ClusterNodeObject, Interfaces, PoolEdit, View};
+use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
 use headgate_clock::Clock;
 use serde_json::{Value, json};
 

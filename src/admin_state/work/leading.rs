@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_azure::{AdminState, Arm, Class, LoadBalancerId};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -17,7 +18,6 @@ use super::super::metrics::Summary;
 use super::super::plan::Policy;
 use super::tasks::Tasks;
 use super::{Candidates, Parts, REFUSED, WorkError};
-use crate::azure::{AdminState, Arm, Class, LoadBalancerId};
 use crate::config::AdminStateMode;
 use crate::leader::{ArmLock, Fleet, Term};
 use crate::pool::{Labels, Listing, Wanted, Writer};

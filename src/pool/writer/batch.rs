@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_azure::{ArmError, Class, Permit, Pool, PoolId};
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
 use super::super::inventory::View;
 use super::{Editor, ONE_READ, Outcome, Round, Stop, Writer};
-use crate::azure::{ArmError, Class, Permit, Pool, PoolId};
 use crate::leader::Entered;
 
 /// For one write, from its PUT to its end: ARM's operations take seconds, and the Lease lasts 15 min.

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use headgate_azure::{AdminState, PoolId};
+
 use super::{
     EntryRow, LedgerLine, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Reaches, Report, RuleRow, Selection,
     SignalRow, VerdictRow,
 };
 use crate::admin_state::{Book, Plan, Record, Standing, plan, signals};
-use crate::azure::{AdminState, PoolId};
 use crate::pool::{Claim, ClusterNode, Interfaces, Key, PoolView, View};
 use crate::status::look::{AzureSight, Sight};
 

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate::admin_state::{Policy, Reached};
-use headgate::azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
-use headgate::config::{AdminStateMode, Credential, ForeignDown, RateLimits, Secret};
+use headgate::config::{AdminStateMode, ForeignDown};
 use headgate::pool::{Managed, Scope};
 use headgate::sandbox::emulator::{Emulator, Settings};
+use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_clock::Clock;
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;

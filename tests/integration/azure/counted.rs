@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use headgate::azure::{AdminState, Metrics, Permit};
-use headgate::config::{RateLimit, RateLimits};
+use headgate_azure::{AdminState, Metrics, Permit};
+use headgate_azure::{RateLimit, RateLimits};
 use headgate_telemetry::{Format, encode};
 use prometheus_client::registry::Registry;
 use serde_json::json;

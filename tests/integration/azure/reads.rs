@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use headgate::azure::{ArmError, Class, ProvisioningState};
-use headgate::config::{RateLimit, RateLimits};
+use headgate_azure::{ArmError, Class, ProvisioningState};
+use headgate_azure::{RateLimit, RateLimits};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -51,7 +51,7 @@ async fn what_is_not_there() {
     let id = group().load_balancer("none").unwrap();
     let missing = world.arm.load_balancer(&id, soon()).await.unwrap_err();
     assert_eq!((missing.code(), missing.class()), ("ResourceNotFound", Class::Stale));
-    let elsewhere = headgate::azure::GroupId::new("sub", "none").unwrap();
+    let elsewhere = headgate_azure::GroupId::new("sub", "none").unwrap();
     let group = world.arm.load_balancers(&elsewhere, soon()).await.unwrap_err();
     assert_eq!(
         (group.code(), group.class()),
@@ -157,7 +157,7 @@ async fn no_link_leads_elsewhere() {
         "nonsense nonsense",
     ];
     for link in links {
-        let change = move |answer: headgate::azure::Answer| {
+        let change = move |answer: headgate_azure::Answer| {
             let mut document: Value = serde_json::from_slice(answer.body()).unwrap();
             if document.get("value").is_some() {
                 document["nextLink"] = link.into();
@@ -172,7 +172,7 @@ async fn no_link_leads_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn pages_come_to_an_end() {
-    let change = |answer: headgate::azure::Answer| {
+    let change = |answer: headgate_azure::Answer| {
         let mut document: Value = serde_json::from_slice(answer.body()).unwrap();
         if document.get("value").is_some() {
             let path =

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use headgate::azure::{AdminState, InterfaceId, Permit};
+use headgate_azure::{AdminState, InterfaceId, Permit};
 use serde_json::{Value, json};
 
 use super::{World, group, load_balancer, soon};

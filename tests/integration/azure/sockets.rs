@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate::azure::{Account, AdminState, Arm, Class, Endpoints, GroupId, Options, Permit, Tokens, Transport, Trust};
-use headgate::config::{Credential, ManagedIdentity, Secret};
+use headgate_azure::{Account, AdminState, Arm, Class, Endpoints, GroupId, Options, Permit, Tokens, Transport, Trust};
+use headgate_azure::{Credential, ManagedIdentity, Secret};
 use headgate_clock::Clock;
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
 use bytes::Bytes;
-use headgate::azure::{AdminState, Permit};
+use headgate_azure::{AdminState, Permit};
 use headgate_telemetry::Traces;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate::azure::{AdminState, ArmError, Class, Permit, Pool};
+use headgate_azure::{AdminState, ArmError, Class, Permit, Pool};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 

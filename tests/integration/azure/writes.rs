@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use headgate::azure::{AdminState, Answer, ArmError, Permit, ProvisioningState};
+use headgate_azure::{AdminState, Answer, ArmError, Permit, ProvisioningState};
 use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tokio::time::Instant;

@@ -1,8 +1,8 @@
 //! From `azure.json` and a Secret to an ARM that answers.
 
 use headgate::agent::{AzureAccess, ConnectError};
-use headgate::azure::{GroupId, Metrics};
 use headgate::config::Settings;
+use headgate_azure::{GroupId, Metrics};
 use headgate_clock::Clock;
 use k8s_openapi::api::core::v1::Secret;
 use tokio::time::Instant;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate::config::{AzureJson, Credential, Surroundings};
+use headgate_azure::{AzureJson, Credential, Surroundings};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 

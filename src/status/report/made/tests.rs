@@ -1,12 +1,12 @@
 use std::net::IpAddr;
 
+use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::admin_state::{Desired, Line, Policy, Stage};
-use crate::azure::{LoadBalancer, LoadBalancerId};
 use crate::config::{AdminStateMode, ForeignDown};
 use crate::node::Signal;
 use crate::pool::{Listing, Taint};

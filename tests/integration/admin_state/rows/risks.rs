@@ -1,6 +1,6 @@
 //! The bullets of "Risks and Mitigations" but for stale state, which `replaced` has.
 
-use headgate::config::{RateLimit, RateLimits};
+use headgate_azure::{RateLimit, RateLimits};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 
 use headgate::admin_state::{self, Candidates, Policy};
-use headgate::azure;
 use headgate::config::DEFAULT_SIGNALS;
 use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate::node::Report;
@@ -54,7 +53,7 @@ impl Leader {
         });
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
-        let reached = world.reached(arm.counted_in(azure::Metrics::register(&mut registry)));
+        let reached = world.reached(arm.counted_in(headgate_azure::Metrics::register(&mut registry)));
         let parts = admin_state::Parts {
             events: ClusterEvents::new(client.clone(), name.to_owned()),
             client,

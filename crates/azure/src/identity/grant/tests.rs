@@ -4,7 +4,7 @@ use hyper::Response;
 use serde_json::json;
 
 use super::*;
-use crate::config::Cloud;
+use crate::Cloud;
 
 fn account(credential: &Credential) -> Account {
     Account::new(credential, Some("t"), &Endpoints::of(Cloud::Public), IMDS).unwrap()

@@ -18,7 +18,7 @@ use super::error::{ArmError, ErrorBody, throttles};
 use super::retry_after::retry_after;
 use super::stack::{Around, Below, Call};
 use super::transport::Answer;
-use crate::config::{RateLimit, RateLimits};
+use crate::{RateLimit, RateLimits};
 
 /// Requests that may be sent, as many at once as it holds.
 #[derive(Clone, Copy, Debug)]

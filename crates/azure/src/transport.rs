@@ -152,8 +152,6 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-// Its certificate is made as the sandbox makes its own.
-#[cfg(feature = "sandbox")]
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -4,6 +4,7 @@
 //! Documents stay JSON in which unknown fields survive ([`Pool::for_write`]). What a failure means is one pure
 //! function ([`class`]). Nothing is written without an etag, nor after a [`Permit`] has ended.
 
+mod azure_json;
 mod client;
 mod document;
 mod endpoints;
@@ -18,6 +19,9 @@ mod retry_after;
 mod stack;
 mod transport;
 
+pub use azure_json::{
+    AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret, Surroundings,
+};
 pub use client::{API_VERSION, Accepted, Arm, Options};
 pub use document::{Address, AdminState, ForWrite, LoadBalancer, Pool, ProvisioningState};
 pub use endpoints::{EndpointError, Endpoints, Origin};

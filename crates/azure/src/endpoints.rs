@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::transport::{Transport, TransportError};
-use crate::config::Cloud;
+use crate::Cloud;
 
 /// Time for the metadata of an ARM.
 const LOOK_UP: Duration = Duration::from_secs(30);

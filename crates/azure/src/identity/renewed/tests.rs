@@ -11,7 +11,7 @@ use tower::service_fn;
 
 use super::super::super::endpoints::Endpoints;
 use super::*;
-use crate::config::{Cloud, Credential};
+use crate::{Cloud, Credential};
 
 /// How whoever gives tokens behaves.
 #[derive(Debug, Default)]

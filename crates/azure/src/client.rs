@@ -28,7 +28,7 @@ use super::retry::Retry;
 use super::retry_after::retry_after;
 use super::stack::{self, Call, Permit, Stack};
 use super::transport::{Answer, Transport};
-use crate::config::RateLimits;
+use crate::RateLimits;
 
 mod interface;
 mod write;

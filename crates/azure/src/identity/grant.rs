@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::super::endpoints::Endpoints;
 use super::super::transport::Answer;
 use super::TokenError;
-use crate::config::{Credential, ManagedIdentity, Secret};
+use crate::{Credential, ManagedIdentity, Secret};
 
 /// The instance metadata service, at every virtual machine.
 pub const IMDS: &str = "http://169.254.169.254";

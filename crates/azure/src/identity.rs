@@ -16,7 +16,7 @@ use tower::ServiceExt as _;
 use super::error::{ArmError, Class};
 use super::stack::{Around, Below, Call};
 use super::transport::Answer;
-use crate::config::Secret;
+use crate::Secret;
 
 mod grant;
 mod renewed;

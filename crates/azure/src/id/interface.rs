@@ -56,12 +56,12 @@ impl InterfaceId {
     }
 
     /// Its resource group.
-    pub(in crate::azure) fn group(&self) -> &GroupId {
+    pub(crate) fn group(&self) -> &GroupId {
         &self.group
     }
 
     /// Its path, as it stands in a URL.
-    pub(in crate::azure) fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         &self.path
     }
 }

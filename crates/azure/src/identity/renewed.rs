@@ -20,7 +20,7 @@ use super::super::stack::{self, Call, Stack};
 use super::super::transport::Transport;
 use super::grant::{Account, Granted};
 use super::{TokenError, TokenSource};
-use crate::config::Secret;
+use crate::Secret;
 
 /// A token is renewed so long before its end, or halfway where it lives for less than twice that.
 const EARLY: Duration = Duration::from_mins(5);
