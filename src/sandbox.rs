@@ -12,7 +12,6 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use self::directory::{Directory, DirectoryError};
-use self::interrupts::Interrupts;
 use self::progress::Progress;
 use self::world::World;
 
@@ -36,6 +35,8 @@ mod progress;
 mod show;
 mod table;
 mod world;
+
+pub use interrupts::Interrupts;
 
 /// What the sandbox is to be.
 #[derive(Clone, Debug)]

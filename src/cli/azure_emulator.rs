@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use tokio::runtime::Builder;
 
+use crate::sandbox::Interrupts;
 use crate::sandbox::emulator::{self, AdminStateNone, ListenError, Options, Settings};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, duration, fail};
@@ -97,7 +98,11 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
     };
-    match runtime.block_on(emulator::run(options)) {
+    let ran = runtime.block_on(async {
+        let mut interrupts = Interrupts::listen().map_err(ListenError::System)?;
+        emulator::run(options, interrupts.next()).await
+    });
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ ListenError::Seed(_)) => fail(EXIT_SETTINGS, &error.into()),
         Err(error) => fail(EXIT_RUNTIME, &error.into()),

@@ -9,10 +9,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
-};
+use headgate_certificates::{Authority, AuthorityError, key};
 
 /// Names and addresses kube-apiserver is reached by; the last is the first IP of the service CIDR.
 const SERVING_NAMES: [&str; 8] = [
@@ -30,13 +27,8 @@ const SERVING_NAMES: [&str; 8] = [
 #[derive(Debug, thiserror::Error)]
 pub enum CertificatesError {
     /// A key or certificate cannot be made.
-    #[error("cannot make {what}: {source}")]
-    Make {
-        /// Which.
-        what: &'static str,
-        /// Why.
-        source: rcgen::Error,
-    },
+    #[error(transparent)]
+    Make(#[from] AuthorityError),
     /// The system gives no random bytes.
     #[error("cannot get random bytes for a token: {0}")]
     Random(io::Error),
@@ -107,47 +99,6 @@ impl Certificates {
     }
 }
 
-/// A certificate authority that lives as long as the process.
-#[derive(Debug)]
-pub(super) struct Authority {
-    /// Its certificate, as PEM text.
-    pub(super) pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-impl Authority {
-    pub(super) fn new(name: &str) -> Result<Self, CertificatesError> {
-        let mut params = named(name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let key = key("the authority's key")?;
-        let certificate = params.self_signed(&key).map_err(|source| CertificatesError::Make {
-            what: "the authority",
-            source,
-        })?;
-        let pem = certificate.pem();
-        let issuer = Issuer::new(params, key);
-        Ok(Self { pem, issuer })
-    }
-
-    /// A certificate for a server of these host names and addresses, and its key.
-    pub(super) fn serving(&self, name: &str, hosts: &[&str]) -> Result<(Certificate, KeyPair), CertificatesError> {
-        let make = |source| CertificatesError::Make {
-            what: "a server's certificate",
-            source,
-        };
-        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).map_err(make)?;
-        params.distinguished_name = named(name).distinguished_name;
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        params.use_authority_key_identifier_extension = true;
-        let key = key("a server's key")?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(make)?;
-        Ok((certificate, key))
-    }
-}
-
 /// Makes a directory that only its owner can enter; one that exists is left as it is.
 ///
 /// # Errors
@@ -179,17 +130,6 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, Certificat
         Ok(()) => Ok(file),
         Err(source) => Err(CertificatesError::Write { file, source }),
     }
-}
-
-fn key(what: &'static str) -> Result<KeyPair, CertificatesError> {
-    KeyPair::generate().map_err(|source| CertificatesError::Make { what, source })
-}
-
-fn named(common_name: &str) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    params
 }
 
 /// 128 random bits in hexadecimal: a word nobody guesses, and nobody else has.

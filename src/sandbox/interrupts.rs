@@ -6,10 +6,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals listened for; from now on none of them ends the process by itself.
 #[derive(Debug)]
-pub(super) struct Interrupts([Signal; 3]);
+pub struct Interrupts([Signal; 3]);
 
 impl Interrupts {
-    pub(super) fn listen() -> io::Result<Self> {
+    /// Listens for them.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn listen() -> io::Result<Self> {
         Ok(Self([
             signal(SignalKind::interrupt())?,
             signal(SignalKind::terminate())?,
@@ -18,7 +22,7 @@ impl Interrupts {
     }
 
     /// Waits for the next one.
-    pub(super) async fn next(&mut self) {
+    pub async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {
             _ = interrupt.recv() => {}

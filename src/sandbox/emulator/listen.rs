@@ -26,7 +26,6 @@ use super::seed::{Seed, SeedError};
 use super::settings::Settings;
 use super::tls::{Tls, TlsError};
 use super::{Cut, Emulator};
-use crate::sandbox::interrupts::Interrupts;
 
 /// A request's body may be this large, as ARM's.
 const MAX_BODY: usize = 4 * 1024 * 1024;
@@ -106,12 +105,11 @@ pub enum ListenError {
     Serve(#[from] ServeError),
 }
 
-/// Runs until SIGTERM or Ctrl-C.
+/// Runs until `stop` ends.
 ///
 /// # Errors
 /// When it cannot start, or a listener fails.
-pub async fn run(options: Options) -> Result<(), ListenError> {
-    let mut interrupts = Interrupts::listen().map_err(ListenError::System)?;
+pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), ListenError> {
     let seed = options.seed.as_deref().map(Seed::read).transpose()?.unwrap_or_default();
     let random = getrandom::u64().map_err(|error| ListenError::System(error.into()))?;
     let emulator = Emulator::new(options.settings.clone(), seed, Clock::System, random)?;
@@ -166,12 +164,12 @@ pub async fn run(options: Options) -> Result<(), ListenError> {
             None => Ok(()),
         }
     };
-    let interrupted = async {
-        interrupts.next().await;
+    let stopped = async {
+        stop.await;
         close.send_replace(true);
         Ok(())
     };
-    let served = tokio::try_join!(plain, controls, encrypted, interrupted);
+    let served = tokio::try_join!(plain, controls, encrypted, stopped);
     if let Some(file) = &options.addresses_file {
         // It says where to connect, and nobody is there any more.
         let _ = std::fs::remove_file(file);

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use headgate_certificates::{Authority, AuthorityError};
 use headgate_http::server::Incoming;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -14,8 +15,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
-
-use crate::sandbox::certificates::{Authority, CertificatesError};
 
 /// Names the certificate is for.
 const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -33,7 +32,7 @@ pub(super) struct Tls {
 pub enum TlsError {
     /// The certificate cannot be made.
     #[error(transparent)]
-    Certificates(#[from] CertificatesError),
+    Certificates(#[from] AuthorityError),
     /// It cannot be used.
     #[error("cannot serve TLS: {0}")]
     Config(#[from] rustls::Error),
