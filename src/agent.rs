@@ -30,7 +30,6 @@ use axum::Router;
 use tokio::sync::watch;
 
 use crate::config::Settings;
-use crate::node::{self, Memory, Report};
 
 use addresses::Listeners;
 use answering::Answering;
@@ -39,6 +38,7 @@ use headgate_clock::Clock;
 use headgate_http::server::{self, BindState, Binder, ServeError};
 use headgate_kubernetes::NodeEvents;
 use headgate_kubernetes::api_server::ApiServer;
+use headgate_node::{Memory, Report};
 use health_thread::{HealthThread, Heartbeat};
 use leading::Candidacy;
 use operations::Operations;
@@ -190,11 +190,11 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
             leading::work(metrics.admin_state, metrics.lock),
         )
     });
-    let node_watch = node::watch(
+    let node_watch = headgate_node::watch(
         api_server,
         node_name.clone(),
         settings.signals.health.clone(),
-        node::Outlet {
+        headgate_node::Outlet {
             reports: channels.reports,
             trouble: channels.trouble,
         },

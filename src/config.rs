@@ -21,25 +21,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_http::server::ProxyProtocol;
+use headgate_node::DEFAULT_SIGNALS;
 
 pub use admin_state::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use cidr::Cidr;
 pub use load::{Override, load};
 pub use reference::reference;
 pub use secret_name::SecretName;
-
-/// The taint of an eviction that was announced.
-pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
-
-/// Taint keys that mean a node is about to go away (DESIGN decision 1).
-pub const DEFAULT_SIGNALS: [&str; 6] = [
-    "ToBeDeletedByClusterAutoscaler",
-    "node.kubernetes.io/out-of-service",
-    "node.cloudprovider.kubernetes.io/shutdown",
-    DRAINING_TAINT,
-    "karpenter.sh/disrupted",
-    "headgate.dev/maintenance",
-];
 
 /// Port of `/healthz` and `/livez`. 10256 is kube-proxy's own.
 pub const HEALTHZ_PORT: u16 = 10456;

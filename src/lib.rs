@@ -12,7 +12,6 @@ pub mod cli;
 pub mod config;
 pub mod health;
 pub mod leader;
-pub mod node;
 pub mod pool;
 pub mod restore;
 #[cfg(feature = "sandbox")]

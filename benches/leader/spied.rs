@@ -10,14 +10,15 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use headgate::admin_state::{self, Candidates, Policy, Reached};
-use headgate::config::{AdminStateMode, DEFAULT_SIGNALS, ForeignDown};
+use headgate::config::{AdminStateMode, ForeignDown};
 use headgate::leader::{Elector, LeaseName, LockMetrics, Timing};
-use headgate::node::Report;
 use headgate::pool::{Managed, Scope};
 use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEvents;
+use headgate_node::DEFAULT_SIGNALS;
+use headgate_node::Report;
 use headgate_telemetry::Format;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, Response};

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use headgate_azure::{AdminState, Class, PoolId};
 use headgate_clock::Moment;
+use headgate_node::DRAINING_TAINT;
 use tokio::time::Instant;
 
 use super::desired::{Desired, Wish};
 use super::editor::Observed;
 use super::ledger::{Book, Line, Record, Stage};
 use super::plan::{Probed, Standing};
-use crate::config::{AdminStateMode, DRAINING_TAINT};
+use crate::config::AdminStateMode;
 use crate::pool::{ClusterNode, Trouble};
 
 /// Until a failure that goes on is told again.

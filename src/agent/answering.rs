@@ -6,6 +6,7 @@ use std::sync::Arc;
 use headgate_clock::Clock;
 use headgate_http::server::{self, BindState, Binder, Limits};
 use headgate_kubernetes::{NodeEvent, NodeEvents};
+use headgate_node::Report;
 use kube::Client;
 use tokio::sync::watch;
 
@@ -14,7 +15,6 @@ use super::supervise::Tasks;
 use super::{AgentError, scheduled_events, services, uid};
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
-use crate::node::{self, Report};
 use crate::spot;
 
 /// What it is made of.
@@ -75,7 +75,7 @@ impl Answering<'_> {
         )?;
         (outlets.azure).start(tasks, (client, node_name), &reports, self.spot);
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
-        let remember = node::remember(reports.clone(), directory, name, clock.clone());
+        let remember = headgate_node::remember(reports.clone(), directory, name, clock.clone());
         tasks.endless("remembered-state", remember);
         let poll = health::follow_kube_proxy(settings.proxy.clone(), outlets.proxy, clock.clone());
         tasks.endless("kube-proxy-poll", poll);

@@ -2,6 +2,7 @@
 
 use headgate_clock::Clock;
 use headgate_http::server::{self, BindState};
+use headgate_node::{Memory, Report, Trouble};
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -13,7 +14,6 @@ use crate::admin_state;
 use crate::config::Settings;
 use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::leader;
-use crate::node::{self, Memory, Report, Trouble};
 use crate::spot;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.
@@ -68,7 +68,7 @@ impl Channels {
 pub(super) struct Metrics {
     pub(super) registry: Registry,
     pub(super) listeners: server::Metrics,
-    pub(super) node: node::Metrics,
+    pub(super) node: headgate_node::Metrics,
     pub(super) health: health::Metrics,
     pub(super) services: health::services::Metrics,
     pub(super) spot: spot::Metrics,
@@ -94,7 +94,7 @@ impl Metrics {
             listeners.announce("healthz");
             listeners.announce_proxy_headers("healthz");
         }
-        let node = node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
+        let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
         let leader = leader::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let leads = if role.may_lead() { &mut registry } else { &mut unread };

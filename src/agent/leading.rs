@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use headgate_azure::BadId;
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEvents;
+use headgate_node::Report;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -22,7 +23,6 @@ use super::{AzureAccess, ConnectError, Connected, Role};
 use crate::admin_state::{self, Candidates, Policy, Reached};
 use crate::config::Settings;
 use crate::leader::{self, Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
-use crate::node::Report;
 
 /// Handing over takes at most a request that is under way, the work's 3 s, and the write that gives the Lease back.
 const HAND_OVER: Duration = Duration::from_secs(10);

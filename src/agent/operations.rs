@@ -12,6 +12,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use headgate_clock::Clock;
 use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
+use headgate_node::{Source, Trouble};
 use headgate_telemetry::Format;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -27,7 +28,6 @@ use super::{AgentError, Role};
 use crate::config::Settings;
 use crate::health::{Inputs, LastChange};
 use crate::leader;
-use crate::node::{Source, Trouble};
 use crate::spot::Seen;
 
 /// What operations look at.

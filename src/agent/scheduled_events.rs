@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use headgate_clock::Clock;
+use headgate_node::Report;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
 use super::supervise::Tasks;
 use crate::config::AzureSettings;
-use crate::node::Report;
 use crate::spot::{self, Seen, Timing};
 
 /// What is seen, and what of it is a signal.

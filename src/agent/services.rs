@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use headgate_clock::Clock;
 use headgate_http::server::ServeError;
 use headgate_kubernetes::NodeEvents;
+use headgate_node::Trouble;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -20,7 +21,6 @@ use super::supervise::Tasks;
 use crate::config::{ServiceHealth, Settings};
 use crate::health::Inputs;
 use crate::health::services::{self, Metrics, NodePorts, Outlet, Ports, Resource, Routes, SystemSockets, Table};
-use crate::node::Trouble;
 
 /// The channels of per-Service health.
 pub(super) struct Channels {

@@ -141,11 +141,11 @@ mod tests {
     use std::time::Duration;
 
     use headgate_clock::{Clock, Moment};
+    use headgate_node::{Facts, Report};
 
     use super::super::proxy::{Part, ProxyStatus};
     use super::super::verdict::verdict;
     use super::*;
-    use crate::node::{Facts, Report};
 
     fn at(wall: &str) -> Moment {
         Moment {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use headgate_clock::Moment;
+use headgate_node::{Report, Source};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::proxy::{ProxyHealth, ProxyStatus};
-use crate::node::{Report, Source};
 
 /// The signal shown while `shutdownDelay` runs.
 pub const STOPPING: &str = "headgateStopping";

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _};
 
 use headgate_clock::Clock;
+use headgate_node::Report;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -20,7 +21,6 @@ use super::office::Office;
 use super::record::Record;
 use super::term::Term;
 use super::timing::Timing;
-use crate::node::Report;
 
 /// Which Lease is fought for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn fits_eighty_columns_whatever_the_signals() {
-        let keys = crate::config::DEFAULT_SIGNALS;
+        let keys = headgate_node::DEFAULT_SIGNALS;
         let lines = drawn(&[row("node-50", Some(503), &keys), row("node-2", None, &[])], 100);
         let text = lines.join("\n");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");

@@ -5,13 +5,13 @@
 //! patch). A taint is ours only while it carries the very time that the record says we added it: one that
 //! somebody else set, or set again, stays.
 
+use headgate_node::DRAINING_TAINT;
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::notice::Follow;
 use super::taint::{ANNOTATION, Record, Wish, wish};
-use crate::config::DRAINING_TAINT;
 
 /// The taint's value for an eviction (the name in the design of cloud-provider-azure).
 pub const TAINT_VALUE: &str = "spot-eviction";

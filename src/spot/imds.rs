@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
 use headgate_http::fetch::{Fetch, FetchError};
+use headgate_node::Report;
 use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -18,7 +19,6 @@ use super::document::{Document, Event, Kind};
 use super::metrics::Metrics;
 use super::notice::ResourceName;
 use super::seen::{Seen, Trouble};
-use crate::node::Report;
 
 /// The newest version there is; it has every field that is read.
 const PATH: &str = "/metadata/scheduledevents?api-version=2020-07-01";

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_node::Report;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -18,7 +19,6 @@ use super::edit::{Edit, edit};
 use super::metrics::Metrics;
 use super::seen::Seen;
 use super::taint::{Record, wish};
-use crate::node::Report;
 
 /// Bound on one reading and writing; the API server answers in milliseconds or is in trouble.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);

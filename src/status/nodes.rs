@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headgate_node::SlimNode;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
@@ -11,7 +12,6 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::node::SlimNode;
 use crate::pool::ClusterNodeObject;
 
 /// Nodes in one answer.

@@ -5,13 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use headgate_http::fetch::Fetch;
+use headgate_node::{SlimNode, signals};
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use serde::Deserialize;
-
-use crate::node::{SlimNode, signals};
 
 /// How long the agent may take; it answers from memory.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -192,7 +191,7 @@ impl ApiView {
         let facts = slim.map(|slim| slim.facts()).unwrap_or_default();
         let deleted = node.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let signals = signals(&facts, taint_keys).into_iter().map(|signal| SignalView {
-            since: deleted.filter(|_| signal == crate::node::Signal::Deletion),
+            since: deleted.filter(|_| signal == headgate_node::Signal::Deletion),
             signal: signal.to_string(),
         });
         let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());

@@ -1,8 +1,8 @@
 //! The remembered state: any file is of use or is refused by name; what is of use is that node's alone and
 //! survives being written.
 
-use headgate::node::{Memory, RememberedError, Report, Source};
 use headgate_clock::Clock;
+use headgate_node::{Memory, RememberedError, Report, Source};
 
 use crate::like;
 

@@ -105,7 +105,7 @@ async fn each_signal_turns_healthz_503_and_its_end_turns_it_200() {
     let node = create_node(&client, "signals").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
     answers(&agent, 200, &[], "watch").await;
-    for key in headgate::config::DEFAULT_SIGNALS {
+    for key in headgate_node::DEFAULT_SIGNALS {
         taint(&client, &node, key).await;
         answers(&agent, 503, &[key], "watch").await;
         let line = format!("headgate_node_signal{{signal=\"{key}\"}} 1");

@@ -10,6 +10,7 @@ use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use headgate_clock::Clock;
 use headgate_kubernetes::{EXPIRED, is_answer, pausing, watch_error_reason};
+use headgate_node::Trouble;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -17,7 +18,6 @@ use tokio::sync::watch;
 use super::index::{Index, Table};
 use super::metrics::{Metrics, Resource};
 use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
-use crate::node::Trouble;
 
 /// Objects in one answer to a list: what is held in memory beside what is kept.
 const PAGE: u32 = 100;

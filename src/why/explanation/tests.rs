@@ -65,7 +65,7 @@ fn a_good_node() {
 
 #[test]
 fn every_signal_is_explained_with_its_end() {
-    for name in crate::config::DEFAULT_SIGNALS.iter().chain(&[
+    for name in headgate_node::DEFAULT_SIGNALS.iter().chain(&[
         "deletionTimestamp",
         "nodeShutdown",
         "headgateStopping",

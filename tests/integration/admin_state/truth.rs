@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate::config::DEFAULT_SIGNALS;
 use headgate::leader::Term;
 use headgate::sandbox::emulator::Emulator;
+use headgate_node::DEFAULT_SIGNALS;
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request};
 use serde_json::Value;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headgate::leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
-use headgate::node::Report;
 use headgate::sandbox::control_plane::ControlPlane;
 use headgate_clock::Clock;
+use headgate_node::Report;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use headgate::node::{self, Report};
 use headgate::spot::{self, Seen, Timing};
 use headgate_clock::Clock;
 use headgate_kubernetes::api_server::ApiServer;
+use headgate_node::Report;
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
@@ -32,7 +32,7 @@ impl Room {
         let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
         let (seen, received) = watch::channel(Seen::default());
         let metrics = spot::Metrics::register(&mut registry, received.clone(), clock.clone());
-        let node_metrics = node::Metrics::register(&mut registry, reports.subscribe(), Vec::new());
+        let node_metrics = headgate_node::Metrics::register(&mut registry, reports.subscribe(), Vec::new());
         let (own, timing) = (
             reports.subscribe(),
             Timing {
@@ -40,7 +40,7 @@ impl Room {
                 grace: Duration::from_secs(2),
             },
         );
-        let outlet = node::Outlet {
+        let outlet = headgate_node::Outlet {
             reports,
             trouble: watch::Sender::new(None),
         };
@@ -48,7 +48,7 @@ impl Room {
             client: watch_client,
             node_answers: watch::channel(0).1,
         };
-        tokio::spawn(node::watch(
+        tokio::spawn(headgate_node::watch(
             api_server,
             name.to_owned(),
             Vec::new(),

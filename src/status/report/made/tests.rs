@@ -2,13 +2,13 @@ use std::net::IpAddr;
 
 use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
+use headgate_node::Signal;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::admin_state::{Desired, Line, Policy, Stage};
 use crate::config::{AdminStateMode, ForeignDown};
-use crate::node::Signal;
 use crate::pool::{Listing, Taint};
 use crate::status::Selection;
 

@@ -1,6 +1,6 @@
 //! The rows of "Admin State Lifecycle".
 
-use headgate::config::DEFAULT_SIGNALS;
+use headgate_node::DEFAULT_SIGNALS;
 use serde_json::json;
 use tokio::time::sleep;
 

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use headgate::admin_state::{self, Candidates, Policy};
-use headgate::config::DEFAULT_SIGNALS;
 use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
-use headgate::node::Report;
 use headgate_kubernetes::ClusterEvents;
+use headgate_node::DEFAULT_SIGNALS;
+use headgate_node::Report;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;

@@ -15,5 +15,5 @@ pub use metrics::Metrics;
 pub use object::SlimNode;
 pub use remembered::{Memory, RememberedError, keep as remember};
 pub use report::{Presence, Report, Source};
-pub use signal::{Facts, Signal, signals};
+pub use signal::{DEFAULT_SIGNALS, DRAINING_TAINT, Facts, Signal, signals};
 pub use watch::{Outlet, Trouble, run as watch};

@@ -9,6 +9,19 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// The taint of an eviction that was announced.
+pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
+
+/// Taint keys that mean a node is about to go away (DESIGN decision 1).
+pub const DEFAULT_SIGNALS: [&str; 6] = [
+    "ToBeDeletedByClusterAutoscaler",
+    "node.kubernetes.io/out-of-service",
+    "node.cloudprovider.kubernetes.io/shutdown",
+    DRAINING_TAINT,
+    "karpenter.sh/disrupted",
+    "headgate.dev/maintenance",
+];
+
 /// What a Node object says, reduced to what signals are made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -85,7 +98,6 @@ pub fn signals(facts: &Facts, taint_keys: &[String]) -> BTreeSet<Signal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DEFAULT_SIGNALS;
 
     fn of(taints: &[&str], keys: &[&str]) -> Vec<String> {
         let facts = Facts {
