@@ -6,7 +6,6 @@
 //! reference in `docs/settings.md` is generated from that table.
 
 mod admin_state;
-mod cidr;
 mod contradictions;
 mod keys;
 mod load;
@@ -20,11 +19,12 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headgate_health::ProxySettings;
+use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_node::DEFAULT_SIGNALS;
 
 pub use admin_state::{AdminStateMode, AdminStateSettings, ForeignDown};
-pub use cidr::Cidr;
 pub use load::{Override, load};
 pub use reference::reference;
 pub use secret_name::SecretName;
@@ -118,17 +118,6 @@ pub struct SignalSettings {
     pub health: Vec<String>,
     /// Take this node out of its load balancers' pools (leader only).
     pub admin_state: Vec<String>,
-}
-
-/// How kube-proxy is asked for its status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProxySettings {
-    /// `host:port` of kube-proxy's health server; `None` never asks.
-    pub healthz_authority: Option<String>,
-    /// Time from one question to the next.
-    pub poll_interval: Duration,
-    /// How long kube-proxy may stay silent, or a change unapplied, before the node counts as unhealthy.
-    pub health_timeout: Duration,
 }
 
 impl Default for Settings {

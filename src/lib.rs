@@ -10,12 +10,10 @@ pub mod admin_state;
 pub mod agent;
 pub mod cli;
 pub mod config;
-pub mod health;
 pub mod leader;
 pub mod pool;
 pub mod restore;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
-pub mod spot;
 pub mod status;
 pub mod why;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use headgate_clock::Clock;
+use headgate_health::{Inputs, LastChange, ProxyStatus};
 use headgate_http::server::{self, BindState, Binder, Limits};
 use headgate_kubernetes::{NodeEvent, NodeEvents};
 use headgate_node::Report;
@@ -14,8 +15,6 @@ use super::health_thread::{HealthThread, Heartbeat};
 use super::supervise::Tasks;
 use super::{AgentError, scheduled_events, services, uid};
 use crate::config::Settings;
-use crate::health::{self, Inputs, LastChange, ProxyStatus};
-use crate::spot;
 
 /// What it is made of.
 pub(super) struct Answering<'a> {
@@ -27,9 +26,9 @@ pub(super) struct Answering<'a> {
     pub(super) clock: Clock,
     pub(super) heartbeat: Arc<Heartbeat>,
     pub(super) listeners: server::Metrics,
-    pub(super) health: health::Metrics,
-    pub(super) services: health::services::Metrics,
-    pub(super) spot: spot::Metrics,
+    pub(super) health: headgate_health::Metrics,
+    pub(super) services: headgate_health::services::Metrics,
+    pub(super) spot: headgate_spot::Metrics,
 }
 
 /// Where it publishes what it learns.
@@ -66,7 +65,7 @@ impl Answering<'_> {
         };
         let thread = HealthThread::start(
             binder,
-            health::router(inputs.clone(), self.health, clock.clone()),
+            headgate_health::router(inputs.clone(), self.health, clock.clone()),
             limits(settings),
             extra,
             self.listeners,
@@ -77,9 +76,12 @@ impl Answering<'_> {
         let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
         let remember = headgate_node::remember(reports.clone(), directory, name, clock.clone());
         tasks.endless("remembered-state", remember);
-        let poll = health::follow_kube_proxy(settings.proxy.clone(), outlets.proxy, clock.clone());
+        let poll = headgate_health::follow_kube_proxy(settings.proxy.clone(), outlets.proxy, clock.clone());
         tasks.endless("kube-proxy-poll", poll);
-        tasks.endless("verdict-changes", health::follow(inputs, outlets.last_change, clock));
+        tasks.endless(
+            "verdict-changes",
+            headgate_health::follow(inputs, outlets.last_change, clock),
+        );
         let address = settings.healthz_bind_address;
         tasks.endless("bind-events", bind_events(bound, events.clone(), reports, address));
         Ok(thread)

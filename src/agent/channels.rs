@@ -1,6 +1,7 @@
 //! What the agent's tasks share: channels of current state, and the registry of metrics.
 
 use headgate_clock::Clock;
+use headgate_health::{Inputs, LastChange, ProxyStatus};
 use headgate_http::server::{self, BindState};
 use headgate_node::{Memory, Report, Trouble};
 use prometheus_client::registry::Registry;
@@ -12,9 +13,7 @@ use super::scheduled_events;
 use super::services;
 use crate::admin_state;
 use crate::config::Settings;
-use crate::health::{self, Inputs, LastChange, ProxyStatus};
 use crate::leader;
-use crate::spot;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.
 pub(super) struct Channels {
@@ -69,9 +68,9 @@ pub(super) struct Metrics {
     pub(super) registry: Registry,
     pub(super) listeners: server::Metrics,
     pub(super) node: headgate_node::Metrics,
-    pub(super) health: health::Metrics,
-    pub(super) services: health::services::Metrics,
-    pub(super) spot: spot::Metrics,
+    pub(super) health: headgate_health::Metrics,
+    pub(super) services: headgate_health::services::Metrics,
+    pub(super) spot: headgate_spot::Metrics,
     pub(super) azure: headgate_azure::Metrics,
     pub(super) leader: leader::Metrics,
     pub(super) lock: leader::LockMetrics,
@@ -110,8 +109,8 @@ impl Metrics {
             lock,
             admin_state,
             azure,
-            spot: spot::Metrics::register(answers, channels.azure.seen.subscribe(), clock.clone()),
-            health: health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),
+            spot: headgate_spot::Metrics::register(answers, channels.azure.seen.subscribe(), clock.clone()),
+            health: headgate_health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),
             services: channels.services.metrics(answers),
             registry,
         }

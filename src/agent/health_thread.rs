@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use futures::future::OptionFuture;
+use headgate_health::services::Table;
 use headgate_http::server::{self, Binder, Limits, Metrics};
 use headgate_node::{Report, Source};
 use tokio::runtime;
@@ -22,7 +23,6 @@ use tokio::time::{interval, timeout_at};
 
 use super::AgentError;
 use super::services::Extra;
-use crate::health::services::Table;
 
 /// How long an unknown state is waited for before the port opens as eligible (DESIGN decision 3).
 const SYNC_PATIENCE: Duration = Duration::from_secs(5);

@@ -11,8 +11,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use headgate_clock::Clock;
+use headgate_health::{Inputs, LastChange};
 use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
 use headgate_node::{Source, Trouble};
+use headgate_spot::Seen;
 use headgate_telemetry::Format;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
@@ -26,9 +28,7 @@ use super::status::Status;
 use super::supervise::TaskInfo;
 use super::{AgentError, Role};
 use crate::config::Settings;
-use crate::health::{Inputs, LastChange};
 use crate::leader;
-use crate::spot::Seen;
 
 /// What operations look at.
 #[derive(Clone)]

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use headgate_clock::Clock;
 use headgate_node::Report;
+use headgate_spot::{Seen, Timing};
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
 use super::supervise::Tasks;
 use crate::config::AzureSettings;
-use crate::spot::{self, Seen, Timing};
 
 /// What is seen, and what of it is a signal.
 pub(super) struct Channels {
@@ -41,7 +41,7 @@ impl Channels {
         tasks: &mut Tasks,
         (client, node_name): (&Client, &str),
         reports: &watch::Receiver<Report>,
-        metrics: spot::Metrics,
+        metrics: headgate_spot::Metrics,
     ) {
         let Self {
             settings,
@@ -54,7 +54,7 @@ impl Channels {
             return;
         }
         tasks.endless("azure-notices", pass_on(seen.subscribe(), notices));
-        let keeper = spot::keep(
+        let keeper = headgate_spot::keep(
             client.clone(),
             node_name.to_owned(),
             reports.clone(),
@@ -64,7 +64,7 @@ impl Channels {
         );
         tasks.endless("spot-taint", keeper);
         let authority = settings.imds_authority;
-        let poll = spot::poll(authority, reports.clone(), seen, Timing::default(), metrics, clock);
+        let poll = headgate_spot::poll(authority, reports.clone(), seen, Timing::default(), metrics, clock);
         tasks.endless("scheduled-events", poll);
     }
 }

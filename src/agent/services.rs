@@ -9,6 +9,11 @@ use axum::Router;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
+use headgate_health::Inputs;
+use headgate_health::{
+    services, services::Metrics, services::NodePorts, services::Outlet, services::Ports, services::Resource,
+    services::Routes, services::SystemSockets, services::Table,
+};
 use headgate_http::server::ServeError;
 use headgate_kubernetes::NodeEvents;
 use headgate_node::Trouble;
@@ -19,8 +24,6 @@ use tokio::sync::watch;
 
 use super::supervise::Tasks;
 use crate::config::{ServiceHealth, Settings};
-use crate::health::Inputs;
-use crate::health::services::{self, Metrics, NodePorts, Outlet, Ports, Resource, Routes, SystemSockets, Table};
 
 /// The channels of per-Service health.
 pub(super) struct Channels {

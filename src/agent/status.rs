@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use headgate_health::Family;
 use headgate_http::server::BindState;
+use headgate_spot::Seen;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::operations::Operations;
 use super::services::{ServicesStatus, View};
-use crate::health::Family;
-use crate::spot::Seen;
 
 /// The agent's state at one moment.
 #[derive(Debug, Serialize)]

@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_settings::{duration_text, shown, text};
 use jiff::SignedDuration;
 use serde_yaml::Value;
 
 use super::qualified_name::is_qualified_name;
-use super::{AdminStateMode, Cidr, ForeignDown, SecretName, ServiceHealth};
+use super::{AdminStateMode, ForeignDown, SecretName, ServiceHealth};
 
 /// A value, or what is allowed instead.
 pub(super) type Parsed<T> = Result<T, String>;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bolero::generator::produce;
 use bolero::{TypeGenerator, check};
-use headgate::health::{self, Inputs, LastChange, ProxyStatus};
 use headgate_clock::Clock;
+use headgate_health::{Inputs, LastChange, ProxyStatus};
 use headgate_http::server::ProxyProtocol;
 use headgate_http::server::{self, Incoming, Limits, ServeError};
 use headgate_node::{Facts, Report};
@@ -173,8 +173,8 @@ impl Port {
         let mut registry = Registry::default();
         let metrics = server::Metrics::register(&mut registry);
         let last_change = watch::Sender::new(None::<LastChange>).subscribe();
-        let counts = health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
-        let router = health::router(inputs, counts, clock);
+        let counts = headgate_health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
+        let router = headgate_health::router(inputs, counts, clock);
         let (hand, handed) = mpsc::unbounded_channel();
         let (close, closing) = watch::channel(false);
         let served = tokio::spawn(async move {

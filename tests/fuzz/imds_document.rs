@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headgate::spot::{ANNOTATION, Document, Follow, Kind, Notice, Record, ResourceName, State, Wish, wish};
 use headgate_clock::{Clock, Moment};
+use headgate_spot::{ANNOTATION, Document, Follow, Kind, Notice, Record, ResourceName, State, Wish, wish};
 use serde_json::Value;
 
 use crate::like;

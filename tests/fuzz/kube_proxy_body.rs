@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use headgate::health::{Part, ProxyStatus, kube_proxy_answered};
 use headgate_clock::{Clock, Moment};
+use headgate_health::{Part, ProxyStatus, kube_proxy_answered};
 use hyper::StatusCode;
 use serde::Deserialize;
 

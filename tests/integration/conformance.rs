@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate::health::{self, Family, Inputs, LastChange, Part, ProxyStatus};
 use headgate_clock::Clock;
+use headgate_health::{Family, Inputs, LastChange, Part, ProxyStatus};
 use headgate_node::{Facts, Report};
 use headgate_telemetry::{Format, encode};
 use http_body_util::BodyExt as _;
@@ -46,8 +46,8 @@ impl Server {
         };
         let mut registry = Registry::default();
         let (_, last_change) = watch::channel(None::<LastChange>);
-        let metrics = health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
-        let router = health::router(inputs, metrics, clock.clone());
+        let metrics = headgate_health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
+        let router = headgate_health::router(inputs, metrics, clock.clone());
         Self {
             router,
             registry,

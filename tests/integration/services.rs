@@ -13,10 +13,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use headgate::config::Cidr;
-use headgate::health::services::{Index, Metrics, NodePorts, Ports, Routes, SlimService, SlimSlice, Sockets, Table};
-use headgate::health::{Inputs, ProxyStatus};
 use headgate_clock::Clock;
+use headgate_health::services::Cidr;
+use headgate_health::{Inputs, ProxyStatus};
+use headgate_health::{
+    services::Index, services::Metrics, services::NodePorts, services::Ports, services::Routes, services::SlimService,
+    services::SlimSlice, services::Sockets, services::Table,
+};
 use headgate_http::server::{Incoming, ServeError};
 use headgate_node::Report;
 use headgate_telemetry::{Format, encode};

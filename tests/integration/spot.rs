@@ -8,7 +8,7 @@ mod writers;
 
 use std::time::{Duration, Instant};
 
-use headgate::spot::Record;
+use headgate_spot::Record;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};

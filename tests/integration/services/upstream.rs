@@ -1,6 +1,6 @@
 //! kube-proxy's own tests, by their names there.
 
-use headgate::health::Part;
+use headgate_health::Part;
 
 use super::Server;
 

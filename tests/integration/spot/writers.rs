@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use headgate::spot::{self, Seen, Timing};
 use headgate_clock::Clock;
 use headgate_kubernetes::api_server::ApiServer;
 use headgate_node::Report;
+use headgate_spot::{Seen, Timing};
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
@@ -31,7 +31,7 @@ impl Room {
         let mut registry = Registry::default();
         let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
         let (seen, received) = watch::channel(Seen::default());
-        let metrics = spot::Metrics::register(&mut registry, received.clone(), clock.clone());
+        let metrics = headgate_spot::Metrics::register(&mut registry, received.clone(), clock.clone());
         let node_metrics = headgate_node::Metrics::register(&mut registry, reports.subscribe(), Vec::new());
         let (own, timing) = (
             reports.subscribe(),
@@ -56,7 +56,7 @@ impl Room {
             node_metrics,
             clock.clone(),
         ));
-        tokio::spawn(spot::keep(
+        tokio::spawn(headgate_spot::keep(
             write_client,
             name.to_owned(),
             own.clone(),
@@ -64,7 +64,14 @@ impl Room {
             metrics.clone(),
             clock.clone(),
         ));
-        tokio::spawn(spot::poll(imds.address.to_string(), own, seen, timing, metrics, clock));
+        tokio::spawn(headgate_spot::poll(
+            imds.address.to_string(),
+            own,
+            seen,
+            timing,
+            metrics,
+            clock,
+        ));
         Self { seen: received }
     }
 

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use headgate_spot::{Document, Kind, State};
+
 use super::*;
-use crate::spot::{Document, Kind, State};
 
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const INSTANCE: &str = "/metadata/instance";

@@ -15,7 +15,7 @@ mod verdict;
 
 pub use answer::{Answer, healthz, livez};
 pub use changes::{LastChange, follow};
-pub use kube_proxy::{answered as kube_proxy_answered, follow as follow_kube_proxy};
+pub use kube_proxy::{ProxySettings, answered as kube_proxy_answered, follow as follow_kube_proxy};
 pub use metrics::Metrics;
 pub use proxy::{Family, Part, ProxyHealth, ProxyStatus};
 pub use routes::router;

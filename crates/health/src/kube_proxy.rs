@@ -18,12 +18,22 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::proxy::{Family, Part, ProxyStatus};
-use crate::config::ProxySettings;
 
 /// How long one question may take; kube-proxy answers from memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// More than any body of kube-proxy's.
 const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// How kube-proxy is asked for its status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxySettings {
+    /// `host:port` of kube-proxy's health server; `None` never asks.
+    pub healthz_authority: Option<String>,
+    /// Time from one question to the next.
+    pub poll_interval: Duration,
+    /// How long kube-proxy may stay silent, or a change unapplied, before the node counts as unhealthy.
+    pub health_timeout: Duration,
+}
 
 /// The fields of kube-proxy's body that are used; older ones have none of them.
 #[derive(Debug, Default, Deserialize)]

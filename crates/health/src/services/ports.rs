@@ -16,13 +16,13 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::super::proxy::Family;
+use super::cidr::Cidr;
 use super::index::Table;
 use super::object::ObjectKey;
 use super::per_family::PerFamily;
 use super::routes::Routes;
 use super::sockets::Sockets;
 use super::state::{Failure, PortKey, Ports};
-use crate::config::Cidr;
 
 /// Time from one attempt to open a port to the next, as on the health port.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);

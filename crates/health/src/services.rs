@@ -7,6 +7,7 @@
 //! Served at a path of the health port, or on the Services' own node ports where nobody else opens them.
 
 mod answer;
+mod cidr;
 mod events;
 mod index;
 mod metrics;
@@ -19,6 +20,7 @@ mod state;
 mod watch;
 
 pub use answer::{ServiceAnswer, answer};
+pub use cidr::Cidr;
 pub use events::tell_failures;
 pub use index::{Index, Served, Table};
 pub use metrics::{Metrics, Resource};
