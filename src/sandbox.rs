@@ -23,7 +23,6 @@ mod calls;
 pub mod certificates;
 pub mod control_plane;
 mod directory;
-pub mod emulator;
 mod health;
 mod hints;
 mod interrupts;

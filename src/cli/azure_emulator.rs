@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use headgate_azure_emulator::{AdminStateNone, ListenError, Options, Settings};
 use tokio::runtime::Builder;
 
 use crate::sandbox::Interrupts;
-use crate::sandbox::emulator::{self, AdminStateNone, ListenError, Options, Settings};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, duration, fail};
 
@@ -100,7 +100,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     };
     let ran = runtime.block_on(async {
         let mut interrupts = Interrupts::listen().map_err(ListenError::System)?;
-        emulator::run(options, interrupts.next()).await
+        headgate_azure_emulator::run(options, interrupts.next()).await
     });
     match ran {
         Ok(()) => ExitCode::SUCCESS,

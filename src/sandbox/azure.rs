@@ -201,10 +201,10 @@ fn by_address(name: &str, address: IpAddr) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use headgate_azure_emulator::{Emulator, Settings};
     use headgate_clock::Clock;
 
     use super::*;
-    use crate::sandbox::emulator::{Emulator, Settings};
     use crate::sandbox::pools::{Pool, of_state};
 
     #[test]

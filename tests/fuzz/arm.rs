@@ -3,7 +3,7 @@
 
 use bolero::check;
 use bytes::Bytes;
-use headgate::sandbox::emulator::{Emulator, Settings};
+use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use hyper::Request;
 use serde_json::{Value, json};

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate::sandbox::emulator::{Emulator, Settings};
 use headgate_azure::{
     Account, Answer, Arm, Endpoints, GroupId, Options, Pool, PoolId, Tokens, Transport, TransportError,
 };
 use headgate_azure::{Credential, RateLimits, Secret};
+use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use hyper::{Request, Response};
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! From a taint to `Down` in every pool and back, on a real kube-apiserver.
 
-use headgate::sandbox::emulator::Settings;
+use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 
 use super::world::{ENFORCE, Leader, SECOND, World, two_load_balancers};

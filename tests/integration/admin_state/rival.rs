@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use headgate::sandbox::emulator::Settings;
+use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use headgate::sandbox::emulator::Settings;
+use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate::leader::Term;
-use headgate::sandbox::emulator::Emulator;
+use headgate_azure_emulator::Emulator;
 use headgate_node::DEFAULT_SIGNALS;
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use headgate::leader::Term;
-use headgate::sandbox::emulator::Settings;
+use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use hyper::Method;
 use jiff::Timestamp;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate::admin_state::{Policy, Restored};
 use headgate::restore::{Order, give_back};
-use headgate::sandbox::emulator::Settings;
+use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_telemetry::{Format, encode};
 use jiff::Timestamp;

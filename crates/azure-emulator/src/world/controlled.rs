@@ -7,15 +7,15 @@ use headgate_clock::{Clock, Moment};
 use serde_json::{Value, json};
 
 use super::World;
-use crate::sandbox::emulator::control::{Controlled, clock_is_real};
-use crate::sandbox::emulator::error::ArmError;
-use crate::sandbox::emulator::faults::Faults;
-use crate::sandbox::emulator::guids::Guids;
-use crate::sandbox::emulator::journal::Journal;
-use crate::sandbox::emulator::merge::merge;
-use crate::sandbox::emulator::settings::Settings;
-use crate::sandbox::emulator::store::Store;
-use crate::sandbox::emulator::throttle::Throttle;
+use crate::control::{Controlled, clock_is_real};
+use crate::error::ArmError;
+use crate::faults::Faults;
+use crate::guids::Guids;
+use crate::journal::Journal;
+use crate::merge::merge;
+use crate::settings::Settings;
+use crate::store::Store;
+use crate::throttle::Throttle;
 
 impl Controlled for World {
     fn faults(&mut self) -> &mut Faults {

@@ -1,9 +1,9 @@
 //! What a change of a network interface does to the load balancers whose pools it is in.
 
 use super::Store;
-use crate::sandbox::emulator::id::{ResourceId, is};
-use crate::sandbox::emulator::load_balancer::POOLS;
-use crate::sandbox::emulator::{pool, record};
+use crate::id::{ResourceId, is};
+use crate::load_balancer::POOLS;
+use crate::{pool, record};
 
 impl Store {
     /// A guess: a pool whose members changed at their interfaces gets its load balancer a new etag.

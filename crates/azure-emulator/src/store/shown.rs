@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::Store;
-use crate::sandbox::emulator::id::is;
-use crate::sandbox::emulator::load_balancer::{self, References};
-use crate::sandbox::emulator::network;
-use crate::sandbox::emulator::operations::Removal;
-use crate::sandbox::emulator::pool::View;
-use crate::sandbox::emulator::record::{self, ProvisioningState, Record, embedded};
+use crate::id::is;
+use crate::load_balancer::{self, References};
+use crate::network;
+use crate::operations::Removal;
+use crate::pool::View;
+use crate::record::{self, ProvisioningState, Record, embedded};
 
 impl Store {
     /// A resource as a GET shows it.

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{Client, lb, load_balancer, pool};
-use crate::sandbox::emulator::{Emulator, Settings};
+use crate::{Emulator, Settings};
 
 fn client() -> Client {
     Client::new(&[load_balancer("lb1", &[("a", &["n1"])])])

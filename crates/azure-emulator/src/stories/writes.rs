@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{Client, DELAY, admin_states, lb, load_balancer, pool, pool_document};
-use crate::sandbox::emulator::{AdminStateNone, Settings};
+use crate::{AdminStateNone, Settings};
 
 fn client() -> Client {
     Client::new(&[
