@@ -10,7 +10,6 @@ pub mod admin_state;
 pub mod agent;
 pub mod cli;
 pub mod config;
-pub mod leader;
 pub mod pool;
 pub mod restore;
 #[cfg(feature = "sandbox")]

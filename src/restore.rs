@@ -8,13 +8,13 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate_node::Report;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::admin_state::{self, Reached, Restored, Restoring};
-use crate::leader::{self, Elector, LeaseName, LockMetrics, Timing};
 
 /// What is to be given back, and how long that may take.
 pub struct Order {
@@ -64,10 +64,10 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
     } = order;
     let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
     let (_fleet, fleet) = watch::channel(None);
-    let elector = Elector::new(leader::Parts {
+    let elector = Elector::new(headgate_leader::Parts {
         client: client.clone(),
         lease: LeaseName::default(),
-        identity: leader::identity("headgate-restore"),
+        identity: headgate_leader::identity("headgate-restore"),
         timing: Timing::default(),
         reports,
         fleet,
@@ -84,7 +84,7 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
     let (stop, stopping) = watch::channel(false);
     let (told, mut outcomes) = mpsc::channel(1);
     let mut terms = elector.terms();
-    let work = move |term: leader::Term| {
+    let work = move |term: headgate_leader::Term| {
         let (parts, told) = (parts.clone(), told.clone());
         async move {
             let outcome = admin_state::restore(&term, &parts).await;
@@ -95,7 +95,7 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
             Ok::<(), Infallible>(())
         }
     };
-    let mut running = std::pin::pin!(leader::run(elector, stopping, work));
+    let mut running = std::pin::pin!(headgate_leader::run(elector, stopping, work));
     let patience = Instant::now() + wait;
     let mut interrupted = std::pin::pin!(interrupted);
     let (elected, mut outcome) = tokio::select! {

@@ -11,12 +11,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use headgate::admin_state::{self, Candidates, Policy, Reached};
 use headgate::config::{AdminStateMode, ForeignDown};
-use headgate::leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate::pool::{Managed, Scope};
 use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEvents;
+use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate_node::DEFAULT_SIGNALS;
 use headgate_node::Report;
 use headgate_telemetry::Format;
@@ -145,7 +145,7 @@ async fn lead(
     let client = spied_client(config, spy.clone())?;
     let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
     let fleet = watch::Sender::new(None);
-    let elector = Elector::new(headgate::leader::Parts {
+    let elector = Elector::new(headgate_leader::Parts {
         client: client.clone(),
         lease: LeaseName::default(),
         identity: "bench".to_owned(),
@@ -180,7 +180,7 @@ async fn lead(
         clock,
     };
     let work = move |term| admin_state::run(term, reached.clone(), parts.clone());
-    headgate::leader::run(elector, stopping, work).await;
+    headgate_leader::run(elector, stopping, work).await;
     Ok(())
 }
 

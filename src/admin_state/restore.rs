@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::{AdminState, Class, LoadBalancerId, PoolId};
 use headgate_clock::Clock;
+use headgate_leader::{ArmLock, LockMetrics, Term};
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,7 +23,6 @@ use super::nodes;
 use super::plan::{Policy, plan};
 use super::reached::Reached;
 use crate::config::{AdminStateMode, ForeignDown};
-use crate::leader::{ArmLock, LockMetrics, Term};
 use crate::pool::{
     Editor, Interfaces, Key, Labels, Listing, NotRecorded, Outcome, PoolEdit, Trouble, View, Wanted, Writer,
     follow_listing,

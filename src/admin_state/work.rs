@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEvents, NodeReference};
+use headgate_leader::{ArmLock, Fleet, LockMetrics, Term};
 use kube::Client;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -23,7 +24,6 @@ use super::nodes;
 use super::plan::Policy;
 use super::reached::Reached;
 use crate::config::AdminStateMode;
-use crate::leader::{ArmLock, Fleet, LockMetrics, Term};
 use crate::pool::{Listing, Wanted, follow_listing};
 
 mod leading;

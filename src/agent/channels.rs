@@ -13,7 +13,6 @@ use super::scheduled_events;
 use super::services;
 use crate::admin_state;
 use crate::config::Settings;
-use crate::leader;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.
 pub(super) struct Channels {
@@ -72,8 +71,8 @@ pub(super) struct Metrics {
     pub(super) services: headgate_health::services::Metrics,
     pub(super) spot: headgate_spot::Metrics,
     pub(super) azure: headgate_azure::Metrics,
-    pub(super) leader: leader::Metrics,
-    pub(super) lock: leader::LockMetrics,
+    pub(super) leader: headgate_leader::Metrics,
+    pub(super) lock: headgate_leader::LockMetrics,
     pub(super) admin_state: admin_state::Metrics,
 }
 
@@ -94,11 +93,11 @@ impl Metrics {
             listeners.announce_proxy_headers("healthz");
         }
         let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
-        let leader = leader::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
+        let leader = headgate_leader::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let leads = if role.may_lead() { &mut registry } else { &mut unread };
         let (lock, admin_state) = (
-            leader::LockMetrics::register(leads),
+            headgate_leader::LockMetrics::register(leads),
             admin_state::Metrics::register(leads),
         );
         let answers = if role.answers() { &mut registry } else { &mut unread };

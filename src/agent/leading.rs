@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use headgate_azure::BadId;
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEvents;
+use headgate_leader::{Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
 use headgate_node::Report;
 use kube::Client;
 use tokio::sync::watch;
@@ -22,7 +23,6 @@ use super::supervise::Tasks;
 use super::{AzureAccess, ConnectError, Connected, Role};
 use crate::admin_state::{self, Candidates, Policy, Reached};
 use crate::config::Settings;
-use crate::leader::{self, Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
 
 /// Handing over takes at most a request that is under way, the work's 3 s, and the write that gives the Lease back.
 const HAND_OVER: Duration = Duration::from_secs(10);
@@ -125,10 +125,10 @@ impl Candidacy {
     {
         let (stop, stopping) = watch::channel(false);
         let (gone, stopped) = watch::channel(false);
-        let elector = Elector::new(leader::Parts {
+        let elector = Elector::new(headgate_leader::Parts {
             client: desk.client.clone(),
             lease: LeaseName::default(),
-            identity: leader::identity(&desk.node_name),
+            identity: headgate_leader::identity(&desk.node_name),
             timing: Timing::default(),
             reports,
             fleet: desk.fleet.subscribe(),
@@ -139,7 +139,7 @@ impl Candidacy {
             in_office(term, desk.clone(), metrics.clone(), done)
         };
         tasks.endless("leader", async move {
-            leader::run(elector, stopping, begin).await;
+            headgate_leader::run(elector, stopping, begin).await;
             gone.send_replace(true);
             // It may be told to stop, but not end.
             std::future::pending::<()>().await;

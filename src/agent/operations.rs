@@ -28,7 +28,6 @@ use super::status::Status;
 use super::supervise::TaskInfo;
 use super::{AgentError, Role};
 use crate::config::Settings;
-use crate::leader;
 
 /// What operations look at.
 #[derive(Clone)]
@@ -50,14 +49,14 @@ pub(super) struct Operations {
     pub(super) role: Role,
     /// Whether it stands for election.
     pub(super) stands: bool,
-    pub(super) terms: leader::Metrics,
+    pub(super) terms: headgate_leader::Metrics,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
 }
 
 impl Operations {
     pub(super) fn new(
-        (registry, terms): (Registry, leader::Metrics),
+        (registry, terms): (Registry, headgate_leader::Metrics),
         channels: &Channels,
         heartbeat: Option<Arc<Heartbeat>>,
         tasks: watch::Receiver<Vec<TaskInfo>>,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{Arm, ArmError, Class, LoadBalancerId};
+use headgate_leader::{ArmLock, Entered, LockError, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -20,7 +21,6 @@ use super::listing::Listing;
 use super::pauses::Pauses;
 use super::questions::Questions;
 use super::trouble::Trouble;
-use crate::leader::{ArmLock, Entered, LockError, Term};
 
 mod batch;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headgate_leader::LeaseName;
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -9,7 +10,6 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use crate::leader::LeaseName;
 use crate::status::Leader;
 
 /// From one look to the next.

@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
+use headgate_leader::NODES;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde::Serialize;
-
-use crate::leader::NODES;
 
 /// Who holds the leader's Lease, or held it last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_leader::LeaseName;
 use headgate_node::{Signal, signals};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -17,7 +18,6 @@ use super::lead::Leader;
 use super::nodes;
 use crate::admin_state::{Book, Desired, Policy, Reached, read_ledger};
 use crate::config::{AdminStateMode, Settings};
-use crate::leader::LeaseName;
 use crate::pool::{Interfaces, Listing, Wanted, follow_listing};
 
 /// How long the API server may take for one small object.

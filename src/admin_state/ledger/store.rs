@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headgate_leader::Term;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
@@ -17,7 +18,6 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
 use super::{Book, Line};
-use crate::leader::Term;
 
 /// The `ConfigMap`.
 pub const LEDGER: &str = "headgate-admin-state";

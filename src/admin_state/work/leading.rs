@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, Arm, Class, LoadBalancerId};
+use headgate_leader::{ArmLock, Fleet, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -19,7 +20,6 @@ use super::super::plan::Policy;
 use super::tasks::Tasks;
 use super::{Candidates, Parts, REFUSED, WorkError};
 use crate::config::AdminStateMode;
-use crate::leader::{ArmLock, Fleet, Term};
 use crate::pool::{Labels, Listing, Wanted, Writer};
 
 /// As the design of cloud-provider-azure names them.

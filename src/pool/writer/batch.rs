@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, Class, Permit, Pool, PoolId};
+use headgate_leader::Entered;
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
 use super::super::inventory::View;
 use super::{Editor, ONE_READ, Outcome, Round, Stop, Writer};
-use crate::leader::Entered;
 
 /// For one write, from its PUT to its end: ARM's operations take seconds, and the Lease lasts 15 min.
 const ONE_WRITE: Duration = Duration::from_mins(10);

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate::leader::Term;
 use headgate_azure_emulator::Emulator;
+use headgate_leader::Term;
 use headgate_node::DEFAULT_SIGNALS;
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request};

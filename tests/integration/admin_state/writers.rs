@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use headgate::leader::Term;
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
+use headgate_leader::Term;
 use hyper::Method;
 use jiff::Timestamp;
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use headgate::leader::{Entered, LockError};
 use headgate_clock::Clock;
+use headgate_leader::{Entered, LockError};
 use kube::Client;
 use tokio::time::{Instant, sleep, timeout};
 

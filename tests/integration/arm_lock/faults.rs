@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use headgate::leader::{ArmLock, LockError, LockMetrics};
 use headgate_clock::Clock;
+use headgate_leader::{ArmLock, LockError, LockMetrics};
 use hyper::Method;
 use k8s_openapi::api::coordination::v1::Lease;
 use prometheus_client::registry::Registry;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use headgate::leader::ArmLock;
 use headgate_clock::Clock;
+use headgate_leader::ArmLock;
 use k8s_openapi::api::coordination::v1::Lease;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use headgate::leader::{ArmLock, Entered, LeaseName, LockError, LockMetrics};
 use headgate_clock::Clock;
+use headgate_leader::{ArmLock, Entered, LeaseName, LockError, LockMetrics};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate::leader::{Elector, Fleet, LeaseName, NODES, Parts, Term, Timing, identity, run};
 use headgate_clock::Clock;
+use headgate_leader::{Elector, Fleet, LeaseName, NODES, Parts, Term, Timing, identity, run};
 use headgate_node::Report;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams};

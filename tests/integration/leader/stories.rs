@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate::leader::{FAILED_TERMS, Fleet};
+use headgate_leader::{FAILED_TERMS, Fleet};
 use hyper::Method;
 use tokio::time::Instant;
 

@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate::leader::{Elector, Fleet, LeaseName, Parts, Term, Timing, run};
 use headgate_clock::{Clock, Moment};
+use headgate_leader::{Elector, Fleet, LeaseName, Parts, Term, Timing, run};
 use headgate_node::{Facts, Report};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;

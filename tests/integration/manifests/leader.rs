@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate::leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
 use headgate::sandbox::control_plane::ControlPlane;
 use headgate_clock::Clock;
+use headgate_leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
 use headgate_node::Report;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -181,7 +181,7 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     });
     let mut terms = elector.terms();
     let (stop, stopped) = watch::channel(false);
-    let work = |term: headgate::leader::Term| async move {
+    let work = |term: headgate_leader::Term| async move {
         term.leaving().await;
         Ok::<(), String>(())
     };
@@ -195,7 +195,7 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
         );
         stop.send_replace(true);
     };
-    tokio::join!(headgate::leader::run(elector, stopped, work), led);
+    tokio::join!(headgate_leader::run(elector, stopped, work), led);
     let released = administrator.get(&format!("{LEASES}/{OWN}")).await;
     assert_eq!(released["spec"]["holderIdentity"], "", "{released}");
 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use headgate::admin_state::{self, Candidates, Policy};
-use headgate::leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate_kubernetes::ClusterEvents;
+use headgate_leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate_node::DEFAULT_SIGNALS;
 use headgate_node::Report;
 use kube::Client;
@@ -42,7 +42,7 @@ impl Leader {
         let report = Report::initial(None, &[], world.clock.now());
         let reports = watch::Sender::new(report);
         let fleet = watch::Sender::new(None);
-        let elector = Elector::new(headgate::leader::Parts {
+        let elector = Elector::new(headgate_leader::Parts {
             client: client.clone(),
             lease: LeaseName::default(),
             identity: name.to_owned(),
@@ -89,7 +89,7 @@ impl Leader {
                     outcome
                 }
             };
-            headgate::leader::run(elector, stopping, work).await;
+            headgate_leader::run(elector, stopping, work).await;
         });
         Self {
             stop,
