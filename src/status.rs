@@ -7,7 +7,6 @@
 mod agents;
 mod ages;
 mod columns;
-mod lead;
 mod look;
 mod nodes;
 mod reaches;
@@ -15,7 +14,6 @@ mod report;
 mod text;
 
 pub use agents::{Places, ask_agents};
-pub use lead::Leader;
 pub use look::{AzureSight, Looking, Sight, StatusError, look};
 pub use reaches::Reaches;
 pub use report::{

@@ -7,7 +7,7 @@ use crate::config::Settings;
 /// The sending of spans, if there is any.
 pub(super) struct Spans {
     #[cfg(feature = "otlp")]
-    traces: Option<headgate_telemetry::Traces>,
+    traces: Option<headgate_otlp::Traces>,
 }
 
 impl Spans {
@@ -17,7 +17,7 @@ impl Spans {
     pub(super) fn install(settings: &Settings, node: &str, runtime: &Handle) -> Self {
         let to = settings.spans_to(&|name| std::env::var(name).ok());
         let started = match &to {
-            Ok(Some(url)) => headgate_telemetry::Traces::start(url, node, runtime.clone()).map(Some),
+            Ok(Some(url)) => headgate_otlp::Traces::start(url, node, runtime.clone()).map(Some),
             Ok(None) | Err(_) => Ok(None),
         };
         headgate_telemetry::install_logs_and(
@@ -25,7 +25,7 @@ impl Spans {
                 .as_ref()
                 .ok()
                 .and_then(Option::as_ref)
-                .map(headgate_telemetry::Traces::layer),
+                .map(headgate_otlp::Traces::layer),
         );
         if let Err(variable) = to {
             tracing::warn!(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headgate_leader::Leader;
 use headgate_leader::LeaseName;
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -9,8 +10,6 @@ use kube::{Api, Client};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-
-use crate::status::Leader;
 
 /// From one look to the next.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -14,11 +14,11 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::lead::Leader;
 use super::nodes;
 use crate::admin_state::{Book, Desired, Policy, Reached, read_ledger};
 use crate::config::{AdminStateMode, Settings};
 use crate::pool::{Interfaces, Listing, Wanted, follow_listing};
+use headgate_leader::Leader;
 
 /// How long the API server may take for one small object.
 const ONE_OBJECT: Duration = Duration::from_secs(10);

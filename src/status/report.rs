@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::lead::Leader;
 use super::reaches::Reaches;
+use headgate_leader::Leader;
 
 mod made;
 

@@ -35,24 +35,24 @@ pub struct Term {
 ///
 /// ```compile_fail
 /// # async fn wait() {}
-/// async fn late(term: headgate::leader::Term) {
+/// async fn late(term: headgate_leader::Term) {
 ///     let Ok(permit) = term.permit() else { return };
 ///     wait().await;
 ///     drop(permit);
 /// }
-/// fn spawn(term: headgate::leader::Term) {
+/// fn spawn(term: headgate_leader::Term) {
 ///     tokio::spawn(late(term));
 /// }
 /// ```
 ///
 /// ```
-/// # fn send(permit: headgate::leader::Permit<'_>) -> impl Future<Output = ()> + use<> { drop(permit); async {} }
-/// async fn at_once(term: headgate::leader::Term) {
+/// # fn send(permit: headgate_leader::Permit<'_>) -> impl Future<Output = ()> + use<> { drop(permit); async {} }
+/// async fn at_once(term: headgate_leader::Term) {
 ///     let Ok(permit) = term.permit() else { return };
 ///     let answer = send(permit);
 ///     answer.await;
 /// }
-/// fn spawn(term: headgate::leader::Term) {
+/// fn spawn(term: headgate_leader::Term) {
 ///     tokio::spawn(at_once(term));
 /// }
 /// ```

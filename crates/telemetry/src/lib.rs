@@ -1,4 +1,4 @@
-//! What operators see: metric text, logs, traces.
+//! What operators see: metric text and logs.
 //!
 //! Rooms own their metrics and register them here; nothing in this room knows what they mean.
 
@@ -7,13 +7,9 @@ mod logs;
 mod named;
 mod process;
 mod text;
-#[cfg(feature = "otlp")]
-mod traces;
 
 pub use build::{VERSION, register as register_build};
 pub use logs::{chain, install as install_logs, install_with as install_logs_and};
 pub use named::{Announced, Tally};
 pub use process::register as register_process;
 pub use text::{Format, content_type, encode};
-#[cfg(feature = "otlp")]
-pub use traces::{Traces, TracesError};

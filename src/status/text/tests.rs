@@ -1,9 +1,10 @@
 use std::net::IpAddr;
 
+use headgate_leader::Leader;
 use jiff::Timestamp;
 
 use super::*;
-use crate::status::{Leader, LedgerLine, RuleRow, SignalRow, VerdictRow};
+use crate::status::{LedgerLine, RuleRow, SignalRow, VerdictRow};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use bytes::Bytes;
 use headgate_azure::{AdminState, Permit};
-use headgate_telemetry::Traces;
+use headgate_otlp::Traces;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::Span;

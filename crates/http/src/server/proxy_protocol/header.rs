@@ -44,7 +44,7 @@ const V2_MAX: usize = 2048;
 /// Judges the first bytes of a connection, all that have arrived so far.
 ///
 /// ```
-/// use headgate::server::proxy_protocol::{Start, Version, parse};
+/// use headgate_http::server::proxy_protocol::{Start, Version, parse};
 ///
 /// let bytes = b"PROXY TCP4 192.0.2.1 10.0.0.4 50000 10356\r\nGET /healthz HTTP/1.1\r\n";
 /// assert_eq!(parse(bytes), Start::Header(Version::One, 43));

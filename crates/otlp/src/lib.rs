@@ -32,7 +32,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::VERSION;
+use headgate_telemetry::VERSION;
 
 /// Time for one batch, its connection included.
 const EXPORT: Duration = Duration::from_secs(5);
@@ -78,7 +78,7 @@ impl Traces {
             .with_endpoint(url)
             .with_timeout(EXPORT)
             .build()
-            .map_err(|error| TracesError::Exporter(super::chain(&error)))?;
+            .map_err(|error| TracesError::Exporter(headgate_telemetry::chain(&error)))?;
         let bounds = BatchConfigBuilder::default()
             .with_max_queue_size(MOST_WAITING)
             .with_scheduled_delay(EVERY)
@@ -119,7 +119,10 @@ impl Traces {
         let closed = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(CLOSE));
         match timeout(CLOSE + EXPORT, closed).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!(error = super::chain(&error), "the last spans were not sent"),
+            Ok(Ok(Err(error))) => tracing::warn!(
+                error = headgate_telemetry::chain(&error),
+                "the last spans were not sent"
+            ),
             Ok(Err(_)) | Err(_) => tracing::warn!("the last spans were not sent in time"),
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use headgate_leader::NODES;
+use crate::record::NODES;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde::Serialize;
