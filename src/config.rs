@@ -5,7 +5,6 @@
 //! Which keys exist, what they mean and what they allow is said once, in `config/keys.rs`; the
 //! reference in `docs/settings.md` is generated from that table.
 
-mod admin_state;
 mod contradictions;
 mod keys;
 mod load;
@@ -19,12 +18,12 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headgate_controller::admin_state::AdminStateSettings;
 use headgate_health::ProxySettings;
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_node::DEFAULT_SIGNALS;
 
-pub use admin_state::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use load::{Override, load};
 pub use reference::reference;
 pub use secret_name::SecretName;

@@ -6,11 +6,9 @@
 //! Decisions are pure functions over plain data with time as a parameter; what surrounds them feeds
 //! them and carries out what they say.
 
-pub mod admin_state;
 pub mod agent;
 pub mod cli;
 pub mod config;
-pub mod pool;
 pub mod restore;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;

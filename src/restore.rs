@@ -8,13 +8,12 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{self, Reached, Restored, Restoring};
 use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate_node::Report;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
-
-use crate::admin_state::{self, Reached, Restored, Restoring};
 
 /// What is to be given back, and how long that may take.
 pub struct Order {

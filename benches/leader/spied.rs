@@ -9,12 +9,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use bytes::Bytes;
-use headgate::admin_state::{self, Candidates, Policy, Reached};
-use headgate::config::{AdminStateMode, ForeignDown};
-use headgate::pool::{Managed, Scope};
 use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{self, Candidates, Policy, Reached};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::pool::{Managed, Scope};
 use headgate_kubernetes::ClusterEvents;
 use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
 use headgate_node::DEFAULT_SIGNALS;

@@ -1,6 +1,7 @@
 //! What the agent's tasks share: channels of current state, and the registry of metrics.
 
 use headgate_clock::Clock;
+use headgate_controller::admin_state;
 use headgate_health::{Inputs, LastChange, ProxyStatus};
 use headgate_http::server::{self, BindState};
 use headgate_node::{Memory, Report, Trouble};
@@ -11,7 +12,6 @@ use super::Role;
 use super::addresses::Listeners;
 use super::scheduled_events;
 use super::services;
-use crate::admin_state;
 use crate::config::Settings;
 
 /// The channels of current state that the tasks share. One writer each, handed to its task.

@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_azure::BadId;
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{self, Candidates, Policy, Reached};
 use headgate_kubernetes::ClusterEvents;
 use headgate_leader::{Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
 use headgate_node::Report;
@@ -21,7 +22,6 @@ use tokio::time::{sleep, timeout};
 
 use super::supervise::Tasks;
 use super::{AzureAccess, ConnectError, Connected, Role};
-use crate::admin_state::{self, Candidates, Policy, Reached};
 use crate::config::Settings;
 
 /// Handing over takes at most a request that is under way, the work's 3 s, and the write that gives the Lease back.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use headgate_azure::Metrics;
 use headgate_clock::Clock;
+use headgate_controller::admin_state::Reached;
 use headgate_settings::Mistakes;
 use kube::Client;
 
-use crate::admin_state::Reached;
 use crate::agent::{AzureAccess, ConnectError};
 use crate::config::{self, Override, Settings};
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use headgate_clock::Clock;
+use headgate_controller::admin_state::Reached;
 use headgate_kubernetes::api_server;
 use headgate_leader::Leader;
 
-use crate::admin_state::Reached;
 use crate::config::Settings;
 use crate::restore::{Order, give_back};
 use crate::status::{self, Looking, Report, StatusError};

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_settings::{duration_text, shown, text};
@@ -14,7 +15,7 @@ use jiff::SignedDuration;
 use serde_yaml::Value;
 
 use super::qualified_name::is_qualified_name;
-use super::{AdminStateMode, ForeignDown, SecretName, ServiceHealth};
+use super::{SecretName, ServiceHealth};
 
 /// A value, or what is allowed instead.
 pub(super) type Parsed<T> = Result<T, String>;

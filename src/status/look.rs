@@ -7,6 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_controller::admin_state::AdminStateMode;
+use headgate_controller::admin_state::{Book, Desired, Policy, Reached, read_ledger};
+use headgate_controller::pool::{Interfaces, Listing, Wanted, follow_listing};
+use headgate_leader::Leader;
 use headgate_leader::LeaseName;
 use headgate_node::{Signal, signals};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -15,10 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::nodes;
-use crate::admin_state::{Book, Desired, Policy, Reached, read_ledger};
-use crate::config::{AdminStateMode, Settings};
-use crate::pool::{Interfaces, Listing, Wanted, follow_listing};
-use headgate_leader::Leader;
+use crate::config::Settings;
 
 /// How long the API server may take for one small object.
 const ONE_OBJECT: Duration = Duration::from_secs(10);

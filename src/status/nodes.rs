@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headgate_controller::pool::ClusterNodeObject;
 use headgate_node::SlimNode;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,8 +12,6 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::time::timeout;
-
-use crate::pool::ClusterNodeObject;
 
 /// Nodes in one answer.
 const PAGE: u32 = 500;

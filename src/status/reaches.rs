@@ -3,9 +3,8 @@
 //! Only an HTTP probe of `/healthz` at the agents' health port learns of signals: a TCP probe finds the port open whatever
 //! the node's fate, `/livez` never fails because of a signal, and the port speaks no TLS.
 
+use headgate_controller::pool::Rule;
 use serde::Serialize;
-
-use crate::pool::Rule;
 
 /// What a rule's probe asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -55,8 +54,9 @@ fn is_healthz(path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use headgate_controller::pool::Probe;
+
     use super::*;
-    use crate::pool::Probe;
 
     #[test]
     fn only_http_for_healthz_at_the_port_asks_about_signals() {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use headgate::admin_state::{Book, Desired, Line, Policy, Record, Stage, plan};
-use headgate::config::{AdminStateMode, ForeignDown};
-use headgate::pool::{ClusterNode, ClusterNodeObject, Interfaces, PoolEdit, View};
 use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::{Book, Desired, Line, Policy, Record, Stage, plan};
+use headgate_controller::pool::{ClusterNode, ClusterNodeObject, Interfaces, PoolEdit, View};
 use headgate_node::DEFAULT_SIGNALS;
 use serde_json::{Value, json};
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
+use headgate_controller::admin_state::{Book, Plan, Record, Standing, plan, signals};
+use headgate_controller::pool::{Claim, ClusterNode, Interfaces, Key, PoolView, View};
 
 use super::{
     EntryRow, LedgerLine, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Reaches, Report, RuleRow, Selection,
     SignalRow, VerdictRow,
 };
-use crate::admin_state::{Book, Plan, Record, Standing, plan, signals};
-use crate::pool::{Claim, ClusterNode, Interfaces, Key, PoolView, View};
 use crate::status::look::{AzureSight, Sight};
 
 impl Report {
@@ -243,7 +243,7 @@ impl Making<'_> {
         }
     }
 
-    fn rule(&self, rule: &crate::pool::Rule) -> RuleRow {
+    fn rule(&self, rule: &headgate_controller::pool::Rule) -> RuleRow {
         RuleRow {
             name: rule.name.clone(),
             probe: rule.probe.as_ref().map(|probe| ProbeRow {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate::admin_state::{Policy, Reached};
-use headgate::config::{AdminStateMode, ForeignDown};
-use headgate::pool::{Managed, Scope};
 use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::{Policy, Reached};
+use headgate_controller::pool::{Managed, Scope};
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};

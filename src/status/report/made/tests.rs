@@ -2,14 +2,14 @@ use std::net::IpAddr;
 
 use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::{Desired, Line, Policy, Stage};
+use headgate_controller::pool::{Listing, Taint};
 use headgate_node::Signal;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::admin_state::{Desired, Line, Policy, Stage};
-use crate::config::{AdminStateMode, ForeignDown};
-use crate::pool::{Listing, Taint};
 use crate::status::Selection;
 
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";

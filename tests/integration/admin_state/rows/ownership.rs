@@ -1,7 +1,7 @@
 //! Whose a `Down` is, and what the modes leave alone: "Regression tests" and "API and Configuration Impact".
 
-use headgate::admin_state::Policy;
-use headgate::config::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::Policy;
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use serde_json::json;
 use tokio::time::sleep;
 

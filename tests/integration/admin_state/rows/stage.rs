@@ -5,10 +5,10 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate::admin_state::{Policy, Restored};
 use headgate::restore::{Order, give_back};
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{Policy, Restored};
 use headgate_telemetry::{Format, encode};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;

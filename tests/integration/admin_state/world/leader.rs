@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use headgate::admin_state::{self, Candidates, Policy};
+use headgate_controller::admin_state::{self, Candidates, Policy};
 use headgate_kubernetes::ClusterEvents;
 use headgate_leader::{Elector, LeaseName, LockMetrics, Term, Timing};
 use headgate_node::DEFAULT_SIGNALS;

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::desired::{Concerned, Desired, Wish};
 use super::ledger::{Book, Record, Stage};
-use crate::config::{AdminStateMode, ForeignDown};
+use crate::admin_state::{AdminStateMode, ForeignDown};
 use crate::pool::{Change, ClusterNode, Interfaces, Key, Member, PoolEdit, PoolView, View};
 
 /// How far the plan may go.

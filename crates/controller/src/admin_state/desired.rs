@@ -11,7 +11,7 @@ use std::time::Duration;
 use headgate_clock::Moment;
 use tokio::time::Instant;
 
-use crate::config::AdminStateMode;
+use crate::admin_state::AdminStateMode;
 use crate::pool::{Claim, Cluster, ClusterNode, Interfaces};
 
 /// How long a Node has to be without a signal.

@@ -6,7 +6,7 @@ use super::super::desired::Desired;
 use super::super::fixtures::{DRAIN, PoolOf, book, desired, keys, line, node, view};
 use super::super::plan::{Policy, plan};
 use super::*;
-use crate::config::{AdminStateMode, ForeignDown};
+use crate::admin_state::{AdminStateMode, ForeignDown};
 use crate::pool::{Interfaces, Unread};
 
 /// One load balancer as its editor would show it.

@@ -14,7 +14,7 @@ pub enum AdminStateMode {
 
 impl AdminStateMode {
     /// All, in the order of the reference.
-    pub(super) const ALL: [Self; 3] = [Self::Enforce, Self::Observe, Self::Off];
+    pub const ALL: [Self; 3] = [Self::Enforce, Self::Observe, Self::Off];
 
     /// Its name in the settings.
     #[must_use]
@@ -39,7 +39,7 @@ pub enum ForeignDown {
 
 impl ForeignDown {
     /// All, in the order of the reference.
-    pub(super) const ALL: [Self; 2] = [Self::Keep, Self::Restore];
+    pub const ALL: [Self; 2] = [Self::Keep, Self::Restore];
 
     /// Its name in the settings.
     #[must_use]

@@ -18,7 +18,7 @@ use super::desired::{Desired, Wish};
 use super::editor::Observed;
 use super::ledger::{Book, Line, Record, Stage};
 use super::plan::{Probed, Standing};
-use crate::config::AdminStateMode;
+use crate::admin_state::AdminStateMode;
 use crate::pool::{ClusterNode, Trouble};
 
 /// Until a failure that goes on is told again.

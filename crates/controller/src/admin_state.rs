@@ -19,6 +19,7 @@ mod nodes;
 mod plan;
 mod reached;
 mod restore;
+mod settings;
 mod work;
 
 pub use desired::{Desired, Episode, Wish, signals};
@@ -27,4 +28,5 @@ pub use metrics::Metrics;
 pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
 pub use reached::Reached;
 pub use restore::{Ours, RestoreError, Restored, Restoring, restore};
+pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use work::{Candidates, Parts, WorkError, not_begun, run};

@@ -23,7 +23,7 @@ use super::metrics::{Metrics, Summary};
 use super::nodes;
 use super::plan::Policy;
 use super::reached::Reached;
-use crate::config::AdminStateMode;
+use crate::admin_state::AdminStateMode;
 use crate::pool::{Listing, Wanted, follow_listing};
 
 mod leading;

@@ -22,7 +22,7 @@ use super::ledger::{Ledger, LedgerError, Line, Record, Stage};
 use super::nodes;
 use super::plan::{Policy, plan};
 use super::reached::Reached;
-use crate::config::{AdminStateMode, ForeignDown};
+use crate::admin_state::{AdminStateMode, ForeignDown};
 use crate::pool::{
     Editor, Interfaces, Key, Labels, Listing, NotRecorded, Outcome, PoolEdit, Trouble, View, Wanted, Writer,
     follow_listing,

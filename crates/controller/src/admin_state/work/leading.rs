@@ -19,7 +19,7 @@ use super::super::metrics::Summary;
 use super::super::plan::Policy;
 use super::tasks::Tasks;
 use super::{Candidates, Parts, REFUSED, WorkError};
-use crate::config::AdminStateMode;
+use crate::admin_state::AdminStateMode;
 use crate::pool::{Labels, Listing, Wanted, Writer};
 
 /// As the design of cloud-provider-azure names them.

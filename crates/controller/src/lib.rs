@@ -1,0 +1,7 @@
+//! The leader's controllers: what is done in a leader's term.
+//!
+//! `pool` reads and writes backend pools, `admin_state` says what is to be changed in them. Who leads, and how Azure and
+//! the API server are spoken to, is the business of other crates.
+
+pub mod admin_state;
+pub mod pool;
