@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use headgate::sandbox::process::Process;
+use headgate_sandbox::process::Process;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::server::conn::http1;

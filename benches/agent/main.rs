@@ -27,7 +27,7 @@ use std::env;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use headgate::sandbox::assets::Assets;
+use headgate_sandbox::assets::Assets;
 
 use measuring::Machine;
 use measuring::output::say;

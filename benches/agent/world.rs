@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate::sandbox::agents::{Agent, Launch};
-use headgate::sandbox::assets::Assets;
-use headgate::sandbox::control_plane::ControlPlane;
-use headgate::sandbox::nodes;
-use headgate::sandbox::process::Process;
+use headgate_sandbox::assets::Assets;
+use headgate_sandbox::control_plane::ControlPlane;
+use headgate_sandbox::nodes;
+use headgate_sandbox::process::Process;
+use headgate_sandbox::{agents::Agent, agents::Launch};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};

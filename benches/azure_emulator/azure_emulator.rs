@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate::sandbox::process::{self, Process};
+use headgate_sandbox::{process, process::Process};
 use serde_json::{Value, json};
 
 use crate::measuring::BINARY;

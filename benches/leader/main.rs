@@ -22,7 +22,7 @@ mod world;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use headgate::sandbox::assets::Assets;
+use headgate_sandbox::assets::Assets;
 
 use measuring::Machine;
 use measuring::output::say;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate::sandbox::process::{self, Process};
+use headgate_sandbox::{process, process::Process};
 use tokio::time::{sleep, timeout};
 
 use crate::azure::Azure;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{TryStreamExt as _, stream};
-use headgate::sandbox::assets::Assets;
-use headgate::sandbox::control_plane::ControlPlane;
+use headgate_sandbox::assets::Assets;
+use headgate_sandbox::control_plane::ControlPlane;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use headgate::sandbox::process::Process;
+use headgate_sandbox::process::Process;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 

@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use headgate::sandbox::agents::Launch;
-use headgate::sandbox::assets::Assets;
-use headgate::sandbox::control_plane::ControlPlane;
-use headgate::sandbox::nodes;
+use headgate_sandbox::agents::Launch;
+use headgate_sandbox::assets::Assets;
+use headgate_sandbox::control_plane::ControlPlane;
+use headgate_sandbox::nodes;
 use kube::Client;
 use serde_json::Value;
 use tokio::sync::watch;

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use clap::Args;
 use headgate_azure_emulator::{AdminStateNone, ListenError, Options, Settings};
+use headgate_sandbox::Interrupts;
 use tokio::runtime::Builder;
-
-use crate::sandbox::Interrupts;
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, duration, fail};
 

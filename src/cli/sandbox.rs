@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-
-use crate::sandbox::{self, Options};
+use headgate_sandbox::Options;
 
 use super::{EXIT_RUNTIME, fail};
 
@@ -63,7 +62,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
     };
-    match runtime.block_on(sandbox::run(&options)) {
+    match runtime.block_on(headgate_sandbox::run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(EXIT_RUNTIME, &error.into()),
     }

@@ -36,7 +36,7 @@ pub(crate) async fn create_node(client: &Client, prefix: &str) -> String {
     static MADE: AtomicU8 = AtomicU8::new(1);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let name = format!("{prefix}-{number}");
-    let node = headgate::sandbox::nodes::node(&name, number, "integration");
+    let node = headgate_sandbox::nodes::node(&name, number, "integration");
     Api::<Node>::all(client.clone())
         .create(&PostParams::default(), &node)
         .await

@@ -10,8 +10,8 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
-use headgate::sandbox::agents::Addresses;
-use headgate::sandbox::process::{self, Process};
+use headgate_sandbox::agents::Addresses;
+use headgate_sandbox::{process, process::Process};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};

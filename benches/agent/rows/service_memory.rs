@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::{TryStreamExt as _, stream};
-use headgate::sandbox::process::Process;
+use headgate_sandbox::process::Process;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;

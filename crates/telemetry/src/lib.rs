@@ -1,6 +1,7 @@
 //! What operators see: metric text and logs.
 //!
-//! Rooms own their metrics and register them here; nothing in this room knows what they mean.
+//! Modules own their metrics and register them here; nothing in this crate knows what they mean. Events for `kubectl` are
+//! `headgate-kubernetes`'s, spans `headgate-otlp`'s.
 
 mod build;
 mod logs;

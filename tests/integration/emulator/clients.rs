@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use headgate::sandbox::process::Process;
+use headgate_sandbox::process::Process;
 use tokio::time::timeout;
 
 use super::process::Emulator;

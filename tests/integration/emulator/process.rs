@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use headgate::sandbox::process::{Process, tail};
+use headgate_sandbox::{process::Process, process::tail};
 use nix::sys::signal::Signal;
 
 use crate::harness::{eventually, scratch};

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate::sandbox::process::{Process, command, tail};
+use headgate_sandbox::{process::Process, process::command, process::tail};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -214,7 +214,7 @@ impl Seen {
 }
 
 fn node(number: u8) -> Node {
-    headgate::sandbox::nodes::node(&format!("node-{number}"), number, "integration")
+    headgate_sandbox::nodes::node(&format!("node-{number}"), number, "integration")
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use headgate::sandbox::agents::{self, Launch};
+use headgate_sandbox::{agents, agents::Launch};
 use nix::sys::signal::Signal;
 
 use super::http::{self, Answer};

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::time::Duration;
 
-use headgate::sandbox::assets::Assets;
-use headgate::sandbox::control_plane::ControlPlane;
+use headgate_sandbox::assets::Assets;
+use headgate_sandbox::control_plane::ControlPlane;
 use kube::Client;
 use tokio::time::timeout;
 

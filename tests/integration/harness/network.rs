@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use headgate::sandbox::process::{self, Process};
+use headgate_sandbox::{process, process::Process};
 
 use super::scratch;
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use headgate::sandbox::control_plane::ControlPlane;
+use headgate_sandbox::control_plane::ControlPlane;
 use serde_json::{Value, json};
 
 use super::caller::{Ask, Caller};

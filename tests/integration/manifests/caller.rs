@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use headgate::sandbox::control_plane::ControlPlane;
+use headgate_sandbox::control_plane::ControlPlane;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};

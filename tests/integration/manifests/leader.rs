@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate::sandbox::control_plane::ControlPlane;
 use headgate_clock::Clock;
 use headgate_leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
 use headgate_node::Report;
+use headgate_sandbox::control_plane::ControlPlane;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -1,7 +1,7 @@
 //! The policy `headgate-nodes`, under a role that grants every verb on Nodes: what it still allows and
 //! what it refuses, to whom.
 
-use headgate::sandbox::control_plane::ControlPlane;
+use headgate_sandbox::control_plane::ControlPlane;
 use serde_json::{Value, json};
 
 use super::SOON;

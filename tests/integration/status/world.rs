@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use headgate::sandbox::control_plane::ControlPlane;
-use headgate::sandbox::nodes;
+use headgate_sandbox::control_plane::ControlPlane;
+use headgate_sandbox::nodes;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};

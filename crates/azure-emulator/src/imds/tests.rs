@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use headgate_spot::{Document, Kind, State};
-
 use super::*;
 
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
@@ -106,27 +104,6 @@ fn approval_starts_an_event() {
         assert_eq!(tag, "\"3\"");
     }
 }
-
-#[test]
-fn the_agent_can_read_it() {
-    let mut imds = imds();
-    let events =
-        TYPES_OF_AZURE.map(|kind| json!({"EventType": kind, "Resources": ["vm"], "NotBefore": "2026-04-11T22:26:58Z"}));
-    imds.put(json!({"Events": events}), moment(0)).unwrap();
-    let (_, _, body) = asked(&mut imds, Method::GET, EVENTS, &Value::Null);
-    let document = Document::parse(body.to_string().as_bytes()).unwrap();
-    assert_eq!(
-        (document.incarnation, document.unreadable, document.events.len()),
-        (Some(2), 0, 5)
-    );
-    for (event, kind) in document.events.iter().zip(TYPES_OF_AZURE) {
-        assert_eq!((event.kind.as_str(), event.state), (kind, State::Scheduled));
-        assert_ne!(event.kind, Kind::Other);
-        assert_eq!(event.not_before, Some("2026-04-11T22:26:58Z".parse().unwrap()));
-    }
-}
-
-const TYPES_OF_AZURE: [&str; 5] = ["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"];
 
 #[test]
 fn what_is_no_document_changes_nothing() {

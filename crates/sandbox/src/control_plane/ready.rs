@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ControlPlaneError;
-use crate::sandbox::process::tail;
+use crate::process::tail;
 
 /// From one question to the next.
 const INTERVAL: Duration = Duration::from_millis(50);

@@ -205,7 +205,7 @@ mod tests {
     use headgate_clock::Clock;
 
     use super::*;
-    use crate::sandbox::pools::{Pool, of_state};
+    use crate::{pools::Pool, pools::of_state};
 
     #[test]
     fn the_seed_is_one_and_has_every_node_in_every_pool() {

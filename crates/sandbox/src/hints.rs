@@ -104,7 +104,7 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sandbox::agents::Addresses;
+    use crate::agents::Addresses;
 
     #[test]
     fn words_survive_a_shell() {

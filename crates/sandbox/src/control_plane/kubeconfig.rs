@@ -2,7 +2,7 @@
 
 use k8s_openapi::ByteString;
 
-use crate::sandbox::certificates::Certificates;
+use crate::certificates::Certificates;
 
 /// A self-contained kubeconfig: clients verify the server against the authority in it.
 pub(super) fn text(server: &str, certificates: &Certificates) -> String {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{ProxyAddresses, SERVICE_CIDR};
-use crate::sandbox::certificates::Certificates;
+use crate::certificates::Certificates;
 
 /// etcd's sockets: relative, because a socket's path may have no more than 108 bytes. etcd wants a
 /// port in every URL; in a Unix socket's it is part of the file name.
