@@ -9,6 +9,5 @@
 pub mod agent;
 pub mod cli;
 pub mod config;
-pub mod restore;
 pub mod status;
 pub mod why;

@@ -9,11 +9,11 @@ use anyhow::{anyhow, bail};
 use clap::Args;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::Reached;
+use headgate_controller::restore::{Order, give_back};
 use headgate_kubernetes::api_server;
 use headgate_leader::Leader;
 
 use crate::config::Settings;
-use crate::restore::{Order, give_back};
 use crate::status::{self, Looking, Report, StatusError};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, duration, fail, print};

@@ -1,160 +1,93 @@
-//! The ARM client on the ARM emulator: in one process and paused time, and on sockets.
+//! The client against the emulator's binary, over HTTP and TLS, as each kind of credential.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use headgate_azure::{
-    Account, Answer, Arm, Endpoints, GroupId, Options, Pool, PoolId, Tokens, Transport, TransportError,
-};
-use headgate_azure::{Credential, RateLimits, Secret};
-use headgate_azure_emulator::{Emulator, Settings};
+use headgate_azure::{Account, AdminState, Arm, Class, Endpoints, GroupId, Options, Permit, Tokens, Transport, Trust};
+use headgate_azure::{Credential, ManagedIdentity, Secret};
 use headgate_clock::Clock;
-use hyper::{Request, Response};
-use serde_json::{Value, json};
 use tokio::time::Instant;
-use tower::service_fn;
 
-mod counted;
-mod reads;
-mod role;
-mod sockets;
-#[cfg(feature = "otlp")]
-mod spans;
-mod trouble;
-mod writes;
+use crate::emulator::process::Emulator;
 
-/// Where the emulator believes to be.
-const BASE: &str = "http://127.0.0.1:1";
-const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
-/// Time that operations take.
-const DELAY: Duration = Duration::from_secs(2);
+const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
+const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";
+const MACHINE: &str = "ac41e000-0000-4000-8000-000000000003";
+const SUBSCRIPTION: &str = "5b0c0de0-0000-4000-8000-000000000005";
+/// A service account's token: the emulator looks at its shape and time only.
+const ASSERTION: &str = "eyJhbGciOiJub25lIn0.eyJleHAiOjQxMDI0NDQ4MDB9.c2ln\n";
 
-/// An emulator and a client of it.
-struct World {
-    emulator: Emulator,
-    arm: Arm,
-}
-
-impl World {
-    async fn new(resources: &[Value]) -> Self {
-        Self::with(resources, None, |answer| answer).await
-    }
-
-    /// Whose answers are changed on their way.
-    async fn with(
-        resources: &[Value],
-        rate_limits: Option<RateLimits>,
-        change: impl Fn(Answer) -> Answer + Clone + Send + Sync + 'static,
-    ) -> Self {
-        let settings = Settings {
-            operation_delay: DELAY,
-            page_size: 3,
-            ..Settings::default()
-        };
-        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let seed = serde_json::from_value(json!({"resources": resources})).unwrap();
-        let emulator = Emulator::new(settings, seed, clock.clone(), 1).unwrap();
-        let inside = emulator.clone();
-        let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
-            let (emulator, change) = (inside.clone(), change.clone());
-            async move {
-                let (mut parts, body) = request.into_parts();
-                assert_eq!(parts.uri.authority().unwrap(), "127.0.0.1:1");
-                parts.uri = parts.uri.path_and_query().unwrap().as_str().parse().unwrap();
-                let answer = emulator.call(Request::from_parts(parts, body), BASE).await;
-                answer
-                    .map(change)
-                    .map_err(|error| TransportError::Connection(error.to_string()))
-            }
-        }));
-        let endpoints = Endpoints::look_up(&transport, BASE, None).await.unwrap();
-        let credential = Credential::ClientSecret {
-            client_id: "client".to_owned(),
-            secret: Secret::new("secret"),
-        };
-        let account = Account::new(&credential, Some("tenant"), &endpoints, "http://127.0.0.1:1").unwrap();
-        let tokens = Tokens::new(account, transport.clone(), clock.clone());
-        let options = Options {
-            endpoints,
-            rate_limits,
-            user_agent: None,
-        };
-        let arm = Arm::new(options, transport, Arc::new(tokens), clock);
-        Self { emulator, arm }
-    }
-
-    /// A pool as it is now.
-    async fn pool(&self, name: &str) -> Pool {
-        self.arm.pool(&pool_id(name), soon()).await.unwrap()
-    }
-
-    fn control(&self, method: &str, path: &str, body: &Value) -> Value {
-        let text = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
-        let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
-        let answer = self.emulator.control(&request.body(Bytes::from(text)).unwrap());
-        assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
-        serde_json::from_slice(answer.body()).unwrap_or_default()
-    }
-
-    /// From now on, so many times.
-    fn fault(&self, method: &str, path: &str, times: u32, action: &Value) {
-        let rule = json!({"match": {"method": method, "path": path}, "times": times, "action": action});
-        self.control("POST", "faults", &rule);
-    }
-
-    /// The requests so far, of this method and to paths like this.
-    fn requests(&self, method: &str, path: &str) -> Vec<Value> {
-        let journal = self.control(
-            "GET",
-            &format!("journal?limit=1000&method={method}&path={path}"),
-            &Value::Null,
-        );
-        let entries = journal["entries"].as_array().unwrap().clone();
-        entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
-    }
-
-    /// Somebody else asks.
-    async fn other(&self, method: &str, path: &str, body: &Value) -> Response<Bytes> {
-        let token = self.control("GET", "token", &Value::Null);
-        let request = Request::builder()
-            .method(method)
-            .uri(format!("{path}?api-version=2025-05-01"))
-            .header("Authorization", format!("Bearer {}", token["token"].as_str().unwrap()));
-        let request = request.body(Bytes::from(body.to_string())).unwrap();
-        self.emulator.call(request, BASE).await.unwrap()
+fn secret(text: &str) -> Credential {
+    Credential::ClientSecret {
+        client_id: APPLICATION.to_owned(),
+        secret: Secret::new(text),
     }
 }
 
-fn soon() -> Instant {
-    Instant::now() + Duration::from_mins(2)
-}
-
-fn group() -> GroupId {
-    GroupId::new("sub", "rg").unwrap()
-}
-
-fn pool_id(name: &str) -> PoolId {
-    group().load_balancer("lb").unwrap().pool(name).unwrap()
-}
-
-/// A load balancer with a pool of these many nodes, and another of two.
-fn load_balancer(name: &str, nodes: usize) -> Value {
-    let address = |number: usize| {
-        json!({"name": format!("node-{number}"), "futureAddress": number,
-            "properties": {"ipAddress": format!("10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255),
-                           "futureProperty": {"deep": [null, number]}}})
+#[tokio::test]
+async fn every_credential_over_http_and_tls() {
+    let emulator = Emulator::start(&["--operation-delay", "100ms"]).await;
+    let authorities = std::fs::read(emulator.directory.join("ca.pem")).unwrap();
+    let token_file = emulator.directory.join("service-account");
+    std::fs::write(&token_file, ASSERTION).unwrap();
+    let workload = Credential::WorkloadIdentity {
+        client_id: APPLICATION.to_owned(),
+        token_file: token_file.display().to_string(),
     };
-    let pool = |name: &str, nodes: usize| {
-        json!({"name": name, "futurePool": name, "properties": {"drainPeriodInSeconds": 30, "futureInside": {"x": 1.5},
-            "loadBalancerBackendAddresses": (1..=nodes).map(address).collect::<Vec<_>>()}})
-    };
-    json!({
-        "id": format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}"), "location": "eastus",
-        "sku": {"name": "Standard"}, "properties": {"backendAddressPools": [pool("pool", nodes), pool("other", 2)]},
-    })
+    let machine = Credential::ManagedIdentity(Some(ManagedIdentity::ClientId(MACHINE.to_owned())));
+    let group = GroupId::new(SUBSCRIPTION, "traffic").unwrap();
+    let id = group.load_balancer("web").unwrap().pool("nodes").unwrap();
+    let imds = format!("http://{}", emulator.arm);
+    let transport = Transport::network(&Trust::Authorities(authorities)).unwrap();
+    for endpoint in [
+        format!("http://{}", emulator.arm),
+        format!("https://{}", emulator.arm_tls),
+    ] {
+        let endpoints = Endpoints::look_up(&transport, &endpoint, Some("HeadgateEmulator"))
+            .await
+            .unwrap();
+        let arm = |credential: &Credential| {
+            let account = Account::new(credential, Some(TENANT), &endpoints, &imds).unwrap();
+            let tokens = Tokens::new(account, transport.clone(), Clock::System);
+            let options = Options {
+                endpoints: endpoints.clone(),
+                rate_limits: None,
+                user_agent: None,
+            };
+            Arm::new(options, transport.clone(), Arc::new(tokens), Clock::System)
+        };
+        for (credential, state) in [
+            (&secret("a secret"), AdminState::Down),
+            (&workload, AdminState::None),
+            (&machine, AdminState::Up),
+        ] {
+            let arm = arm(credential);
+            let deadline = Instant::now() + Duration::from_mins(1);
+            let found = arm.load_balancers(&group, deadline).await.unwrap();
+            assert!(
+                found.iter().any(|found| found.id == *id.load_balancer()),
+                "{credential:?}"
+            );
+            let mut pool = arm.pool(&id, deadline).await.unwrap();
+            assert!(pool.set_admin_state(0, state), "{credential:?}");
+            let read = arm.write_pool(&pool, Permit::always(), deadline).await;
+            let read = read.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
+            assert_eq!(read.addresses().next().unwrap().admin_state(), Some(state));
+        }
+        let wrong = arm(&secret("another"))
+            .pool(&id, Instant::now() + Duration::from_mins(1))
+            .await;
+        let error = wrong.unwrap_err();
+        assert_eq!((error.code(), error.class()), ("Token", Class::Terminal));
+        assert!(error.to_string().contains("AADSTS7000215"), "{error}");
+        assert!(!error.to_string().contains("another"), "{error}");
+    }
+
+    // An authority that is not trusted.
+    let strangers = std::fs::read(Emulator::start(&[]).await.directory.join("ca.pem")).unwrap();
+    let transport = Transport::network(&Trust::Authorities(strangers)).unwrap();
+    let endpoint = format!("https://{}", emulator.arm_tls);
+    let error = Endpoints::look_up(&transport, &endpoint, None).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    emulator.stop().await;
 }

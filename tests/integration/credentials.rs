@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::harness::{AgentOptions, control_plane, create_node, eventually, scratch};
+use crate::harness::AgentOptions;
 
 /// The port opens after 5 s where nothing is known; the rest is for a busy machine.
 const OPEN: Duration = Duration::from_secs(15);

@@ -3,8 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use headgate_test_kubernetes::eventually;
+
 use self::process::Emulator;
-use crate::harness::eventually;
 use crate::harness::http::{Connection, exchange};
 
 mod clients;
@@ -57,7 +58,7 @@ async fn an_address_is_one_listeners() {
 
 #[tokio::test]
 async fn a_seed_that_cannot_be_used_is_a_mistake_in_the_settings() {
-    let seed = crate::harness::scratch("seed").join("seed.yaml");
+    let seed = headgate_test_kubernetes::scratch("seed").join("seed.yaml");
     let file = seed.to_str().unwrap();
     let lb = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb";
     for (text, wanted) in [

@@ -1,153 +1,328 @@
-//! The Kubernetes API in process, in tokio's (possibly paused) time: Nodes, Leases, `ConfigMaps`, Secrets and events of
-//! `events.k8s.io`, over one map and one `resourceVersion`, with watches and with what can go wrong on the way.
-//!
-//! It holds what headgate relies on and no more: no admission, no field management, no selector but by name, and no
-//! defaults. What it does not know fails the test that asks for it. `cases` holds it to the real kube-apiserver.
+//! What headgate takes the Kubernetes API to do, told to the fake and to the real kube-apiserver alike.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::pin::pin;
 use std::time::Duration;
 
-use hyper::Method;
-use kube::{Client, Resource};
+use futures::TryStreamExt as _;
+use headgate_test_kubernetes::{FakeApi, control_plane};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, WatchEvent, WatchParams};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
-mod cases;
-mod kinds;
-mod line;
-mod rules;
-mod store;
-mod watching;
+/// Each case on both; its name is that of its objects.
+macro_rules! on_both {
+    ($($case:ident)*) => {
+        mod on_the_fake {
+            use super::*;
 
-use kinds::At;
-pub(crate) use line::{Fault, Line};
-use store::Store;
+            $(#[tokio::test(start_paused = true)]
+            async fn $case() {
+                let fake = FakeApi::default();
+                super::$case(fake.client().0, &stringify!($case).replace('_', "-")).await;
+            })*
+        }
 
-/// A request that arrived.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) at: Instant,
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) watch: bool,
+        mod on_kube_apiserver {
+            use super::*;
+
+            $(#[tokio::test]
+            async fn $case() {
+                super::$case(control_plane().client(), &stringify!($case).replace('_', "-")).await;
+            })*
+        }
+    };
 }
 
-/// The API server. Clones are the same one.
-#[derive(Clone)]
-pub(crate) struct FakeApi(Arc<Parts>);
+mod leases;
+mod watches;
 
-struct Parts {
-    store: Mutex<Store>,
-    asked: Mutex<Vec<Asked>>,
-    /// Told of each change, and of restarts.
-    changes: watch::Sender<()>,
-    /// How often it was restarted, and when it is there again.
-    restarts: Mutex<(u64, Instant)>,
-}
+const NAMESPACE: &str = "kube-system";
 
-impl Default for FakeApi {
-    fn default() -> Self {
-        Self(Arc::new(Parts {
-            store: Mutex::default(),
-            asked: Mutex::default(),
-            changes: watch::Sender::new(()),
-            restarts: Mutex::new((0, Instant::now())),
-        }))
+fn code(error: &kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        other => panic!("{other}"),
     }
 }
 
-impl FakeApi {
-    /// A caller's client, and what befalls its requests.
-    pub(crate) fn client(&self) -> (Client, Line) {
-        let line = Line::default();
-        let (fake, way) = (self.clone(), line.clone());
-        let service = tower::service_fn(move |request| fake.clone().carry(request, way.clone()));
-        (Client::new(service, "default"), line)
+fn of<K: DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+/// One resource's requests, each with what came of it: the object, or the code of the refusal.
+struct Requests<K>(Api<K>);
+
+impl<K> Requests<K>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
+{
+    async fn create(&self, value: Value) -> Result<K, u16> {
+        let created = self.0.create(&PostParams::default(), &of(value)).await;
+        created.map_err(|error| code(&error))
     }
 
-    fn store(&self) -> MutexGuard<'_, Store> {
-        self.0.store.lock().unwrap()
+    async fn replace(&self, object: &K) -> Result<K, u16> {
+        let replaced = self.0.replace(&object.name_any(), &PostParams::default(), object).await;
+        replaced.map_err(|error| code(&error))
     }
 
-    /// The requests that took effect, or were refused, in their order.
-    pub(crate) fn requests(&self) -> Vec<Asked> {
-        self.0.asked.lock().unwrap().clone()
+    async fn merge(&self, name: &str, value: Value) -> Result<K, u16> {
+        let patched = self.0.patch(name, &PatchParams::default(), &Patch::Merge(value)).await;
+        patched.map_err(|error| code(&error))
     }
 
-    /// An object as it is.
-    pub(crate) fn peek<K>(&self, namespace: &str, name: &str) -> Option<K>
-    where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
-    {
-        let object = self.store().get(&at::<K>(namespace, name))?.clone();
-        Some(serde_json::from_value(object).unwrap())
+    async fn json(&self, name: &str, value: Value) -> Result<K, u16> {
+        let patch = Patch::<()>::Json(of(value));
+        let patched = self.0.patch(name, &PatchParams::default(), &patch).await;
+        patched.map_err(|error| code(&error))
     }
 
-    /// Changes an object behind everybody's back, whatever rules there are.
-    pub(crate) fn change<K>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value))
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        let at = at::<K>(namespace, name);
-        let mut store = self.store();
-        let mut object = store.get(&at).unwrap_or_else(|| panic!("no {at:?}")).clone();
-        change(&mut object);
-        store.keep(&at, object);
-        drop(store);
-        self.0.changes.send_replace(());
+    async fn delete(&self, name: &str, params: &DeleteParams) -> Result<(), u16> {
+        let deleted = self.0.delete(name, params).await;
+        deleted.map(drop).map_err(|error| code(&error))
     }
 
-    /// Notes something on an object, as people do with kubectl; nothing where there is none.
-    pub(crate) fn annotate<K>(&self, namespace: &str, name: &str, annotation: &str, value: &str)
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        if self.store().get(&at::<K>(namespace, name)).is_some() {
-            self.change::<K>(namespace, name, |object| {
-                let annotations = &mut object["metadata"]["annotations"];
-                annotations[annotation] = json!(value);
+    /// The first so many events of a watch from that version: what happened, to which version; all if it ends before.
+    async fn watched(&self, params: &WatchParams, version: &str, most: usize) -> Vec<(&'static str, String)> {
+        let mut events = pin!(self.0.watch(params, version).await.unwrap());
+        let mut seen = Vec::new();
+        while seen.len() < most {
+            let event = timeout(Duration::from_secs(10), events.try_next()).await;
+            seen.push(match event.expect("something happens").unwrap() {
+                Some(WatchEvent::Added(object)) => ("added", resource_version(&object)),
+                Some(WatchEvent::Modified(object)) => ("modified", resource_version(&object)),
+                Some(WatchEvent::Deleted(object)) => ("deleted", resource_version(&object)),
+                Some(WatchEvent::Error(status)) => ("error", status.code.to_string()),
+                Some(WatchEvent::Bookmark(_)) => continue,
+                None => return seen,
             });
         }
-    }
-
-    /// Deletes an object, finalizers or not; nothing where there is none.
-    pub(crate) fn delete<K>(&self, namespace: &str, name: &str)
-    where
-        K: Resource<DynamicType = ()>,
-    {
-        self.store().remove(&at::<K>(namespace, name));
-        self.0.changes.send_replace(());
-    }
-
-    /// As if something else had been written.
-    pub(crate) fn skip_versions(&self, versions: u64) {
-        self.store().skip(versions);
-    }
-
-    /// Forgets what happened up to now: a watch from an older version is too old (410).
-    pub(crate) fn compact(&self) {
-        self.store().compact();
-    }
-
-    /// It goes away, with all watches, and is there again after this time, not knowing what happened before.
-    pub(crate) fn restart(&self, away: Duration) {
-        {
-            let mut restarts = self.0.restarts.lock().unwrap();
-            *restarts = (restarts.0 + 1, Instant::now() + away);
-        }
-        self.compact();
-        self.0.changes.send_replace(());
-    }
-
-    /// How often it was restarted, and whether it is there.
-    fn life(&self) -> (u64, bool) {
-        let (restarts, back) = *self.0.restarts.lock().unwrap();
-        (restarts, Instant::now() >= back)
+        seen
     }
 }
 
-fn at<K: Resource<DynamicType = ()>>(namespace: &str, name: &str) -> At {
-    At::new(&K::api_version(&()), &K::plural(&()), namespace, name)
+fn resource_version<K: Resource>(object: &K) -> String {
+    object.resource_version().unwrap()
+}
+
+fn config_maps(client: Client) -> Requests<ConfigMap> {
+    Requests(Api::namespaced(client, NAMESPACE))
+}
+
+fn config_map(name: &str, text: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"text": text}})
+}
+
+fn by_name(name: &str) -> WatchParams {
+    WatchParams::default().fields(&format!("metadata.name={name}"))
+}
+
+async fn an_object_is_created_once(client: Client, name: &str) {
+    let maps = config_maps(client);
+    assert!(maps.0.get_opt(name).await.unwrap().is_none());
+    let created = maps.create(config_map(name, "1")).await.unwrap();
+    assert!(created.uid().is_some() && created.resource_version().is_some());
+    assert!(created.creation_timestamp().is_some());
+    assert_eq!(created.namespace().as_deref(), Some(NAMESPACE));
+    assert_eq!(maps.create(config_map(name, "2")).await.unwrap_err(), 409);
+    assert_eq!(maps.0.get(name).await.unwrap(), created);
+}
+
+async fn a_name_is_needed_or_made(client: Client, name: &str) {
+    let maps = config_maps(client);
+    assert_eq!(maps.create(json!({"data": {}})).await.unwrap_err(), 422);
+    let made = json!({"metadata": {"generateName": format!("{name}-")}});
+    let [one, other] = [
+        maps.create(made.clone()).await.unwrap(),
+        maps.create(made).await.unwrap(),
+    ];
+    assert!(one.name_any().starts_with(&format!("{name}-")) && one.name_any() != other.name_any());
+    let elsewhere = json!({"metadata": {"name": name, "namespace": "default"}});
+    assert_eq!(maps.create(elsewhere).await.unwrap_err(), 400);
+}
+
+async fn who_replaces_names_the_version_or_none(client: Client, name: &str) {
+    let maps = config_maps(client);
+    let first = maps.create(config_map(name, "1")).await.unwrap();
+    let mut second = first.clone();
+    second.data = Some([("text".to_owned(), "2".to_owned())].into());
+    let second = maps.replace(&second).await.unwrap();
+    assert_ne!(resource_version(&second), resource_version(&first));
+    assert_eq!(maps.replace(&first).await.unwrap_err(), 409, "an old version");
+    let mut another = second.clone();
+    another.meta_mut().uid = Some("00000000-0000-0000-0000-000000000000".to_owned());
+    assert_eq!(maps.replace(&another).await.unwrap_err(), 409, "another object");
+    let third = maps.replace(&of(config_map(name, "3"))).await.unwrap();
+    assert_eq!(third.uid(), first.uid());
+    assert_eq!(third.data.unwrap()["text"], "3");
+}
+
+async fn what_is_not_there_is_not_replaced(client: Client, name: &str) {
+    let maps = config_maps(client);
+    assert_eq!(maps.replace(&of(config_map(name, "1"))).await.unwrap_err(), 404);
+    let gone = maps.create(config_map(name, "1")).await.unwrap();
+    maps.delete(name, &DeleteParams::default()).await.unwrap();
+    assert_eq!(maps.replace(&gone).await.unwrap_err(), 404);
+}
+
+async fn what_changes_nothing_makes_no_version(client: Client, name: &str) {
+    let maps = config_maps(client);
+    let made = maps.create(config_map(name, "1")).await.unwrap();
+    let same = maps.replace(&made).await.unwrap();
+    assert_eq!(resource_version(&same), resource_version(&made));
+    let same = maps.merge(name, json!({"data": {"text": "1"}})).await.unwrap();
+    assert_eq!(resource_version(&same), resource_version(&made));
+}
+
+async fn a_merge_patch(client: Client, name: &str) {
+    let maps = config_maps(client);
+    assert_eq!(maps.merge(name, json!({"data": {"a": "1"}})).await.unwrap_err(), 404);
+    let made = maps.create(config_map(name, "1")).await.unwrap();
+    let patch = json!({"metadata": {"annotations": {"a": "b"}}, "data": {"text": null, "other": "2"}});
+    let patched = maps.merge(name, patch).await.unwrap();
+    assert_eq!(patched.annotations()["a"], "b");
+    let data = json!(patched.data);
+    assert_eq!(data, json!({"other": "2"}));
+    let version = |version: String| json!({"metadata": {"resourceVersion": version}, "data": {"other": "3"}});
+    let stale = version(resource_version(&made));
+    assert_eq!(maps.merge(name, stale).await.unwrap_err(), 409);
+    maps.merge(name, version(resource_version(&patched))).await.unwrap();
+}
+
+async fn a_json_patch(client: Client, name: &str) {
+    let maps = config_maps(client);
+    let test = |version: &str| json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+    let add = |text: &str| json!({"op": "add", "path": "/data/more", "value": text});
+    assert_eq!(maps.json(name, json!([add("1")])).await.unwrap_err(), 404);
+    let made = maps.create(config_map(name, "1")).await.unwrap();
+    let version = resource_version(&made);
+    let patched = maps.json(name, json!([test(&version), add("1")])).await.unwrap();
+    assert_eq!(json!(patched.data), json!({"text": "1", "more": "1"}));
+    let stale = json!([test(&version), add("2")]);
+    assert_eq!(maps.json(name, stale).await.unwrap_err(), 422, "a test that fails");
+    let nothing = json!([{"op": "remove", "path": "/data/nothing"}]);
+    assert_eq!(maps.json(name, nothing).await.unwrap_err(), 422, "a path that is not");
+    assert_eq!(maps.0.get(name).await.unwrap(), patched);
+}
+
+async fn a_deletion_may_be_for_one_version(client: Client, name: &str) {
+    let maps = config_maps(client);
+    let old = maps.create(config_map(name, "1")).await.unwrap();
+    let new = maps.merge(name, json!({"data": {"text": "2"}})).await.unwrap();
+    let of = |map: &ConfigMap| {
+        DeleteParams::default().preconditions(Preconditions {
+            resource_version: map.resource_version(),
+            uid: map.uid(),
+        })
+    };
+    assert_eq!(maps.delete(name, &of(&old)).await.unwrap_err(), 409);
+    maps.delete(name, &of(&new)).await.unwrap();
+    assert_eq!(maps.delete(name, &of(&new)).await.unwrap_err(), 404);
+}
+
+async fn a_finalizer_keeps_what_is_deleted(client: Client, name: &str) {
+    let maps = config_maps(client);
+    let mut held = config_map(name, "1");
+    held["metadata"]["finalizers"] = json!(["headgate.dev/test"]);
+    let made = maps.create(held).await.unwrap();
+    maps.delete(name, &DeleteParams::default()).await.unwrap();
+    assert!(maps.0.get(name).await.unwrap().meta().deletion_timestamp.is_some());
+    maps.merge(name, json!({"metadata": {"finalizers": null}}))
+        .await
+        .unwrap();
+    assert!(maps.0.get_opt(name).await.unwrap().is_none());
+    let seen = maps.watched(&by_name(name), &resource_version(&made), 2).await;
+    assert_eq!([seen[0].0, seen[1].0], ["modified", "deleted"]);
+}
+
+async fn a_config_map_of_more_than_a_mebibyte_is_refused(client: Client, name: &str) {
+    let maps = config_maps(client);
+    let text = |bytes| "x".repeat(bytes);
+    maps.create(config_map(name, &text(1024 * 1024))).await.unwrap();
+    let larger = config_map(name, &text(1024 * 1024 + 1));
+    assert_eq!(maps.replace(&of(larger)).await.unwrap_err(), 422);
+}
+
+async fn a_secret_s_text_is_kept_as_bytes(client: Client, name: &str) {
+    let secrets = Requests::<Secret>(Api::namespaced(client, NAMESPACE));
+    let secret = json!({"metadata": {"name": name}, "stringData": {"a": "text"}, "data": {"b": "Ynl0ZXM="}});
+    secrets.create(secret).await.unwrap();
+    let kept = secrets.0.get(name).await.unwrap();
+    assert!(kept.string_data.is_none());
+    let data = kept.data.unwrap();
+    assert_eq!((&*data["a"].0, &*data["b"].0), (&b"text"[..], &b"bytes"[..]));
+}
+
+async fn a_node_and_its_status_are_written_apart(client: Client, name: &str) {
+    let nodes = Requests::<Node>(Api::all(client));
+    let node = json!({"metadata": {"name": name}, "spec": {"unschedulable": true}, "status": {"nodeInfo": null}});
+    let made = nodes.create(node).await.unwrap();
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z",
+        "lastHeartbeatTime": "2026-01-02T03:04:05Z", "reason": "r", "message": "m"}]}, "spec": {"unschedulable": null}});
+    let params = PatchParams::default();
+    let patched = nodes.0.patch_status(name, &params, &Patch::Merge(ready)).await.unwrap();
+    assert_eq!(
+        patched.spec.as_ref().unwrap().unschedulable,
+        Some(true),
+        "only the status"
+    );
+    let conditions = |node: &Node| node.status.clone().unwrap().conditions.unwrap_or_default();
+    assert_eq!(conditions(&patched).len(), 1);
+    let mut other = patched.clone();
+    other.status = made.status.clone();
+    other.spec.get_or_insert_default().unschedulable = None;
+    let replaced = nodes.replace(&other).await.unwrap();
+    assert_eq!(conditions(&replaced).len(), 1, "all but the status");
+    assert_ne!(replaced.spec.unwrap_or_default().unschedulable, Some(true));
+    nodes.delete(name, &DeleteParams::default()).await.unwrap();
+    assert!(nodes.0.get_opt(name).await.unwrap().is_none());
+}
+
+async fn an_event_says_all_that_is_asked_of_it(client: Client, name: &str) {
+    let events = Requests::<Event>(Api::namespaced(client, "default"));
+    let event = json!({"metadata": {"name": name}, "eventTime": "2026-01-02T03:04:05.000001Z", "action": "Test",
+        "reason": "Tested", "type": "Normal", "note": "n", "reportingController": "headgate.dev/test", "reportingInstance": "i",
+        "regarding": {"kind": "Node", "name": "n", "apiVersion": "v1"}});
+    for (field, value) in [
+        ("action", Value::Null),
+        ("reason", Value::Null),
+        ("type", json!("Other")),
+        ("reportingController", Value::Null),
+        ("reportingInstance", Value::Null),
+    ] {
+        let mut wrong = event.clone();
+        wrong[field] = value;
+        assert_eq!(events.create(wrong).await.err(), Some(422), "{field}");
+    }
+    let elsewhere = Requests::<Event>(Api::namespaced(events.0.clone().into_client(), "kube-public"));
+    assert_eq!(
+        elsewhere.create(event.clone()).await.err(),
+        Some(422),
+        "a Node's event elsewhere"
+    );
+    events.create(event).await.unwrap();
+    let series = json!({"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000001Z"}});
+    let patched = events.merge(name, series).await.unwrap();
+    assert_eq!(patched.series.unwrap().count, 2);
+}
+
+on_both! {
+    an_object_is_created_once
+    a_name_is_needed_or_made
+    who_replaces_names_the_version_or_none
+    what_is_not_there_is_not_replaced
+    what_changes_nothing_makes_no_version
+    a_merge_patch
+    a_json_patch
+    a_deletion_may_be_for_one_version
+    a_finalizer_keeps_what_is_deleted
+    a_config_map_of_more_than_a_mebibyte_is_refused
+    a_secret_s_text_is_kept_as_bytes
+    a_node_and_its_status_are_written_apart
+    an_event_says_all_that_is_asked_of_it
 }

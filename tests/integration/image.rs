@@ -12,13 +12,14 @@ use std::time::Duration;
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
 use headgate_sandbox::agents::Addresses;
 use headgate_sandbox::{process, process::Process};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::config::Kubeconfig;
 use serde_json::json;
 
-use crate::harness::{control_plane, create_node, eventually, http, scratch};
+use crate::harness::http;
 
 const SOON: Duration = Duration::from_secs(20);
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";

@@ -13,6 +13,7 @@ use headgate::config::Settings;
 use headgate_clock::Clock;
 use headgate_health::{ProxyStatus, follow_kube_proxy};
 use headgate_http::server;
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use hyper::StatusCode;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
@@ -22,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::harness::agent::Agent;
 use crate::harness::http::{self, Answer};
-use crate::harness::{AgentOptions, create_node, eventually, in_own_network, own_control_plane};
+use crate::harness::{AgentOptions, in_own_network};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const SOON: Duration = Duration::from_mins(1);

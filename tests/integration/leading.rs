@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use headgate_sandbox::{process::Process, process::tail};
+use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, PostParams};
@@ -15,7 +16,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::harness::{control_plane, create_node, eventually, http, scratch};
+use crate::harness::http;
 
 mod access;
 mod defect;

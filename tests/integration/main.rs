@@ -12,8 +12,6 @@
     reason = "what a test cannot do without fails the test"
 )]
 
-mod admin_state;
-mod arm_lock;
 mod azure;
 mod conformance;
 mod credentials;
@@ -23,7 +21,6 @@ mod generated;
 mod harness;
 mod image;
 mod kube_proxy;
-mod leader;
 mod leading;
 mod listener;
 mod manifests;

@@ -8,10 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate::config::{HEALTHZ_PORT, METRICS_PORT, Settings};
+use headgate_test_kubernetes::assets;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
-
-use crate::harness::assets;
 
 mod apply;
 mod caller;
@@ -97,7 +96,7 @@ fn files() -> Vec<(String, String)> {
 
 /// An overlay of `text`, in which `@/` is the manifests' folder, with further files, in a fresh directory.
 fn overlay_of(text: &str, others: &[(&str, &str)]) -> PathBuf {
-    let directory = crate::harness::scratch("overlay").canonicalize().unwrap();
+    let directory = headgate_test_kubernetes::scratch("overlay").canonicalize().unwrap();
     let root = settings::relative(&directory, &repository("manifests"));
     let text = text.replace("@/", &format!("{}/", root.display()));
     for (name, text) in [("kustomization.yaml", text.as_str())].iter().chain(others) {

@@ -5,13 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, control_plane, create_node, eventually, http, scratch};
+use crate::harness::{AgentOptions, http};
 
 mod api_server;
 

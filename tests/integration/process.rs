@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, scratch};
 use serde_json::{Value, json};
 
-use crate::harness::{AgentOptions, assets, control_plane, create_node, eventually, http, scratch};
+use crate::harness::{AgentOptions, http};
 
 mod ports;
 mod signals;

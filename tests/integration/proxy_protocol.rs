@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use headgate_http::server::Limits;
 use headgate_http::server::ProxyProtocol;
+use headgate_test_kubernetes::{control_plane, create_node, eventually};
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::sleep;
 
-use crate::harness::{AgentOptions, control_plane, create_node, eventually, http};
+use crate::harness::{AgentOptions, http};
 use crate::listener::{Listener, REQUEST, SECOND, read};
 
 const V1: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.4 50000 10356\r\n";

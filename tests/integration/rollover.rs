@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use headgate_test_kubernetes::{control_plane, create_node, own_control_plane};
 use kube::Client;
 use nix::sys::signal::Signal;
 
-use crate::harness::{AgentOptions, control_plane, create_node, http, in_own_network, own_control_plane};
+use crate::harness::{AgentOptions, http, in_own_network};
 
 /// Probes a second, as promised in the README.
 const RATE: u32 = 500;

@@ -57,7 +57,7 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "crates/azure",
         modules: &[("azure", &[])],
-        tests: &[],
+        tests: &["azure_emulator", "otlp"],
     },
     Crate {
         directory: "crates/kubernetes",
@@ -89,6 +89,7 @@ const CRATES: &[Crate] = &[
         modules: &[
             ("pool", &["azure", "leader"]),
             ("admin_state", &["azure", "kubernetes", "leader", "node", "pool"]),
+            ("restore", &["admin_state", "leader", "node"]),
             ("lib", &[]),
         ],
         tests: &[],
@@ -99,6 +100,11 @@ const CRATES: &[Crate] = &[
         tests: &["azure_emulator", "node"],
     },
     Crate {
+        directory: "crates/test-kubernetes",
+        modules: &[("test_kubernetes", &["sandbox"])],
+        tests: &[],
+    },
+    Crate {
         directory: "",
         modules: &[
             ("config", &["admin_state", "health", "node", "server"]),
@@ -107,7 +113,6 @@ const CRATES: &[Crate] = &[
                 "status",
                 &["admin_state", "azure", "config", "leader", "node", "pool", "why"],
             ),
-            ("restore", &["admin_state", "leader", "node"]),
             (
                 "agent",
                 &[

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use headgate_test_kubernetes::kubectl;
+use headgate_test_kubernetes::{control_plane, create_node, eventually, own_control_plane, scratch};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodSpec};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use nix::sys::signal::Signal;
 
 use self::command::Sandbox;
-use crate::harness::cluster::kubectl;
-use crate::harness::{control_plane, create_node, eventually, http, own_control_plane, scratch};
+use crate::harness::http;
 
 mod command;
 mod journey;

@@ -9,13 +9,14 @@ mod writers;
 use std::time::{Duration, Instant};
 
 use headgate_spot::Record;
+use headgate_test_kubernetes::{control_plane, eventually};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, control_plane, eventually, http};
+use crate::harness::{AgentOptions, http};
 use imds::{Fault, Imds, document, event};
 
 const SOON: Duration = Duration::from_secs(20);

@@ -2,9 +2,10 @@
 
 use std::process::{Command, Output};
 
+use headgate_test_kubernetes::assets;
 use serde_json::{Value, json};
 
-use crate::harness::{AgentOptions, assets};
+use crate::harness::AgentOptions;
 
 mod world;
 
@@ -265,7 +266,7 @@ fn what_cannot_be_asked_is_said() {
         let text = refused(&output, code);
         assert!(text.contains(told), "{arguments:?}: {text}");
     }
-    let cluster = crate::harness::control_plane();
+    let cluster = headgate_test_kubernetes::control_plane();
     let kubeconfig = cluster.kubeconfig.to_str().unwrap();
     let output = headgate(&["status", "no-such-node", "--kubeconfig", kubeconfig]);
     assert!(refused(&output, 1).contains("there is no Node \"no-such-node\""));

@@ -3,12 +3,13 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use headgate_test_kubernetes::{assets, control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::harness::{AgentOptions, assets, control_plane, create_node, eventually, scratch};
+use crate::harness::AgentOptions;
 
 const SOON: Duration = Duration::from_mins(1);
 

@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use headgate_test_kubernetes::eventually;
 use serde_json::{Value, json};
 
 use super::process::Emulator;
-use crate::harness::eventually;
 use crate::harness::http::{self, Answer};
 
 const SOON: Duration = Duration::from_secs(30);

@@ -7,9 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use headgate_sandbox::{process::Process, process::tail};
+use headgate_test_kubernetes::{eventually, scratch};
 use nix::sys::signal::Signal;
-
-use crate::harness::{eventually, scratch};
 
 /// Longer than it takes to start or to end on a busy machine.
 const SOON: Duration = Duration::from_mins(1);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_sandbox::{process::Process, process::command, process::tail};
+use headgate_test_kubernetes::{eventually, own_control_plane};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::cloud_controller_manager::{AGENT, Controller, GROUP, SUBSCRIPTION, etag};
 use super::process::Emulator;
-use crate::harness::{eventually, http, own_control_plane};
+use crate::harness::http;
 
 /// Longer than a reconcile that fails once and is tried again, on a busy machine.
 const SOON: Duration = Duration::from_mins(1);

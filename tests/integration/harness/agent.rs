@@ -6,10 +6,10 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use headgate_sandbox::{agents, agents::Launch};
+use headgate_test_kubernetes::scratch;
 use nix::sys::signal::Signal;
 
 use super::http::{self, Answer};
-use super::scratch;
 
 /// An agent yet to be started; started again, it finds the state it left.
 #[derive(Clone, Debug)]

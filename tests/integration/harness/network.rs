@@ -8,8 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use headgate_sandbox::{process, process::Process};
-
-use super::scratch;
+use headgate_test_kubernetes::scratch;
 
 /// Names the test that runs inside.
 const INSIDE: &str = "HEADGATE_TEST_INSIDE";

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use headgate_sandbox::control_plane::ControlPlane;
+use headgate_test_kubernetes::kubectl;
+use headgate_test_kubernetes::{eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::caller::{Ask, Caller};
 use super::settings::overlay;
 use super::{SOON, of_kind, repository, said};
-use crate::harness::cluster::kubectl;
-use crate::harness::{eventually, own_control_plane};
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 pub(super) const PODS: &str = "/api/v1/namespaces/kube-system/pods";
@@ -159,7 +159,7 @@ async fn the_host_network_is_all_that_pod_security_holds_against_it() {
         .split("\n---\n")
         .find(|yaml| yaml.contains("kind: DaemonSet"))
         .unwrap();
-    let file = crate::harness::scratch("pod-security").join("daemonset.yaml");
+    let file = headgate_test_kubernetes::scratch("pod-security").join("daemonset.yaml");
     std::fs::write(&file, daemonset).unwrap();
     let mut create = kubectl(&administrator.kubeconfig);
     let output = create.args(["create", "-f"]).arg(file).output().unwrap();

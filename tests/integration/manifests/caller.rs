@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use headgate_sandbox::control_plane::ControlPlane;
+use headgate_test_kubernetes::kubectl;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
@@ -12,7 +13,6 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::{repository, said};
-use crate::harness::cluster::kubectl;
 use crate::node::with_token;
 
 /// A service account of the manifests.

@@ -2,12 +2,12 @@
 //! apart and away from nodes that go, and what Pod Security says of them.
 
 use headgate::config::Settings;
+use headgate_test_kubernetes::{eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::apply::{PODS, in_folder, node, ready, with_controllers};
 use super::caller::{Ask, Caller};
 use super::{SOON, assert_says, base, only, render, repository, said};
-use crate::harness::{eventually, own_control_plane};
 
 fn hardened() -> Vec<Value> {
     render(&repository("manifests/overlays/hardened"))

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use headgate_azure::{AzureJson, Credential, Surroundings};
+use headgate_test_kubernetes::scratch;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use super::{only, render, repository, text};
-use crate::harness::scratch;
 
 const CLIENT: &str = "00000000-0000-0000-0000-000000000003";
 const FLAG: &str = "--azure-config-file=";

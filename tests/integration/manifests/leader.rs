@@ -8,13 +8,13 @@ use headgate_clock::Clock;
 use headgate_leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
 use headgate_node::Report;
 use headgate_sandbox::control_plane::ControlPlane;
+use headgate_test_kubernetes::{create_node, own_control_plane};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, apply};
 use super::rights::{RBAC, events_in, in_force, node};
 use super::{SOON, moved, overlay_of, repository};
-use crate::harness::{create_node, own_control_plane};
 
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 pub(super) const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";

@@ -1,13 +1,13 @@
 //! The policies where leaders are, under roles that grant more than the shipped ones: which Leases and
 //! `ConfigMap`s are created, and by whom; and whose Node the agents change that are not to lead.
 
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, install};
 use super::leader::{LEASES, MAPS, new_objects, scene};
 use super::rights::{RBAC, node};
 use super::{SOON, overlay_of};
-use crate::harness::{create_node, eventually, own_control_plane};
 
 const OTHER: Account = Account {
     namespace: "kube-system",

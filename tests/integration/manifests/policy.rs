@@ -2,11 +2,11 @@
 //! what it refuses, to whom.
 
 use headgate_sandbox::control_plane::ControlPlane;
+use headgate_test_kubernetes::{eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{AGENT, Ask, CONTROLLER, Caller, acting_on, agent_on, install};
-use crate::harness::{eventually, own_control_plane};
 
 const N1: &str = "/api/v1/nodes/n1";
 const PLAIN: &str = "/api/v1/nodes/plain";

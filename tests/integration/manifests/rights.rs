@@ -5,12 +5,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use headgate_kubernetes::{NodeEvent, NodeEvents, ServiceReference};
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
 use super::caller::{Ask, Caller, agent_on, install};
+use crate::harness::AgentOptions;
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, create_node, eventually, own_control_plane};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 pub(super) const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";

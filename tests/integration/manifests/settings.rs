@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use headgate::config::Settings;
+use headgate_test_kubernetes::scratch;
 use serde_json::json;
 
 use super::{assert_says, base, only, render, repository, said, text};
-use crate::harness::scratch;
 
 /// The settings in effect with this file, as the program prints them; it must accept the file.
 fn in_effect(settings: &str) -> String {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use headgate_test_kubernetes::{control_plane, create_node, eventually, own_control_plane};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::PostParams;
@@ -10,7 +11,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use super::{SOON, TAINT, UNKNOWN, answers, create, statusz, taint, untaint, with_token};
-use crate::harness::{AgentOptions, control_plane, create_node, eventually, http, own_control_plane};
+use crate::harness::{AgentOptions, http};
 
 #[tokio::test]
 async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
@@ -12,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::{SOON, settings_file};
-use crate::harness::{AgentOptions, control_plane, create_node, eventually, http, scratch};
+use crate::harness::{AgentOptions, http};
 
 /// Starts an agent whose health port is taken, without waiting for it to be bound.
 fn with_taken_port(

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use headgate_test_kubernetes::{control_plane, create_node, eventually};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
 use super::SOON;
-use crate::harness::{AgentOptions, control_plane, create_node, eventually, http};
+use crate::harness::{AgentOptions, http};
 
 #[tokio::test]
 async fn sigterm_without_a_delay_ends_at_once_with_0() {

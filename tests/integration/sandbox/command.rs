@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headgate_sandbox::{process, process::Process};
+use headgate_test_kubernetes::{assets, eventually, scratch};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-
-use crate::harness::{assets, eventually, scratch};
 
 /// How long it may take to be ready: two control planes may be starting beside it.
 const STARTING: Duration = Duration::from_mins(2);

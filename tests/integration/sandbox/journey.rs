@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use headgate_test_kubernetes::eventually;
+use headgate_test_kubernetes::kubectl;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::command::Sandbox;
-use crate::harness::cluster::kubectl;
-use crate::harness::eventually;
 
 const POOLS: [&str; 3] = [
     "kubernetes/kubernetes",

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::body;
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, create_node, eventually, http, own_control_plane};
+use crate::harness::{AgentOptions, http};
 
 mod kube_proxy;
 

@@ -8,12 +8,11 @@ use headgate::agent::{self, Parts, Role};
 use headgate::config;
 use headgate_clock::Clock;
 use headgate_kubernetes::api_server::ApiServer;
+use headgate_test_kubernetes::scratch;
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 use tokio::sync::watch;
-
-use crate::harness::scratch;
 
 /// The paths an agent with this mode asks for within some seconds, of an API server that refuses everything.
 async fn asked_for(mode: &str) -> BTreeSet<String> {

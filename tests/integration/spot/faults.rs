@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use headgate_test_kubernetes::{control_plane, eventually, own_control_plane};
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use super::imds::{Fault, Imds, document, event};
 use super::{
     AT_ONCE, DRAINING, LATER, SOON, answers, create, holds, metric, options, other_taint, state, statusz, tainted,
 };
-use crate::harness::{control_plane, eventually, http, own_control_plane};
+use crate::harness::http;
 
 #[tokio::test]
 async fn whatever_imds_does_wrong_changes_nothing_else() {

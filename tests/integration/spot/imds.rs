@@ -9,13 +9,12 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use headgate_http::server::{self, Limits};
+use headgate_test_kubernetes::eventually;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::sleep;
-
-use crate::harness::eventually;
 
 /// How it answers.
 #[derive(Clone, Debug)]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use headgate_test_kubernetes::kubectl;
+use headgate_test_kubernetes::{eventually, own_control_plane};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::PostParams;
@@ -10,8 +12,6 @@ use serde_json::json;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{LATER, LATER_STILL, SOON, answers, boot, create, metric, options, tainted};
-use crate::harness::cluster::kubectl;
-use crate::harness::{eventually, own_control_plane};
 use crate::node::with_token;
 
 /// A token for the service account `headgate`, bound to a Pod on `node`, as kubelet asks for it.

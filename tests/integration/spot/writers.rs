@@ -9,6 +9,7 @@ use headgate_clock::Clock;
 use headgate_kubernetes::api_server::ApiServer;
 use headgate_node::Report;
 use headgate_spot::{Seen, Timing};
+use headgate_test_kubernetes::{control_plane, eventually};
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
@@ -18,7 +19,6 @@ use tokio::time::sleep;
 
 use super::imds::{Fault, Imds, document, event};
 use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_taint, patch, state, tainted};
-use crate::harness::{control_plane, eventually};
 
 /// The room's parts in this process, with shorter times; they end with the test.
 struct Room {

@@ -7,6 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
+use headgate_test_kubernetes::{own_control_plane, scratch};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -15,9 +16,28 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::said;
-use crate::admin_state::world::{GROUP, load_balancer};
 use crate::emulator::process::Emulator;
-use crate::harness::{http, own_control_plane, scratch};
+use crate::harness::http;
+
+const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
+
+/// A load balancer's resource with these pools, each with a rule that is probed.
+fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
+    let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}");
+    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+    let rules = pools.iter().map(|(pool, _)| {
+        json!({"name": format!("{pool}-rule"), "properties": {
+            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+            "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
+            "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}})
+    });
+    json!({"id": id, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
+        "backendAddressPools": pools.iter().map(|(name, addresses)| json!({"name": name, "properties": {
+            "drainPeriodInSeconds": 30, "loadBalancerBackendAddresses": addresses}})).collect::<Vec<_>>(),
+        "loadBalancingRules": rules.collect::<Vec<_>>(),
+        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
+}
 
 /// A cluster of three nodes with load balancers in the emulator.
 pub(super) struct World {

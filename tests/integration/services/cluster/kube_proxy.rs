@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
+use headgate_test_kubernetes::kubectl;
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane, scratch};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{Event, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -13,8 +15,7 @@ use serde_json::json;
 
 use super::{SOON, body, local, object, statusz, web};
 use crate::harness::agent::Agent;
-use crate::harness::cluster::kubectl;
-use crate::harness::{AgentOptions, create_node, eventually, http, in_own_network, own_control_plane, scratch};
+use crate::harness::{AgentOptions, http, in_own_network};
 use crate::node::with_token;
 
 fn example() -> std::path::PathBuf {

@@ -1,0 +1,185 @@
+//! The Azure role of the manifests against what the client asks: every request of every story here has its action in
+//! the role, and the role has no other but those its README says are asked of others.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use headgate_azure::{AdminState, InterfaceId, Permit};
+use serde_json::{Value, json};
+
+use super::{World, group, load_balancer, soon};
+
+/// The action that ARM wants for a request; none for what lies outside of every subscription, such as tokens.
+fn action(method: &str, path: &str) -> Option<String> {
+    let path = path.split('?').next()?;
+    if !path.to_lowercase().starts_with("/subscriptions/") {
+        return None;
+    }
+    // What is no provider's comes out as an action that no role has.
+    let resource = path.rsplit_once("/providers/").map_or(path, |(_, resource)| resource);
+    let parts: Vec<&str> = resource.split('/').collect();
+    // Behind the provider, types and names take turns.
+    let mut action = vec![parts[0]];
+    action.extend(parts[1..].iter().step_by(2));
+    action.push(match method {
+        "GET" | "HEAD" => "read",
+        "PUT" | "PATCH" => "write",
+        "DELETE" => "delete",
+        // The last type is the action's name.
+        "POST" => "action",
+        other => panic!("{other}"),
+    });
+    Some(action.join("/"))
+}
+
+#[test]
+fn actions_are_as_azure_names_them() {
+    let balancers = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers";
+    for (method, path, expected) in [
+        ("GET", balancers.to_owned(), "loadBalancers/read"),
+        ("GET", format!("{balancers}/b?api-version=1"), "loadBalancers/read"),
+        ("PUT", format!("{balancers}/b"), "loadBalancers/write"),
+        (
+            "PUT",
+            format!("{balancers}/b/backendAddressPools/p"),
+            "loadBalancers/backendAddressPools/write",
+        ),
+        (
+            "DELETE",
+            format!("{balancers}/b/backendAddressPools/p"),
+            "loadBalancers/backendAddressPools/delete",
+        ),
+        (
+            "GET",
+            "/subscriptions/s/providers/Microsoft.Network/locations/eastus/operations/1?t=2".to_owned(),
+            "locations/operations/read",
+        ),
+        (
+            "POST",
+            "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/virtualNetworks/n/joinLoadBalancer"
+                .to_owned(),
+            "virtualNetworks/joinLoadBalancer/action",
+        ),
+    ] {
+        assert_eq!(action(method, &path), Some(format!("Microsoft.Network/{expected}")));
+    }
+    assert_eq!(action("POST", "/tenant/oauth2/v2.0/token"), None);
+    assert_eq!(action("GET", "/metadata/endpoints"), None);
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../manifests/azure")
+            .join(path),
+    )
+    .unwrap()
+}
+
+/// The role's actions.
+fn granted() -> BTreeSet<String> {
+    let role: Value = serde_json::from_str(&text("role.json")).unwrap();
+    let listed: Vec<String> = serde_json::from_value(role["Actions"].clone()).unwrap();
+    let set: BTreeSet<String> = listed.iter().cloned().collect();
+    assert_eq!(set.len(), listed.len(), "none twice");
+    set
+}
+
+/// The rows of the README's table: the action, and what it rests on.
+fn explained() -> Vec<(String, String)> {
+    let readme = text("README.md");
+    let row = |line: &str| {
+        let cells: Vec<&str> = line
+            .strip_prefix("| `Microsoft.")?
+            .strip_suffix(" |")?
+            .split(" | ")
+            .collect();
+        let [action, _, evidence] = cells[..] else {
+            panic!("{line}")
+        };
+        Some((
+            format!("Microsoft.{}", action.trim_end_matches('`')),
+            evidence.to_owned(),
+        ))
+    };
+    readme.lines().filter_map(row).collect()
+}
+
+/// What headgate itself has asked of this world, as actions.
+fn asked(world: &World) -> BTreeSet<String> {
+    let ours = |request: &&Value| {
+        let agent = request["userAgent"].as_str().unwrap_or_default();
+        agent.starts_with("headgate/")
+    };
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let journal = world.control("GET", "journal?limit=1000", &Value::Null);
+    assert!(journal["entries"].as_array().unwrap().len() < 1000, "that is all of it");
+    let requests = journal["entries"].as_array().unwrap().iter();
+    let actions = requests
+        .filter(|entry| entry["kind"] == "request")
+        .filter(ours)
+        .filter_map(|request| action(&text(&request["method"]), &text(&request["path"])));
+    actions.collect()
+}
+
+/// At the end of every story.
+impl Drop for World {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let (asked, granted) = (asked(self), granted());
+            let missing: Vec<_> = asked.difference(&granted).collect();
+            assert!(missing.is_empty(), "not in manifests/azure/role.json: {missing:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_role_is_what_the_client_asks_and_what_its_readme_explains() {
+    let interface = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic";
+    let nic = json!({"id": interface, "location": "eastus", "properties": {"ipConfigurations": [{"name": "c", "properties": {}}]}});
+    let world = World::new(&[load_balancer("lb", 2), nic]).await;
+    let interface = InterfaceId::of_configuration(interface).unwrap();
+    assert_eq!(world.arm.virtual_machine_of(&interface, soon()).await.unwrap(), None);
+    let found = world.arm.load_balancers(&group(), soon()).await.unwrap();
+    world.arm.load_balancer(&found[0].id, soon()).await.unwrap();
+    let mut pool = world.pool("pool").await;
+    pool.set_admin_state(0, AdminState::Down);
+    world.arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
+
+    let rows = explained();
+    let all: BTreeSet<String> = rows.iter().map(|(action, _)| action.clone()).collect();
+    assert_eq!((&all, all.len()), (&granted(), rows.len()));
+    let by = |word: &str| -> BTreeSet<String> {
+        let of = rows.iter().filter(|(_, evidence)| evidence.starts_with(word));
+        of.map(|(action, _)| action.clone()).collect()
+    };
+    assert_eq!(by("sent: "), asked(&world));
+    let linked = ["Microsoft.Network/virtualNetworks/joinLoadBalancer/action".to_owned()];
+    assert_eq!(
+        by("documented: "),
+        linked.into(),
+        "asked of another resource than the request's"
+    );
+}
+
+#[test]
+fn the_role_is_a_definition_that_grants_nothing_else() {
+    let role: Value = serde_json::from_str(&text("role.json")).unwrap();
+    let keys: BTreeSet<&str> = role.as_object().unwrap().keys().map(String::as_str).collect();
+    let expected = [
+        "Actions",
+        "AssignableScopes",
+        "DataActions",
+        "Description",
+        "IsCustom",
+        "Name",
+        "NotActions",
+        "NotDataActions",
+    ];
+    assert_eq!(keys, expected.into());
+    for key in ["NotActions", "DataActions", "NotDataActions"] {
+        assert_eq!(role[key], json!([]), "{key}");
+    }
+    assert_eq!(role["IsCustom"], true);
+    assert!(granted().iter().all(|action| !action.contains('*')));
+}

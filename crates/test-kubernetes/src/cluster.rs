@@ -1,0 +1,143 @@
+//! The control plane that the tests share, and separate ones.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{OnceLock, mpsc};
+use std::time::Duration;
+
+use headgate_sandbox::assets::Assets;
+use headgate_sandbox::control_plane::ControlPlane;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::time::timeout;
+
+use super::scratch;
+
+/// How long building the control plane may take, where that has not been done.
+const BUILDING: Duration = Duration::from_mins(45);
+
+/// The shared control plane, as tests see it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+    /// kube-apiserver's URL.
+    pub server: String,
+    /// Its directory, with `logs/`.
+    pub directory: PathBuf,
+    config: kube::Config,
+}
+
+impl Cluster {
+    /// The administrator's client, for the calling test's runtime.
+    pub fn client(&self) -> Client {
+        Client::try_from(self.config.clone()).unwrap()
+    }
+
+    /// kubectl with the administrator's kubeconfig.
+    pub fn kubectl(&self) -> Command {
+        kubectl(&self.kubeconfig)
+    }
+}
+
+/// kubectl with a kubeconfig.
+pub fn kubectl(kubeconfig: &Path) -> Command {
+    let mut command = Command::new(assets().program("kubectl").unwrap());
+    command.arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());
+    command
+}
+
+/// The control plane that all tests of this binary share, started by the first who asks.
+///
+/// It must neither be stopped nor reconfigured. It ends with this process.
+pub fn control_plane() -> &'static Cluster {
+    static SHARED: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    let shared = SHARED.get_or_init(|| {
+        assets();
+        // A thread of its own, which lives as long as this process: children die with the thread that starts them.
+        let (sender, receiver) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("control-plane".to_owned())
+            .spawn(move || keep(&sender))
+            .unwrap();
+        receiver
+            .recv()
+            .unwrap_or_else(|_| Err("the thread that keeps it panicked".to_owned()))
+    });
+    shared
+        .as_ref()
+        .unwrap_or_else(|error| panic!("the shared control plane: {error}"))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn keep(started: &mpsc::Sender<Result<Cluster, String>>) {
+    match ControlPlane::start(assets().clone(), &scratch("shared")).await {
+        Ok(mut control_plane) => {
+            let cluster = Cluster {
+                kubeconfig: control_plane.kubeconfig().to_owned(),
+                server: control_plane.server(),
+                directory: control_plane.directory().to_owned(),
+                config: control_plane.client_config(),
+            };
+            started.send(Ok(cluster)).unwrap();
+            let end = control_plane.ended().await;
+            // Not eprintln!, which goes nowhere outside a test's own thread when output is captured.
+            let _ = writeln!(
+                std::io::stderr(),
+                "the shared control plane failed, so will the tests: {end}"
+            );
+        }
+        Err(error) => started.send(Err(error.to_string())).unwrap(),
+    }
+}
+
+/// Makes a Node of the test's own, ready and without taints; gives its name, which starts with `prefix`.
+pub async fn create_node(client: &Client, prefix: &str) -> String {
+    static MADE: AtomicU8 = AtomicU8::new(1);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{prefix}-{number}");
+    let node = headgate_sandbox::nodes::node(&name, number, "integration");
+    Api::<Node>::all(client.clone())
+        .create(&PostParams::default(), &node)
+        .await
+        .unwrap();
+    name
+}
+
+/// A control plane for one test alone, on the test's own thread. Stop it at the end of the test.
+pub async fn own_control_plane() -> ControlPlane {
+    ControlPlane::start(assets().clone(), &scratch("own"))
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The control plane's programs; built if need be, which is said on stderr.
+pub fn assets() -> &'static Assets {
+    static ASSETS: OnceLock<Assets> = OnceLock::new();
+    ASSETS.get_or_init(|| {
+        let given = std::env::var_os("KUBEBUILDER_ASSETS").is_some_and(|directory| !directory.is_empty());
+        let built = if given {
+            None
+        } else {
+            Some(std::thread::spawn(build).join().unwrap())
+        };
+        Assets::find(built.as_deref()).unwrap_or_else(|error| panic!("{error}"))
+    })
+}
+
+/// Runs build.sh, on a thread of its own because the caller's may have a runtime already.
+#[tokio::main(flavor = "current_thread")]
+async fn build() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/control-plane/build.sh");
+    let mut command = tokio::process::Command::new(&script);
+    command.stdin(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true);
+    let output = timeout(BUILDING, command.output())
+        .await
+        .expect("build.sh ends in time")
+        .unwrap();
+    assert!(output.status.success(), "{}: {}", script.display(), output.status);
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
+}

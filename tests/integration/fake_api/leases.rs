@@ -1,0 +1,132 @@
+//! What the election and the ARM lock take the Lease API to do.
+
+use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::control_plane;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::code;
+
+fn lease(value: Value) -> Lease {
+    serde_json::from_value(value).unwrap()
+}
+
+/// The Lease, or the code of the refusal.
+async fn create(leases: &Api<Lease>, value: Value) -> Result<Lease, u16> {
+    let created = leases.create(&PostParams::default(), &lease(value)).await;
+    created.map_err(|error| code(&error))
+}
+
+async fn replace(leases: &Api<Lease>, name: &str, lease: &Lease) -> Result<Lease, u16> {
+    let replaced = leases.replace(name, &PostParams::default(), lease).await;
+    replaced.map_err(|error| code(&error))
+}
+
+fn version(lease: &Lease) -> &str {
+    lease.metadata.resource_version.as_deref().unwrap()
+}
+
+async fn are_as_expected(client: Client, name: &str) {
+    let leases = Api::<Lease>::namespaced(client, "kube-system");
+    assert!(leases.get_opt(name).await.unwrap().is_none(), "nothing is none");
+
+    // Created once.
+    let spec = json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0,
+        "acquireTime": "2026-01-02T03:04:05.000001Z", "renewTime": "2026-01-02T03:04:05.123456Z"});
+    let new = json!({"metadata": {"name": name}, "spec": spec});
+    let created = create(&leases, new.clone()).await.unwrap();
+    assert!(created.metadata.uid.is_some());
+    assert_eq!(serde_json::to_value(&created.spec).unwrap(), spec, "to the microsecond");
+    assert_eq!(create(&leases, new).await.unwrap_err(), 409);
+    let with_version = json!({"metadata": {"name": format!("{name}-other"), "resourceVersion": "1"}});
+    assert!(create(&leases, with_version).await.is_err());
+    assert_eq!(leases.get(name).await.unwrap().spec, created.spec);
+
+    // Replaced by whoever read the latest version, and by nobody else.
+    let mut renewed = created.clone();
+    renewed.metadata.annotations = Some([("headgate.dev/nodes".to_owned(), "3".to_owned())].into());
+    renewed.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
+    let renewed = replace(&leases, name, &renewed).await.unwrap();
+    assert_ne!(version(&renewed), version(&created));
+    assert_eq!(
+        renewed.metadata.annotations.as_ref().unwrap()["headgate.dev/nodes"],
+        "3"
+    );
+    assert_eq!(renewed.metadata.uid, created.metadata.uid);
+    assert_eq!(
+        replace(&leases, name, &created).await.unwrap_err(),
+        409,
+        "an old version"
+    );
+    let mut another = renewed.clone();
+    another.metadata.uid = Some("00000000-0000-0000-0000-000000000000".to_owned());
+    assert_eq!(
+        replace(&leases, name, &another).await.unwrap_err(),
+        409,
+        "another object"
+    );
+    let mut anyhow = renewed.clone();
+    anyhow.metadata.resource_version = None;
+    assert_eq!(replace(&leases, name, &anyhow).await.unwrap_err(), 422, "no version");
+
+    // What changes nothing makes no version.
+    let same = replace(&leases, name, &renewed).await.unwrap();
+    assert_eq!(version(&same), version(&renewed));
+
+    // Released as client-go does it; a Lease of no duration or of a negative term is refused.
+    for (field, value, refused) in [
+        ("leaseDurationSeconds", json!(0), true),
+        ("leaseDurationSeconds", json!(-1), true),
+        ("leaseTransitions", json!(-1), true),
+        ("leaseDurationSeconds", json!(1), false),
+    ] {
+        let mut released = serde_json::to_value(leases.get(name).await.unwrap()).unwrap();
+        released["spec"]["holderIdentity"] = json!("");
+        released["spec"][field] = value.clone();
+        let answer = replace(&leases, name, &lease(released)).await;
+        match answer {
+            Err(code) => assert!(refused && code == 422, "{field} {value}: {code}"),
+            Ok(released) => {
+                assert!(!refused, "{field} {value}");
+                assert_eq!(released.spec.unwrap().holder_identity.as_deref(), Some(""));
+            }
+        }
+    }
+}
+
+/// The Lease was deleted, perhaps made anew, under somebody who read it.
+async fn deletion_is_a_conflict(client: Client, name: &str, delete: impl AsyncFn()) {
+    let leases = Api::<Lease>::namespaced(client, "kube-system");
+    let new = json!({"metadata": {"name": name}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}});
+    let read = create(&leases, new.clone()).await.unwrap();
+    delete().await;
+    assert_eq!(replace(&leases, name, &read).await.unwrap_err(), 409, "deleted");
+    assert!(leases.get_opt(name).await.unwrap().is_none());
+    let anew = create(&leases, new).await.unwrap();
+    assert_ne!(version(&anew), version(&read));
+    assert_eq!(replace(&leases, name, &read).await.unwrap_err(), 409, "made anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fake_s_leases() {
+    let fake = FakeApi::default();
+    are_as_expected(fake.client().0, "leader-cases").await;
+    let delete = async || fake.delete::<Lease>("kube-system", "leader-deleted");
+    deletion_is_a_conflict(fake.client().0, "leader-deleted", delete).await;
+}
+
+#[tokio::test]
+async fn kube_apiserver_s_leases() {
+    let client = control_plane().client();
+    are_as_expected(client.clone(), "leader-cases").await;
+    let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+    let delete = async || {
+        leases
+            .delete("leader-deleted", &kube::api::DeleteParams::default())
+            .await
+            .unwrap();
+    };
+    deletion_is_a_conflict(client, "leader-deleted", delete).await;
+}
