@@ -180,7 +180,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     };
     let close = channels.close_operations.subscribe();
     listen_for_operations(&mut tasks, router, socket, binder, metrics.listeners.clone(), close);
-    let candidacy = (role.may_lead() && settings.azure.is_said()).then(|| {
+    let candidacy = (role.may_lead() && settings.azure.is_configured()).then(|| {
         let desk = Desk::new(&settings, (&client, &node_name, role), metrics.azure, &clock);
         Candidacy::start(
             &mut tasks,

@@ -5,7 +5,7 @@
 //! Which keys exist, what they mean and what they allow is said once, in `config/keys.rs`; the
 //! reference in `docs/settings.md` is generated from that table.
 
-mod contradictions;
+mod conflicts;
 mod keys;
 mod load;
 mod otlp;
@@ -24,7 +24,7 @@ use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_node::DEFAULT_SIGNALS;
 
-pub use load::{Override, load};
+pub use load::{FlagOverride, load};
 pub use reference::reference;
 pub use secret_name::SecretName;
 
@@ -82,7 +82,7 @@ pub struct AzureSettings {
 impl AzureSettings {
     /// Whether it is said where Azure is. Who does not know that does not stand for election.
     #[must_use]
-    pub fn is_said(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         self.config_file.is_some() || self.config_secret.is_some()
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{
-    Account, Arm, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin, TlsError, Tokens,
-    Transport, Trust,
+    ArmClient, ArmClientOptions, EndpointError, Endpoints, Identity, IdentityError, Metrics, Origin, ResourceGroupId,
+    TlsError, TokenCache, Transport, TrustedRoots,
 };
-use headgate_azure::{AzureJson, Surroundings};
+use headgate_azure::{AzureJson, ConfigSources};
 use headgate_clock::Clock;
-use headgate_settings::{Mistake, Mistakes};
+use headgate_settings::{SettingsError, Violation};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
@@ -32,7 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 pub struct Connected {
     /// It.
-    pub arm: Arm,
+    pub arm: ArmClient,
     /// What is known of the cluster in Azure.
     pub config: AzureJson,
 }
@@ -42,7 +42,7 @@ pub struct Connected {
 pub enum ConnectError {
     /// What is said about Azure is wrong or not enough.
     #[error(transparent)]
-    Said(#[from] Mistakes),
+    Said(#[from] SettingsError),
     /// The Secret cannot be used.
     #[error("the Secret {name} (azure.configSecret) {why}")]
     Secret {
@@ -59,7 +59,7 @@ pub enum ConnectError {
     Endpoint(#[from] EndpointError),
     /// Whom to be to Azure is not said.
     #[error(transparent)]
-    Credential(#[from] NoCredential),
+    Credential(#[from] IdentityError),
     /// No TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -88,21 +88,21 @@ impl AzureAccess {
     /// Where something is not there, wrong, or does not answer; the caller tries again.
     pub async fn connect(&self) -> Result<Connected, ConnectError> {
         let (config, imds) = (self.said().await?, imds(&self.settings));
-        let transport = Transport::network(&Trust::System)?;
+        let transport = Transport::network(&TrustedRoots::System)?;
         let endpoints = match &config.resource_manager_endpoint {
-            Some(own) => Endpoints::look_up(&transport, own, config.cloud_name.as_deref()).await?,
-            None => Endpoints::of(config.cloud),
+            Some(own) => Endpoints::discover(&transport, own, config.cloud_name.as_deref()).await?,
+            None => Endpoints::for_cloud(config.cloud),
         };
-        let account = Account::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
-        let tokens = Tokens::new(account, transport.clone(), self.clock.clone());
-        let options = Options {
+        let account = Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
+        let tokens = TokenCache::new(account, transport.clone(), self.clock.clone());
+        let options = ArmClientOptions {
             endpoints,
             rate_limits: config.rate_limits,
             user_agent: config.user_agent.clone(),
         };
-        let arm = Arm::new(options, transport, Arc::new(tokens), self.clock.clone());
+        let arm = ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone());
         Ok(Connected {
-            arm: arm.counted_in(self.metrics.clone()),
+            arm: arm.with_metrics(self.metrics.clone()),
             config,
         })
     }
@@ -178,8 +178,8 @@ fn origin(settings: &AzureSettings) -> String {
     }
 }
 
-fn surroundings(secret: Option<&str>) -> Surroundings<'_> {
-    Surroundings {
+fn surroundings(secret: Option<&str>) -> ConfigSources<'_> {
+    ConfigSources {
         secret,
         environment: Some(&|name| std::env::var(name).ok()),
     }
@@ -190,12 +190,12 @@ fn surroundings(secret: Option<&str>) -> Surroundings<'_> {
 ///
 /// # Errors
 /// Every mistake, each with its place, key, value and what is allowed; never a secret's value.
-pub fn check_azure(settings: &Settings, role: Role) -> Result<(), Mistakes> {
+pub fn check_azure(settings: &Settings, role: Role) -> Result<(), SettingsError> {
     let azure = &settings.azure;
     match (&azure.config_file, &azure.config_secret) {
         _ if !role.may_lead() => Ok(()),
         (None, None) if role.answers() => Ok(()),
-        (None, None) => Err(Mistakes(vec![Mistake {
+        (None, None) => Err(SettingsError(vec![Violation {
             origin: format!("--role={}", role.as_str()),
             key: Some("azure.configFile".to_owned()),
             message: "\"none\" leaves nothing to be done; allowed: the path of an azure.json, or azure.configSecret"
@@ -212,10 +212,10 @@ pub fn check_azure(settings: &Settings, role: Role) -> Result<(), Mistakes> {
 }
 
 /// Whether it suffices for a leader.
-fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistakes> {
+fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), SettingsError> {
     let mut mistakes = Vec::new();
     let mut wrong = |key: &str, message: String| {
-        mistakes.push(Mistake {
+        mistakes.push(Violation {
             origin: origin.to_owned(),
             key: Some(key.to_owned()),
             message,
@@ -228,7 +228,7 @@ fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistak
     ] {
         match value {
             None => wrong(key, format!("is not there; allowed: {allowed}")),
-            Some(name) if GroupId::new(name, "group").is_err() => {
+            Some(name) if ResourceGroupId::new(name, "group").is_err() => {
                 wrong(key, format!("{name:?} is not allowed; allowed: {allowed}"));
             }
             Some(_) => {}
@@ -241,22 +241,22 @@ fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistak
         wrong("resourceManagerEndpoint", format!("{error}; allowed: {allowed}"));
     }
     // Which endpoints does not matter here.
-    let endpoints = Endpoints::of(config.cloud);
-    match Account::new(&config.credential, config.tenant_id.as_deref(), &endpoints, imds) {
+    let endpoints = Endpoints::for_cloud(config.cloud);
+    match Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, imds) {
         Ok(_) => {}
-        Err(error @ NoCredential::None) => {
+        Err(error @ IdentityError::IdentityError) => {
             let key = "useFederatedWorkloadIdentityExtension, useManagedIdentityExtension, aadClientId";
             wrong(key, format!("{error}; allowed: one of these three"));
         }
-        Err(error @ (NoCredential::Tenant | NoCredential::BadTenant(_))) => {
+        Err(error @ (IdentityError::MissingTenant | IdentityError::InvalidTenant(_))) => {
             wrong("tenantId", format!("{error}; allowed: the tenant's GUID or domain"));
         }
-        Err(error @ NoCredential::Imds(_)) => wrong("azure.imdsEndpoint", error.to_string()),
+        Err(error @ IdentityError::InvalidImds(_)) => wrong("azure.imdsEndpoint", error.to_string()),
     }
     if mistakes.is_empty() {
         Ok(())
     } else {
-        Err(Mistakes(mistakes))
+        Err(SettingsError(mistakes))
     }
 }
 
@@ -275,7 +275,7 @@ mod tests {
             settings.azure.config_file = Some(file.clone());
         }
         settings.azure.config_secret = secret.then(|| "kube-system/azure".parse().unwrap());
-        let strip = |file: &Path, mistake: &Mistake| mistake.to_string().replace(&file.display().to_string(), "f");
+        let strip = |file: &Path, mistake: &Violation| mistake.to_string().replace(&file.display().to_string(), "f");
         let mistakes = check_azure(&settings, role)
             .err()
             .map(|mistakes| mistakes.0)

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_azure::BadId;
+use headgate_azure::InvalidId;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, Candidates, Policy, Reached};
 use headgate_kubernetes::ClusterEvents;
@@ -208,7 +208,7 @@ pub(super) enum TermError {
     Connect(#[from] ConnectError),
     /// What is said about Azure names nothing.
     #[error(transparent)]
-    Group(#[from] BadId),
+    Group(#[from] InvalidId),
     /// Admin states cannot be kept.
     #[error(transparent)]
     AdminStates(#[from] admin_state::WorkError),

@@ -77,7 +77,7 @@ impl Operations {
             services: channels.services.view().filter(|_| role.answers()),
             seen: channels.azure.view().filter(|_| role.answers()),
             role,
-            stands: role.may_lead() && settings.azure.is_said(),
+            stands: role.may_lead() && settings.azure.is_configured(),
             terms,
             started: clock.now().wall,
             clock,

@@ -13,7 +13,7 @@ use headgate_kubernetes::api_server;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent;
-use crate::config::{self, Override};
+use crate::config::{self, FlagOverride};
 
 use super::spans::Spans;
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
@@ -131,7 +131,7 @@ impl Arguments {
         }
     }
 
-    fn overrides(&self) -> Vec<Override> {
+    fn overrides(&self) -> Vec<FlagOverride> {
         let hard_fail = self.bind_address_hard_fail.then(|| "true".to_owned());
         [
             (
@@ -151,7 +151,7 @@ impl Arguments {
         ]
         .into_iter()
         .filter_map(|(flag, key, value)| {
-            Some(Override {
+            Some(FlagOverride {
                 flag,
                 key,
                 value: value.clone()?,

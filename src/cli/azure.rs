@@ -6,11 +6,11 @@ use clap::Args;
 use headgate_azure::Metrics;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::Reached;
-use headgate_settings::Mistakes;
+use headgate_settings::SettingsError;
 use kube::Client;
 
 use crate::agent::{AzureAccess, ConnectError};
-use crate::config::{self, Override, Settings};
+use crate::config::{self, FlagOverride, Settings};
 
 #[derive(Debug, Args)]
 pub(super) struct AzureArguments {
@@ -33,14 +33,14 @@ pub(super) struct AzureArguments {
 
 impl AzureArguments {
     /// The agents' settings, with these flags over them.
-    pub(super) fn settings(&self) -> Result<Settings, Mistakes> {
+    pub(super) fn settings(&self) -> Result<Settings, SettingsError> {
         let overrides = [
             ("--azure-config-file", "azure.configFile", &self.azure_config_file),
             ("--azure-config-secret", "azure.configSecret", &self.azure_config_secret),
             ("--cluster-name", "azure.clusterName", &self.cluster_name),
         ];
         let overrides = overrides.into_iter().filter_map(|(flag, key, value)| {
-            Some(Override {
+            Some(FlagOverride {
                 flag,
                 key,
                 value: value.clone()?,
@@ -54,8 +54,8 @@ impl AzureArguments {
         &self,
         settings: &Settings,
         client: &Client,
-    ) -> Result<Result<Reached, String>, Mistakes> {
-        if !settings.azure.is_said() {
+    ) -> Result<Result<Reached, String>, SettingsError> {
+        if !settings.azure.is_configured() {
             return Ok(Err(
                 "give --azure-config-file or --azure-config-secret, or a --config that has one of them".to_owned(),
             ));

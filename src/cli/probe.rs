@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use crate::agent::{PROBE_SOCKET, connect_probe_socket};
-use crate::config::{self, Override};
+use crate::config::{self, FlagOverride};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
 
@@ -43,7 +43,7 @@ enum Question {
 }
 
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let state_dir = arguments.state_dir.clone().map(|value| Override {
+    let state_dir = arguments.state_dir.clone().map(|value| FlagOverride {
         flag: "--state-dir",
         key: "stateDir",
         value,

@@ -7,7 +7,7 @@ use crate::config::Settings;
 /// The sending of spans, if there is any.
 pub(super) struct Spans {
     #[cfg(feature = "otlp")]
-    traces: Option<headgate_otlp::Traces>,
+    traces: Option<headgate_otlp::TraceExporter>,
 }
 
 impl Spans {
@@ -15,9 +15,9 @@ impl Spans {
     /// on it.
     #[cfg(feature = "otlp")]
     pub(super) fn install(settings: &Settings, node: &str, runtime: &Handle) -> Self {
-        let to = settings.spans_to(&|name| std::env::var(name).ok());
+        let to = settings.otlp_traces_url(&|name| std::env::var(name).ok());
         let started = match &to {
-            Ok(Some(url)) => headgate_otlp::Traces::start(url, node, runtime.clone()).map(Some),
+            Ok(Some(url)) => headgate_otlp::TraceExporter::start(url, node, runtime.clone()).map(Some),
             Ok(None) | Err(_) => Ok(None),
         };
         headgate_telemetry::install_logs_and(
@@ -25,7 +25,7 @@ impl Spans {
                 .as_ref()
                 .ok()
                 .and_then(Option::as_ref)
-                .map(headgate_otlp::Traces::layer),
+                .map(headgate_otlp::TraceExporter::layer),
         );
         if let Err(variable) = to {
             tracing::warn!(
@@ -44,7 +44,7 @@ impl Spans {
     #[cfg(not(feature = "otlp"))]
     pub(super) fn install(settings: &Settings, _: &str, _: &Handle) -> Self {
         headgate_telemetry::install_logs();
-        if settings.spans_to(&|name| std::env::var(name).ok()) != Ok(None) {
+        if settings.otlp_traces_url(&|name| std::env::var(name).ok()) != Ok(None) {
             tracing::warn!("no spans are sent: this program was built without the feature otlp");
         }
         Self {}
@@ -54,7 +54,7 @@ impl Spans {
     #[cfg(feature = "otlp")]
     pub(super) async fn close(self) {
         if let Some(traces) = self.traces {
-            traces.close().await;
+            traces.shutdown().await;
         }
     }
 

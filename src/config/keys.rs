@@ -30,7 +30,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
 
 fn duration_value(duration: Duration) -> Value {
-    Value::String(headgate_settings::duration_text(duration))
+    Value::String(headgate_settings::format_duration(duration))
 }
 
 fn list_value(keys: &[String]) -> Value {

@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use headgate_settings::{Mistake, Mistakes, Printable, shown};
+use headgate_settings::{Printable, SettingsError, Violation, describe_value};
 use serde_yaml::{Mapping, Value};
 
 use super::Settings;
-use super::contradictions::contradictions;
+use super::conflicts::conflicts;
 use super::keys::{KEYS, find, is_section};
 use super::value::Refused;
 
@@ -20,7 +20,7 @@ const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// A value given by a flag instead of the file.
 #[derive(Clone, Debug)]
-pub struct Override {
+pub struct FlagOverride {
     /// The flag as typed, for mistakes.
     pub flag: &'static str,
     /// The dotted key it overrides.
@@ -33,14 +33,14 @@ pub struct Override {
 ///
 /// # Errors
 /// Every mistake in the file and the flags, each with its origin, key, value and what is allowed.
-pub fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settings, Mistakes> {
+pub fn load(file: Option<&Path>, overrides: &[FlagOverride]) -> Result<Settings, SettingsError> {
     let mut settings = Settings::default();
     let mut mistakes = Vec::new();
     if let Some(path) = file {
         let origin = path.display().to_string();
         match read(path).and_then(|text| parse(&text)) {
             Ok(document) => walk(&mut settings, &mut mistakes, &origin, "", &document),
-            Err(message) => mistakes.push(Mistake {
+            Err(message) => mistakes.push(Violation {
                 origin,
                 key: None,
                 message,
@@ -58,7 +58,7 @@ pub fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settings, Mis
     }
     if mistakes.is_empty() {
         let origin = file.map_or_else(|| "settings".to_owned(), |path| path.display().to_string());
-        mistakes.extend(contradictions(&settings).map(|(key, message)| Mistake {
+        mistakes.extend(conflicts(&settings).map(|(key, message)| Violation {
             origin: origin.clone(),
             key: Some(key.to_owned()),
             message,
@@ -67,7 +67,7 @@ pub fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settings, Mis
     if mistakes.is_empty() {
         Ok(settings)
     } else {
-        Err(Mistakes(mistakes))
+        Err(SettingsError(mistakes))
     }
 }
 
@@ -90,7 +90,10 @@ fn parse(text: &str) -> Result<Mapping, String> {
     match serde_yaml::from_str::<Value>(text) {
         Ok(Value::Mapping(mapping)) => Ok(mapping),
         Ok(Value::Null) => Ok(Mapping::new()),
-        Ok(other) => Err(format!("holds {} at its top; allowed: keys with values", shown(&other))),
+        Ok(other) => Err(format!(
+            "holds {} at its top; allowed: keys with values",
+            describe_value(&other)
+        )),
         // The error's text ends in "at line L column C".
         Err(error) => Err(format!(
             "is not YAML: {}; allowed: one YAML document of keys with values",
@@ -99,14 +102,14 @@ fn parse(text: &str) -> Result<Mapping, String> {
     }
 }
 
-fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, prefix: &str, section: &Mapping) {
+fn walk(settings: &mut Settings, mistakes: &mut Vec<Violation>, origin: &str, prefix: &str, section: &Mapping) {
     for (name, value) in section {
         let name = match name {
             Value::String(name) if !name.is_empty() => name,
             other => {
                 let key = (!prefix.is_empty()).then(|| prefix.to_owned());
-                let message = format!("{} is not a key; allowed: names", shown(other));
-                mistakes.push(Mistake {
+                let message = format!("{} is not a key; allowed: names", describe_value(other));
+                mistakes.push(Violation {
                     origin: origin.to_owned(),
                     key,
                     message,
@@ -127,14 +130,14 @@ fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pref
     }
 }
 
-fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, path: &str, value: &Value) {
+fn apply(settings: &mut Settings, mistakes: &mut Vec<Violation>, origin: &str, path: &str, value: &Value) {
     let outcome = find(path).map_or_else(
         || Err(Refused::Whole("a known key".to_owned())),
         |key| (key.set)(settings, value),
     );
     let messages = match outcome {
         Ok(()) => Vec::new(),
-        Err(Refused::Whole(allowed)) => vec![format!("{} is not allowed; allowed: {allowed}", shown(value))],
+        Err(Refused::Whole(allowed)) => vec![format!("{} is not allowed; allowed: {allowed}", describe_value(value))],
         Err(Refused::Items(items)) => items
             .iter()
             .map(|item| {
@@ -145,7 +148,7 @@ fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pat
             })
             .collect(),
     };
-    mistakes.extend(messages.into_iter().map(|message| Mistake {
+    mistakes.extend(messages.into_iter().map(|message| Violation {
         origin: origin.to_owned(),
         key: Some(path.to_owned()),
         message,
@@ -167,31 +170,34 @@ fn nearest(path: &str) -> Option<&'static str> {
         .filter(|candidate| likeness(candidate) > 0.8)
 }
 
-fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
+fn unknown(origin: &str, path: &str, value: &Value) -> Violation {
     let message = if is_section(path) {
         let inner = KEYS
             .iter()
             .filter_map(|key| key.path.strip_prefix(path)?.strip_prefix('.'));
         format!(
             "{} is not allowed; allowed: a section with {}",
-            shown(value),
+            describe_value(value),
             inner.collect::<Vec<_>>().join(", ")
         )
     } else {
         nearest(path).map_or_else(
             || {
                 let known = KEYS.iter().map(|key| key.path).collect::<Vec<_>>().join(", ");
-                format!("this key is not known (value: {}); allowed: {known}", shown(value))
+                format!(
+                    "this key is not known (value: {}); allowed: {known}",
+                    describe_value(value)
+                )
             },
             |nearest| {
                 format!(
                     "did you mean {nearest}? This key is not known (value: {}); allowed: those in docs/settings.md",
-                    shown(value)
+                    describe_value(value)
                 )
             },
         )
     };
-    Mistake {
+    Violation {
         origin: origin.to_owned(),
         key: Some(path.to_owned()),
         message,
@@ -233,15 +239,15 @@ mod tests {
         file
     }
 
-    fn from(text: &str) -> Result<Settings, Mistakes> {
+    fn from(text: &str) -> Result<Settings, SettingsError> {
         let file = file(text);
         load(Some(file.path()), &[]).map_err(|mistakes| {
             let origin = file.path().display().to_string();
-            let renamed = |m: Mistake| Mistake {
+            let renamed = |m: Violation| Violation {
                 origin: m.origin.replace(&origin, "f.yaml"),
                 ..m
             };
-            Mistakes(mistakes.0.into_iter().map(renamed).collect())
+            SettingsError(mistakes.0.into_iter().map(renamed).collect())
         })
     }
 
@@ -334,7 +340,7 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"stateDir: /file\nhealthzBindAddress: 127.0.0.1:1\n")
             .unwrap();
-        let given = |value: &str| Override {
+        let given = |value: &str| FlagOverride {
             flag: "--state-dir",
             key: "stateDir",
             value: value.to_owned(),

@@ -41,7 +41,7 @@ impl Settings {
     ///
     /// # Errors
     /// The name of a variable whose value is no address.
-    pub fn spans_to(&self, environment: &Environment<'_>) -> Result<Option<String>, &'static str> {
+    pub fn otlp_traces_url(&self, environment: &EnvironmentLookup<'_>) -> Result<Option<String>, &'static str> {
         if let Some(base) = &self.otlp_endpoint {
             return Ok(Some(format!("{base}{TRACES}")));
         }
@@ -69,7 +69,7 @@ mod tests {
                 otlp_endpoint: setting.map(ToOwned::to_owned),
                 ..Settings::default()
             };
-            settings.spans_to(&|name| match name {
+            settings.otlp_traces_url(&|name| match name {
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" => Some(traces.to_owned()),
                 "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(all.to_owned()),
                 _ => None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
-use headgate_settings::{duration_text, shown, text};
+use headgate_settings::{describe_value, format_duration, scalar_text};
 use jiff::SignedDuration;
 use serde_yaml::Value;
 
@@ -55,7 +55,7 @@ fn items<T>(items: &[Value], mut read: impl FnMut(&Value) -> Parsed<T>) -> Resul
             Ok(value) => good.push(value),
             Err(allowed) => bad.push(Item {
                 number: index + 1,
-                shown: shown(item),
+                shown: describe_value(item),
                 allowed,
             }),
         }
@@ -79,7 +79,7 @@ pub(super) fn boolean(value: &Value) -> Parsed<bool> {
 
 /// An IP address with a port, or without one, which then is `default_port`.
 pub(super) fn bind_address(value: &Value, default_port: u16) -> Parsed<SocketAddr> {
-    let parsed = text(value).and_then(|text| {
+    let parsed = scalar_text(value).and_then(|text| {
         let bare = text
             .strip_prefix('[')
             .and_then(|rest| rest.strip_suffix(']'))
@@ -105,15 +105,15 @@ pub(super) fn directory(value: &Value) -> Parsed<std::path::PathBuf> {
 
 /// A duration between `least` and `most`, written as in Kubernetes.
 pub(super) fn duration(value: &Value, least: Duration, most: Duration) -> Parsed<Duration> {
-    text(value)
+    scalar_text(value)
         .and_then(|text| text.parse::<SignedDuration>().ok())
         .and_then(|signed| Duration::try_from(signed).ok())
         .filter(|duration| (least..=most).contains(duration))
         .ok_or_else(|| {
             format!(
                 "a duration from {} to {} with its unit, such as 500ms, 5s or 1m30s",
-                duration_text(least),
-                duration_text(most)
+                format_duration(least),
+                format_duration(most)
             )
         })
 }
@@ -166,7 +166,7 @@ fn choice<T: Copy>(value: &Value, words: &[(&str, T)]) -> Parsed<T> {
     let given = if *value == Value::Bool(false) {
         Some("off".to_owned())
     } else {
-        text(value)
+        scalar_text(value)
     };
     let found = words.iter().find(|(word, _)| given.as_deref() == Some(word));
     found.map(|(_, meant)| *meant).ok_or_else(|| {
@@ -214,7 +214,7 @@ pub(super) fn cluster_name(value: &Value) -> Parsed<String> {
             && text.starts_with(|first: char| first.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
-    text(value).filter(good).ok_or_else(|| {
+    scalar_text(value).filter(good).ok_or_else(|| {
         "1 to 71 letters, digits, dashes, underscores and dots, as cloud-controller-manager's --cluster-name".to_owned()
     })
 }
@@ -254,7 +254,7 @@ pub(super) fn cidrs(value: &Value) -> Result<Vec<Cidr>, Refused> {
 
 /// The `http://host` or `http://host:port` of a server; only what follows the scheme is kept.
 pub(super) fn http_server(value: &Value) -> Parsed<String> {
-    let uri = text(value).and_then(|text| text.parse::<hyper::Uri>().ok());
+    let uri = scalar_text(value).and_then(|text| text.parse::<hyper::Uri>().ok());
     let plain =
         uri.filter(|uri| uri.scheme_str() == Some("http") && uri.query().is_none() && matches!(uri.path(), "" | "/"));
     let authority = plain.and_then(|uri| uri.authority().map(ToString::to_string));

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{Account, AdminState, Arm, Class, Endpoints, GroupId, Options, Permit, Tokens, Transport, Trust};
+use headgate_azure::{
+    AdminState, ArmClient, ArmClientOptions, Endpoints, ErrorClass, Identity, Permit, ResourceGroupId, TokenCache,
+    Transport, TrustedRoots,
+};
 use headgate_azure::{Credential, ManagedIdentity, Secret};
 use headgate_clock::Clock;
 use tokio::time::Instant;
@@ -35,26 +38,26 @@ async fn every_credential_over_http_and_tls() {
         token_file: token_file.display().to_string(),
     };
     let machine = Credential::ManagedIdentity(Some(ManagedIdentity::ClientId(MACHINE.to_owned())));
-    let group = GroupId::new(SUBSCRIPTION, "traffic").unwrap();
+    let group = ResourceGroupId::new(SUBSCRIPTION, "traffic").unwrap();
     let id = group.load_balancer("web").unwrap().pool("nodes").unwrap();
     let imds = format!("http://{}", emulator.arm);
-    let transport = Transport::network(&Trust::Authorities(authorities)).unwrap();
+    let transport = Transport::network(&TrustedRoots::Pem(authorities)).unwrap();
     for endpoint in [
         format!("http://{}", emulator.arm),
         format!("https://{}", emulator.arm_tls),
     ] {
-        let endpoints = Endpoints::look_up(&transport, &endpoint, Some("HeadgateEmulator"))
+        let endpoints = Endpoints::discover(&transport, &endpoint, Some("HeadgateEmulator"))
             .await
             .unwrap();
         let arm = |credential: &Credential| {
-            let account = Account::new(credential, Some(TENANT), &endpoints, &imds).unwrap();
-            let tokens = Tokens::new(account, transport.clone(), Clock::System);
-            let options = Options {
+            let account = Identity::new(credential, Some(TENANT), &endpoints, &imds).unwrap();
+            let tokens = TokenCache::new(account, transport.clone(), Clock::System);
+            let options = ArmClientOptions {
                 endpoints: endpoints.clone(),
                 rate_limits: None,
                 user_agent: None,
             };
-            Arm::new(options, transport.clone(), Arc::new(tokens), Clock::System)
+            ArmClient::new(options, transport.clone(), Arc::new(tokens), Clock::System)
         };
         for (credential, state) in [
             (&secret("a secret"), AdminState::Down),
@@ -63,12 +66,12 @@ async fn every_credential_over_http_and_tls() {
         ] {
             let arm = arm(credential);
             let deadline = Instant::now() + Duration::from_mins(1);
-            let found = arm.load_balancers(&group, deadline).await.unwrap();
+            let found = arm.list_load_balancers(&group, deadline).await.unwrap();
             assert!(
                 found.iter().any(|found| found.id == *id.load_balancer()),
                 "{credential:?}"
             );
-            let mut pool = arm.pool(&id, deadline).await.unwrap();
+            let mut pool = arm.get_pool(&id, deadline).await.unwrap();
             assert!(pool.set_admin_state(0, state), "{credential:?}");
             let read = arm.write_pool(&pool, Permit::always(), deadline).await;
             let read = read.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
@@ -78,16 +81,16 @@ async fn every_credential_over_http_and_tls() {
             .pool(&id, Instant::now() + Duration::from_mins(1))
             .await;
         let error = wrong.unwrap_err();
-        assert_eq!((error.code(), error.class()), ("Token", Class::Terminal));
+        assert_eq!((error.code(), error.class()), ("Token", ErrorClass::Terminal));
         assert!(error.to_string().contains("AADSTS7000215"), "{error}");
         assert!(!error.to_string().contains("another"), "{error}");
     }
 
     // An authority that is not trusted.
     let strangers = std::fs::read(Emulator::start(&[]).await.directory.join("ca.pem")).unwrap();
-    let transport = Transport::network(&Trust::Authorities(strangers)).unwrap();
+    let transport = Transport::network(&TrustedRoots::Pem(strangers)).unwrap();
     let endpoint = format!("https://{}", emulator.arm_tls);
-    let error = Endpoints::look_up(&transport, &endpoint, None).await.unwrap_err();
+    let error = Endpoints::discover(&transport, &endpoint, None).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     emulator.stop().await;
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::Path;
 
-use headgate_settings::{Environment, Mistakes};
+use headgate_settings::{EnvironmentLookup, SettingsError};
 use serde_yaml::Value;
 
 use self::fields::{Fields, Source};
@@ -41,7 +41,7 @@ impl fmt::Debug for Secret {
 
 /// Which Azure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cloud {
+pub enum AzureCloud {
     /// `AzurePublicCloud`; also what is not known or not said.
     #[default]
     Public,
@@ -117,7 +117,7 @@ pub struct RateLimits {
 #[derive(Clone, Debug, PartialEq)]
 pub struct AzureJson {
     /// Which Azure.
-    pub cloud: Cloud,
+    pub cloud: AzureCloud,
     /// How it was called, which finds it among those that an ARM of one's own knows.
     pub cloud_name: Option<String>,
     /// An ARM of one's own, which says where tokens are to be had.
@@ -152,16 +152,16 @@ pub struct AzureJson {
 
 /// Where the values come from besides the file.
 #[derive(Clone, Copy, Default)]
-pub struct Surroundings<'a> {
+pub struct ConfigSources<'a> {
     /// The text of the Secret's `cloud-config`, which wins over the file, unless that has another `cloudConfigType`.
     pub secret: Option<&'a str>,
     /// The environment, by name.
-    pub environment: Option<&'a Environment<'a>>,
+    pub environment: Option<&'a EnvironmentLookup<'a>>,
 }
 
-impl fmt::Debug for Surroundings<'_> {
+impl fmt::Debug for ConfigSources<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Surroundings").finish_non_exhaustive()
+        f.debug_struct("ConfigSources").finish_non_exhaustive()
     }
 }
 
@@ -170,7 +170,7 @@ impl AzureJson {
     ///
     /// # Errors
     /// Every mistake, each with its place, key, value and what is allowed; never a secret's value.
-    pub fn load(file: Option<&Path>, surroundings: Surroundings<'_>) -> Result<Self, Mistakes> {
+    pub fn load(file: Option<&Path>, surroundings: ConfigSources<'_>) -> Result<Self, SettingsError> {
         let mut mistakes = Vec::new();
         let mut fields = Fields::default();
         if let Some(path) = file {
@@ -212,7 +212,7 @@ impl AzureJson {
         if mistakes.is_empty() {
             Ok(taken)
         } else {
-            Err(Mistakes(mistakes))
+            Err(SettingsError(mistakes))
         }
     }
 
@@ -220,13 +220,13 @@ impl AzureJson {
     ///
     /// # Errors
     /// What is wrong with it, never a secret's value.
-    pub fn check_readable(file: &Path) -> Result<(), Mistakes> {
+    pub fn check_readable(file: &Path) -> Result<(), SettingsError> {
         let (mut mistakes, mut fields) = (Vec::new(), Fields::default());
         fields.read_file(file, &mut mistakes);
         if mistakes.is_empty() {
             Ok(())
         } else {
-            Err(Mistakes(mistakes))
+            Err(SettingsError(mistakes))
         }
     }
 

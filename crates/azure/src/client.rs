@@ -20,20 +20,20 @@ use super::document::{LoadBalancer, Pool};
 use super::endpoints::{Endpoints, Origin};
 use super::error::{ArmError, ErrorBody};
 use super::gate::Gates;
-use super::id::{Etag, GroupId, LoadBalancerId, PoolId};
+use super::id::{Etag, LoadBalancerId, PoolId, ResourceGroupId};
 use super::identity::{Bearer, TokenSource};
 use super::metrics::{Caller, Metrics};
 use super::observe::Seen;
 use super::retry::Retry;
 use super::retry_after::retry_after;
 use super::stack::{self, Call, Permit, Stack};
-use super::transport::{Answer, Transport};
+use super::transport::{BufferedResponse, Transport};
 use crate::RateLimits;
 
 mod interface;
 mod write;
 
-pub use write::Accepted;
+pub use write::WriteOperation;
 
 /// The version of Microsoft.Network whose traffic was recorded.
 pub const API_VERSION: &str = "2025-05-01";
@@ -44,7 +44,7 @@ const MOST_PAGES: usize = 1000;
 
 /// How to speak to one ARM.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ArmClientOptions {
     /// Where it is.
     pub endpoints: Endpoints,
     /// How often it may be asked, where that is limited.
@@ -55,7 +55,7 @@ pub struct Options {
 
 /// Asks ARM; clones share connections, gates and tokens.
 #[derive(Clone)]
-pub struct Arm {
+pub struct ArmClient {
     stack: Stack,
     origin: Origin,
     gates: Gates,
@@ -65,9 +65,9 @@ pub struct Arm {
     metrics: Metrics,
 }
 
-impl fmt::Debug for Arm {
+impl fmt::Debug for ArmClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arm")
+        f.debug_struct("ArmClient")
             .field("origin", &self.origin)
             .finish_non_exhaustive()
     }
@@ -81,10 +81,10 @@ struct Extra {
     permit: Option<Permit>,
 }
 
-impl Arm {
+impl ArmClient {
     /// Over this transport, as whoever these tokens are for.
     #[must_use]
-    pub fn new(options: Options, transport: Transport, tokens: Arc<dyn TokenSource>, clock: Clock) -> Self {
+    pub fn new(options: ArmClientOptions, transport: Transport, tokens: Arc<dyn TokenSource>, clock: Clock) -> Self {
         let gates = Gates::new(options.rate_limits, clock.clone());
         let stack = stack::arm(
             transport,
@@ -108,13 +108,13 @@ impl Arm {
 
     /// The same, counted here.
     #[must_use]
-    pub fn counted_in(self, metrics: Metrics) -> Self {
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
 
     /// The same, for metrics and traces on behalf of `source`, the names of its requests beginning with `prefix`.
     #[must_use]
-    pub fn as_caller(&self, prefix: &str, source: &str) -> Self {
+    pub fn with_request_labels(&self, prefix: &str, source: &str) -> Self {
         let caller = Caller {
             prefix: prefix.into(),
             source: source.into(),
@@ -132,14 +132,18 @@ impl Arm {
     ///
     /// # Errors
     /// Where a page cannot be had, or not in time.
-    pub async fn load_balancers(&self, group: &GroupId, deadline: Instant) -> Result<Vec<LoadBalancer>, ArmError> {
+    pub async fn list_load_balancers(
+        &self,
+        group: &ResourceGroupId,
+        deadline: Instant,
+    ) -> Result<Vec<LoadBalancer>, ArmError> {
         let mut found = Vec::new();
         let mut next = self.uri(&group.load_balancers_path())?;
         for _ in 0..MOST_PAGES {
             let answer = self.get("list_load_balancers", group, next, deadline).await?;
             let mut page = json(&answer)?;
             let Some(Value::Array(items)) = page.get_mut("value").map(Value::take) else {
-                return Err(ArmError::Answer("a list without value".to_owned()));
+                return Err(ArmError::InvalidResponse("a list without value".to_owned()));
             };
             for item in items {
                 match LoadBalancer::read(item, None) {
@@ -157,32 +161,40 @@ impl Arm {
                 None => return Ok(found),
             }
         }
-        Err(ArmError::Answer(format!("a list of more than {MOST_PAGES} pages")))
+        Err(ArmError::InvalidResponse(format!(
+            "a list of more than {MOST_PAGES} pages"
+        )))
     }
 
     /// One load balancer.
     ///
     /// # Errors
     /// Where it cannot be had, or not in time.
-    pub async fn load_balancer(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancer, ArmError> {
+    pub async fn get_load_balancer(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancer, ArmError> {
         let uri = self.uri(&id.path())?;
         let answer = self.get("get_load_balancer", id.group(), uri, deadline).await?;
-        LoadBalancer::read(json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
+        LoadBalancer::read(json(&answer)?, etag(answer.headers())).map_err(ArmError::InvalidResponse)
     }
 
     /// One pool.
     ///
     /// # Errors
     /// Where it cannot be had, or not in time.
-    pub async fn pool(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
+    pub async fn get_pool(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
         let uri = self.uri(&id.path())?;
         let answer = self
             .get("get_backend_pool", id.load_balancer().group(), uri, deadline)
             .await?;
-        Pool::read(id.clone(), json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
+        Pool::read(id.clone(), json(&answer)?, etag(answer.headers())).map_err(ArmError::InvalidResponse)
     }
 
-    async fn get(&self, request: &str, group: &GroupId, uri: Uri, deadline: Instant) -> Result<Answer, ArmError> {
+    async fn get(
+        &self,
+        request: &str,
+        group: &ResourceGroupId,
+        uri: Uri,
+        deadline: Instant,
+    ) -> Result<BufferedResponse, ArmError> {
         let what = (request, group);
         self.send(Method::GET, what, uri, deadline, Extra::default()).await
     }
@@ -191,11 +203,11 @@ impl Arm {
     async fn send(
         &self,
         method: Method,
-        (request, group): (&str, &GroupId),
+        (request, group): (&str, &ResourceGroupId),
         uri: Uri,
         deadline: Instant,
         extra: Extra,
-    ) -> Result<Answer, ArmError> {
+    ) -> Result<BufferedResponse, ArmError> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, self.user_agent.clone());
@@ -203,7 +215,8 @@ impl Arm {
             headers.insert(HeaderName::from_static("x-ms-client-request-id"), id);
         }
         if let Some(etag) = extra.if_match {
-            let value = HeaderValue::from_str(etag.as_str()).map_err(|error| ArmError::Answer(error.to_string()))?;
+            let value =
+                HeaderValue::from_str(etag.as_str()).map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
             headers.insert(hyper::header::IF_MATCH, value);
         }
         if !extra.body.is_empty() {
@@ -232,39 +245,39 @@ impl Arm {
     }
 
     /// An answer that is an error.
-    fn refused(&self, answer: &Answer) -> ArmError {
-        ArmError::Refused {
+    fn refused(&self, answer: &BufferedResponse) -> ArmError {
+        ArmError::ErrorResponse {
             status: answer.status(),
             error: ErrorBody::parse(answer.body()),
             retry_after: retry_after(answer.headers(), self.clock.now().wall),
-            maybe_done: answer.extensions().get::<super::retry::MaybeDone>().is_some(),
+            may_have_applied: answer.extensions().get::<super::retry::MaybeDone>().is_some(),
         }
     }
 
     /// Where a resource is.
     fn uri(&self, path: &str) -> Result<Uri, ArmError> {
         self.origin
-            .at(&format!("{path}?api-version={API_VERSION}"))
-            .map_err(ArmError::Answer)
+            .join(&format!("{path}?api-version={API_VERSION}"))
+            .map_err(ArmError::InvalidResponse)
     }
 
     /// An absolute URL that ARM gave, as it is.
     fn followed(&self, url: &str) -> Result<Uri, ArmError> {
         match url.parse() {
-            Ok(uri) if self.origin.holds(&uri) => Ok(uri),
+            Ok(uri) if self.origin.contains(&uri) => Ok(uri),
             // Its query may be signed; where it leads is what matters.
-            Ok(uri) => Err(ArmError::Answer(format!(
+            Ok(uri) => Err(ArmError::InvalidResponse(format!(
                 "it leads to {}, and ARM is at {}",
                 uri.authority().map_or("nowhere", hyper::http::uri::Authority::as_str),
                 self.origin
             ))),
-            Err(error) => Err(ArmError::Answer(format!("it leads to no URL: {error}"))),
+            Err(error) => Err(ArmError::InvalidResponse(format!("it leads to no URL: {error}"))),
         }
     }
 }
 
-fn json(answer: &Answer) -> Result<Value, ArmError> {
-    serde_json::from_slice(answer.body()).map_err(|error| ArmError::Answer(format!("it is no JSON: {error}")))
+fn json(answer: &BufferedResponse) -> Result<Value, ArmError> {
+    serde_json::from_slice(answer.body()).map_err(|error| ArmError::InvalidResponse(format!("it is no JSON: {error}")))
 }
 
 fn etag(headers: &HeaderMap) -> Option<Etag> {

@@ -1,6 +1,6 @@
 //! Load balancers and backend pools as documents: JSON, in which what is not known here is kept.
 //!
-//! A PUT replaces a pool, so whatever is left out is lost: [`Pool::for_write`] gives back all that was read but
+//! A PUT replaces a pool, so whatever is left out is lost: [`Pool::put_body`] gives back all that was read but
 //! what ARM alone writes (specs azure-arm.md 1.4 and 1.5). A field that a newer API brings survives.
 //! An admin state that is absent and one that says `None` are the same.
 
@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 
 use super::id::{Etag, LoadBalancerId, PoolId};
 
-mod for_write;
+mod put_body;
 
-pub use for_write::ForWrite;
+pub use put_body::PutBody;
 
 /// Whether an address gets new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -147,7 +147,7 @@ impl Pool {
 
     /// Its addresses, in their order.
     pub fn addresses(&self) -> impl Iterator<Item = Address<'_>> {
-        self.array().into_iter().flatten().map(Address)
+        self.array().into_iter().flatten().map(BackendAddress)
     }
 
     /// Sets the admin state of the address at this place of [`Self::addresses`]; says whether that changed it.
@@ -173,8 +173,8 @@ impl Pool {
 
     /// The document for a PUT: what only ARM writes is left out, in the pool and in each address, and nothing else.
     #[must_use]
-    pub fn for_write(&self) -> ForWrite<'_> {
-        ForWrite::pool(&self.document)
+    pub fn put_body(&self) -> PutBody<'_> {
+        PutBody::pool(&self.document)
     }
 
     /// Whether this pool, as it was read, has the members and the admin states of that one: what a write

@@ -1,7 +1,7 @@
 //! Where Azure is: ARM, who gives tokens for it, and what they are to be for.
 //!
 //! Bearer tokens and secrets go to these addresses and nowhere else: over TLS, or in plain HTTP to this very
-//! machine. An absolute URL in an answer is only followed to where ARM is ([`Origin::holds`]).
+//! machine. An absolute URL in an answer is only followed to where ARM is ([`Origin::contains`]).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::transport::{Transport, TransportError};
-use crate::Cloud;
+use crate::AzureCloud;
 
 /// Time for the metadata of an ARM.
 const LOOK_UP: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub enum EndpointError {
     /// Not an address.
     #[error("{0:?} is no address such as https://management.azure.com")]
     Address(String),
-    /// Tokens and secrets would be seen.
+    /// TokenCache and secrets would be seen.
     #[error("{0} is not https: tokens go over plain HTTP to this machine only")]
     Plain(String),
     /// Its metadata cannot be read.
@@ -97,12 +97,12 @@ impl Origin {
 
     /// Whether this URL is there.
     #[must_use]
-    pub fn holds(&self, uri: &Uri) -> bool {
+    pub fn contains(&self, uri: &Uri) -> bool {
         Self::of(uri).as_ref() == Some(self)
     }
 
     /// What is there at a path.
-    pub(super) fn at(&self, path_and_query: &str) -> Result<Uri, String> {
+    pub(super) fn join(&self, path_and_query: &str) -> Result<Uri, String> {
         let scheme = if self.https { "https" } else { "http" };
         let authority = format!("{}:{}", self.host, self.port);
         let standard = self.port == if self.https { 443 } else { 80 };
@@ -140,19 +140,19 @@ pub struct Endpoints {
 impl Endpoints {
     /// Of a cloud that everybody knows.
     #[must_use]
-    pub fn of(cloud: Cloud) -> Self {
+    pub fn for_cloud(cloud: AzureCloud) -> Self {
         let (resource_manager, authority, audience) = match cloud {
-            Cloud::Public => (
+            AzureCloud::Public => (
                 "management.azure.com",
                 "login.microsoftonline.com",
                 "management.azure.com",
             ),
-            Cloud::China => (
+            AzureCloud::China => (
                 "management.chinacloudapi.cn",
                 "login.chinacloudapi.cn",
                 "management.chinacloudapi.cn",
             ),
-            Cloud::UsGovernment => (
+            AzureCloud::UsGovernment => (
                 "management.usgovcloudapi.net",
                 "login.microsoftonline.us",
                 // As Microsoft's clients have it.
@@ -175,13 +175,13 @@ impl Endpoints {
     ///
     /// # Errors
     /// Where it cannot be asked, or its answer used.
-    pub async fn look_up(transport: &Transport, endpoint: &str, cloud: Option<&str>) -> Result<Self, EndpointError> {
+    pub async fn discover(transport: &Transport, endpoint: &str, cloud: Option<&str>) -> Result<Self, EndpointError> {
         let metadata = |why: String| EndpointError::Metadata {
             endpoint: endpoint.to_owned(),
             why,
         };
         let uri = Origin::parse(endpoint)?
-            .at("/metadata/endpoints?api-version=2019-05-01")
+            .join("/metadata/endpoints?api-version=2019-05-01")
             .map_err(metadata)?;
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = uri;
@@ -266,29 +266,29 @@ mod tests {
             ("https://me@management.azure.com/x", false),
             ("/x", false),
         ] {
-            assert_eq!(url.parse().is_ok_and(|uri| arm.holds(&uri)), held, "{url}");
+            assert_eq!(url.parse().is_ok_and(|uri| arm.contains(&uri)), held, "{url}");
         }
-        assert_eq!(arm.at("/x?y=z").unwrap(), "https://management.azure.com/x?y=z");
+        assert_eq!(arm.join("/x?y=z").unwrap(), "https://management.azure.com/x?y=z");
         let other = Origin::parse("http://127.0.0.1:8080").unwrap();
-        assert_eq!(other.at("/x").unwrap(), "http://127.0.0.1:8080/x");
+        assert_eq!(other.join("/x").unwrap(), "http://127.0.0.1:8080/x");
     }
 
     #[test]
     fn clouds_that_everybody_knows() {
         let shown = |cloud| {
-            let of = Endpoints::of(cloud);
+            let of = Endpoints::for_cloud(cloud);
             format!("{} {} {}", of.resource_manager, of.authority, of.audience)
         };
         assert_eq!(
-            shown(Cloud::Public),
+            shown(AzureCloud::Public),
             "https://management.azure.com:443 https://login.microsoftonline.com:443 https://management.azure.com"
         );
         assert_eq!(
-            shown(Cloud::China),
+            shown(AzureCloud::China),
             "https://management.chinacloudapi.cn:443 https://login.chinacloudapi.cn:443 https://management.chinacloudapi.cn"
         );
         assert_eq!(
-            shown(Cloud::UsGovernment),
+            shown(AzureCloud::UsGovernment),
             "https://management.usgovcloudapi.net:443 https://login.microsoftonline.us:443 \
              https://management.core.usgovcloudapi.net"
         );

@@ -15,7 +15,7 @@ use super::identity::TokenError;
 
 /// What to do about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
+pub enum ErrorClass {
     /// What was known is no longer so: read afresh, then decide again.
     Stale,
     /// The same may do later.
@@ -104,53 +104,53 @@ impl std::fmt::Display for ErrorBody {
 const SUPERSEDED: &str = "CanceledAndSupersededDueToAnotherOperation";
 
 /// What codes mean, whatever the status.
-const CODES: &[(&str, Class)] = &[
-    ("PreconditionFailed", Class::Stale),
-    ("PreconditionFailedEtagMismatch", Class::Stale),
+const CODES: &[(&str, ErrorClass)] = &[
+    ("PreconditionFailed", ErrorClass::Stale),
+    ("PreconditionFailedEtagMismatch", ErrorClass::Stale),
     // A pool or a load balancer that is gone: so are the plans for it.
-    ("NotFound", Class::Stale),
-    ("ResourceNotFound", Class::Stale),
+    ("NotFound", ErrorClass::Stale),
+    ("ResourceNotFound", ErrorClass::Stale),
     // Another operation is in the way, with 409 or 429.
-    ("RetryableError", Class::Retriable),
-    ("ReferencedResourceNotProvisioned", Class::Retriable),
-    ("RetryableErrorDueToAnotherOperation", Class::Retriable),
-    ("AnotherOperationInProgress", Class::Retriable),
-    ("SubscriptionRequestsThrottled", Class::Retriable),
-    ("TooManyRequests", Class::Retriable),
-    ("InternalServerError", Class::Retriable),
-    ("ServiceUnavailable", Class::Retriable),
-    ("ServerTimeout", Class::Retriable),
-    ("OperationTimedOut", Class::Retriable),
-    ("GatewayTimeout", Class::Retriable),
+    ("RetryableError", ErrorClass::Retriable),
+    ("ReferencedResourceNotProvisioned", ErrorClass::Retriable),
+    ("RetryableErrorDueToAnotherOperation", ErrorClass::Retriable),
+    ("AnotherOperationInProgress", ErrorClass::Retriable),
+    ("SubscriptionRequestsThrottled", ErrorClass::Retriable),
+    ("TooManyRequests", ErrorClass::Retriable),
+    ("InternalServerError", ErrorClass::Retriable),
+    ("ServiceUnavailable", ErrorClass::Retriable),
+    ("ServerTimeout", ErrorClass::Retriable),
+    ("OperationTimedOut", ErrorClass::Retriable),
+    ("GatewayTimeout", ErrorClass::Retriable),
     // Nobody deletes a group under a running cluster: its name in the settings is wrong.
-    ("ResourceGroupNotFound", Class::Terminal),
-    ("SubscriptionNotFound", Class::Terminal),
-    ("InvalidSubscriptionId", Class::Terminal),
-    ("MissingSubscriptionRegistration", Class::Terminal),
-    ("NoRegisteredProviderFound", Class::Terminal),
-    ("InvalidResourceType", Class::Terminal),
-    ("AuthorizationFailed", Class::Terminal),
-    ("LinkedAuthorizationFailed", Class::Terminal),
-    ("RequestDisallowedByPolicy", Class::Terminal),
+    ("ResourceGroupNotFound", ErrorClass::Terminal),
+    ("SubscriptionNotFound", ErrorClass::Terminal),
+    ("InvalidSubscriptionId", ErrorClass::Terminal),
+    ("MissingSubscriptionRegistration", ErrorClass::Terminal),
+    ("NoRegisteredProviderFound", ErrorClass::Terminal),
+    ("InvalidResourceType", ErrorClass::Terminal),
+    ("AuthorizationFailed", ErrorClass::Terminal),
+    ("LinkedAuthorizationFailed", ErrorClass::Terminal),
+    ("RequestDisallowedByPolicy", ErrorClass::Terminal),
     // These come with 409, which is not for ever otherwise.
-    ("ScopeLocked", Class::Terminal),
-    ("ReadOnlyDisabledSubscription", Class::Terminal),
-    ("ModificationOfNICIpConfigBackendPoolNotSupported", Class::Terminal),
-    ("InvalidRequestFormat", Class::Terminal),
-    ("InvalidResourceName", Class::Terminal),
-    ("InvalidResourceReference", Class::Terminal),
+    ("ScopeLocked", ErrorClass::Terminal),
+    ("ReadOnlyDisabledSubscription", ErrorClass::Terminal),
+    ("ModificationOfNICIpConfigBackendPoolNotSupported", ErrorClass::Terminal),
+    ("InvalidRequestFormat", ErrorClass::Terminal),
+    ("InvalidResourceName", ErrorClass::Terminal),
+    ("InvalidResourceReference", ErrorClass::Terminal),
 ];
 
-fn class_of_code(code: &str) -> Option<Class> {
+fn class_of_code(code: &str) -> Option<ErrorClass> {
     let known = CODES.iter().find(|(known, _)| known.eq_ignore_ascii_case(code));
     known.map(|(_, class)| *class)
 }
 
 /// What ARM's answer means; without a status, what the end of an accepted operation means.
 #[must_use]
-pub fn class(status: Option<StatusCode>, error: &ErrorBody) -> Class {
+pub fn classify(status: Option<StatusCode>, error: &ErrorBody) -> ErrorClass {
     if error.mentions(SUPERSEDED) {
-        return Class::Stale;
+        return ErrorClass::Stale;
     }
     // What a bad request consists of does not make it a good one.
     let bad = status.is_some_and(|status| matches!(status.as_u16(), 400 | 401 | 403));
@@ -159,18 +159,18 @@ pub fn class(status: Option<StatusCode>, error: &ErrorBody) -> Class {
         return class;
     }
     match status.map(|status| status.as_u16()) {
-        Some(404 | 412) => Class::Stale,
-        Some(408 | 409 | 429 | 500..=599) => Class::Retriable,
-        Some(300..=499) => Class::Terminal,
+        Some(404 | 412) => ErrorClass::Stale,
+        Some(408 | 409 | 429 | 500..=599) => ErrorClass::Retriable,
+        Some(300..=499) => ErrorClass::Terminal,
         // The write was well enough formed to be accepted; somebody else's cancellation leaves nobody knows what.
-        _ if error.code.eq_ignore_ascii_case("Canceled") => Class::Stale,
-        _ => Class::Retriable,
+        _ if error.code.eq_ignore_ascii_case("Canceled") => ErrorClass::Stale,
+        _ => ErrorClass::Retriable,
     }
 }
 
 /// Whether a 429 is about the rate of requests, and not about one resource that another operation holds.
 #[must_use]
-pub fn throttles(error: &ErrorBody) -> bool {
+pub fn is_rate_limited(error: &ErrorBody) -> bool {
     !error.each().any(|error| {
         [
             "RetryableError",
@@ -196,7 +196,7 @@ pub enum ArmError {
         /// When to come again.
         retry_after: Option<Duration>,
         /// An earlier try of the same request may have been carried out, its answer lost.
-        maybe_done: bool,
+        may_have_applied: bool,
     },
     /// It accepted a write, whose operation then failed.
     #[error("the operation ended {status}: {error}")]
@@ -213,7 +213,7 @@ pub enum ArmError {
     #[error("no answer from ARM: {0}")]
     Connection(String),
     /// Not asked: ARM said when to come again, and it is not time yet.
-    #[error("ARM throttles; it is asked again in {} s", .until.saturating_duration_since(Instant::now()).as_secs_f64().ceil())]
+    #[error("ARM is_rate_limited; it is asked again in {} s", .until.saturating_duration_since(Instant::now()).as_secs_f64().ceil())]
     Throttled {
         /// Not before.
         until: Instant,
@@ -238,16 +238,16 @@ pub enum ArmError {
 impl ArmError {
     /// What to do about it.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Refused { status, error, .. } => class(Some(*status), error),
-            Self::Operation { error, .. } => class(None, error),
-            Self::NotShown(_) => Class::Stale,
+            Self::Refused { status, error, .. } => classify(Some(*status), error),
+            Self::Operation { error, .. } => classify(None, error),
+            Self::NotShown(_) => ErrorClass::Stale,
             // What makes no sense may be a proxy's word.
             Self::Connection(_) | Self::Throttled { .. } | Self::Busy(_) | Self::Deadline | Self::Answer(_) => {
-                Class::Retriable
+                ErrorClass::Retriable
             }
-            Self::NotPermitted => Class::Terminal,
+            Self::NotPermitted => ErrorClass::Terminal,
             Self::Token(error) => error.class(),
         }
     }
@@ -281,9 +281,9 @@ impl ArmError {
 
     /// Whether ARM was asked too often: it said so itself, or had said so before.
     #[must_use]
-    pub fn is_throttling(&self) -> bool {
+    pub fn is_throttled(&self) -> bool {
         match self {
-            Self::Refused { status, error, .. } => *status == StatusCode::TOO_MANY_REQUESTS && throttles(error),
+            Self::Refused { status, error, .. } => *status == StatusCode::TOO_MANY_REQUESTS && is_rate_limited(error),
             Self::Throttled { .. } => true,
             _ => false,
         }

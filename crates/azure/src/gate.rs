@@ -14,7 +14,7 @@ use hyper::StatusCode;
 use tokio::time::{Instant, sleep_until};
 use tower::ServiceExt as _;
 
-use super::error::{ArmError, ErrorBody, throttles};
+use super::error::{ArmError, ErrorBody, is_rate_limited};
 use super::retry_after::retry_after;
 use super::stack::{Around, Below, Call};
 use super::transport::Answer;
@@ -145,7 +145,7 @@ impl Gates {
     async fn turn(&self, call: &Call) -> Result<(), ArmError> {
         let refused = |closed| match closed {
             Closed::Until(until) => ArmError::Throttled { until },
-            Closed::TooLate => ArmError::Deadline,
+            Closed::TooLate => ArmError::DeadlineExceeded,
         };
         let now = Instant::now();
         let (subscription, writes) = (&call.subscription, call.writes());
@@ -169,7 +169,7 @@ impl Gates {
     }
 
     /// Learns from an answer.
-    fn learn(&self, call: &Call, answer: &Answer) {
+    fn learn(&self, call: &Call, answer: &BufferedResponse) {
         if answer.status() != StatusCode::TOO_MANY_REQUESTS {
             return;
         }
@@ -177,16 +177,16 @@ impl Gates {
         let Some(wait) = retry_after(answer.headers(), now.wall) else {
             return;
         };
-        if throttles(&ErrorBody::parse(answer.body())) {
+        if is_rate_limited(&ErrorBody::parse(answer.body())) {
             let (subscription, writes) = (&call.subscription, call.writes());
-            tracing::warn!(%subscription, writes, wait = ?wait, "ARM throttles; it is left alone for so long");
+            tracing::warn!(%subscription, writes, wait = ?wait, "ARM is_rate_limited; it is left alone for so long");
             self.with(subscription, writes, now.mono, |lane| lane.close(now.mono + wait));
         }
     }
 }
 
 impl Around for Gates {
-    async fn around<S: Below>(self, call: Call, below: S) -> Result<Answer, ArmError> {
+    async fn around<S: Below>(self, call: Call, below: S) -> Result<BufferedResponse, ArmError> {
         self.turn(&call).await?;
         let answer = below.oneshot(call.clone()).await?;
         self.learn(&call, &answer);

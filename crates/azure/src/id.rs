@@ -13,7 +13,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 mod interface;
 
-pub use interface::InterfaceId;
+pub use interface::NetworkInterfaceId;
 
 /// What is not to be itself in a path's segment.
 const SEGMENT: &AsciiSet = &CONTROLS
@@ -37,7 +37,7 @@ const SEGMENT: &AsciiSet = &CONTROLS
 /// An id that cannot be one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no id of {1}")]
-pub struct BadId(String, &'static str);
+pub struct InvalidId(String, &'static str);
 
 /// One name in an id, compared without regard to case; ids are handed around by the thousand.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ impl Hash for Name {
 
 /// A resource group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId {
+pub struct ResourceGroupId {
     subscription: Name,
     name: Name,
 }
@@ -96,7 +96,7 @@ pub struct GroupId {
 /// A load balancer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoadBalancerId {
-    group: GroupId,
+    group: ResourceGroupId,
     name: Name,
 }
 
@@ -107,15 +107,15 @@ pub struct PoolId {
     name: Name,
 }
 
-impl GroupId {
+impl ResourceGroupId {
     /// Of a subscription.
     ///
     /// # Errors
     /// Where one of the two is no name.
-    pub fn new(subscription: &str, name: &str) -> Result<Self, BadId> {
+    pub fn new(subscription: &str, name: &str) -> Result<Self, InvalidId> {
         match (Name::new(subscription), Name::new(name)) {
             (Some(subscription), Some(name)) => Ok(Self { subscription, name }),
-            _ => Err(BadId(format!("{subscription}/{name}"), "a resource group")),
+            _ => Err(InvalidId(format!("{subscription}/{name}"), "a resource group")),
         }
     }
 
@@ -135,9 +135,9 @@ impl GroupId {
     ///
     /// # Errors
     /// Where this is no name.
-    pub fn load_balancer(&self, name: &str) -> Result<LoadBalancerId, BadId> {
+    pub fn load_balancer(&self, name: &str) -> Result<LoadBalancerId, InvalidId> {
         let Some(name) = Name::new(name) else {
-            return Err(BadId(name.to_owned(), "a load balancer"));
+            return Err(InvalidId(name.to_owned(), "a load balancer"));
         };
         Ok(LoadBalancerId {
             group: self.clone(),
@@ -160,8 +160,8 @@ impl LoadBalancerId {
     ///
     /// # Errors
     /// Where it is none of a load balancer.
-    pub fn parse(id: &str) -> Result<Self, BadId> {
-        let bad = || BadId(id.to_owned(), "a load balancer");
+    pub fn parse(id: &str) -> Result<Self, InvalidId> {
+        let bad = || InvalidId(id.to_owned(), "a load balancer");
         let (path, rest) = Self::split(id).ok_or_else(bad)?;
         if rest.is_empty() { Ok(path) } else { Err(bad()) }
     }
@@ -180,13 +180,16 @@ impl LoadBalancerId {
         if !provider.eq_ignore_ascii_case("Microsoft.Network") {
             return None;
         }
-        let load_balancer = GroupId::new(subscription, group).ok()?.load_balancer(name).ok()?;
+        let load_balancer = ResourceGroupId::new(subscription, group)
+            .ok()?
+            .load_balancer(name)
+            .ok()?;
         Some((load_balancer, segments.collect()))
     }
 
     /// Its resource group.
     #[must_use]
-    pub fn group(&self) -> &GroupId {
+    pub fn group(&self) -> &ResourceGroupId {
         &self.group
     }
 
@@ -200,9 +203,9 @@ impl LoadBalancerId {
     ///
     /// # Errors
     /// Where this is no name.
-    pub fn pool(&self, name: &str) -> Result<PoolId, BadId> {
+    pub fn pool(&self, name: &str) -> Result<PoolId, InvalidId> {
         let Some(name) = Name::new(name) else {
-            return Err(BadId(name.to_owned(), "a backend pool"));
+            return Err(InvalidId(name.to_owned(), "a backend pool"));
         };
         Ok(PoolId {
             load_balancer: self.clone(),
@@ -221,8 +224,8 @@ impl PoolId {
     ///
     /// # Errors
     /// Where it is none of a pool.
-    pub fn parse(id: &str) -> Result<Self, BadId> {
-        let bad = || BadId(id.to_owned(), "a backend pool");
+    pub fn parse(id: &str) -> Result<Self, InvalidId> {
+        let bad = || InvalidId(id.to_owned(), "a backend pool");
         match LoadBalancerId::split(id) {
             Some((load_balancer, rest)) if rest.len() == 2 && rest[0].eq_ignore_ascii_case("backendAddressPools") => {
                 load_balancer.pool(rest[1]).map_err(|_| bad())
@@ -253,7 +256,7 @@ impl PoolId {
     }
 }
 
-impl fmt::Display for GroupId {
+impl fmt::Display for ResourceGroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -289,7 +292,7 @@ macro_rules! debug_as_display {
         }
     )*};
 }
-debug_as_display!(GroupId, LoadBalancerId, PoolId);
+debug_as_display!(ResourceGroupId, LoadBalancerId, PoolId);
 
 /// Which state of a load balancer and its pools was read: they share one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -321,7 +324,7 @@ mod tests {
         let id =
             "/subscriptions/S/resourcegroups/G/providers/microsoft.network/loadBalancers/Web/backendAddressPools/Nodes";
         let pool = PoolId::parse(id).unwrap();
-        let other = GroupId::new("s", "g")
+        let other = ResourceGroupId::new("s", "g")
             .unwrap()
             .load_balancer("WEB")
             .unwrap()
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn names_are_encoded_in_paths() {
-        let group = GroupId::new("s", "Gruppe (ü) [1]").unwrap();
+        let group = ResourceGroupId::new("s", "Gruppe (ü) [1]").unwrap();
         assert_eq!(
             group.load_balancers_path(),
             "/subscriptions/s/resourceGroups/Gruppe%20(%C3%BC)%20%5B1%5D/providers/Microsoft.Network/loadBalancers"

@@ -13,7 +13,7 @@ use hyper::header::{AUTHORIZATION, HeaderValue};
 use tokio::time::timeout_at;
 use tower::ServiceExt as _;
 
-use super::error::{ArmError, Class};
+use super::error::{ArmError, ErrorClass};
 use super::stack::{Around, Below, Call};
 use super::transport::Answer;
 use crate::Secret;
@@ -21,8 +21,8 @@ use crate::Secret;
 mod grant;
 mod renewed;
 
-pub use grant::{Account, IMDS, NoCredential};
-pub use renewed::Tokens;
+pub use grant::{IMDS_ENDPOINT, Identity, IdentityError};
+pub use renewed::TokenCache;
 
 /// Why there is no token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,7 @@ pub enum TokenError {
 impl TokenError {
     /// What to do about it.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
             // IMDS answers 404 and 410 while it is being updated.
             Self::Connection(_)
@@ -64,8 +64,8 @@ impl TokenError {
             | Self::Refused {
                 status: 404 | 408 | 410 | 429 | 500..=599,
                 ..
-            } => Class::Retriable,
-            Self::Refused { .. } | Self::Answer(_) => Class::Terminal,
+            } => ErrorClass::Retriable,
+            Self::Refused { .. } | Self::Answer(_) => ErrorClass::Terminal,
         }
     }
 }
@@ -85,7 +85,7 @@ pub(super) struct Bearer(pub(super) Arc<dyn TokenSource>);
 
 impl Bearer {
     /// Sends the request with this token.
-    async fn send<S: Below>(mut call: Call, token: &Secret, below: S) -> Result<Answer, ArmError> {
+    async fn send<S: Below>(mut call: Call, token: &Secret, below: S) -> Result<BufferedResponse, ArmError> {
         let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
             .map_err(|_| TokenError::Answer("the token does not fit into a header".to_owned()))?;
         value.set_sensitive(true);
@@ -95,9 +95,11 @@ impl Bearer {
 }
 
 impl Around for Bearer {
-    async fn around<S: Below>(self, call: Call, below: S) -> Result<Answer, ArmError> {
+    async fn around<S: Below>(self, call: Call, below: S) -> Result<BufferedResponse, ArmError> {
         let in_time = |found| timeout_at(call.deadline, found);
-        let token = in_time(self.0.token()).await.map_err(|_| ArmError::Deadline)??;
+        let token = in_time(self.0.token())
+            .await
+            .map_err(|_| ArmError::DeadlineExceeded)??;
         let answer = Self::send(call.clone(), &token, below.clone()).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             return Ok(answer);

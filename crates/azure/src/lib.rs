@@ -1,7 +1,7 @@
 //! How Azure Resource Manager (ARM) is spoken: identity, requests, throttling, operations, documents, errors.
 //!
-//! Knows nothing of Kubernetes. [`Arm`] reads load balancers and writes pools; [`Tokens`] is who it is to Azure.
-//! Documents stay JSON in which unknown fields survive ([`Pool::for_write`]). What a failure means is one pure
+//! Knows nothing of Kubernetes. [`ArmClient`] reads load balancers and writes pools; [`TokenCache`] is who it is to Azure.
+//! Documents stay JSON in which unknown fields survive ([`Pool::put_body`]). What a failure means is one pure
 //! function ([`class`]). Nothing is written without an etag, nor after a [`Permit`] has ended.
 
 mod azure_json;
@@ -20,16 +20,16 @@ mod stack;
 mod transport;
 
 pub use azure_json::{
-    AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret, Surroundings,
+    AzureCloud, AzureJson, BackendPoolType, ConfigSources, Credential, ManagedIdentity, RateLimit, RateLimits, Secret,
 };
-pub use client::{API_VERSION, Accepted, Arm, Options};
-pub use document::{Address, AdminState, ForWrite, LoadBalancer, Pool, ProvisioningState};
+pub use client::{API_VERSION, ArmClient, ArmClientOptions, WriteOperation};
+pub use document::{AdminState, BackendAddress, LoadBalancer, Pool, ProvisioningState, PutBody};
 pub use endpoints::{EndpointError, Endpoints, Origin};
-pub use error::{ArmError, Class, ErrorBody, class, throttles};
-pub use id::{BadId, Etag, GroupId, InterfaceId, LoadBalancerId, PoolId};
-pub use identity::{Account, IMDS, NoCredential, TokenError, TokenSource, Tokens};
+pub use error::{ArmError, ErrorBody, ErrorClass, class, is_rate_limited};
+pub use id::{Etag, InvalidId, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
+pub use identity::{IMDS_ENDPOINT, Identity, IdentityError, TokenCache, TokenError, TokenSource};
 pub use metrics::{Metrics, Operation};
-pub use observe::SPANS;
+pub use observe::SPAN_TARGET;
 pub use retry_after::retry_after;
 pub use stack::Permit;
-pub use transport::{Answer, MOST_BYTES, TlsError, Transport, TransportError, Trust};
+pub use transport::{BufferedResponse, MAX_RESPONSE_BYTES, TlsError, Transport, TransportError, TrustedRoots};

@@ -14,7 +14,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::id::GroupId;
+use super::id::ResourceGroupId;
 
 /// Upstream's.
 const OPERATION_BUCKETS: [f64; 17] = [
@@ -36,7 +36,7 @@ struct Labels {
 }
 
 impl Labels {
-    fn new(request: String, group: &GroupId, source: &str) -> Self {
+    fn new(request: String, group: &ResourceGroupId, source: &str) -> Self {
         Self {
             request,
             resource_group: group.name().to_ascii_lowercase(),
@@ -125,7 +125,7 @@ impl Metrics {
     }
 
     /// Begins an operation on something in this group. One that is dropped without a word about its end is not counted.
-    pub fn operation(&self, request: &str, group: &GroupId, source: &str) -> Operation {
+    pub fn start_operation(&self, request: &str, group: &ResourceGroupId, source: &str) -> Operation {
         Operation {
             labels: Labels::new(request.to_owned(), group, source),
             began: Instant::now(),
@@ -134,7 +134,7 @@ impl Metrics {
     }
 
     /// The counters of one kind of requests.
-    pub(super) fn requests(&self, caller: &Caller, request: &str, group: &GroupId) -> Requests {
+    pub(super) fn requests(&self, caller: &Caller, request: &str, group: &ResourceGroupId) -> Requests {
         Requests {
             labels: Labels::new(format!("{}_{request}", caller.prefix), group, &caller.source),
             metrics: self.clone(),
@@ -171,7 +171,7 @@ pub struct Operation {
 
 impl Operation {
     /// It has ended, well or not.
-    pub fn done(self, ok: bool) {
+    pub fn finish(self, ok: bool) {
         let took = self.began.elapsed().as_secs_f64();
         self.metrics.op_duration.get_or_create(&self.labels).observe(took);
         if !ok {
@@ -242,22 +242,22 @@ mod tests {
     async fn operations_and_requests_under_upstreams_names() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let group = GroupId::new("Sub", "RG").unwrap();
-        let operation = metrics.operation(
+        let group = ResourceGroupId::new("Sub", "RG").unwrap();
+        let operation = metrics.start_operation(
             "loadbalancer_adminstate_update_backend_pool",
             &group,
             "admin_state_controller",
         );
         tokio::time::advance(Duration::from_secs(2)).await;
-        operation.done(true);
+        operation.finish(true);
         metrics
-            .operation(
+            .start_operation(
                 "loadbalancer_adminstate_update_backend_pool",
                 &group,
                 "admin_state_controller",
             )
-            .done(false);
-        drop(metrics.operation("dropped", &group, "s"));
+            .finish(false);
+        drop(metrics.start_operation("dropped", &group, "s"));
         let caller = Caller {
             prefix: "p".into(),
             source: "s".into(),

@@ -1,7 +1,7 @@
 //! A call to ARM as it is seen: a span for all of it, one for each try, and what is counted.
 //!
 //! A call is what somebody asked for, with its waiting and its tries; a try is one request over the wire. Spans have
-//! the target [`SPANS`] and the level DEBUG, so that logs do not have them unless asked to and exporters can choose
+//! the target [`SPAN_TARGET`] and the level DEBUG, so that logs do not have them unless asked to and exporters can choose
 //! them; to nobody they cost next to nothing. Nothing secret is in them: the path without its query, no header, no body.
 
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tower::ServiceExt as _;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-use super::error::{ArmError, Class, ErrorBody};
+use super::error::{ArmError, ErrorBody, ErrorClass};
 use super::metrics::{Requests, code_label};
 use super::stack::{Around, Below, Call};
 use super::transport::Answer;
 
 /// The target of the spans.
-pub const SPANS: &str = "headgate::arm";
+pub const SPAN_TARGET: &str = "headgate::arm";
 
 /// One call, as far as it has come.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl Seen {
     /// The span of all of it.
     pub(super) fn span(&self, method: &Method, uri: &Uri) -> Span {
         tracing::debug_span!(
-            target: SPANS,
+            target: SPAN_TARGET,
             "arm",
             otel.name = self.requests.as_ref().map_or("arm", Requests::request),
             otel.kind = "client",
@@ -69,7 +69,7 @@ impl Seen {
     }
 
     /// It has ended.
-    pub(super) fn ended(&self, span: &Span, outcome: &Result<Answer, ArmError>) {
+    pub(super) fn ended(&self, span: &Span, outcome: &Result<BufferedResponse, ArmError>) {
         if span.is_disabled() {
             return;
         }
@@ -86,9 +86,9 @@ impl Seen {
             span.record("otel.status_code", "ERROR");
             span.record("error.type", error.code());
             let class = match error.class() {
-                Class::Stale => "stale",
-                Class::Retriable => "retriable",
-                Class::Terminal => "terminal",
+                ErrorClass::Stale => "stale",
+                ErrorClass::Retriable => "retriable",
+                ErrorClass::Terminal => "terminal",
             };
             span.record("headgate.error_class", class);
         }
@@ -100,11 +100,11 @@ impl Seen {
 pub(super) struct Observe;
 
 impl Around for Observe {
-    async fn around<S: Below>(self, call: Call, below: S) -> Result<Answer, ArmError> {
+    async fn around<S: Below>(self, call: Call, below: S) -> Result<BufferedResponse, ArmError> {
         let seen = Arc::clone(&call.seen);
         let number = seen.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let span = tracing::debug_span!(
-            target: SPANS,
+            target: SPAN_TARGET,
             "try",
             otel.kind = "client",
             otel.status_code = Empty,

@@ -39,7 +39,7 @@ impl Retry {
     }
 
     /// What is to be waited before another try; nothing where there is to be none.
-    fn pause(&self, outcome: &Result<Answer, ArmError>, retried: u32, random: f64) -> Option<Duration> {
+    fn pause(&self, outcome: &Result<BufferedResponse, ArmError>, retried: u32, random: f64) -> Option<Duration> {
         if retried >= MOST {
             return None;
         }
@@ -56,7 +56,7 @@ impl Retry {
 }
 
 impl Around for Retry {
-    async fn around<S: Below>(self, call: Call, below: S) -> Result<Answer, ArmError> {
+    async fn around<S: Below>(self, call: Call, below: S) -> Result<BufferedResponse, ArmError> {
         let mut retried = 0;
         loop {
             let outcome = below.clone().oneshot(call.clone()).await;
@@ -121,7 +121,7 @@ mod tests {
             (answer(501, None), 0, 0.4, None),
             (connection(), 0, 0.4, Some(800)),
             (connection(), 3, 0.4, None),
-            (Err(ArmError::Deadline), 0, 0.4, None),
+            (Err(ArmError::DeadlineExceeded), 0, 0.4, None),
             (Err(ArmError::NotPermitted), 0, 0.4, None),
             (Err(ArmError::Throttled { until: Instant::now() }), 0, 0.4, None),
         ] {

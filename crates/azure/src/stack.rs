@@ -24,7 +24,7 @@ use super::gate::Gates;
 use super::identity::Bearer;
 use super::observe::{Observe, Seen};
 use super::retry::Retry;
-use super::transport::{Answer, Transport, TransportError};
+use super::transport::{BufferedResponse, Transport, TransportError};
 
 /// Whether a write may still be sent; asked each time, right before one is.
 #[derive(Clone)]
@@ -93,18 +93,18 @@ impl Call {
 
 /// What a layer stands on.
 pub(super) trait Below:
-    Service<Call, Response = Answer, Error = ArmError, Future: Send> + Clone + Send + Sync + 'static
+    Service<Call, Response = BufferedResponse, Error = ArmError, Future: Send> + Clone + Send + Sync + 'static
 {
 }
 
 impl<S> Below for S where
-    S: Service<Call, Response = Answer, Error = ArmError, Future: Send> + Clone + Send + Sync + 'static
+    S: Service<Call, Response = BufferedResponse, Error = ArmError, Future: Send> + Clone + Send + Sync + 'static
 {
 }
 
 /// What a layer does.
 pub(super) trait Around: Clone + Send + Sync + 'static {
-    fn around<S: Below>(self, call: Call, below: S) -> impl Future<Output = Result<Answer, ArmError>> + Send;
+    fn around<S: Below>(self, call: Call, below: S) -> impl Future<Output = Result<BufferedResponse, ArmError>> + Send;
 }
 
 /// The layer of an [`Around`].
@@ -130,9 +130,9 @@ pub(super) struct Layered<A, S> {
 }
 
 impl<A: Around, S: Below> Service<Call> for Layered<A, S> {
-    type Response = Answer;
+    type Response = BufferedResponse;
     type Error = ArmError;
-    type Future = BoxFuture<'static, Result<Answer, ArmError>>;
+    type Future = BoxFuture<'static, Result<BufferedResponse, ArmError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ArmError>> {
         // Each call takes its own clone of what is below, and waits for that.
@@ -149,7 +149,7 @@ impl<A: Around, S: Below> Service<Call> for Layered<A, S> {
 struct Permitted;
 
 impl Around for Permitted {
-    async fn around<S: Below>(self, call: Call, below: S) -> Result<Answer, ArmError> {
+    async fn around<S: Below>(self, call: Call, below: S) -> Result<BufferedResponse, ArmError> {
         if call.permit.as_ref().is_some_and(|permit| !permit.may_send()) {
             return Err(ArmError::NotPermitted);
         }
@@ -162,12 +162,12 @@ impl Around for Permitted {
 pub(super) struct TryFor(pub(super) Duration);
 
 impl Around for TryFor {
-    async fn around<S: Below>(self, call: Call, below: S) -> Result<Answer, ArmError> {
+    async fn around<S: Below>(self, call: Call, below: S) -> Result<BufferedResponse, ArmError> {
         let (mine, callers) = (Instant::now() + self.0, call.deadline);
         match timeout_at(mine.min(callers), below.oneshot(call)).await {
             Ok(outcome) => outcome,
             Err(_) if mine < callers => Err(ArmError::Connection(format!("nothing in {} s", self.0.as_secs_f64()))),
-            Err(_) => Err(ArmError::Deadline),
+            Err(_) => Err(ArmError::DeadlineExceeded),
         }
     }
 }
@@ -177,9 +177,9 @@ impl Around for TryFor {
 pub(super) struct Wire(pub(super) Transport);
 
 impl Service<Call> for Wire {
-    type Response = Answer;
+    type Response = BufferedResponse;
     type Error = ArmError;
-    type Future = BoxFuture<'static, Result<Answer, ArmError>>;
+    type Future = BoxFuture<'static, Result<BufferedResponse, ArmError>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ArmError>> {
         Poll::Ready(Ok(()))
@@ -191,7 +191,7 @@ impl Service<Call> for Wire {
         sent.map(|outcome| {
             outcome.map_err(|error| match error {
                 TransportError::Connection(why) => ArmError::Connection(why),
-                TransportError::TooLarge => ArmError::Answer(error.to_string()),
+                TransportError::TooLarge => ArmError::InvalidResponse(error.to_string()),
             })
         })
         .boxed()
@@ -199,7 +199,7 @@ impl Service<Call> for Wire {
 }
 
 /// A stack of layers.
-pub(super) type Stack = BoxCloneSyncService<Call, Answer, ArmError>;
+pub(super) type Stack = BoxCloneSyncService<Call, BufferedResponse, ArmError>;
 
 /// Every request to ARM goes through this.
 pub(super) fn arm(transport: Transport, retry: Retry, gates: Gates, bearer: Bearer, one_try: Duration) -> Stack {

@@ -1,6 +1,6 @@
 //! How bytes get to Azure: HTTP/1.1 over TCP or TLS (rustls with ring), or a service in the same process.
 //!
-//! An answer is whole or there is none, and is never larger than [`MOST_BYTES`]. Nothing is retried here and
+//! An answer is whole or there is none, and is never larger than [`MAX_RESPONSE_BYTES`]. Nothing is retried here and
 //! no redirect followed.
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt as _, service_fn};
 
 /// A load balancer at ARM's limits is some 10 MiB.
-pub const MOST_BYTES: usize = 16 * 1024 * 1024;
+pub const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 /// Time to connect, so that a try is not spent on an address where nobody is.
 const CONNECT: Duration = Duration::from_secs(10);
 /// A connection that is idle for longer is closed; Azure's front ends give up at about four minutes.
@@ -29,7 +29,7 @@ const IDLE: Duration = Duration::from_secs(90);
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// A whole answer.
-pub type Answer = Response<Bytes>;
+pub type BufferedResponse = Response<Bytes>;
 
 /// Why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +38,7 @@ pub enum TransportError {
     #[error("{0}")]
     Connection(String),
     /// The body is larger than anything that is asked for.
-    #[error("a body of more than {MOST_BYTES} bytes")]
+    #[error("a body of more than {MAX_RESPONSE_BYTES} bytes")]
     TooLarge,
 }
 
@@ -68,7 +68,7 @@ pub enum Trust {
 
 /// A way to Azure; clones share its connections.
 #[derive(Clone)]
-pub struct Transport(BoxCloneSyncService<Request<Bytes>, Answer, TransportError>);
+pub struct Transport(BoxCloneSyncService<Request<Bytes>, BufferedResponse, TransportError>);
 
 impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -80,7 +80,7 @@ impl Transport {
     /// By any service, such as one in the same process.
     pub fn new<S>(service: S) -> Self
     where
-        S: Service<Request<Bytes>, Response = Answer, Error = TransportError> + Clone + Send + Sync + 'static,
+        S: Service<Request<Bytes>, Response = BufferedResponse, Error = TransportError> + Clone + Send + Sync + 'static,
         S::Future: Send + 'static,
     {
         Self(BoxCloneSyncService::new(service))
@@ -90,7 +90,7 @@ impl Transport {
     ///
     /// # Errors
     /// Where there are no authorities to trust.
-    pub fn network(trust: &Trust) -> Result<Self, TlsError> {
+    pub fn network(trust: &TrustedRoots) -> Result<Self, TlsError> {
         let mut tcp = HttpConnector::new();
         // The scheme is the next layer's business.
         tcp.enforce_http(false);
@@ -102,10 +102,10 @@ impl Transport {
         let provider = rustls::crypto::ring::default_provider();
         let builder = HttpsConnectorBuilder::new();
         let builder = match trust {
-            Trust::System => builder
+            TrustedRoots::System => builder
                 .with_provider_and_native_roots(provider)
                 .map_err(TlsError::Authorities)?,
-            Trust::Authorities(pem) => builder.with_tls_config(
+            TrustedRoots::Pem(pem) => builder.with_tls_config(
                 ClientConfig::builder_with_provider(Arc::new(provider))
                     .with_safe_default_protocol_versions()?
                     .with_root_certificates(authorities(pem)?)
@@ -125,7 +125,7 @@ impl Transport {
                     .await
                     .map_err(|error| TransportError::Connection(headgate_telemetry::chain(&error)))?;
                 let (parts, body) = response.into_parts();
-                match Limited::new(body, MOST_BYTES).collect().await {
+                match Limited::new(body, MAX_RESPONSE_BYTES).collect().await {
                     Ok(body) => Ok(Response::from_parts(parts, body.to_bytes())),
                     Err(error) if error.is::<LengthLimitError>() => Err(TransportError::TooLarge),
                     Err(error) => Err(TransportError::Connection(headgate_telemetry::chain(error.as_ref()))),
@@ -135,7 +135,7 @@ impl Transport {
     }
 
     /// Sends a request.
-    pub(super) async fn send(&self, request: Request<Bytes>) -> Result<Answer, TransportError> {
+    pub(super) async fn send(&self, request: Request<Bytes>) -> Result<BufferedResponse, TransportError> {
         self.0.clone().oneshot(request).await
     }
 }
@@ -166,15 +166,15 @@ mod tests {
             "nonsense",
             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         ] {
-            let trust = Trust::Authorities(pem.as_bytes().to_vec());
+            let trust = TrustedRoots::Pem(pem.as_bytes().to_vec());
             assert!(Transport::network(&trust).is_err(), "{pem:?}");
         }
     }
 
     /// What is made of an answer with a body of so many bytes, of which so many more were announced.
-    async fn answered(bytes: usize, missing: usize) -> Result<Answer, TransportError> {
+    async fn answered(bytes: usize, missing: usize) -> Result<BufferedResponse, TransportError> {
         let authority = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
-        let transport = Transport::network(&Trust::Authorities(authority.cert.pem().into_bytes())).unwrap();
+        let transport = Transport::network(&TrustedRoots::Pem(authority.cert.pem().into_bytes())).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}/", listener.local_addr().unwrap());
         let server = async {
@@ -191,8 +191,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_is_whole_and_bounded_or_there_is_none() {
-        assert_eq!(answered(MOST_BYTES, 0).await.unwrap().body().len(), MOST_BYTES);
-        assert_eq!(answered(MOST_BYTES + 1, 0).await.unwrap_err(), TransportError::TooLarge);
+        assert_eq!(
+            answered(MAX_RESPONSE_BYTES, 0).await.unwrap().body().len(),
+            MAX_RESPONSE_BYTES
+        );
+        assert_eq!(
+            answered(MAX_RESPONSE_BYTES + 1, 0).await.unwrap_err(),
+            TransportError::TooLarge
+        );
         assert!(matches!(answered(10, 1).await, Err(TransportError::Connection(_))));
     }
 }

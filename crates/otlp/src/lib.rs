@@ -47,7 +47,7 @@ const MOST_BYTES: usize = 64 * 1024;
 
 /// Spans cannot be sent.
 #[derive(Debug, thiserror::Error)]
-pub enum TracesError {
+pub enum TraceExporterError {
     /// No TLS.
     #[error("no certificate authorities to trust: {0}; SSL_CERT_FILE names a bundle")]
     Authorities(std::io::Error),
@@ -61,16 +61,16 @@ pub enum TracesError {
 
 /// The sending of spans, which goes on until it is closed.
 #[derive(Debug)]
-pub struct Traces {
+pub struct TraceExporter {
     provider: SdkTracerProvider,
 }
 
-impl Traces {
+impl TraceExporter {
     /// Sends spans to this URL, as this node's, its connections on this runtime.
     ///
     /// # Errors
     /// Where TLS or the exporter cannot be had. That nobody is there is no error.
-    pub fn start(url: &str, node: &str, runtime: Handle) -> Result<Self, TracesError> {
+    pub fn start(url: &str, node: &str, runtime: Handle) -> Result<Self, TraceExporterError> {
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(Collector::new(url.starts_with("https:"), runtime)?)
@@ -78,7 +78,7 @@ impl Traces {
             .with_endpoint(url)
             .with_timeout(EXPORT)
             .build()
-            .map_err(|error| TracesError::Exporter(headgate_telemetry::chain(&error)))?;
+            .map_err(|error| TraceExporterError::Exporter(headgate_telemetry::chain(&error)))?;
         let bounds = BatchConfigBuilder::default()
             .with_max_queue_size(MOST_WAITING)
             .with_scheduled_delay(EVERY)
@@ -114,7 +114,7 @@ impl Traces {
     }
 
     /// Sends what waits, and ends.
-    pub async fn close(self) {
+    pub async fn shutdown(self) {
         // It blocks, and what it waits for is sent by this very runtime.
         let closed = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(CLOSE));
         match timeout(CLOSE + EXPORT, closed).await {
@@ -144,7 +144,7 @@ impl fmt::Debug for Collector {
 }
 
 impl Collector {
-    fn new(tls: bool, runtime: Handle) -> Result<Self, TracesError> {
+    fn new(tls: bool, runtime: Handle) -> Result<Self, TraceExporterError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(EXPORT));
@@ -152,7 +152,7 @@ impl Collector {
         let builder = if tls {
             HttpsConnectorBuilder::new()
                 .with_provider_and_native_roots(provider)
-                .map_err(TracesError::Authorities)?
+                .map_err(TraceExporterError::Authorities)?
         } else {
             // Nobody to trust is needed.
             let config =

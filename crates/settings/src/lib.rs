@@ -3,8 +3,8 @@
 //! `azure.json` and headgate's own settings are read by different crates; a mistake in either reads the same. Which
 //! settings there are is for those crates to say.
 
-mod mistake;
 mod value;
+mod violation;
 
-pub use mistake::{Mistake, Mistakes, Printable};
-pub use value::{Environment, duration_text, shown, text};
+pub use value::{EnvironmentLookup, describe_value, format_duration, scalar_text};
+pub use violation::{Printable, SettingsError, Violation};

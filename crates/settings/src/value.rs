@@ -5,14 +5,14 @@ use std::time::Duration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
-use crate::mistake::Printable;
+use crate::violation::Printable;
 
 /// The value of a variable by its name.
-pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
+pub type EnvironmentLookup<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// A plain scalar as text, the way it was written.
 #[must_use]
-pub fn text(value: &Value) -> Option<String> {
+pub fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -28,19 +28,19 @@ fn quoted(text: &str) -> String {
 
 /// How a wrong value is shown in a mistake.
 #[must_use]
-pub fn shown(value: &Value) -> String {
+pub fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Sequence(_) => "a list".to_owned(),
         Value::Mapping(_) => "a section".to_owned(),
         Value::Tagged(_) => "a tagged value".to_owned(),
-        scalar => text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
+        scalar => scalar_text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
     }
 }
 
 /// A duration as settings spell it, `1m30s`.
 #[must_use]
-pub fn duration_text(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     static PRINTER: SpanPrinter = SpanPrinter::new()
         .designator(Designator::Compact)
         .spacing(Spacing::None);

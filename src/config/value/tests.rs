@@ -40,7 +40,7 @@ fn durations() {
         (90_000, "1m30s"),
         (3_600_000, "1h"),
     ] {
-        assert_eq!(duration_text(Duration::from_millis(duration)), want);
+        assert_eq!(format_duration(Duration::from_millis(duration)), want);
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use headgate_settings::{Mistake, Printable, shown, text};
+use headgate_settings::{Printable, Violation, describe_value, scalar_text};
 use serde_yaml::{Mapping, Value};
 
 /// A file larger than this is not one.
@@ -28,11 +28,11 @@ pub(super) struct Fields(BTreeMap<String, (String, Value)>);
 
 impl Fields {
     /// Lays a file's document over what there is.
-    pub(super) fn read_file(&mut self, path: &Path, mistakes: &mut Vec<Mistake>) {
+    pub(super) fn read_file(&mut self, path: &Path, mistakes: &mut Vec<Violation>) {
         let origin = path.display().to_string();
         match read(path) {
             Ok(text) => self.overlay(&origin, &text, mistakes),
-            Err(message) => mistakes.push(Mistake {
+            Err(message) => mistakes.push(Violation {
                 origin,
                 key: None,
                 message,
@@ -41,9 +41,9 @@ impl Fields {
     }
 
     /// Lays a document over what there is: `null` and what is absent leave it.
-    pub(super) fn overlay(&mut self, origin: &str, text: &str, mistakes: &mut Vec<Mistake>) {
+    pub(super) fn overlay(&mut self, origin: &str, text: &str, mistakes: &mut Vec<Violation>) {
         let mut mistake = |message: String| {
-            mistakes.push(Mistake {
+            mistakes.push(Violation {
                 origin: origin.to_owned(),
                 key: None,
                 message,
@@ -52,7 +52,10 @@ impl Fields {
         match serde_yaml::from_str::<Value>(text) {
             Ok(Value::Null) => {}
             Ok(Value::Mapping(mapping)) => self.take(origin, mapping),
-            Ok(other) => mistake(format!("holds {} at its top; allowed: keys with values", shown(&other))),
+            Ok(other) => mistake(format!(
+                "holds {} at its top; allowed: keys with values",
+                describe_value(&other)
+            )),
             // A part of the text may stand in the error, and the text has secrets.
             Err(error) => mistake(match error.location() {
                 Some(at) => format!("is neither YAML nor JSON at line {} column {}", at.line(), at.column()),
@@ -85,7 +88,7 @@ impl Fields {
     }
 
     /// Which counts, as the file says it in `cloudConfigType`.
-    pub(super) fn source(&self, mistakes: &mut Vec<Mistake>) -> Source {
+    pub(super) fn source(&self, mistakes: &mut Vec<Violation>) -> Source {
         let read = self.read(
             "cloudConfigType",
             "file, secret or merge",
@@ -116,7 +119,7 @@ impl Fields {
         &self,
         key: &str,
         allowed: &str,
-        mistakes: &mut Vec<Mistake>,
+        mistakes: &mut Vec<Violation>,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Option<T> {
         let (origin, value) = self.get(key)?;
@@ -125,9 +128,9 @@ impl Fields {
             let told = if SECRET.contains(&key.to_lowercase().as_str()) {
                 "this value".to_owned()
             } else {
-                Printable(&shown(value)).to_string()
+                Printable(&describe_value(value)).to_string()
             };
-            mistakes.push(Mistake {
+            mistakes.push(Violation {
                 origin: origin.clone(),
                 key: Some(key.to_owned()),
                 message: format!("{told} is not allowed; allowed: {allowed}"),
@@ -137,20 +140,21 @@ impl Fields {
     }
 
     /// A text that is not empty. Numbers and booleans are taken as their text, as upstream's reader does.
-    pub(super) fn text(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<String> {
-        self.read(key, "a text", mistakes, text).filter(|text| !text.is_empty())
+    pub(super) fn text(&self, key: &str, mistakes: &mut Vec<Violation>) -> Option<String> {
+        self.read(key, "a text", mistakes, scalar_text)
+            .filter(|text| !text.is_empty())
     }
 
-    pub(super) fn boolean(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<bool> {
+    pub(super) fn boolean(&self, key: &str, mistakes: &mut Vec<Violation>) -> Option<bool> {
         self.read(key, "true or false", mistakes, boolean)
     }
 
-    pub(super) fn number(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<f64> {
+    pub(super) fn number(&self, key: &str, mistakes: &mut Vec<Violation>) -> Option<f64> {
         self.read(key, "a number from 0", mistakes, number)
     }
 
     /// The keys of a section.
-    pub(super) fn section(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<Self> {
+    pub(super) fn section(&self, key: &str, mistakes: &mut Vec<Violation>) -> Option<Self> {
         let (origin, _) = self.get(key)?;
         let origin = format!("{origin}: {key}");
         let mapping = self.read(key, "a section", mistakes, |value| value.as_mapping().cloned())?;
@@ -160,7 +164,7 @@ impl Fields {
     }
 
     /// The sections of a list.
-    pub(super) fn sections(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Vec<Self> {
+    pub(super) fn sections(&self, key: &str, mistakes: &mut Vec<Violation>) -> Vec<Self> {
         let Some((origin, _)) = self.get(key) else {
             return Vec::new();
         };

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_in_result, reason = "what a test cannot do without fails the test")]
 
-use headgate_settings::Mistake;
+use headgate_settings::Violation;
 
 use super::*;
 
@@ -18,12 +18,12 @@ fn with(text: &str, secret: Option<&str>, environment: &[(&str, &str)]) -> Resul
         let pair = environment.iter().find(|(known, _)| *known == name);
         pair.map(|(_, value)| (*value).to_owned())
     };
-    let surroundings = Surroundings {
+    let surroundings = ConfigSources {
         secret,
         environment: Some(&found),
     };
     let loaded = AzureJson::load(Some(&file), surroundings);
-    let strip = |mistake: &Mistake| mistake.to_string().replace(&format!("{}: ", file.display()), "");
+    let strip = |mistake: &Violation| mistake.to_string().replace(&format!("{}: ", file.display()), "");
     loaded.map_err(|mistakes| mistakes.0.iter().map(strip).collect())
 }
 
@@ -78,7 +78,7 @@ fn yaml_words_types_and_emptiness() {
         let azure = loaded(empty).unwrap();
         assert_eq!(
             (azure.cloud, azure.credential, azure.subscription_id),
-            (Cloud::Public, Credential::None, None),
+            (AzureCloud::Public, Credential::None, None),
             "{empty:?}"
         );
     }
@@ -87,10 +87,16 @@ fn yaml_words_types_and_emptiness() {
     )
     .unwrap();
     assert!(!azure.enable_load_balancer_admin_state && !azure.exclude_master_from_standard_lb);
-    assert_eq!((azure.tenant_id.as_deref(), azure.cloud), (Some("7"), Cloud::China));
+    assert_eq!(
+        (azure.tenant_id.as_deref(), azure.cloud),
+        (Some("7"), AzureCloud::China)
+    );
     // Go sorts keys that differ in case only; null says nothing.
     let azure = loaded(r#"{"TENANTID": "a", "tenantId": "b", "tenantid": null, "cloud": "elsewhere"}"#).unwrap();
-    assert_eq!((azure.tenant_id.as_deref(), azure.cloud), (Some("b"), Cloud::Public));
+    assert_eq!(
+        (azure.tenant_id.as_deref(), azure.cloud),
+        (Some("b"), AzureCloud::Public)
+    );
 }
 
 #[test]
@@ -140,7 +146,7 @@ fn every_mistake_is_told_and_no_secret() {
         let told = loaded(text).unwrap_err().join("\n");
         assert!(!told.contains("aadClientSecret") || !told.contains("hunter2"), "{told}");
     }
-    let missing = AzureJson::load(Some(Path::new("/nonexistent/azure.json")), Surroundings::default()).unwrap_err();
+    let missing = AzureJson::load(Some(Path::new("/nonexistent/azure.json")), ConfigSources::default()).unwrap_err();
     assert!(missing.to_string().contains("cannot be read"), "{missing}");
     let secret = loaded("aadClientId: c\naadClientSecret: hunter2\n").unwrap();
     assert!(!format!("{secret:?}").contains("hunter2"));

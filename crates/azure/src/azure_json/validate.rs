@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use headgate_settings::Mistake;
+use headgate_settings::Violation;
 
 use super::fields::Fields;
-use super::{AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret};
+use super::{AzureCloud, AzureJson, BackendPoolType, Credential, ManagedIdentity, RateLimit, RateLimits, Secret};
 
 /// cloud-provider-azure's documented defaults, where a limit is on and a value is not given.
 const DEFAULT_LIMIT: RateLimit = RateLimit { qps: 1.0, bucket: 5 };
 
 /// Takes everything, noting every mistake.
-pub(super) fn take(fields: &Fields, mistakes: &mut Vec<Mistake>) -> AzureJson {
+pub(super) fn take(fields: &Fields, mistakes: &mut Vec<Violation>) -> AzureJson {
     let cloud = fields.text("cloud", mistakes);
     let pool_type = backend_pool_type(fields, mistakes);
     let network_tenant = fields.text("networkResourceTenantID", mistakes);
@@ -38,16 +38,16 @@ pub(super) fn take(fields: &Fields, mistakes: &mut Vec<Mistake>) -> AzureJson {
     }
 }
 
-fn cloud_of(name: &str) -> Cloud {
+fn cloud_of(name: &str) -> AzureCloud {
     match name.to_uppercase().as_str() {
-        "AZURECHINACLOUD" => Cloud::China,
-        "AZUREUSGOVERNMENT" | "AZUREUSGOVERNMENTCLOUD" => Cloud::UsGovernment,
+        "AZURECHINACLOUD" => AzureCloud::China,
+        "AZUREUSGOVERNMENT" | "AZUREUSGOVERNMENTCLOUD" => AzureCloud::UsGovernment,
         // As upstream: what is not known is the public one.
-        _ => Cloud::Public,
+        _ => AzureCloud::Public,
     }
 }
 
-fn backend_pool_type(fields: &Fields, mistakes: &mut Vec<Mistake>) -> BackendPoolType {
+fn backend_pool_type(fields: &Fields, mistakes: &mut Vec<Violation>) -> BackendPoolType {
     let key = "loadBalancerBackendPoolConfigurationType";
     let allowed = "nodeIPConfiguration, nodeIP or podIP";
     let read = fields.read(key, allowed, mistakes, |value| {
@@ -62,7 +62,7 @@ fn backend_pool_type(fields: &Fields, mistakes: &mut Vec<Mistake>) -> BackendPoo
 }
 
 /// Upstream's order: workload identity, managed identity, secret; a certificate is refused.
-fn credential(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Credential {
+fn credential(fields: &Fields, mistakes: &mut Vec<Violation>) -> Credential {
     let client = fields.text("aadClientId", mistakes).unwrap_or_default();
     let secret = fields.text("aadClientSecret", mistakes);
     let token_file = fields.text("aadFederatedTokenFile", mistakes);
@@ -74,7 +74,7 @@ fn credential(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Credential {
     let certificate = fields.text("aadClientCertPath", mistakes);
     if federated {
         let Some(token_file) = token_file else {
-            mistakes.push(Mistake {
+            mistakes.push(Violation {
                 origin: fields.origin("useFederatedWorkloadIdentityExtension"),
                 key: Some("aadFederatedTokenFile".to_owned()),
                 message: "workload identity needs it; allowed: the path of a projected service account token"
@@ -106,7 +106,7 @@ fn credential(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Credential {
         },
         _ => {
             if certificate.is_some() {
-                mistakes.push(Mistake {
+                mistakes.push(Violation {
                     origin: fields.origin("aadClientCertPath"),
                     key: Some("aadClientCertPath".to_owned()),
                     message: "client certificates are not taken; allowed: useFederatedWorkloadIdentityExtension with \
@@ -120,7 +120,7 @@ fn credential(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Credential {
 }
 
 /// The names of several standard load balancers, with upstream's checks.
-fn load_balancers(fields: &Fields, pool_type: BackendPoolType, mistakes: &mut Vec<Mistake>) -> Vec<String> {
+fn load_balancers(fields: &Fields, pool_type: BackendPoolType, mistakes: &mut Vec<Violation>) -> Vec<String> {
     let key = "multipleStandardLoadBalancerConfigurations";
     let (mut names, mut sets, mut list) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     let mut found = Vec::new();
@@ -147,7 +147,7 @@ fn load_balancers(fields: &Fields, pool_type: BackendPoolType, mistakes: &mut Ve
             "multiple standard load balancers cannot be used with backend pool type nodeIPConfiguration".to_owned(),
         );
     }
-    mistakes.extend(found.into_iter().map(|message| Mistake {
+    mistakes.extend(found.into_iter().map(|message| Violation {
         origin: fields.origin(key),
         key: Some(key.to_owned()),
         message,
@@ -156,7 +156,7 @@ fn load_balancers(fields: &Fields, pool_type: BackendPoolType, mistakes: &mut Ve
 }
 
 /// The limits of load balancer requests: their own stanza over the global keys.
-fn rate_limits(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Option<RateLimits> {
+fn rate_limits(fields: &Fields, mistakes: &mut Vec<Violation>) -> Option<RateLimits> {
     let stanza = fields.section("loadBalancerRateLimit", mistakes).unwrap_or_default();
     let mut on = |fields: &Fields| fields.boolean("cloudProviderRateLimit", mistakes);
     let global = on(fields);

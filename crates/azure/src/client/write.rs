@@ -13,12 +13,12 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::document::{Pool, ProvisioningState};
-use super::super::error::{ArmError, Class, ErrorBody};
+use super::super::error::{ArmError, ErrorBody, ErrorClass};
 use super::super::id::PoolId;
 use super::super::retry_after::retry_after;
 use super::super::stack::Permit;
 use super::super::transport::Answer;
-use super::{Arm, Extra, json};
+use super::{ArmClient, Extra, json};
 
 const ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
 /// To the first look at an operation where ARM does not say when to come again, twice that to the next one, and so on.
@@ -30,7 +30,7 @@ const BUSY: Duration = Duration::from_secs(1);
 
 /// A write that ARM has accepted.
 #[derive(Clone, Debug)]
-pub struct Accepted {
+pub struct WriteOperation {
     pool: PoolId,
     follow: Follow,
     look_at: Instant,
@@ -56,7 +56,7 @@ enum Look {
     NotYet,
 }
 
-impl Arm {
+impl ArmClient {
     /// Writes the pool over the state it was read from, and waits for the end: the pool as it is then read, with
     /// the etag for the next write to its load balancer.
     ///
@@ -64,11 +64,11 @@ impl Arm {
     /// By its class; whatever it is, nothing but what was asked has been written.
     pub async fn write_pool(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<Pool, ArmError> {
         match self.put_pool(pool, permit, deadline).await {
-            Ok(accepted) => self.follow(&accepted, deadline).await?,
+            Ok(accepted) => self.poll_until_done(&accepted, deadline).await?,
             // Maybe it is our own write that is in the way.
             Err(
-                error @ ArmError::Refused {
-                    maybe_done: true,
+                error @ ArmError::ErrorResponse {
+                    may_have_applied: true,
                     status: StatusCode::PRECONDITION_FAILED,
                     ..
                 },
@@ -82,7 +82,7 @@ impl Arm {
         if read.shows(pool) {
             Ok(read)
         } else {
-            Err(ArmError::NotShown(pool.id.to_string()))
+            Err(ArmError::ReadBackMismatch(pool.id.to_string()))
         }
     }
 
@@ -90,13 +90,14 @@ impl Arm {
     ///
     /// # Errors
     /// Where ARM does not accept it, or the pool was read without an etag, or while ARM was busy with it.
-    pub async fn put_pool(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<Accepted, ArmError> {
+    pub async fn put_pool(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<WriteOperation, ArmError> {
         if pool.provisioning_state() == ProvisioningState::Busy {
             return Err(ArmError::Busy(pool.id.to_string()));
         }
         let etag = pool.etag.clone();
-        let etag = etag.ok_or_else(|| ArmError::Answer(format!("{} was read without an etag", pool.id)))?;
-        let body = serde_json::to_vec(&pool.for_write()).map_err(|error| ArmError::Answer(error.to_string()))?;
+        let etag = etag.ok_or_else(|| ArmError::InvalidResponse(format!("{} was read without an etag", pool.id)))?;
+        let body =
+            serde_json::to_vec(&pool.put_body()).map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
         let extra = Extra {
             if_match: Some(etag),
             body: body.into(),
@@ -108,7 +109,7 @@ impl Arm {
         self.accepted(pool.id.clone(), &answer)
     }
 
-    fn accepted(&self, pool: PoolId, answer: &Answer) -> Result<Accepted, ArmError> {
+    fn accepted(&self, pool: PoolId, answer: &BufferedResponse) -> Result<WriteOperation, ArmError> {
         let url = |name: &HeaderName| {
             let value = answer.headers().get(name)?.to_str().unwrap_or_default();
             Some(self.followed(value))
@@ -127,7 +128,7 @@ impl Arm {
         } else {
             Follow::Resource
         };
-        Ok(Accepted {
+        Ok(WriteOperation {
             pool,
             follow,
             look_at: self.next_look(answer, FIRST_LOOK),
@@ -135,7 +136,7 @@ impl Arm {
     }
 
     /// When to look, as the answer says.
-    fn next_look(&self, answer: &Answer, otherwise: Duration) -> Instant {
+    fn next_look(&self, answer: &BufferedResponse, otherwise: Duration) -> Instant {
         let now = self.clock.now();
         let told = retry_after(answer.headers(), now.wall);
         now.mono + told.filter(|told| !told.is_zero()).unwrap_or(otherwise)
@@ -145,7 +146,7 @@ impl Arm {
     ///
     /// # Errors
     /// Where it ended badly, or nobody can say how.
-    pub async fn follow(&self, accepted: &Accepted, deadline: Instant) -> Result<(), ArmError> {
+    pub async fn poll_until_done(&self, accepted: &WriteOperation, deadline: Instant) -> Result<(), ArmError> {
         let (group, uri) = match &accepted.follow {
             Follow::Done => return Ok(()),
             Follow::Resource => return self.settled(&accepted.pool, deadline).await.map(drop),
@@ -157,7 +158,7 @@ impl Arm {
             // Nobody is refused here who can wait.
             look_at = look_at.max(self.gates.closed_until(group.subscription(), false).unwrap_or(look_at));
             if look_at >= deadline {
-                return Err(ArmError::Deadline);
+                return Err(ArmError::DeadlineExceeded);
             }
             sleep_until(look_at).await;
             untold = LONGEST.min(2 * untold);
@@ -180,9 +181,9 @@ impl Arm {
                     return self.settled(&accepted.pool, deadline).await.map(drop);
                 }
                 // The status could not be read, which says nothing about the operation.
-                Err(error @ (ArmError::Refused { .. } | ArmError::Connection(_) | ArmError::Throttled { .. }))
-                    if error.class() == Class::Retriable =>
-                {
+                Err(
+                    error @ (ArmError::ErrorResponse { .. } | ArmError::Connection(_) | ArmError::Throttled { .. }),
+                ) if error.class() == ErrorClass::Retriable => {
                     tracing::debug!(%error, pool = %accepted.pool, "the end of a write is not known yet");
                     let now = Instant::now();
                     look_at = now + error.retry_after(now).unwrap_or(untold).max(FIRST_LOOK);
@@ -201,7 +202,7 @@ impl Arm {
             }
             let look_at = Instant::now() + BUSY;
             if look_at >= deadline {
-                return Err(ArmError::Deadline);
+                return Err(ArmError::DeadlineExceeded);
             }
             sleep_until(look_at).await;
         }
@@ -210,7 +211,7 @@ impl Arm {
     /// The pool; where reads are throttled, once they are not.
     async fn waiting(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
         loop {
-            let error = match self.pool(id, deadline).await {
+            let error = match self.get_pool(id, deadline).await {
                 Ok(pool) => return Ok(pool),
                 Err(error) => error,
             };
@@ -228,12 +229,12 @@ impl Arm {
 /// Reads the status of an operation.
 fn ended(document: &Value) -> Result<Look, ArmError> {
     let status = document.get("status").and_then(Value::as_str);
-    let status = status.ok_or_else(|| ArmError::Answer("an operation without status".to_owned()))?;
+    let status = status.ok_or_else(|| ArmError::InvalidResponse("an operation without status".to_owned()))?;
     let is = |word: &str| status.eq_ignore_ascii_case(word);
     if is("Succeeded") {
         Ok(Look::Done)
     } else if is("Failed") || is("Canceled") {
-        Err(ArmError::Operation {
+        Err(ArmError::OperationFailed {
             status: status.to_owned(),
             error: ErrorBody::of_error(document.get("error").unwrap_or(&Value::Null)),
         })
@@ -262,8 +263,8 @@ mod tests {
         ] {
             match (ended(&document), expected) {
                 (Ok(look), Some(Ok(expected))) => assert_eq!(look, expected, "{document}"),
-                (Err(error @ ArmError::Operation { .. }), Some(Err(code))) => assert_eq!(error.code(), code),
-                (Err(ArmError::Answer(_)), None) => {}
+                (Err(error @ ArmError::OperationFailed { .. }), Some(Err(code))) => assert_eq!(error.code(), code),
+                (Err(ArmError::InvalidResponse(_)), None) => {}
                 (found, expected) => panic!("{document}: {found:?}, expected {expected:?}"),
             }
         }

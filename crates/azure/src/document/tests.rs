@@ -33,7 +33,7 @@ fn recorded() -> Pool {
 #[test]
 fn a_write_leaves_out_what_arm_writes_and_nothing_else() {
     assert_eq!(
-        serde_json::to_value(recorded().for_write()).unwrap(),
+        serde_json::to_value(recorded().put_body()).unwrap(),
         json!({
             "name": "p", "id": "/…/p", "futureEnvelope": {"a": [1, null]},
             "properties": {
@@ -90,7 +90,7 @@ fn strange_pools_are_read_as_far_as_they_go_and_lose_nothing() {
         json!({"properties": {"loadBalancerBackendAddresses": [{"name": "a", "properties": []}]}}),
     ] {
         let mut strange = pool(document.clone());
-        assert_eq!(serde_json::to_value(strange.for_write()).unwrap(), document);
+        assert_eq!(serde_json::to_value(strange.put_body()).unwrap(), document);
         assert!(strange.shows(&strange.clone()));
         let places = strange.addresses().count();
         for place in 0..places {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use Class::{Retriable, Stale, Terminal};
+use ErrorClass::{Retriable, Stale, Terminal};
 
 fn read(error: &Value) -> ErrorBody {
     ErrorBody::parse(error.to_string().as_bytes())
@@ -17,9 +17,9 @@ fn detailed(code: &str, message: &str, inner: &str, inner_message: &str) -> Valu
     json!({"error": {"code": code, "message": message, "details": [{"code": inner, "message": inner_message}]}})
 }
 
-fn check(status: u16, body: &Value, class: Class) {
+fn check(status: u16, body: &Value, class: ErrorClass) {
     let status = StatusCode::from_u16(status).unwrap();
-    assert_eq!(super::class(Some(status), &read(body)), class, "{status} {body}");
+    assert_eq!(super::classify(Some(status), &read(body)), class, "{status} {body}");
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn statuses_where_no_code_is_known() {
         ] {
             let error = ErrorBody::parse(body.as_bytes());
             assert_eq!(
-                super::class(Some(StatusCode::from_u16(status).unwrap()), &error),
+                super::classify(Some(StatusCode::from_u16(status).unwrap()), &error),
                 class,
                 "{status} {body}"
             );
@@ -260,7 +260,7 @@ fn ends_of_accepted_operations() {
         ),
         ("Failed", json!({"code": "LinkedAuthorizationFailed"}), Terminal),
     ] {
-        let ended = ArmError::Operation {
+        let ended = ArmError::OperationFailed {
             status: status.to_owned(),
             error: ErrorBody::of_error(&error),
         };
@@ -274,7 +274,7 @@ fn what_is_told() {
         &json!({"error": {"code": "Canceled", "message": "Operation was \"canceled\".",
         "details": [{"code": SUPERSEDED, "message": "By b."}]}}),
     );
-    let told = ArmError::Operation {
+    let told = ArmError::OperationFailed {
         status: "Canceled".to_owned(),
         error,
     };
@@ -284,11 +284,11 @@ fn what_is_told() {
          (CanceledAndSupersededDueToAnotherOperation: By b.)"
     );
     assert_eq!(told.code(), "Canceled");
-    let refused = ArmError::Refused {
+    let refused = ArmError::ErrorResponse {
         status: StatusCode::BAD_GATEWAY,
         error: ErrorBody::parse("é".repeat(1000).as_bytes()),
         retry_after: Some(Duration::from_secs(3)),
-        maybe_done: false,
+        may_have_applied: false,
     };
     assert_eq!(
         refused.to_string(),
@@ -319,6 +319,6 @@ fn which_429_is_about_the_rate() {
         ),
         (json!({"error": {"code": "AnotherOperationInProgress"}}), false),
     ] {
-        assert_eq!(throttles(&read(&body)), expected, "{body}");
+        assert_eq!(is_rate_limited(&read(&body)), expected, "{body}");
     }
 }

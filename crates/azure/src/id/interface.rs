@@ -1,21 +1,21 @@
 //! The id of a network interface that is a resource of its own.
 
-use super::{BadId, GroupId, Name};
+use super::{InvalidId, Name, ResourceGroupId};
 
 /// A network interface, in lower case. A scale set's interfaces, whose ids name their virtual machine, are none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InterfaceId {
-    group: GroupId,
+pub struct NetworkInterfaceId {
+    group: ResourceGroupId,
     path: String,
 }
 
-impl InterfaceId {
+impl NetworkInterfaceId {
     /// Reads it from the id of one of its configurations, or from its own.
     ///
     /// # Errors
     /// Where it is neither.
-    pub fn of_configuration(id: &str) -> Result<Self, BadId> {
-        let bad = || BadId(id.to_owned(), "a network interface");
+    pub fn parse(id: &str) -> Result<Self, InvalidId> {
+        let bad = || InvalidId(id.to_owned(), "a network interface");
         let lower = id.to_ascii_lowercase();
         let segments: Vec<&str> = lower.split('/').collect();
         let [
@@ -38,7 +38,7 @@ impl InterfaceId {
         {
             return Err(bad());
         }
-        let id = GroupId::new(subscription, group).map_err(|_| bad())?;
+        let id = ResourceGroupId::new(subscription, group).map_err(|_| bad())?;
         let encoded = [group, name].map(|part| Name((*part).into()).encoded().to_string());
         let [group, name] = encoded;
         Ok(Self {
@@ -56,7 +56,7 @@ impl InterfaceId {
     }
 
     /// Its resource group.
-    pub(crate) fn group(&self) -> &GroupId {
+    pub(crate) fn group(&self) -> &ResourceGroupId {
         &self.group
     }
 
@@ -73,13 +73,13 @@ mod tests {
     #[test]
     fn an_interface_of_its_own_is_told_from_a_scale_sets() {
         let nic = "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Network/networkInterfaces/NIC";
-        let expected = InterfaceId::of_configuration(nic).unwrap();
+        let expected = NetworkInterfaceId::parse(nic).unwrap();
         assert_eq!(
             expected.path(),
             "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic"
         );
         assert_eq!(
-            InterfaceId::of_configuration(&format!("{nic}/ipConfigurations/cfg")).unwrap(),
+            NetworkInterfaceId::parse(&format!("{nic}/ipConfigurations/cfg")).unwrap(),
             expected
         );
         for bad in [
@@ -89,7 +89,7 @@ mod tests {
             "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Network/networkInterfaces/n/other/c",
             "/subscriptions/S/resourceGroups/../providers/Microsoft.Network/networkInterfaces/n",
         ] {
-            assert!(InterfaceId::of_configuration(bad).is_err(), "{bad}");
+            assert!(NetworkInterfaceId::parse(bad).is_err(), "{bad}");
         }
     }
 }

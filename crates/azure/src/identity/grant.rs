@@ -18,7 +18,7 @@ use super::TokenError;
 use crate::{Credential, ManagedIdentity, Secret};
 
 /// The instance metadata service, at every virtual machine.
-pub const IMDS: &str = "http://169.254.169.254";
+pub const IMDS_ENDPOINT: &str = "http://169.254.169.254";
 /// What a service account's token is called.
 const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 /// A token is some 2 KB.
@@ -26,7 +26,7 @@ const MOST_ASSERTION: usize = 64 * 1024;
 
 /// Nobody to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoCredential {
+pub enum IdentityError {
     /// Nothing was said.
     #[error(
         "there is no credential for Azure: set useFederatedWorkloadIdentityExtension, useManagedIdentityExtension, \
@@ -46,7 +46,7 @@ pub enum NoCredential {
 
 /// Whom to be, and whom to ask.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub struct Identity {
     kind: Kind,
     /// What is asked.
     uri: Uri,
@@ -76,7 +76,7 @@ pub(super) struct Granted {
     pub(super) good_for: Duration,
 }
 
-impl Account {
+impl Identity {
     /// As the settings have it; `imds` is where a machine's identity is asked for, [`IMDS`].
     ///
     /// # Errors
@@ -86,21 +86,23 @@ impl Account {
         tenant: Option<&str>,
         endpoints: &Endpoints,
         imds: &str,
-    ) -> Result<Self, NoCredential> {
+    ) -> Result<Self, IdentityError> {
         let entra = || {
-            let tenant = tenant.filter(|tenant| !tenant.is_empty()).ok_or(NoCredential::Tenant)?;
+            let tenant = tenant
+                .filter(|tenant| !tenant.is_empty())
+                .ok_or(IdentityError::MissingTenant)?;
             let good = tenant
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-            let bad = || NoCredential::BadTenant(tenant.to_owned());
+            let bad = || IdentityError::InvalidTenant(tenant.to_owned());
             if !good || tenant.starts_with('.') {
                 return Err(bad());
             }
             let path = format!("/{tenant}/oauth2/v2.0/token");
-            endpoints.authority.at(&path).map_err(|_| bad())
+            endpoints.authority.join(&path).map_err(|_| bad())
         };
         let (kind, uri) = match credential {
-            Credential::None => return Err(NoCredential::None),
+            Credential::None => return Err(IdentityError::IdentityError),
             Credential::ClientSecret { client_id, secret } => {
                 let (client_id, secret) = (client_id.clone(), secret.clone());
                 (Kind::Secret { client_id, secret }, entra()?)
@@ -170,7 +172,7 @@ impl Account {
     }
 
     /// What came back.
-    pub(super) fn granted(answer: &Answer, now: Timestamp) -> Result<Granted, TokenError> {
+    pub(super) fn granted(answer: &BufferedResponse, now: Timestamp) -> Result<Granted, TokenError> {
         let document: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
         let text = |name: &str| document.get(name).and_then(Value::as_str);
         if answer.status() != StatusCode::OK {
@@ -198,7 +200,7 @@ impl Account {
 }
 
 /// Where a machine's identity is had. In plain HTTP: it is a link-local address, and nothing secret is sent.
-fn machine(which: Option<&ManagedIdentity>, audience: &str, imds: &str) -> Result<Uri, NoCredential> {
+fn machine(which: Option<&ManagedIdentity>, audience: &str, imds: &str) -> Result<Uri, IdentityError> {
     let mut query = Serializer::new(String::new());
     query.append_pair("api-version", "2018-02-01");
     query.append_pair("resource", audience);
@@ -216,7 +218,7 @@ fn machine(which: Option<&ManagedIdentity>, audience: &str, imds: &str) -> Resul
         .parse()
         .ok();
     uri.filter(|uri| uri.scheme().is_some() && uri.authority().is_some())
-        .ok_or_else(|| NoCredential::Imds(imds.to_owned()))
+        .ok_or_else(|| IdentityError::InvalidImds(imds.to_owned()))
 }
 
 /// The service account's token, as kubelet last wrote it.

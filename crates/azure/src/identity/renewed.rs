@@ -18,7 +18,7 @@ use super::super::error::ArmError;
 use super::super::retry::Retry;
 use super::super::stack::{self, Call, Stack};
 use super::super::transport::Transport;
-use super::grant::{Account, Granted};
+use super::grant::{Granted, Identity};
 use super::{TokenError, TokenSource};
 use crate::Secret;
 
@@ -50,26 +50,26 @@ impl Held {
 }
 
 /// The tokens of one account.
-pub struct Tokens {
-    account: Account,
+pub struct TokenCache {
+    account: Identity,
     clock: Clock,
     stack: Stack,
     held: Mutex<Option<Held>>,
     renewing: tokio::sync::Mutex<()>,
 }
 
-impl fmt::Debug for Tokens {
+impl fmt::Debug for TokenCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens")
+        f.debug_struct("TokenCache")
             .field("account", &self.account)
             .finish_non_exhaustive()
     }
 }
 
-impl Tokens {
+impl TokenCache {
     /// None yet.
     #[must_use]
-    pub fn new(account: Account, transport: Transport, clock: Clock) -> Self {
+    pub fn new(account: Identity, transport: Transport, clock: Clock) -> Self {
         let retry = Retry {
             statuses: account.retried(),
             clock: clock.clone(),
@@ -107,11 +107,11 @@ impl Tokens {
             seen: Arc::default(),
         };
         let answer = self.stack.clone().oneshot(call).await.map_err(|error| match error {
-            ArmError::Answer(why) => TokenError::Answer(why),
+            ArmError::InvalidResponse(why) => TokenError::Answer(why),
             ArmError::Connection(why) => TokenError::Connection(format!("{}: {why}", self.account.asked())),
             error => TokenError::Connection(format!("{}: {error}", self.account.asked())),
         })?;
-        let granted = Account::granted(&answer, self.clock.now().wall)?;
+        let granted = Identity::granted(&answer, self.clock.now().wall)?;
         tracing::debug!(good_for = ?granted.good_for, "a token for Azure");
         Ok(Held::new(granted, asked))
     }
@@ -159,7 +159,7 @@ impl Tokens {
     }
 }
 
-impl TokenSource for Tokens {
+impl TokenSource for TokenCache {
     fn token(&self) -> BoxFuture<'_, Result<Secret, TokenError>> {
         self.good(None).boxed()
     }

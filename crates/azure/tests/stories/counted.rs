@@ -48,9 +48,9 @@ async fn each_try_is_counted_under_its_callers_name() {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let world = World::new(&[load_balancer("lb", 3)]).await;
-    let arm = world.arm.clone().counted_in(metrics);
-    let arm = arm.as_caller("loadbalancer_adminstate", "admin_state_controller");
-    let mut pool = arm.pool(&pool_id("pool"), soon()).await.unwrap();
+    let arm = world.arm.clone().with_metrics(metrics);
+    let arm = arm.with_request_labels("loadbalancer_adminstate", "admin_state_controller");
+    let mut pool = arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
     pool.set_admin_state(0, AdminState::Down);
     // Two tries come to nothing, one is throttled; the third read is answered.
     world.fault(
@@ -59,15 +59,15 @@ async fn each_try_is_counted_under_its_callers_name() {
         2,
         &json!({"answer": {"status": 503, "body": {"error": {"code": "ServiceUnavailable"}}}}),
     );
-    arm.pool(&pool_id("pool"), soon()).await.unwrap();
+    arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
     world.fault(
         "GET",
         "/none$",
         1,
         &json!({"answer": {"status": 429, "body": {"error": {"code": "TooManyRequests"}}}}),
     );
-    arm.pool(&pool_id("none"), soon()).await.unwrap_err();
-    arm.pool(&pool_id("none"), soon()).await.unwrap_err();
+    arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
+    arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
     arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
     let name = |series: &str| format!("cloudprovider_azure_api_request_{series}");
     assert_eq!(
@@ -102,10 +102,10 @@ async fn what_our_own_limit_holds_up_is_counted() {
         write: limit,
     };
     let world = World::with(&[load_balancer("lb", 3)], Some(limits), |answer| answer).await;
-    let arm = world.arm.clone().counted_in(Metrics::register(&mut registry));
-    let arm = arm.as_caller("p", "admin_state_controller");
+    let arm = world.arm.clone().with_metrics(Metrics::register(&mut registry));
+    let arm = arm.with_request_labels("p", "admin_state_controller");
     for _ in 0..5 {
-        arm.pool(&pool_id("pool"), soon()).await.unwrap();
+        arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
     }
     let count = series(&registry, "cloudprovider_azure_api_request_ratelimited_count");
     assert_eq!(count, expected(&[("p_get_backend_pool", "3")]));

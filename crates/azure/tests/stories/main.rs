@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_azure::{
-    Account, Answer, Arm, Endpoints, GroupId, Options, Pool, PoolId, Tokens, Transport, TransportError,
+    ArmClient, ArmClientOptions, BufferedResponse, Endpoints, Identity, Pool, PoolId, ResourceGroupId, TokenCache,
+    Transport, TransportError,
 };
 use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
@@ -39,7 +40,7 @@ const DELAY: Duration = Duration::from_secs(2);
 /// An emulator and a client of it.
 struct World {
     emulator: Emulator,
-    arm: Arm,
+    arm: ArmClient,
 }
 
 impl World {
@@ -51,7 +52,7 @@ impl World {
     async fn with(
         resources: &[Value],
         rate_limits: Option<RateLimits>,
-        change: impl Fn(Answer) -> Answer + Clone + Send + Sync + 'static,
+        change: impl Fn(BufferedResponse) -> BufferedResponse + Clone + Send + Sync + 'static,
     ) -> Self {
         let settings = Settings {
             operation_delay: DELAY,
@@ -74,25 +75,25 @@ impl World {
                     .map_err(|error| TransportError::Connection(error.to_string()))
             }
         }));
-        let endpoints = Endpoints::look_up(&transport, BASE, None).await.unwrap();
+        let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();
         let credential = Credential::ClientSecret {
             client_id: "client".to_owned(),
             secret: Secret::new("secret"),
         };
-        let account = Account::new(&credential, Some("tenant"), &endpoints, "http://127.0.0.1:1").unwrap();
-        let tokens = Tokens::new(account, transport.clone(), clock.clone());
-        let options = Options {
+        let account = Identity::new(&credential, Some("tenant"), &endpoints, "http://127.0.0.1:1").unwrap();
+        let tokens = TokenCache::new(account, transport.clone(), clock.clone());
+        let options = ArmClientOptions {
             endpoints,
             rate_limits,
             user_agent: None,
         };
-        let arm = Arm::new(options, transport, Arc::new(tokens), clock);
+        let arm = ArmClient::new(options, transport, Arc::new(tokens), clock);
         Self { emulator, arm }
     }
 
     /// A pool as it is now.
     async fn pool(&self, name: &str) -> Pool {
-        self.arm.pool(&pool_id(name), soon()).await.unwrap()
+        self.arm.get_pool(&pool_id(name), soon()).await.unwrap()
     }
 
     fn control(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -140,8 +141,8 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_mins(2)
 }
 
-fn group() -> GroupId {
-    GroupId::new("sub", "rg").unwrap()
+fn group() -> ResourceGroupId {
+    ResourceGroupId::new("sub", "rg").unwrap()
 }
 
 fn pool_id(name: &str) -> PoolId {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_azure::{ArmError, Class, ProvisioningState};
+use headgate_azure::{ArmError, ErrorClass, ProvisioningState};
 use headgate_azure::{RateLimit, RateLimits};
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use super::{BASE, World, group, load_balancer, pool_id, soon};
 async fn a_list_is_whole() {
     let all: Vec<_> = (0..7).map(|number| load_balancer(&format!("lb-{number}"), 1)).collect();
     let world = World::new(&all).await;
-    let found = world.arm.load_balancers(&group(), soon()).await.unwrap();
+    let found = world.arm.list_load_balancers(&group(), soon()).await.unwrap();
     let names: Vec<_> = found.iter().map(|load_balancer| load_balancer.id.name()).collect();
     assert_eq!(names, ["lb-0", "lb-1", "lb-2", "lb-3", "lb-4", "lb-5", "lb-6"]);
     assert!(
@@ -36,7 +36,11 @@ async fn a_list_is_whole() {
 async fn a_load_balancer_and_a_pool_have_their_etag() {
     let world = World::new(&[load_balancer("lb", 2)]).await;
     let pool = world.pool("pool").await;
-    let load_balancer = world.arm.load_balancer(pool.id.load_balancer(), soon()).await.unwrap();
+    let load_balancer = world
+        .arm
+        .get_load_balancer(pool.id.load_balancer(), soon())
+        .await
+        .unwrap();
     assert!(pool.etag.is_some());
     assert_eq!(pool.etag, load_balancer.etag, "they share it");
     assert_eq!(load_balancer.clone().take_pools()[0].document, pool.document);
@@ -46,16 +50,19 @@ async fn a_load_balancer_and_a_pool_have_their_etag() {
 #[tokio::test(start_paused = true)]
 async fn what_is_not_there() {
     let world = World::new(&[load_balancer("lb", 2)]).await;
-    let pool = world.arm.pool(&pool_id("none"), soon()).await.unwrap_err();
-    assert_eq!((pool.code(), pool.class()), ("NotFound", Class::Stale));
+    let pool = world.arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
+    assert_eq!((pool.code(), pool.class()), ("NotFound", ErrorClass::Stale));
     let id = group().load_balancer("none").unwrap();
-    let missing = world.arm.load_balancer(&id, soon()).await.unwrap_err();
-    assert_eq!((missing.code(), missing.class()), ("ResourceNotFound", Class::Stale));
-    let elsewhere = headgate_azure::GroupId::new("sub", "none").unwrap();
-    let group = world.arm.load_balancers(&elsewhere, soon()).await.unwrap_err();
+    let missing = world.arm.get_load_balancer(&id, soon()).await.unwrap_err();
+    assert_eq!(
+        (missing.code(), missing.class()),
+        ("ResourceNotFound", ErrorClass::Stale)
+    );
+    let elsewhere = headgate_azure::ResourceGroupId::new("sub", "none").unwrap();
+    let group = world.arm.list_load_balancers(&elsewhere, soon()).await.unwrap_err();
     assert_eq!(
         (group.code(), group.class()),
-        ("ResourceGroupNotFound", Class::Terminal)
+        ("ResourceGroupNotFound", ErrorClass::Terminal)
     );
 }
 
@@ -66,7 +73,7 @@ async fn a_server_in_trouble_is_asked_four_times() {
         world.control("DELETE", "faults", &Value::Null);
         world.control("POST", "reset", &Value::Null);
         world.fault("GET", "/pool$", times, &json!({"answer": {"status": status}}));
-        let read = world.arm.pool(&pool_id("pool"), soon()).await;
+        let read = world.arm.get_pool(&pool_id("pool"), soon()).await;
         assert_eq!(read.is_ok(), good, "{status}");
         assert_eq!(world.requests("GET", "/pool$").len(), 4, "{status}");
     }
@@ -78,9 +85,9 @@ async fn cut_connections_are_made_anew() {
     world.fault("GET", "/pool$", 2, &json!({"cut": "before"}));
     world.pool("pool").await;
     world.fault("GET", "/pool$", 9, &json!({"cut": "after"}));
-    let error = world.arm.pool(&pool_id("pool"), soon()).await.unwrap_err();
+    let error = world.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
     assert!(matches!(error, ArmError::Connection(_)), "{error}");
-    assert_eq!(error.class(), Class::Retriable);
+    assert_eq!(error.class(), ErrorClass::Retriable);
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,13 +97,13 @@ async fn a_deadline_is_kept() {
     let wait = Duration::from_secs(5);
     world.fault("GET", "/pool$", 1, &json!({"stall": "50s"}));
     let start = Instant::now();
-    let error = world.arm.pool(&pool_id("pool"), start + wait).await.unwrap_err();
-    assert!(matches!(error, ArmError::Deadline), "{error}");
+    let error = world.arm.get_pool(&pool_id("pool"), start + wait).await.unwrap_err();
+    assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
     assert_eq!(start.elapsed().as_secs(), 5);
     // A server that wants to be asked later than that is not waited for.
     world.fault("GET", "/pool$", 1, &json!({"answer": {"status": 503, "retryAfter": 6}}));
     let start = Instant::now();
-    let error = world.arm.pool(&pool_id("pool"), start + wait).await.unwrap_err();
+    let error = world.arm.get_pool(&pool_id("pool"), start + wait).await.unwrap_err();
     assert_eq!(error.status(), Some(StatusCode::SERVICE_UNAVAILABLE));
     assert_eq!(error.retry_after(start), Some(Duration::from_secs(6)));
     assert!(start.elapsed() < Duration::from_millis(10));
@@ -115,10 +122,10 @@ async fn a_refused_token_is_renewed_once() {
     assert_eq!(world.requests("POST", "/oauth2/").len(), 2);
     sleep(Duration::from_secs(1)).await;
     world.fault("GET", "/pool$", 99, &refused);
-    let error = world.arm.pool(&pool_id("pool"), soon()).await.unwrap_err();
+    let error = world.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
     assert_eq!(
         (error.code(), error.class()),
-        ("ExpiredAuthenticationToken", Class::Terminal)
+        ("ExpiredAuthenticationToken", ErrorClass::Terminal)
     );
     assert_eq!(world.requests("POST", "/oauth2/").len(), 3, "once more, no oftener");
     assert_eq!(world.requests("GET", "/pool$").len(), 5);
@@ -140,10 +147,10 @@ async fn a_full_bucket_waits_in_line() {
     let now = Instant::now();
     let error = world
         .arm
-        .pool(&pool_id("pool"), now + Duration::from_millis(10))
+        .get_pool(&pool_id("pool"), now + Duration::from_millis(10))
         .await
         .unwrap_err();
-    assert!(matches!(error, ArmError::Deadline), "{error}");
+    assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
     assert_eq!(now.elapsed(), Duration::ZERO);
 }
 
@@ -165,8 +172,8 @@ async fn no_link_leads_elsewhere() {
             answer.map(|_| document.to_string().into())
         };
         let world = World::with(&[load_balancer("lb", 2)], None, change).await;
-        let error = world.arm.load_balancers(&group(), soon()).await.unwrap_err();
-        assert!(matches!(error, ArmError::Answer(_)), "{link}: {error}");
+        let error = world.arm.list_load_balancers(&group(), soon()).await.unwrap_err();
+        assert!(matches!(error, ArmError::InvalidResponse(_)), "{link}: {error}");
     }
 }
 
@@ -184,7 +191,7 @@ async fn pages_come_to_an_end() {
     let world = World::with(&[load_balancer("lb", 1)], None, change).await;
     let off = json!({"throttle": {"enabled": false}});
     world.control("PUT", "settings", &off);
-    let error = world.arm.load_balancers(&group(), soon()).await.unwrap_err();
+    let error = world.arm.list_load_balancers(&group(), soon()).await.unwrap_err();
     assert!(error.to_string().contains("1000 pages"), "{error}");
 }
 
@@ -198,21 +205,28 @@ async fn answers_that_make_no_sense() {
             1,
             &json!({"answer": {"status": 200, "body": body}}),
         );
-        let error = world.arm.load_balancers(&group(), soon()).await.unwrap_err();
-        assert!(matches!(error, ArmError::Answer(_)), "{body}: {error}");
-        assert_eq!(error.class(), Class::Retriable, "it may be a proxy's");
+        let error = world.arm.list_load_balancers(&group(), soon()).await.unwrap_err();
+        assert!(matches!(error, ArmError::InvalidResponse(_)), "{body}: {error}");
+        assert_eq!(error.class(), ErrorClass::Retriable, "it may be a proxy's");
     }
     // What cannot be one is left out; the others are to be seen.
     let nonsense = json!({"value": [{}, {"id": "/x"}, null]});
     let answer = json!({"answer": {"status": 200, "body": nonsense}});
     world.fault("GET", "/loadBalancers$", 1, &answer);
-    assert!(world.arm.load_balancers(&group(), soon()).await.unwrap().is_empty());
+    assert!(
+        world
+            .arm
+            .list_load_balancers(&group(), soon())
+            .await
+            .unwrap()
+            .is_empty()
+    );
     world.fault(
         "GET",
         "/pool$",
         1,
         &json!({"answer": {"status": 200, "text": "<html>"}}),
     );
-    let error = world.arm.pool(&pool_id("pool"), soon()).await.unwrap_err();
-    assert!(matches!(error, ArmError::Answer(_)), "{error}");
+    let error = world.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
+    assert!(matches!(error, ArmError::InvalidResponse(_)), "{error}");
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use headgate_azure::{AdminState, InterfaceId, Permit};
+use headgate_azure::{AdminState, NetworkInterfaceId, Permit};
 use serde_json::{Value, json};
 
 use super::{World, group, load_balancer, soon};
@@ -138,10 +138,17 @@ async fn the_role_is_what_the_client_asks_and_what_its_readme_explains() {
     let interface = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic";
     let nic = json!({"id": interface, "location": "eastus", "properties": {"ipConfigurations": [{"name": "c", "properties": {}}]}});
     let world = World::new(&[load_balancer("lb", 2), nic]).await;
-    let interface = InterfaceId::of_configuration(interface).unwrap();
-    assert_eq!(world.arm.virtual_machine_of(&interface, soon()).await.unwrap(), None);
-    let found = world.arm.load_balancers(&group(), soon()).await.unwrap();
-    world.arm.load_balancer(&found[0].id, soon()).await.unwrap();
+    let interface = NetworkInterfaceId::parse(interface).unwrap();
+    assert_eq!(
+        world
+            .arm
+            .get_interface_virtual_machine(&interface, soon())
+            .await
+            .unwrap(),
+        None
+    );
+    let found = world.arm.list_load_balancers(&group(), soon()).await.unwrap();
+    world.arm.get_load_balancer(&found[0].id, soon()).await.unwrap();
     let mut pool = world.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
     world.arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::routing::post;
 use bytes::Bytes;
 use headgate_azure::{AdminState, Permit};
-use headgate_otlp::Traces;
+use headgate_otlp::TraceExporter;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -74,10 +74,12 @@ fn soon() -> tokio::time::Instant {
 async fn each_call_and_each_try_is_a_span_without_secrets() {
     let (address, got, serving) = collector().await;
     let url = format!("http://{address}/v1/traces");
-    let traces = Traces::start(&url, "node-1", Handle::current()).unwrap();
+    let traces = TraceExporter::start(&url, "node-1", Handle::current()).unwrap();
     let subscriber = tracing_subscriber::registry().with(traces.layer());
     let world = World::new(&[load_balancer("lb", 3)]).await;
-    let arm = world.arm.as_caller("loadbalancer_adminstate", "admin_state_controller");
+    let arm = world
+        .arm
+        .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
     let token = world.control("GET", "token", &json!(null))["token"]
         .as_str()
         .unwrap()
@@ -85,14 +87,14 @@ async fn each_call_and_each_try_is_a_span_without_secrets() {
     async {
         tracing::info!(secret = "in a log", "an event is no span");
         world.fault("GET", "/pool$", 1, &json!({"answer": {"status": 503}}));
-        let mut pool = arm.pool(&pool_id("pool"), soon()).await.unwrap();
-        arm.pool(&pool_id("none"), soon()).await.unwrap_err();
+        let mut pool = arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
+        arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
         pool.set_admin_state(0, AdminState::Down);
         arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
     }
     .with_subscriber(subscriber)
     .await;
-    traces.close().await;
+    traces.shutdown().await;
     serving.abort();
 
     let got = got.lock().unwrap();
@@ -180,7 +182,7 @@ async fn a_collector_that_is_not_there_or_does_not_answer_holds_nobody_up() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for address in [gone, silent.local_addr().unwrap()] {
-        let traces = Traces::start(&format!("http://{address}/v1/traces"), "n", Handle::current()).unwrap();
+        let traces = TraceExporter::start(&format!("http://{address}/v1/traces"), "n", Handle::current()).unwrap();
         let subscriber = tracing_subscriber::registry().with(traces.layer());
         let began = Instant::now();
         tracing::subscriber::with_default(subscriber, || {
@@ -190,7 +192,7 @@ async fn a_collector_that_is_not_there_or_does_not_answer_holds_nobody_up() {
         });
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         let began = Instant::now();
-        traces.close().await;
+        traces.shutdown().await;
         assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, Class, Permit, Pool};
+use headgate_azure::{AdminState, ArmError, ErrorClass, Permit, Pool};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
@@ -30,7 +30,7 @@ async fn somebody_else_was_first() {
         &json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}}),
     );
     let error = write(&world, &pool).await.unwrap_err();
-    assert_eq!((error.code(), error.class()), ("PreconditionFailed", Class::Stale));
+    assert_eq!((error.code(), error.class()), ("PreconditionFailed", ErrorClass::Stale));
     assert_eq!(
         world.pool("pool").await.document["properties"]["drainPeriodInSeconds"],
         60
@@ -52,10 +52,10 @@ async fn a_newer_write_takes_its_place() {
     let (written, ()) = tokio::join!(write(&world, &pool), other);
     let error = written.unwrap_err();
     assert!(
-        matches!(&error, ArmError::Operation { status, .. } if status == "Canceled"),
+        matches!(&error, ArmError::OperationFailed { status, .. } if status == "Canceled"),
         "{error}"
     );
-    assert_eq!(error.class(), Class::Stale);
+    assert_eq!(error.class(), ErrorClass::Stale);
     assert!(error.to_string().contains("CanceledAndSuperseded"), "{error}");
 }
 
@@ -63,12 +63,12 @@ async fn a_newer_write_takes_its_place() {
 async fn operations_that_end_badly() {
     let failed = |code: &str| json!({"operation": "fail", "effect": "lost", "error": {"code": code, "message": "m"}});
     for (action, class) in [
-        (failed("InternalServerError"), Class::Retriable),
-        (failed("PreconditionFailed"), Class::Stale),
-        (failed("AuthorizationFailed"), Class::Terminal),
-        (json!({"operation": "cancel"}), Class::Stale),
+        (failed("InternalServerError"), ErrorClass::Retriable),
+        (failed("PreconditionFailed"), ErrorClass::Stale),
+        (failed("AuthorizationFailed"), ErrorClass::Terminal),
+        (json!({"operation": "cancel"}), ErrorClass::Stale),
         // Azure has reported success, and nothing was changed.
-        (json!({"operation": "succeed", "effect": "lost"}), Class::Stale),
+        (json!({"operation": "succeed", "effect": "lost"}), ErrorClass::Stale),
     ] {
         let world = World::new(&[load_balancer("lb", 3)]).await;
         let pool = edited(&world).await;
@@ -100,7 +100,7 @@ async fn a_429_closes_its_gate_to_the_second() {
     let error = write(&world, &pool).await.unwrap_err();
     assert_eq!(
         (error.code(), error.class()),
-        ("SubscriptionRequestsThrottled", Class::Retriable)
+        ("SubscriptionRequestsThrottled", ErrorClass::Retriable)
     );
     assert_eq!(error.retry_after(start), Some(Duration::from_secs(7)));
     assert_eq!(start.elapsed(), Duration::ZERO, "it is not tried again");
@@ -130,7 +130,7 @@ async fn a_429_about_one_resource_closes_nothing() {
     ] {
         world.fault("PUT", "/pool$", 1, &json!({"answer": {"code": code, "retryAfter": 60}}));
         let error = write(&world, &pool).await.unwrap_err();
-        assert_eq!(error.class(), Class::Retriable, "{error}");
+        assert_eq!(error.class(), ErrorClass::Retriable, "{error}");
         assert_eq!(error.retry_after(Instant::now()), Some(Duration::from_mins(1)));
     }
     write(&world, &pool).await.unwrap();
@@ -186,7 +186,7 @@ async fn an_answer_lost_and_somebody_else_in_the_way_is_stale() {
         &json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}}),
     );
     let error = write(&world, &pool).await.unwrap_err();
-    assert_eq!((error.code(), error.class()), ("PreconditionFailed", Class::Stale));
+    assert_eq!((error.code(), error.class()), ("PreconditionFailed", ErrorClass::Stale));
     let now = world.pool("pool").await;
     assert_eq!(now.document["properties"]["drainPeriodInSeconds"], 60);
     assert_eq!(now.addresses().next().unwrap().admin_state(), Some(AdminState::None));
@@ -203,7 +203,7 @@ async fn an_operation_that_does_not_end_in_time() {
         .write_pool(&pool, Permit::always(), start + Duration::from_secs(20))
         .await
         .unwrap_err();
-    assert!(matches!(error, ArmError::Deadline), "{error}");
+    assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
     assert!(start.elapsed() <= Duration::from_secs(20));
 }
 
@@ -215,5 +215,5 @@ async fn members_of_interfaces_are_not_the_pools_to_change() {
         json!({"error": {"code": "ModificationOfNICIpConfigBackendPoolNotSupported", "message": "m", "details": []}});
     world.fault("PUT", "/pool$", 1, &json!({"answer": {"status": 400, "body": body}}));
     let error = write(&world, &pool).await.unwrap_err();
-    assert_eq!(error.class(), Class::Terminal, "{error}");
+    assert_eq!(error.class(), ErrorClass::Terminal, "{error}");
 }

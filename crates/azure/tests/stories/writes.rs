@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, Answer, ArmError, Permit, ProvisioningState};
+use headgate_azure::{AdminState, ArmError, BufferedResponse, Permit, ProvisioningState};
 use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -44,9 +44,9 @@ async fn nothing_is_lost_of_five_thousand() {
     let mut pool = world.pool("pool").await;
     assert!(pool.set_admin_state(2500, AdminState::Down));
     let read = world.arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
-    let mut expected = serde_json::to_value(pool.for_write()).unwrap();
+    let mut expected = serde_json::to_value(pool.put_body()).unwrap();
     assert_eq!(
-        serde_json::to_value(read.for_write()).unwrap(),
+        serde_json::to_value(read.put_body()).unwrap(),
         expected,
         "all that is not ARM's own"
     );
@@ -75,7 +75,7 @@ async fn the_end_is_found_without_azures_header() {
     let without = |answer: Answer| {
         let (mut parts, body) = answer.into_parts();
         parts.headers.remove(HeaderName::from_static("azure-asyncoperation"));
-        Answer::from_parts(parts, body)
+        BufferedResponse::from_parts(parts, body)
     };
     let world = World::with(&[load_balancer("lb", 3)], None, without).await;
     let mut pool = world.pool("pool").await;
@@ -99,7 +99,7 @@ async fn the_end_is_found_without_azures_header() {
                 parts.status = hyper::StatusCode::ACCEPTED;
             }
         }
-        Answer::from_parts(parts, body)
+        BufferedResponse::from_parts(parts, body)
     };
     let world = World::with(&[load_balancer("lb", 3)], None, located).await;
     let mut pool = world.pool("pool").await;
@@ -116,13 +116,13 @@ async fn no_operation_is_followed_elsewhere() {
             let url = "https://evil.test/operations/1?s=secret".parse().unwrap();
             parts.headers.insert("azure-asyncoperation", url);
         }
-        Answer::from_parts(parts, body)
+        BufferedResponse::from_parts(parts, body)
     };
     let world = World::with(&[load_balancer("lb", 3)], None, elsewhere).await;
     let mut pool = world.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
     let error = world.arm.write_pool(&pool, Permit::always(), soon()).await.unwrap_err();
-    assert!(matches!(error, ArmError::Answer(_)), "{error}");
+    assert!(matches!(error, ArmError::InvalidResponse(_)), "{error}");
     assert!(
         error.to_string().contains("evil.test") && !error.to_string().contains("secret"),
         "{error}"
@@ -175,7 +175,7 @@ async fn nothing_is_written_over_a_state_that_was_not_read_or_is_not_settled() {
     let mut pool = world.pool("pool").await;
     pool.etag = None;
     let error = world.arm.write_pool(&pool, Permit::always(), soon()).await.unwrap_err();
-    assert!(matches!(error, ArmError::Answer(_)), "{error}");
+    assert!(matches!(error, ArmError::InvalidResponse(_)), "{error}");
     assert!(world.requests("PUT", "").is_empty());
 
     // Read while somebody else's write is under way: the etag is good, and the write would end the other one.
@@ -187,6 +187,6 @@ async fn nothing_is_written_over_a_state_that_was_not_read_or_is_not_settled() {
     busy.set_admin_state(1, AdminState::Down);
     let error = world.arm.write_pool(&busy, Permit::always(), soon()).await.unwrap_err();
     assert!(matches!(error, ArmError::Busy(_)), "{error}");
-    world.arm.follow(&accepted, soon()).await.unwrap();
+    world.arm.poll_until_done(&accepted, soon()).await.unwrap();
     assert_eq!(world.requests("PUT", "").len(), 1);
 }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{AdminState, Class, PoolId};
+use headgate_azure::{AdminState, ErrorClass, PoolId};
 use headgate_clock::Moment;
 use headgate_node::DRAINING_TAINT;
 use tokio::time::Instant;
@@ -85,7 +85,7 @@ pub(super) struct Told {
 /// What was told of a failure.
 #[derive(Clone, Debug)]
 struct Failure {
-    class: Class,
+    class: ErrorClass,
     code: String,
     at: Instant,
 }
@@ -273,7 +273,7 @@ impl Announcer {
     fn failed(&mut self, node: &Arc<ClusterNode>, trouble: &Trouble, now: Instant, told: &mut Told) {
         let known = self.failures.get(&node.uid);
         let is_news = known.is_none_or(|known| {
-            let again = trouble.class != Class::Terminal && now >= known.at + AGAIN;
+            let again = trouble.class != ErrorClass::Terminal && now >= known.at + AGAIN;
             let another = known.code != trouble.code && now >= known.at + ANOTHER;
             known.class != trouble.class || another || again
         });
@@ -287,8 +287,8 @@ impl Announcer {
         };
         self.failures.insert(node.uid.clone(), failure);
         let goes_on = match trouble.class {
-            Class::Terminal => "it is tried again now and then, and fails until somebody changes that",
-            Class::Stale | Class::Retriable => "it is tried again",
+            ErrorClass::Terminal => "it is tried again now and then, and fails until somebody changes that",
+            ErrorClass::Stale | ErrorClass::Retriable => "it is tried again",
         };
         told.events.push(Announcement {
             node: Arc::clone(node),

@@ -1,7 +1,7 @@
 //! ARM, and what of it is the cluster's, as `azure.json` says.
 
 use headgate_azure::AzureJson;
-use headgate_azure::{Arm, BadId, GroupId};
+use headgate_azure::{ArmClient, InvalidId, ResourceGroupId};
 
 use crate::pool::{Managed, Scope};
 
@@ -9,7 +9,7 @@ use crate::pool::{Managed, Scope};
 #[derive(Clone, Debug)]
 pub struct Reached {
     /// ARM.
-    pub arm: Arm,
+    pub arm: ArmClient,
     /// The cluster's load balancers.
     pub scope: Scope,
     /// Whether control-plane nodes are in no load balancer.
@@ -24,9 +24,9 @@ impl Reached {
     ///
     /// # Errors
     /// Where the subscription or the resource group cannot be one.
-    pub fn of(arm: Arm, config: &AzureJson, cluster_name: &str) -> Result<Self, BadId> {
+    pub fn of(arm: ArmClient, config: &AzureJson, cluster_name: &str) -> Result<Self, InvalidId> {
         let subscription = config.subscription_id.as_deref().unwrap_or_default();
-        let group = GroupId::new(subscription, config.load_balancers_group().unwrap_or_default())?;
+        let group = ResourceGroupId::new(subscription, config.load_balancers_group().unwrap_or_default())?;
         let names = config.load_balancers.iter().chain(&config.load_balancer_name);
         let names = names.map(String::as_str).chain([cluster_name]);
         Ok(Self {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use headgate_azure::{AdminState, Class, LoadBalancerId, PoolId};
+use headgate_azure::{AdminState, ErrorClass, LoadBalancerId, PoolId};
 use headgate_clock::Clock;
 use headgate_leader::{ArmLock, LockMetrics, Term};
 use kube::Client;
@@ -120,7 +120,7 @@ impl Progress {
         let hopeless = self
             .trouble
             .as_ref()
-            .is_some_and(|trouble| trouble.class == Class::Terminal);
+            .is_some_and(|trouble| trouble.class == ErrorClass::Terminal);
         self.looked && (self.left.is_empty() || hopeless)
     }
 }
@@ -289,7 +289,7 @@ async fn work(
 /// The first list that succeeds; a failure for good is one.
 async fn first(listed: &mut watch::Receiver<Arc<Listing>>) -> Result<Arc<Listing>, RestoreError> {
     let is_over = |listing: &Arc<Listing>| {
-        let hopeless = |trouble: &Trouble| trouble.class == Class::Terminal;
+        let hopeless = |trouble: &Trouble| trouble.class == ErrorClass::Terminal;
         listing.asked_at.is_some() || listing.trouble.as_ref().is_some_and(hopeless)
     };
     let listing = listed.wait_for(is_over).await.map(|listing| Arc::clone(&listing));

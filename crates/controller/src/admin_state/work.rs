@@ -145,7 +145,7 @@ where
 async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), WorkError> {
     reached.arm = reached
         .arm
-        .as_caller("loadbalancer_adminstate", "admin_state_controller");
+        .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
     let mut tasks = Tasks::default();
     let desired = watch::Sender::new(None);
     let mut nodes = desired.subscribe();

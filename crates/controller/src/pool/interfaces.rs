@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use headgate_azure::{ArmError, Class, InterfaceId, PoolId};
+use headgate_azure::{ArmError, ErrorClass, NetworkInterfaceId, PoolId};
 use tokio::time::Instant;
 
 use super::inventory::{PoolView, View};
@@ -37,7 +37,7 @@ pub struct Unread {
 }
 
 /// From this time to half as much again, so that not all are asked about at once again.
-fn spread(id: &InterfaceId, time: Duration) -> Duration {
+fn spread(id: &NetworkInterfaceId, time: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     time + time * u32::try_from(hasher.finish() % 1000).unwrap_or_default() / 2000
@@ -45,17 +45,17 @@ fn spread(id: &InterfaceId, time: Duration) -> Duration {
 
 /// What is known.
 #[derive(Clone, Debug, Default)]
-pub struct Interfaces(HashMap<InterfaceId, Known>);
+pub struct Interfaces(HashMap<NetworkInterfaceId, Known>);
 
 /// The interfaces that ARM has to be asked about.
-fn of(view: &View) -> impl Iterator<Item = &InterfaceId> {
+fn of(view: &View) -> impl Iterator<Item = &NetworkInterfaceId> {
     view.pools.iter().flat_map(|pool| &pool.interfaces)
 }
 
 impl Interfaces {
     /// The virtual machine that an interface belongs to, in lower case, as far as it is known.
     #[must_use]
-    pub fn machine_of(&self, id: &InterfaceId) -> Option<&str> {
+    pub fn machine_of(&self, id: &NetworkInterfaceId) -> Option<&str> {
         self.0.get(id)?.machine.as_deref()
     }
 
@@ -88,8 +88,8 @@ impl Interfaces {
         };
         // What ARM says may be long.
         let right = match trouble.class {
-            Class::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
-            Class::Stale | Class::Retriable => "",
+            ErrorClass::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
+            ErrorClass::Stale | ErrorClass::Retriable => "",
         };
         let id = &pool.id;
         let text = format!(
@@ -112,15 +112,15 @@ impl Interfaces {
     }
 
     /// The interfaces in these pools that have to be asked about; forgets all others.
-    pub(super) fn due(&mut self, view: &View, now: Instant) -> HashSet<InterfaceId> {
-        let mut ids: HashSet<InterfaceId> = of(view).cloned().collect();
+    pub(super) fn due(&mut self, view: &View, now: Instant) -> HashSet<NetworkInterfaceId> {
+        let mut ids: HashSet<NetworkInterfaceId> = of(view).cloned().collect();
         self.0.retain(|id, _| ids.contains(id));
         ids.retain(|id| self.0.get(id).is_none_or(|known| known.until <= now));
         ids
     }
 
     /// Takes in what came of a question.
-    pub(super) fn answered(&mut self, id: InterfaceId, answer: Result<Option<String>, ArmError>) {
+    pub(super) fn answered(&mut self, id: NetworkInterfaceId, answer: Result<Option<String>, ArmError>) {
         let before = self.0.remove(&id);
         let (machine, trouble, known_for) = match answer {
             Ok(Some(machine)) => (Some(machine), None, KNOWN_FOR),
@@ -132,7 +132,7 @@ impl Interfaces {
                     tracing::warn!(interface = ?id, %error, "whose network interface this is cannot be read; what was known of it goes on");
                 }
                 // One that is gone is nobody's.
-                let trouble = Some(trouble).filter(|trouble| trouble.class != Class::Stale);
+                let trouble = Some(trouble).filter(|trouble| trouble.class != ErrorClass::Stale);
                 (before.and_then(|known| known.machine), trouble, UNKNOWN_FOR)
             }
         };
@@ -159,8 +159,8 @@ mod tests {
         format!("{GROUP}/Microsoft.Network/networkInterfaces/{name}/ipConfigurations/c")
     }
 
-    fn id(name: &str) -> InterfaceId {
-        InterfaceId::of_configuration(&configuration(name)).unwrap()
+    fn id(name: &str) -> NetworkInterfaceId {
+        NetworkInterfaceId::parse(&configuration(name)).unwrap()
     }
 
     /// A pool of these interfaces and of one of a scale set.
@@ -185,14 +185,14 @@ mod tests {
     }
 
     fn refused(status: StatusCode, code: &str) -> ArmError {
-        ArmError::Refused {
+        ArmError::ErrorResponse {
             status,
             error: ErrorBody {
                 code: code.to_owned(),
                 ..ErrorBody::default()
             },
             retry_after: None,
-            maybe_done: false,
+            may_have_applied: false,
         }
     }
 
@@ -221,14 +221,14 @@ mod tests {
         };
         assert_eq!(
             (pool.name(), trouble.class, &*trouble.code),
-            ("p", Class::Terminal, "AuthorizationFailed")
+            ("p", ErrorClass::Terminal, "AuthorizationFailed")
         );
         assert_eq!(
             trouble.text,
             "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
              so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
         );
-        interfaces.answered(id("c"), Err(ArmError::Deadline));
+        interfaces.answered(id("c"), Err(ArmError::DeadlineExceeded));
         let told = interfaces.unread(&view).remove(0).trouble.text;
         assert!(
             told.starts_with("the network interface b and 1 more in lb/p cannot be read"),
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn a_pool_without_rules_is_nobodys_trouble() {
         let mut interfaces = Interfaces::default();
-        interfaces.answered(id("a"), Err(ArmError::Deadline));
+        interfaces.answered(id("a"), Err(ArmError::DeadlineExceeded));
         assert!(interfaces.unread(&view(&["a"], false)).is_empty());
         assert_eq!(interfaces.unread(&view(&["a"], true)).len(), 1);
     }
@@ -254,7 +254,7 @@ mod tests {
     async fn what_left_the_pools_is_forgotten_and_what_is_known_is_not_asked_about_for_an_hour() {
         let mut interfaces = Interfaces::default();
         interfaces.answered(id("a"), Ok(Some("/vm".to_owned())));
-        interfaces.answered(id("b"), Err(ArmError::Deadline));
+        interfaces.answered(id("b"), Err(ArmError::DeadlineExceeded));
         let (both, now) = (view(&["a", "b"], true), Instant::now());
         assert!(interfaces.due(&both, now).is_empty());
         assert_eq!(interfaces.due(&both, now + UNKNOWN_FOR * 2), HashSet::from([id("b")]));

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use headgate_azure::{AdminState, InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
+use headgate_azure::{AdminState, LoadBalancer, LoadBalancerId, NetworkInterfaceId, Pool, PoolId, ProvisioningState};
 use serde_json::Value;
 
 use super::member::{Claim, Key};
@@ -69,7 +69,7 @@ pub struct PoolView {
     /// Its entries, in their order.
     pub members: Vec<Member>,
     /// The interfaces among them that only ARM knows the machine of.
-    pub interfaces: Vec<InterfaceId>,
+    pub interfaces: Vec<NetworkInterfaceId>,
     /// The rules that send traffic to it.
     pub rules: Vec<Rule>,
 }

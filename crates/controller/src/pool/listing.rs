@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{Arm, ArmError, GroupId, LoadBalancer, LoadBalancerId};
+use headgate_azure::{ArmClient, ArmError, LoadBalancer, LoadBalancerId, ResourceGroupId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -49,14 +49,14 @@ pub struct Wanted {
 #[derive(Clone, Debug)]
 pub struct Scope {
     /// The group that load balancers are in.
-    pub group: GroupId,
+    pub group: ResourceGroupId,
     /// Which of them count.
     pub managed: Managed,
 }
 
 /// Lists whenever it is wanted; ends with whoever wants lists.
 pub async fn follow(
-    arm: Arm,
+    arm: ArmClient,
     scope: Scope,
     mut wanted: watch::Receiver<Wanted>,
     listings: watch::Sender<Arc<Listing>>,
@@ -112,8 +112,12 @@ pub async fn follow(
     }
 }
 
-async fn list(arm: &Arm, scope: &Scope, deadline: Instant) -> Result<BTreeMap<LoadBalancerId, Arc<View>>, ArmError> {
-    let found = match arm.load_balancers(&scope.group, deadline).await {
+async fn list(
+    arm: &ArmClient,
+    scope: &Scope,
+    deadline: Instant,
+) -> Result<BTreeMap<LoadBalancerId, Arc<View>>, ArmError> {
+    let found = match arm.list_load_balancers(&scope.group, deadline).await {
         // As cloud-provider-azure: a group without any may say so.
         Err(error) if error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound" => {
             Vec::new()
@@ -142,7 +146,7 @@ impl Listing {
     }
 
     /// Learns whose the interfaces in all pools are; for whoever shows them, since a writer asks about its own.
-    pub async fn interfaces(&self, arm: &Arm, deadline: Instant) -> Interfaces {
+    pub async fn interfaces(&self, arm: &ArmClient, deadline: Instant) -> Interfaces {
         let mut all = Interfaces::default();
         for view in self.views.values() {
             let (mut its, mut questions) = (Interfaces::default(), Questions::new(arm.clone()));

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use headgate_azure::{Address, InterfaceId};
+use headgate_azure::{BackendAddress, NetworkInterfaceId};
 
 use super::cluster::{Cluster, ClusterNode};
 use super::interfaces::Interfaces;
@@ -56,7 +56,7 @@ pub enum Claim {
     /// The Node on this virtual machine, by its id in lower case, which stands in that of a scale set's interface.
     Machine(String),
     /// The Node on the machine that has this interface, which only ARM knows.
-    Interface(Box<InterfaceId>),
+    Interface(Box<NetworkInterfaceId>),
     /// The Node of this name, in lower case.
     Name(String),
     /// Nothing.
@@ -71,7 +71,7 @@ impl Claim {
             return Self::Address(canonical(ip));
         }
         if let Some(configuration) = address.network_interface_ip_configuration() {
-            let interface = || InterfaceId::of_configuration(configuration).ok();
+            let interface = || NetworkInterfaceId::parse(configuration).ok();
             return machine_in(configuration)
                 .map(Self::Machine)
                 .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))

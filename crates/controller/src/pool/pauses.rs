@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use headgate_azure::{ArmError, Class};
+use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;
 
 const SHORTEST: Duration = Duration::from_millis(5);
@@ -42,8 +42,8 @@ impl Pauses {
     /// The pause after this failure.
     pub(super) fn after(&mut self, error: &ArmError) -> Duration {
         let (pauses, longest) = match error.class() {
-            Class::Terminal => (&mut self.terminal, LONGEST_OF_TERMINAL),
-            Class::Stale | Class::Retriable => (&mut self.growing, LONGEST),
+            ErrorClass::Terminal => (&mut self.terminal, LONGEST_OF_TERMINAL),
+            ErrorClass::Stale | ErrorClass::Retriable => (&mut self.growing, LONGEST),
         };
         let pause = pauses.next().unwrap_or(longest);
         pause.max(error.retry_after(Instant::now()).unwrap_or_default())
@@ -63,11 +63,11 @@ mod tests {
     use super::*;
 
     fn refused(status: StatusCode, retry_after: Option<u64>) -> ArmError {
-        ArmError::Refused {
+        ArmError::ErrorResponse {
             status,
             error: ErrorBody::default(),
             retry_after: retry_after.map(Duration::from_secs),
-            maybe_done: false,
+            may_have_applied: false,
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
-use headgate_azure::{Arm, ArmError, InterfaceId};
+use headgate_azure::{ArmClient, ArmError, NetworkInterfaceId};
 use tokio::time::{Instant, timeout};
 
 use super::interfaces::Interfaces;
@@ -21,22 +21,22 @@ const AT_ONCE: usize = 16;
 /// Answers that come within so long after one are taken in with it, so that a pool is not written for each.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-type Answer = (InterfaceId, Result<Option<String>, ArmError>);
+type Answer = (NetworkInterfaceId, Result<Option<String>, ArmError>);
 
 /// What is asked.
 pub(super) struct Questions {
-    arm: Arm,
+    arm: ArmClient,
     /// Not sent yet, with the end of each.
-    waiting: VecDeque<(InterfaceId, Instant)>,
+    waiting: VecDeque<(NetworkInterfaceId, Instant)>,
     under_way: FuturesUnordered<BoxFuture<'static, Answer>>,
     /// About these.
-    sent: HashSet<InterfaceId>,
+    sent: HashSet<NetworkInterfaceId>,
     /// Not taken in yet.
     answers: Vec<Answer>,
 }
 
 impl Questions {
-    pub(super) fn new(arm: Arm) -> Self {
+    pub(super) fn new(arm: ArmClient) -> Self {
         Self {
             arm,
             waiting: VecDeque::new(),
@@ -62,7 +62,7 @@ impl Questions {
             self.sent.insert(id.clone());
             let arm = self.arm.clone();
             let question = async move {
-                let answer = arm.virtual_machine_of(&id, deadline).await;
+                let answer = arm.get_interface_virtual_machine(&id, deadline).await;
                 (id, answer)
             };
             self.under_way.push(question.boxed());

@@ -1,13 +1,13 @@
 //! What is in the way of a load balancer's tasks, for people: events, metrics, status.
 
-use headgate_azure::{ArmError, Class};
+use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;
 
 /// One failure, which lasts until something succeeds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trouble {
     /// What to do about it.
-    pub class: Class,
+    pub class: ErrorClass,
     /// Its name, such as ARM's code.
     pub code: String,
     /// What was said.
@@ -23,7 +23,7 @@ impl Trouble {
     #[must_use]
     pub fn new(error: &ArmError, before: Option<&Self>) -> Self {
         // ARM's word and ours until its time has come are one trouble.
-        let code = if error.is_throttling() {
+        let code = if error.is_throttled() {
             "Throttled"
         } else {
             error.code()
@@ -33,7 +33,7 @@ impl Trouble {
 
     /// Of any failure.
     #[must_use]
-    pub fn named(class: Class, code: &str, text: String, before: Option<&Self>) -> Self {
+    pub fn named(class: ErrorClass, code: &str, text: String, before: Option<&Self>) -> Self {
         Self {
             class,
             code: code.to_owned(),

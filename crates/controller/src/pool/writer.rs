@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{Arm, ArmError, Class, LoadBalancerId};
+use headgate_azure::{ArmClient, ArmError, ErrorClass, LoadBalancerId};
 use headgate_leader::{ArmLock, Entered, LockError, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -71,7 +71,7 @@ pub struct Writer {
     /// Which.
     pub id: LoadBalancerId,
     /// How it is reached.
-    pub arm: Arm,
+    pub arm: ArmClient,
     /// Held while writing.
     pub lock: ArmLock,
     /// The term it writes in.
@@ -239,11 +239,11 @@ impl Writer {
             }
             // Whoever has it gives it back some time; asking is all there is to do.
             Err(Stop::Lock(error)) => (
-                Trouble::named(Class::Retriable, "LeaseHeld", error.to_string(), before),
+                Trouble::named(ErrorClass::Retriable, "LeaseHeld", error.to_string(), before),
                 BUSY,
             ),
             Err(Stop::NotRecorded(error)) => (
-                Trouble::named(Class::Retriable, "NotRecorded", error.to_string(), before),
+                Trouble::named(ErrorClass::Retriable, "NotRecorded", error.to_string(), before),
                 round.pauses.after_other(),
             ),
             Err(Stop::Arm(error)) => {

@@ -4,10 +4,16 @@ use hyper::Response;
 use serde_json::json;
 
 use super::*;
-use crate::Cloud;
+use crate::AzureCloud;
 
-fn account(credential: &Credential) -> Account {
-    Account::new(credential, Some("t"), &Endpoints::of(Cloud::Public), IMDS).unwrap()
+fn account(credential: &Credential) -> Identity {
+    Identity::new(
+        credential,
+        Some("t"),
+        &Endpoints::for_cloud(AzureCloud::Public),
+        IMDS_ENDPOINT,
+    )
+    .unwrap()
 }
 
 fn secret() -> Credential {
@@ -78,30 +84,39 @@ async fn a_service_accounts_token_that_cannot_be_read() {
         }
         let error = account.wanted().await.err().unwrap();
         assert!(matches!(error, TokenError::File { .. }), "{error}");
-        assert_eq!(error.class(), super::super::Class::Retriable);
+        assert_eq!(error.class(), super::super::ErrorClass::Retriable);
     }
 }
 
 #[test]
 fn nobody_to_be() {
-    let endpoints = Endpoints::of(Cloud::Public);
+    let endpoints = Endpoints::for_cloud(AzureCloud::Public);
     let refused =
-        |credential: &Credential, tenant, imds| Account::new(credential, tenant, &endpoints, imds).err().unwrap();
-    assert_eq!(refused(&Credential::None, Some("t"), IMDS), NoCredential::None);
-    assert_eq!(refused(&secret(), None, IMDS), NoCredential::Tenant);
-    assert_eq!(refused(&secret(), Some(""), IMDS), NoCredential::Tenant);
+        |credential: &Credential, tenant, imds| Identity::new(credential, tenant, &endpoints, imds).err().unwrap();
+    assert_eq!(
+        refused(&Credential::None, Some("t"), IMDS_ENDPOINT),
+        IdentityError::IdentityError
+    );
+    assert_eq!(refused(&secret(), None, IMDS_ENDPOINT), IdentityError::MissingTenant);
+    assert_eq!(
+        refused(&secret(), Some(""), IMDS_ENDPOINT),
+        IdentityError::MissingTenant
+    );
     for tenant in ["a/b", "..", "a?b", "a b"] {
         assert_eq!(
-            refused(&secret(), Some(tenant), IMDS),
-            NoCredential::BadTenant(tenant.to_owned())
+            refused(&secret(), Some(tenant), IMDS_ENDPOINT),
+            IdentityError::InvalidTenant(tenant.to_owned())
         );
     }
     let machine = Credential::ManagedIdentity(None);
     for imds in ["", "x", "169.254.169.254", "http://"] {
-        assert_eq!(refused(&machine, None, imds), NoCredential::Imds(imds.to_owned()));
+        assert_eq!(
+            refused(&machine, None, imds),
+            IdentityError::InvalidImds(imds.to_owned())
+        );
     }
     assert!(
-        Account::new(&machine, None, &endpoints, IMDS).is_ok(),
+        Identity::new(&machine, None, &endpoints, IMDS_ENDPOINT).is_ok(),
         "a machine needs no tenant"
     );
 }
@@ -134,7 +149,7 @@ fn what_comes_back() {
         (json!({"access_token": "t", "expires_in": "soon"}), None),
         (json!([]), None),
     ] {
-        let granted = Account::granted(&answer(200, body.to_string()), now);
+        let granted = Identity::granted(&answer(200, body.to_string()), now);
         assert_eq!(
             granted.ok().map(|granted| granted.good_for.as_secs()),
             seconds,
@@ -146,18 +161,18 @@ fn what_comes_back() {
             401,
             json!({"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret.\r\nTrace ID: t"}).to_string(),
             "no token: invalid_client (401): AADSTS7000215: Invalid client secret.",
-            super::super::Class::Terminal,
+            super::super::ErrorClass::Terminal,
         ),
         (
             400,
             json!({"error": "invalid_request", "error_description": "Identity not found"}).to_string(),
             "no token: invalid_request (400): Identity not found",
-            super::super::Class::Terminal,
+            super::super::ErrorClass::Terminal,
         ),
-        (410, String::new(), "no token: no reason given (410): ", super::super::Class::Retriable),
-        (503, "<html>".to_owned(), "no token: no reason given (503): ", super::super::Class::Retriable),
+        (410, String::new(), "no token: no reason given (410): ", super::super::ErrorClass::Retriable),
+        (503, "<html>".to_owned(), "no token: no reason given (503): ", super::super::ErrorClass::Retriable),
     ] {
-        let error = Account::granted(&answer(status, body), now).unwrap_err();
+        let error = Identity::granted(&answer(status, body), now).unwrap_err();
         assert_eq!((error.to_string().as_str(), error.class()), (told, class));
     }
 }
@@ -165,7 +180,7 @@ fn what_comes_back() {
 #[test]
 fn secrets_are_not_shown() {
     let account = account(&secret());
-    let granted = Account::granted(
+    let granted = Identity::granted(
         &Response::new(Bytes::from(
             json!({"expires_in": 1, "access_token": "tok3n"}).to_string(),
         )),
@@ -174,9 +189,9 @@ fn secrets_are_not_shown() {
     let shown = format!("{account:?} {granted:?}");
     assert!(!shown.contains("p&s w") && !shown.contains("tok3n"), "{shown}");
     assert_eq!(
-        Account::granted(&Response::new(Bytes::new()), Timestamp::UNIX_EPOCH)
+        Identity::granted(&Response::new(Bytes::new()), Timestamp::UNIX_EPOCH)
             .err()
             .map(|error| error.class()),
-        Some(super::super::Class::Terminal)
+        Some(super::super::ErrorClass::Terminal)
     );
 }

@@ -11,7 +11,7 @@ use tower::service_fn;
 
 use super::super::super::endpoints::Endpoints;
 use super::*;
-use crate::{Cloud, Credential};
+use crate::{AzureCloud, Credential};
 
 /// How whoever gives tokens behaves.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ struct Giver {
     status: AtomicU32,
 }
 
-fn tokens(good_for: u32, giver: &Arc<Giver>) -> Arc<Tokens> {
+fn tokens(good_for: u32, giver: &Arc<Giver>) -> Arc<TokenCache> {
     let giver = Arc::clone(giver);
     let transport = Transport::new(service_fn(move |_| {
         let giver = Arc::clone(&giver);
@@ -39,17 +39,17 @@ fn tokens(good_for: u32, giver: &Arc<Giver>) -> Arc<Tokens> {
         }
     }));
     let credential = Credential::ManagedIdentity(None);
-    let account = Account::new(
+    let account = Identity::new(
         &credential,
         None,
-        &Endpoints::of(Cloud::Public),
+        &Endpoints::for_cloud(AzureCloud::Public),
         "http://169.254.169.254/",
     )
     .unwrap();
-    Arc::new(Tokens::new(account, transport, Clock::System))
+    Arc::new(TokenCache::new(account, transport, Clock::System))
 }
 
-async fn token(tokens: &Tokens) -> String {
+async fn token(tokens: &TokenCache) -> String {
     tokens.token().await.unwrap().expose().to_owned()
 }
 

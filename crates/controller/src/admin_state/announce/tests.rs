@@ -229,7 +229,7 @@ async fn a_failure_is_told_when_it_begins_when_it_changes_and_every_five_minutes
     let mut story = Story::new(&[node(1, &[DRAIN])], &[]);
     let pools: &Entries<'_> = &[("p", &[(1, "-"), (2, "-")], true)];
     let told = |story: &mut Story| story.sees(pools).len();
-    story.trouble = trouble(Class::Retriable, "Throttled");
+    story.trouble = trouble(ErrorClass::Retriable, "Throttled");
     let events = story.sees(pools);
     assert_eq!(reasons(&events), [("LoadBalancerAdminStateUpdateFailed", "n1")]);
     assert_eq!(
@@ -237,19 +237,19 @@ async fn a_failure_is_told_when_it_begins_when_it_changes_and_every_five_minutes
         "Admin state not updated: ARM said Throttled; it is tried again."
     );
     assert_eq!(told(&mut story), 0);
-    story.trouble = trouble(Class::Retriable, "Connection");
+    story.trouble = trouble(ErrorClass::Retriable, "Connection");
     assert_eq!(told(&mut story), 0, "they take turns");
     tokio::time::advance(ANOTHER).await;
     assert_eq!(told(&mut story), 1, "another one");
     tokio::time::advance(AGAIN).await;
     assert_eq!((told(&mut story), told(&mut story)), (1, 0), "again");
-    story.trouble = trouble(Class::Terminal, "AuthorizationFailed");
+    story.trouble = trouble(ErrorClass::Terminal, "AuthorizationFailed");
     assert_eq!(told(&mut story), 1);
     tokio::time::advance(2 * AGAIN).await;
     assert_eq!(told(&mut story), 0, "once, for good");
     story.trouble = None;
     assert_eq!(told(&mut story), 0);
-    story.trouble = trouble(Class::Terminal, "AuthorizationFailed");
+    story.trouble = trouble(ErrorClass::Terminal, "AuthorizationFailed");
     assert_eq!(told(&mut story), 1, "it had ended");
 }
 
@@ -257,7 +257,7 @@ async fn a_failure_is_told_when_it_begins_when_it_changes_and_every_five_minutes
 async fn load_balancers_that_cannot_be_seen_are_a_failure_of_every_node_that_waits() {
     let mut story = Story::new(&[node(1, &[DRAIN]), node(2, &[])], &[]);
     let trouble = Trouble::named(
-        Class::Terminal,
+        ErrorClass::Terminal,
         "AuthorizationFailed",
         "ARM answered 403".to_owned(),
         None,
@@ -288,7 +288,7 @@ async fn an_interface_that_cannot_be_read_is_told_to_whom_it_may_belong() {
     story.unread = vec![Unread {
         pool: super::super::fixtures::pool_id("p"),
         trouble: Trouble::named(
-            Class::Terminal,
+            ErrorClass::Terminal,
             "AuthorizationFailed",
             "nic cannot be read".to_owned(),
             None,
@@ -310,7 +310,7 @@ async fn an_interface_that_cannot_be_read_is_told_to_whom_it_may_belong() {
             .starts_with("Admin state not updated: nic cannot be read; it is tried again now and then")
     );
     assert!(story.sees(pools).is_empty(), "once");
-    story.unread[0].trouble.class = Class::Retriable;
+    story.unread[0].trouble.class = ErrorClass::Retriable;
     assert_eq!(story.sees(pools).len(), 1, "another class");
     tokio::time::advance(AGAIN).await;
     assert_eq!(story.sees(pools).len(), 1, "again");
@@ -328,7 +328,7 @@ async fn an_interface_that_cannot_be_read_is_told_to_whom_it_may_belong() {
         ("q", &[(2, "-"), (8, "-")], true),
     ];
     story.trouble = Some(Trouble::named(
-        Class::Terminal,
+        ErrorClass::Terminal,
         "ScopeLocked",
         "locked".to_owned(),
         None,

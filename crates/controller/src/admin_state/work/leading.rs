@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{AdminState, Arm, Class, LoadBalancerId};
+use headgate_azure::{AdminState, ArmClient, ErrorClass, LoadBalancerId};
 use headgate_leader::{ArmLock, Fleet, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
@@ -49,7 +49,7 @@ pub(super) struct Task {
 pub(super) struct Leading<'a> {
     pub(super) term: &'a Term,
     pub(super) parts: &'a Parts,
-    pub(super) arm: Arm,
+    pub(super) arm: ArmClient,
     pub(super) policy: Policy,
     pub(super) nodes: watch::Receiver<Option<Arc<Desired>>>,
     pub(super) ledger: Ledger,
@@ -178,7 +178,7 @@ impl Leading<'_> {
     fn is_not_refused(&self) -> Result<(), WorkError> {
         let listing = self.listings.borrow();
         match &listing.trouble {
-            Some(trouble) if trouble.class == Class::Terminal && trouble.since.elapsed() > REFUSED => {
+            Some(trouble) if trouble.class == ErrorClass::Terminal && trouble.since.elapsed() > REFUSED => {
                 Err(WorkError::Refused(trouble.text.clone()))
             }
             _ => Ok(()),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, Class, Permit, Pool, PoolId};
+use headgate_azure::{ArmError, ErrorClass, Permit, Pool, PoolId};
 use headgate_leader::Entered;
 use tokio::time::Instant;
 
@@ -32,9 +32,9 @@ impl Writer {
         let mut stale = 0;
         loop {
             let asked_at = Instant::now();
-            let (view, pools) = match self.arm.load_balancer(&self.id, asked_at + ONE_READ).await {
+            let (view, pools) = match self.arm.get_load_balancer(&self.id, asked_at + ONE_READ).await {
                 // It is gone; the next list says so too.
-                Err(error) if error.class() == Class::Stale => (View::gone(self.id.clone()), Vec::new()),
+                Err(error) if error.class() == ErrorClass::Stale => (View::gone(self.id.clone()), Vec::new()),
                 read => View::with_pools(read?),
             };
             let mut edits = editor.plan(&view, &round.interfaces);
@@ -55,7 +55,7 @@ impl Writer {
                 return Ok(());
             };
             if written.remove(&edit.pool).is_some_and(|written| written.is_like(&edit)) {
-                first_refusal.get_or_insert(ArmError::NotShown(edit.pool.to_string()));
+                first_refusal.get_or_insert(ArmError::ReadBackMismatch(edit.pool.to_string()));
                 refused.insert(edit.pool);
                 continue;
             }
@@ -65,7 +65,7 @@ impl Writer {
                 Ok(()) => {
                     written.insert(edit.pool.clone(), edit);
                 }
-                Err(error) if error.class() == Class::Stale && stale < STALE_AT_ONCE => stale += 1,
+                Err(error) if error.class() == ErrorClass::Stale && stale < STALE_AT_ONCE => stale += 1,
                 // The Lease was lost while the write waited to be sent: somebody else has his turn, and then it is tried anew.
                 Err(ArmError::NotPermitted) if self.term.permit().is_ok() => return Err(Stop::Again),
                 Err(error) if is_the_pools(&error) => {
@@ -89,12 +89,12 @@ impl Writer {
         let permit = Permit::new(move || term.permit().is_ok() && still_held());
         let deadline = Instant::now() + ONE_WRITE;
         let (request, source) = (self.labels.request, self.labels.source);
-        let operation = self.arm.metrics().operation(request, self.id.group(), source);
+        let operation = self.arm.metrics().start_operation(request, self.id.group(), source);
         entered.wrote();
         let outcome = match self.arm.put_pool(pool, permit, deadline).await {
             Ok(accepted) => {
                 editor.outcome(Outcome::Accepted(edit.clone()));
-                self.arm.follow(&accepted, deadline).await
+                self.arm.poll_until_done(&accepted, deadline).await
             }
             Err(error) => {
                 if surely_not_done(&error) {
@@ -103,7 +103,7 @@ impl Writer {
                 Err(error)
             }
         };
-        operation.done(outcome.is_ok());
+        operation.finish(outcome.is_ok());
         outcome
     }
 }
@@ -111,8 +111,10 @@ impl Writer {
 /// Whether a failure says something about the one pool only, as far as one can tell.
 fn is_the_pools(error: &ArmError) -> bool {
     match error {
-        ArmError::Refused { status, .. } => status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429),
-        ArmError::Operation { .. } => true,
+        ArmError::ErrorResponse { status, .. } => {
+            status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429)
+        }
+        ArmError::OperationFailed { .. } => true,
         _ => false,
     }
 }
@@ -120,7 +122,11 @@ fn is_the_pools(error: &ArmError) -> bool {
 /// Whether a write that failed like this had no effect and will have none.
 fn surely_not_done(error: &ArmError) -> bool {
     match error {
-        ArmError::Refused { status, maybe_done, .. } => status.is_client_error() && !maybe_done,
+        ArmError::ErrorResponse {
+            status,
+            may_have_applied,
+            ..
+        } => status.is_client_error() && !may_have_applied,
         ArmError::Busy(_) => true,
         _ => false,
     }

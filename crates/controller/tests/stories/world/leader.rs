@@ -53,7 +53,7 @@ impl Leader {
         });
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
-        let reached = world.reached(arm.counted_in(headgate_azure::Metrics::register(&mut registry)));
+        let reached = world.reached(arm.with_metrics(headgate_azure::Metrics::register(&mut registry)));
         let parts = admin_state::Parts {
             events: ClusterEvents::new(client.clone(), name.to_owned()),
             client,

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
+pub struct Violation {
     /// The file or flag it stands in.
     pub origin: String,
     /// The dotted key, where there is one.
@@ -13,7 +13,7 @@ pub struct Mistake {
     pub message: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.key {
             Some(key) => write!(f, "{}: {}: {}", self.origin, Printable(key), self.message),
@@ -56,9 +56,9 @@ impl fmt::Display for Printable<'_> {
 
 /// All mistakes found, never empty, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Mistakes(pub Vec<Mistake>);
+pub struct SettingsError(pub Vec<Violation>);
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
         write!(

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::Settings;
 
 /// Settings that are each allowed but not together.
-pub(super) fn contradictions(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
+pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
     let (health, operations) = (settings.healthz_bind_address, settings.metrics_bind_address);
     // Both would bind, since ports are shared with the next process, and each would get half the requests.
     let shared = (health.port() == operations.port() && health.port() != 0).then(|| {

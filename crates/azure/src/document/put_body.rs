@@ -24,7 +24,7 @@ const READ_ONLY_OF_ADDRESS: &[&str] = &[
 
 /// A pool for a PUT.
 #[derive(Clone, Copy, Debug)]
-pub struct ForWrite<'a> {
+pub struct PutBody<'a> {
     part: Part,
     value: &'a Value,
 }
@@ -60,7 +60,7 @@ impl Part {
     }
 }
 
-impl<'a> ForWrite<'a> {
+impl<'a> PutBody<'a> {
     /// Of a pool's document.
     pub(super) fn pool(document: &'a Value) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl<'a> ForWrite<'a> {
     }
 }
 
-impl Serialize for ForWrite<'_> {
+impl Serialize for PutBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.value, self.part) {
             (Value::Array(addresses), Part::Addresses) => {
