@@ -257,8 +257,8 @@ async fn spied_arm(arm: SocketAddr, spy: Spy, clock: Clock) -> anyhow::Result<Ar
         client_id: "headgate".to_owned(),
         secret: Secret::new("bench"),
     };
-    let account = Identity::new(&credential, Some("bench"), &endpoints, &base)?;
-    let tokens = TokenCache::new(account, transport.clone(), clock.clone());
+    let identity = Identity::new(&credential, Some("bench"), &endpoints, &base)?;
+    let tokens = TokenCache::new(identity, transport.clone(), clock.clone());
     let options = ArmClientOptions {
         endpoints,
         rate_limits: None,

@@ -4,6 +4,7 @@
 //! it, with the Secret laid over it: whoever changes the file or the Secret waits for no restart. Nothing is retried
 //! here, everything is bounded, and no secret stands in an error.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,8 +94,8 @@ impl AzureAccess {
             Some(own) => Endpoints::discover(&transport, own, config.cloud_name.as_deref()).await?,
             None => Endpoints::for_cloud(config.cloud),
         };
-        let account = Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
-        let tokens = TokenCache::new(account, transport.clone(), self.clock.clone());
+        let identity = Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
+        let tokens = TokenCache::new(identity, transport.clone(), self.clock.clone());
         let options = ArmClientOptions {
             endpoints,
             rate_limits: config.rate_limits,
@@ -138,7 +139,7 @@ impl AzureAccess {
         let file = self.settings.config_file.clone();
         let (said, at) = (origin(&self.settings), imds(&self.settings));
         let read = tokio::task::spawn_blocking(move || {
-            let found = AzureJson::load(file.as_deref(), surroundings(secret.as_deref()))?;
+            let found = AzureJson::load(sources(file.as_deref(), secret.as_deref()))?;
             sufficient(&found, &said, &at).map(|()| found)
         });
         let read = timeout(READ, read).await.map_err(|_| ConnectError::File)?;
@@ -178,8 +179,9 @@ fn origin(settings: &AzureSettings) -> String {
     }
 }
 
-fn surroundings(secret: Option<&str>) -> ConfigSources<'_> {
+fn sources<'a>(file: Option<&'a Path>, secret: Option<&'a str>) -> ConfigSources<'a> {
     ConfigSources {
+        file,
         secret,
         environment: Some(&|name| std::env::var(name).ok()),
     }
@@ -205,7 +207,7 @@ pub fn check_azure(settings: &Settings, role: Role) -> Result<(), SettingsError>
         // The Secret is in the cluster.
         (None, Some(_)) => Ok(()),
         (Some(file), None) => {
-            let found = AzureJson::load(Some(file), surroundings(None))?;
+            let found = AzureJson::load(sources(Some(file), None))?;
             sufficient(&found, &origin(azure), &imds(azure))
         }
     }
@@ -262,8 +264,6 @@ fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Settin
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn checked(text: Option<&str>, secret: bool, role: Role) -> Vec<String> {
@@ -316,9 +316,9 @@ mod tests {
             [
                 "f: subscriptionId: is not there; allowed: the subscription of the load balancers",
                 "f: resourceGroup: \"a/b\" is not allowed; allowed: the resource group of the nodes",
-                "f: resourceManagerEndpoint: http://a.test is not https: tokens go over plain HTTP to this machine only; allowed: \
+                "f: resourceManagerEndpoint: http://a.test is not https: headgate sends tokens over plain HTTP to its own machine only; allowed: \
                  an address without a path, such as https://management.azure.com",
-                "f: tenantId: \"a/b\" is no tenantId; allowed: the tenant's GUID or domain",
+                "f: tenantId: \"a/b\" is not a tenantId; allowed: the tenant's GUID or domain",
             ]
         );
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The client against the emulator's binary, over HTTP and TLS, as each kind of credential.
+//! The ARM client against the emulator's binary, over HTTP and TLS, with each kind of credential.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
 const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";
 const MACHINE: &str = "ac41e000-0000-4000-8000-000000000003";
 const SUBSCRIPTION: &str = "5b0c0de0-0000-4000-8000-000000000005";
-/// A service account's token: the emulator looks at its shape and time only.
+/// A service account's token. The emulator checks its form and times only.
 const ASSERTION: &str = "eyJhbGciOiJub25lIn0.eyJleHAiOjQxMDI0NDQ4MDB9.c2ln\n";
 
 fn secret(text: &str) -> Credential {
@@ -50,8 +50,8 @@ async fn every_credential_over_http_and_tls() {
             .await
             .unwrap();
         let arm = |credential: &Credential| {
-            let account = Identity::new(credential, Some(TENANT), &endpoints, &imds).unwrap();
-            let tokens = TokenCache::new(account, transport.clone(), Clock::System);
+            let identity = Identity::new(credential, Some(TENANT), &endpoints, &imds).unwrap();
+            let tokens = TokenCache::new(identity, transport.clone(), Clock::System);
             let options = ArmClientOptions {
                 endpoints: endpoints.clone(),
                 rate_limits: None,
@@ -73,8 +73,10 @@ async fn every_credential_over_http_and_tls() {
             );
             let mut pool = arm.get_pool(&id, deadline).await.unwrap();
             assert!(pool.set_admin_state(0, state), "{credential:?}");
-            let read = arm.write_pool(&pool, Permit::always(), deadline).await;
-            let read = read.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
+            let operation = arm.put_pool(&pool, Permit::new(|| true), deadline).await;
+            let operation = operation.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
+            arm.poll_until_done(&operation, deadline).await.unwrap();
+            let read = arm.get_pool(&id, deadline).await.unwrap();
             assert_eq!(read.addresses().next().unwrap().admin_state(), Some(state));
         }
         let wrong = arm(&secret("another"))
@@ -86,7 +88,7 @@ async fn every_credential_over_http_and_tls() {
         assert!(!error.to_string().contains("another"), "{error}");
     }
 
-    // An authority that is not trusted.
+    // The emulator's authority is not trusted.
     let strangers = std::fs::read(Emulator::start(&[]).await.directory.join("ca.pem")).unwrap();
     let transport = Transport::network(&TrustedRoots::Pem(strangers)).unwrap();
     let endpoint = format!("https://{}", emulator.arm_tls);

@@ -169,7 +169,7 @@ async fn what_is_missing_or_wrong_is_said_at_once() {
             "cannot be used with",
         ),
         (&["--nodes", "51"], 2, "1..=50"),
-        (&["--exit-after", "soon"], 2, "such as 500ms, 30s or 1m30s"),
+        (&["--exit-after", "soon"], 2, "such as 500ms, 5s or 1m30s"),
     ] {
         let mut sandbox = Sandbox::run(arguments);
         assert_eq!(sandbox.ended().await, Some(code), "{arguments:?}: {}", sandbox.errors());

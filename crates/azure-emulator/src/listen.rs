@@ -12,8 +12,8 @@ use axum::http::header::HOST;
 use axum::http::{Request, Response, StatusCode};
 use bytes::Bytes;
 use headgate_clock::Clock;
+use headgate_http::body::{BodyError, read_body};
 use headgate_http::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
-use http_body_util::{BodyExt as _, Limited};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -248,15 +248,14 @@ fn cut(Cut: Cut) -> Response<Body> {
 /// A request with its whole body.
 async fn read(request: Request<Body>) -> Result<Request<Bytes>, ArmError> {
     let (parts, body) = request.into_parts();
-    let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
-    match collected {
-        Ok(Ok(collected)) => Ok(Request::from_parts(parts, collected.to_bytes())),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(ArmError::new(
+    match timeout(BODY_TIMEOUT, read_body(body, MAX_BODY)).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(parts, body)),
+        Ok(Err(BodyError::TooLarge(_))) => Err(ArmError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestContentTooLarge",
             format!("The request content size exceeds the maximum size of '{MAX_BODY}' bytes."),
         )),
-        Ok(Err(_)) => Err(ArmError::new(
+        Ok(Err(BodyError::Incomplete(_))) => Err(ArmError::new(
             StatusCode::BAD_REQUEST,
             "InvalidRequestContent",
             "The request content could not be read.",

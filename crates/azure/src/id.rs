@@ -1,7 +1,7 @@
-//! ARM's names for load balancers and pools, and etags.
+//! ARM resource ids, and etags.
 //!
-//! Ids compare without regard to case, as ARM compares them, and keep the case they came in. A name that
-//! would change the path it is put into is no name.
+//! Ids compare without regard to case, as in ARM, and keep their own case for display. A name that would change the path
+//! of a URL is rejected.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use hyper::header::HeaderValue;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-mod interface;
+mod network_interface;
 
-pub use interface::NetworkInterfaceId;
+pub use network_interface::NetworkInterfaceId;
 
-/// What is not to be itself in a path's segment.
+/// Characters that a segment of a URL's path encodes.
 const SEGMENT: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -34,22 +34,22 @@ const SEGMENT: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// An id that cannot be one.
+/// A text that is not the id of such a resource.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no id of {1}")]
+#[error("{0:?} is not the id of {1}")]
 pub struct InvalidId(String, &'static str);
 
-/// One name in an id, compared without regard to case; ids are handed around by the thousand.
+/// One name in an id. Cheap to clone, because ids are cloned by the thousand.
 #[derive(Clone)]
 struct Name(Arc<str>);
 
 impl Name {
     fn new(text: &str) -> Option<Self> {
-        let good = !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\\', '?', '#', '%']);
-        (good && !text.chars().any(char::is_control)).then(|| Self(text.into()))
+        let is_segment = !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\\', '?', '#', '%']);
+        (is_segment && !text.chars().any(char::is_control)).then(|| Self(text.into()))
     }
 
-    fn folded(&self) -> impl Iterator<Item = char> + '_ {
+    fn lower_case(&self) -> impl Iterator<Item = char> + '_ {
         self.0.chars().map(|character| character.to_ascii_lowercase())
     }
 
@@ -68,7 +68,7 @@ impl Eq for Name {}
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.folded().cmp(other.folded())
+        self.lower_case().cmp(other.lower_case())
     }
 }
 
@@ -80,27 +80,27 @@ impl PartialOrd for Name {
 
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for character in self.folded() {
+        for character in self.lower_case() {
             character.hash(state);
         }
     }
 }
 
-/// A resource group.
+/// The id of a resource group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceGroupId {
     subscription: Name,
     name: Name,
 }
 
-/// A load balancer.
+/// The id of a load balancer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoadBalancerId {
     group: ResourceGroupId,
     name: Name,
 }
 
-/// A backend pool.
+/// The id of a backend pool.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId {
     load_balancer: LoadBalancerId,
@@ -108,10 +108,10 @@ pub struct PoolId {
 }
 
 impl ResourceGroupId {
-    /// Of a subscription.
+    /// The id of the resource group `name` in a subscription.
     ///
     /// # Errors
-    /// Where one of the two is no name.
+    /// When the subscription or the name is empty or has characters that no name has.
     pub fn new(subscription: &str, name: &str) -> Result<Self, InvalidId> {
         match (Name::new(subscription), Name::new(name)) {
             (Some(subscription), Some(name)) => Ok(Self { subscription, name }),
@@ -119,22 +119,22 @@ impl ResourceGroupId {
         }
     }
 
-    /// The subscription.
+    /// The id of its subscription, in its own case.
     #[must_use]
     pub fn subscription(&self) -> &str {
         &self.subscription.0
     }
 
-    /// Its own name.
+    /// The last part of the id, in its own case.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
 
-    /// One of its load balancers.
+    /// The id of a load balancer in this group.
     ///
     /// # Errors
-    /// Where this is no name.
+    /// When the name is empty or has characters that no name has.
     pub fn load_balancer(&self, name: &str) -> Result<LoadBalancerId, InvalidId> {
         let Some(name) = Name::new(name) else {
             return Err(InvalidId(name.to_owned(), "a load balancer"));
@@ -145,7 +145,7 @@ impl ResourceGroupId {
         })
     }
 
-    /// The path of the list of its load balancers.
+    /// The URL path of the list of load balancers.
     pub(super) fn load_balancers_path(&self) -> String {
         format!(
             "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Network/loadBalancers",
@@ -156,17 +156,17 @@ impl ResourceGroupId {
 }
 
 impl LoadBalancerId {
-    /// Reads ARM's id.
+    /// Parses ARM's form of the id.
     ///
     /// # Errors
-    /// Where it is none of a load balancer.
+    /// When it is not the id of a load balancer.
     pub fn parse(id: &str) -> Result<Self, InvalidId> {
-        let bad = || InvalidId(id.to_owned(), "a load balancer");
-        let (path, rest) = Self::split(id).ok_or_else(bad)?;
-        if rest.is_empty() { Ok(path) } else { Err(bad()) }
+        let invalid = || InvalidId(id.to_owned(), "a load balancer");
+        let (path, rest) = Self::split(id).ok_or_else(invalid)?;
+        if rest.is_empty() { Ok(path) } else { Err(invalid()) }
     }
 
-    /// What the id begins with, and what follows.
+    /// The load balancer at the beginning of an id, and the segments after it.
     fn split(id: &str) -> Option<(Self, Vec<&str>)> {
         let mut segments = id.strip_prefix('/')?.split('/');
         let mut name_after = |word: &str| {
@@ -187,22 +187,22 @@ impl LoadBalancerId {
         Some((load_balancer, segments.collect()))
     }
 
-    /// Its resource group.
+    /// The id of its resource group.
     #[must_use]
     pub fn group(&self) -> &ResourceGroupId {
         &self.group
     }
 
-    /// Its own name.
+    /// The last part of the id, in its own case.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
 
-    /// One of its pools.
+    /// The id of a pool of this load balancer.
     ///
     /// # Errors
-    /// Where this is no name.
+    /// When the name is empty or has characters that no name has.
     pub fn pool(&self, name: &str) -> Result<PoolId, InvalidId> {
         let Some(name) = Name::new(name) else {
             return Err(InvalidId(name.to_owned(), "a backend pool"));
@@ -213,40 +213,40 @@ impl LoadBalancerId {
         })
     }
 
-    /// Its path, as it stands in a URL.
+    /// The URL path, with encoded names.
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.group.load_balancers_path(), self.name.encoded())
     }
 }
 
 impl PoolId {
-    /// Reads ARM's id.
+    /// Parses ARM's form of the id.
     ///
     /// # Errors
-    /// Where it is none of a pool.
+    /// When it is not the id of a backend pool.
     pub fn parse(id: &str) -> Result<Self, InvalidId> {
-        let bad = || InvalidId(id.to_owned(), "a backend pool");
+        let invalid = || InvalidId(id.to_owned(), "a backend pool");
         match LoadBalancerId::split(id) {
             Some((load_balancer, rest)) if rest.len() == 2 && rest[0].eq_ignore_ascii_case("backendAddressPools") => {
-                load_balancer.pool(rest[1]).map_err(|_| bad())
+                load_balancer.pool(rest[1]).map_err(|_| invalid())
             }
-            _ => Err(bad()),
+            _ => Err(invalid()),
         }
     }
 
-    /// Its load balancer.
+    /// The id of its load balancer.
     #[must_use]
     pub fn load_balancer(&self) -> &LoadBalancerId {
         &self.load_balancer
     }
 
-    /// Its own name.
+    /// The last part of the id, in its own case.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
 
-    /// Its path, as it stands in a URL.
+    /// The URL path, with encoded names.
     pub(super) fn path(&self) -> String {
         format!(
             "{}/backendAddressPools/{}",
@@ -282,7 +282,7 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// Shown as ARM writes it.
+/// `Debug` is `Display`: the id in ARM's form.
 macro_rules! debug_as_display {
     ($($name:ident),*) => {$(
         impl fmt::Debug for $name {
@@ -294,19 +294,19 @@ macro_rules! debug_as_display {
 }
 debug_as_display!(ResourceGroupId, LoadBalancerId, PoolId);
 
-/// Which state of a load balancer and its pools was read: they share one.
+/// The version of a load balancer; its pools share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Etag(String);
 
 impl Etag {
-    /// As a server wrote it; none where no header could hold it.
+    /// An etag as ARM wrote it; `None` if it cannot be the value of a header.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty() && HeaderValue::from_str(text).is_ok()).then(|| Self(text.to_owned()))
     }
 
-    /// As it was written.
+    /// The text with its quotes.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_compare_without_regard_to_case_and_keep_theirs() {
+    fn ids_ignore_case_when_compared_and_keep_it_when_shown() {
         let id =
             "/subscriptions/S/resourcegroups/G/providers/microsoft.network/loadBalancers/Web/backendAddressPools/Nodes";
         let pool = PoolId::parse(id).unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id() {
+    fn malformed_ids_are_rejected() {
         for id in [
             "",
             "/",
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn etags() {
+    fn etags_that_fit_into_a_header() {
         assert_eq!(Etag::new(" W/\"x\" ").unwrap().as_str(), "W/\"x\"");
         assert_eq!(Etag::new(""), None);
         assert_eq!(Etag::new("a\r\nb"), None);

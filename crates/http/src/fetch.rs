@@ -6,12 +6,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::Empty;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
+
+use crate::body::read_body;
 
 /// Idle time before the first keepalive probe, and between probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -77,12 +79,8 @@ impl Fetch {
                 .await
                 .map_err(|error| headgate_telemetry::chain(&error))?;
             let status = response.status();
-            let body = Limited::new(response.into_body(), self.most_bytes).collect().await;
-            Ok((
-                status,
-                body.map_err(|error| headgate_telemetry::chain(error.as_ref()))?
-                    .to_bytes(),
-            ))
+            let body = read_body(response.into_body(), self.most_bytes).await;
+            Ok((status, body.map_err(|error| error.to_string())?))
         };
         match timeout(self.timeout, exchange).await {
             Ok(outcome) => outcome.map_err(FetchError::Failed),

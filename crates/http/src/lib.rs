@@ -2,5 +2,6 @@
 //!
 //! What is answered is the router's business; how Azure and the API server are asked is that of other crates.
 
+pub mod body;
 pub mod fetch;
 pub mod server;

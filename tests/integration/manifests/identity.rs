@@ -79,11 +79,12 @@ fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
     );
     let environment = |name: &str| values.get(name).cloned();
-    let surroundings = ConfigSources {
+    let sources = ConfigSources {
+        file: Some(&path),
         secret: None,
         environment: Some(&environment),
     };
-    AzureJson::load(Some(&path), surroundings).unwrap()
+    AzureJson::load(sources).unwrap()
 }
 
 #[test]
@@ -150,9 +151,11 @@ fn the_readmes_configurations_are_those_kinds() {
         .map(|rest| {
             let path = scratch("azure").join("azure.json");
             std::fs::write(&path, rest.split("```").next().unwrap()).unwrap();
-            AzureJson::load(Some(&path), ConfigSources::default())
-                .unwrap()
-                .credential
+            let sources = ConfigSources {
+                file: Some(&path),
+                ..ConfigSources::default()
+            };
+            AzureJson::load(sources).unwrap().credential
         })
         .collect();
     assert!(

@@ -157,8 +157,8 @@ impl World {
             client_id: "client".to_owned(),
             secret: Secret::new("secret"),
         };
-        let account = Identity::new(&credential, Some("tenant"), &endpoints, BASE).unwrap();
-        let tokens = TokenCache::new(account, transport.clone(), self.clock.clone());
+        let identity = Identity::new(&credential, Some("tenant"), &endpoints, BASE).unwrap();
+        let tokens = TokenCache::new(identity, transport.clone(), self.clock.clone());
         let options = ArmClientOptions {
             endpoints,
             rate_limits: self.rate_limits,
