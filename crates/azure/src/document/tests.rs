@@ -89,7 +89,7 @@ fn malformed_pools_are_kept_as_read() {
             {"name": "a", "properties": {"ipAddress": "none", "adminState": 1}}]}}),
         json!({"properties": {"loadBalancerBackendAddresses": [{"name": "a", "properties": []}]}}),
     ] {
-        let mut pool = self::pool(document.clone());
+        let mut pool = pool(document.clone());
         assert_eq!(serde_json::to_value(pool.put_body()).unwrap(), document);
         let count = pool.addresses().count();
         for index in 0..count {

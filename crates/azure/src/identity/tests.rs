@@ -98,7 +98,7 @@ fn settings_without_identity() {
         |credential: &Credential, tenant, imds| Identity::new(credential, tenant, &endpoints, imds).err().unwrap();
     assert_eq!(
         error(&Credential::None, Some("t"), IMDS_ENDPOINT),
-        IdentityError::IdentityError
+        IdentityError::NoCredential
     );
     assert_eq!(error(&secret(), None, IMDS_ENDPOINT), IdentityError::MissingTenant);
     assert_eq!(error(&secret(), Some(""), IMDS_ENDPOINT), IdentityError::MissingTenant);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_azure::{
-    AdminState, ArmClient, ArmClientOptions, ArmError, BackendAddress, BufferedResponse, Credential, Endpoints,
+    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints,
     Identity, Permit, Pool, PoolId, ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport,
     TransportError,
 };
@@ -185,8 +185,9 @@ impl TestBed {
 
 /// Names, addresses and admin states of a pool's entries.
 fn entries(pool: &Pool) -> Vec<(Option<&str>, Option<IpAddr>, Option<AdminState>)> {
-    let entry = |address: BackendAddress<'_>| (address.name(), address.ip_address(), address.admin_state());
-    pool.addresses().map(entry).collect::<Vec<_>>()
+    pool.addresses()
+        .map(|address| (address.name(), address.ip_address(), address.admin_state()))
+        .collect()
 }
 
 /// A permit that stays valid.

@@ -72,8 +72,8 @@ async fn write_without_change_completes_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn end_is_found_without_azure_async_operation() {
-    let without = |answer: Answer| {
-        let (mut parts, body) = answer.into_parts();
+    let without = |response: BufferedResponse| {
+        let (mut parts, body) = response.into_parts();
         parts.headers.remove(HeaderName::from_static("azure-asyncoperation"));
         BufferedResponse::from_parts(parts, body)
     };
@@ -90,8 +90,8 @@ async fn end_is_found_without_azure_async_operation() {
     // With Location: 202 until the end.
     let polls = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&polls);
-    let located = move |answer: Answer| {
-        let (mut parts, body) = answer.into_parts();
+    let located = move |response: BufferedResponse| {
+        let (mut parts, body) = response.into_parts();
         if let Some(url) = parts.headers.remove(HeaderName::from_static("azure-asyncoperation")) {
             parts.headers.insert("location", url);
         }
@@ -113,8 +113,8 @@ async fn end_is_found_without_azure_async_operation() {
 
 #[tokio::test(start_paused = true)]
 async fn operation_url_of_another_host_is_rejected() {
-    let elsewhere = |answer: Answer| {
-        let (mut parts, body) = answer.into_parts();
+    let elsewhere = |response: BufferedResponse| {
+        let (mut parts, body) = response.into_parts();
         if parts.headers.contains_key("azure-asyncoperation") {
             let url = "https://evil.test/operations/1?s=secret".parse().unwrap();
             parts.headers.insert("azure-asyncoperation", url);

@@ -20,7 +20,7 @@ pub struct Key(Arc<str>);
 impl Key {
     /// The key of an entry; none where nothing tells it from others.
     #[must_use]
-    pub fn of(address: Address<'_>) -> Option<Self> {
+    pub fn of(address: BackendAddress<'_>) -> Option<Self> {
         if let Some(ip) = address.ip_address() {
             return Some(Self(ip.to_string().into()));
         }
@@ -66,7 +66,7 @@ pub enum Claim {
 impl Claim {
     /// Of an entry.
     #[must_use]
-    pub fn of(address: Address<'_>) -> Self {
+    pub fn of(address: BackendAddress<'_>) -> Self {
         if let Some(ip) = address.ip_address() {
             return Self::Address(canonical(ip));
         }
