@@ -246,7 +246,7 @@ fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Settin
     let endpoints = Endpoints::for_cloud(config.cloud);
     match Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, imds) {
         Ok(_) => {}
-        Err(error @ IdentityError::IdentityError) => {
+        Err(error @ IdentityError::NoCredential) => {
             let key = "useFederatedWorkloadIdentityExtension, useManagedIdentityExtension, aadClientId";
             wrong(key, format!("{error}; allowed: one of these three"));
         }

@@ -1,6 +1,6 @@
 //! The endpoint that spans are exported to: from the settings, or from OpenTelemetry's environment variables. Pure.
 
-use headgate_settings::Environment;
+use headgate_settings::EnvironmentLookup;
 use serde_yaml::Value;
 
 use super::Settings;

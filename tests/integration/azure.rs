@@ -80,7 +80,7 @@ async fn every_credential_over_http_and_tls() {
             assert_eq!(read.addresses().next().unwrap().admin_state(), Some(state));
         }
         let wrong = arm(&secret("another"))
-            .pool(&id, Instant::now() + Duration::from_mins(1))
+            .get_pool(&id, Instant::now() + Duration::from_mins(1))
             .await;
         let error = wrong.unwrap_err();
         assert_eq!((error.code(), error.class()), ("Token", ErrorClass::Terminal));

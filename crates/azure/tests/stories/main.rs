@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_azure::{
-    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints,
-    Identity, Permit, Pool, PoolId, ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport,
-    TransportError,
+    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints, Identity, Permit, Pool,
+    PoolId, ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport, TransportError,
 };
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
