@@ -67,6 +67,15 @@ fn attributes(span: &Span) -> BTreeMap<&str, String> {
     pairs.collect()
 }
 
+/// Checks some attributes of a span, and returns all.
+fn assert_attributes<'a>(span: &'a Span, expected: &[(&str, &str)]) -> BTreeMap<&'a str, String> {
+    let found = attributes(span);
+    for (key, value) in expected {
+        assert_eq!(found.get(*key).map(String::as_str), Some(*value), "{key} of {found:?}");
+    }
+    found
+}
+
 fn soon() -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_mins(1)
 }
@@ -115,11 +124,8 @@ async fn calls_and_attempts_are_spans_without_secrets() {
     }
     let resource = received[0].resource_spans[0].resource.as_ref().unwrap();
     let of = |key: &str| {
-        resource
-            .attributes
-            .iter()
-            .find(|pair| pair.key == key)
-            .map(|pair| format!("{:?}", pair.value))
+        let pair = resource.attributes.iter().find(|pair| pair.key == key)?;
+        Some(format!("{:?}", pair.value))
     };
     assert!(of("service.name").unwrap().contains("headgate") && of("k8s.node.name").unwrap().contains("node-1"));
     let spans: Vec<&Span> = received
@@ -139,37 +145,29 @@ async fn calls_and_attempts_are_spans_without_secrets() {
     assert_eq!(found("update_backend_pool").len(), 1);
     assert!(!found("get_operation").is_empty());
 
-    let found_attributes = attributes(first);
     let path =
         "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/pool";
-    for (key, value) in [
-        ("http.request.method", "GET"),
-        ("url.path", path),
-        ("server.address", "127.0.0.1"),
-        ("http.response.status_code", "200"),
-        ("headgate.tries", "2"),
-        ("headgate.rate_limited_ms", "0"),
-    ] {
-        assert_eq!(
-            found_attributes.get(key).map(String::as_str),
-            Some(value),
-            "{key} of {found_attributes:?}"
-        );
-    }
+    let found_attributes = assert_attributes(
+        first,
+        &[
+            ("http.request.method", "GET"),
+            ("url.path", path),
+            ("server.address", "127.0.0.1"),
+            ("http.response.status_code", "200"),
+            ("headgate.tries", "2"),
+            ("headgate.rate_limited_ms", "0"),
+        ],
+    );
     assert!(!found_attributes.contains_key("error.type"));
-    let found_attributes = attributes(missing);
-    for (key, value) in [
-        ("http.response.status_code", "404"),
-        ("error.type", "NotFound"),
-        ("headgate.error_class", "stale"),
-        ("headgate.tries", "1"),
-    ] {
-        assert_eq!(
-            found_attributes.get(key).map(String::as_str),
-            Some(value),
-            "{key} of {found_attributes:?}"
-        );
-    }
+    assert_attributes(
+        missing,
+        &[
+            ("http.response.status_code", "404"),
+            ("error.type", "NotFound"),
+            ("headgate.error_class", "stale"),
+            ("headgate.tries", "1"),
+        ],
+    );
     let code = |span: &Span| span.status.as_ref().map_or(0, |status| status.code);
     assert_eq!((code(missing), code(read_back)), (2, 0), "2 is an error");
     let tries: Vec<_> = spans
