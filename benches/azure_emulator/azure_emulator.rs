@@ -19,7 +19,7 @@ use client::Client;
 const STOPPING: Duration = Duration::from_secs(10);
 
 /// A running emulator.
-pub(crate) struct AzureEmulator {
+pub(crate) struct EmulatorProcess {
     /// Its process.
     pub(crate) id: u32,
     pub(crate) arm: SocketAddr,
@@ -28,14 +28,14 @@ pub(crate) struct AzureEmulator {
     process: Process,
 }
 
-impl AzureEmulator {
+impl EmulatorProcess {
     /// Starts one with these arguments besides, which throttles nobody.
     pub(crate) async fn start(
         directory: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> anyhow::Result<Self> {
         let addresses = directory.join("addresses.json");
-        let mut command = process::command(BINARY, directory);
+        let mut command = process::command_in(BINARY, directory);
         command.arg("azure-emulator").args(arguments);
         command.arg("--addresses-file").arg(&addresses);
         let mut process = Process::start("the emulator", command, &directory.join("emulator.log"))?;
@@ -70,7 +70,7 @@ impl AzureEmulator {
         };
         let mut client = Client::connect(self.control, "").await?;
         let answer = client
-            .ask(method, &format!("/emulator/v1/{path}"), body.as_bytes())
+            .send(method, &format!("/emulator/v1/{path}"), body.as_bytes())
             .await?;
         Ok(serde_json::from_slice(answer.body).unwrap_or_default())
     }

@@ -18,7 +18,7 @@ const POLLING: Duration = Duration::from_millis(5);
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum OperationOutcome {
     Succeeded,
     /// A newer write has taken its place.
     Superseded,
@@ -26,7 +26,7 @@ pub(crate) enum Ending {
 
 /// An answer that was no refusal.
 #[derive(Debug)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct Response<'a> {
     pub(crate) body: &'a [u8],
     /// Where the operation that it started can be asked about.
     pub(crate) operation: Option<String>,
@@ -58,7 +58,7 @@ impl Client {
     ///
     /// # Errors
     /// Where the answer does not come, or is none of the 200s.
-    pub(crate) async fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> anyhow::Result<Answer<'_>> {
+    pub(crate) async fn send(&mut self, method: &str, path: &str, body: &[u8]) -> anyhow::Result<Response<'_>> {
         let path = path.strip_prefix(&self.base).unwrap_or(path);
         let (host, token, length) = (&self.base["http://".len()..], &self.token, body.len());
         self.request.clear();
@@ -81,33 +81,35 @@ impl Client {
             bail!("{method} {path}: {status} {}", String::from_utf8_lossy(body));
         }
         let operation = header(head, "azure-asyncoperation").map(str::to_owned);
-        Ok(Answer { body, operation })
+        Ok(Response { body, operation })
     }
 
     /// Asks for a document.
     pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
-        Ok(serde_json::from_slice(self.ask("GET", path, b"").await?.body)?)
+        Ok(serde_json::from_slice(self.send("GET", path, b"").await?.body)?)
     }
 
     /// How the operation ended, if it has.
     ///
     /// # Errors
     /// Where it has failed, or was canceled without being superseded.
-    pub(crate) async fn ending(&mut self, operation: &str) -> anyhow::Result<Option<Ending>> {
+    pub(crate) async fn outcome(&mut self, operation: &str) -> anyhow::Result<Option<OperationOutcome>> {
         let status = self.get(operation).await?;
         let detail = status.pointer("/error/details/0/code").and_then(Value::as_str);
         match (status["status"].as_str(), detail) {
             (Some("InProgress"), _) => Ok(None),
-            (Some("Succeeded"), _) => Ok(Some(Ending::Succeeded)),
-            (Some("Canceled"), Some("CanceledAndSupersededDueToAnotherOperation")) => Ok(Some(Ending::Superseded)),
+            (Some("Succeeded"), _) => Ok(Some(OperationOutcome::Succeeded)),
+            (Some("Canceled"), Some("CanceledAndSupersededDueToAnotherOperation")) => {
+                Ok(Some(OperationOutcome::Superseded))
+            }
             _ => bail!("an operation ended so: {status}"),
         }
     }
 
     /// Waits for the end of an operation.
-    pub(crate) async fn end(&mut self, operation: &str) -> anyhow::Result<Ending> {
+    pub(crate) async fn wait_for_operation(&mut self, operation: &str) -> anyhow::Result<OperationOutcome> {
         loop {
-            if let Some(ending) = self.ending(operation).await? {
+            if let Some(ending) = self.outcome(operation).await? {
                 return Ok(ending);
             }
             sleep(POLLING).await;

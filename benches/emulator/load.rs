@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
 
-use crate::azure_emulator::client::{Client, Ending};
+use crate::azure_emulator::client::{Client, OperationOutcome};
 use crate::measuring::cpu_time;
 use crate::world::{World, load_balancer_path, pool, pool_path};
 
@@ -44,10 +44,10 @@ impl Tally {
         self.superseded += other.superseded;
     }
 
-    fn ended(&mut self, ending: Ending) {
+    fn ended(&mut self, ending: OperationOutcome) {
         match ending {
-            Ending::Succeeded => self.succeeded += 1,
-            Ending::Superseded => self.superseded += 1,
+            OperationOutcome::Succeeded => self.succeeded += 1,
+            OperationOutcome::Superseded => self.superseded += 1,
         }
     }
 }
@@ -86,13 +86,13 @@ async fn client(world: &World, number: usize, turns: usize) -> anyhow::Result<Ta
         let name = format!("{NAME}-{}", (number + turn) % LOAD_BALANCERS);
         for path in [pool_path(&name), load_balancer_path(&name)] {
             let asked = Instant::now();
-            client.ask("GET", &path, b"").await?;
+            client.send("GET", &path, b"").await?;
             tally.gets.push(asked.elapsed());
         }
         if let Some(last) = &operation {
             // Asked about until it has ended, so that none is left out.
             tally.polls += 1;
-            let Some(ending) = client.ending(last).await? else {
+            let Some(ending) = client.outcome(last).await? else {
                 continue;
             };
             tally.ended(ending);
@@ -101,7 +101,7 @@ async fn client(world: &World, number: usize, turns: usize) -> anyhow::Result<Ta
     }
     if let Some(last) = &operation {
         tally.polls += 1;
-        let ending = client.end(last).await?;
+        let ending = client.wait_for_operation(last).await?;
         tally.ended(ending);
     }
     Ok(tally)
@@ -110,7 +110,7 @@ async fn client(world: &World, number: usize, turns: usize) -> anyhow::Result<Ta
 async fn put(client: &mut Client, name: &str, turn: usize, tally: &mut Tally) -> anyhow::Result<String> {
     let document = pool(ADDRESSES, turn).to_string();
     let asked = Instant::now();
-    let written = client.ask("PUT", &pool_path(name), document.as_bytes()).await?;
+    let written = client.send("PUT", &pool_path(name), document.as_bytes()).await?;
     tally.puts.push(asked.elapsed());
     written
         .operation

@@ -4,8 +4,8 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::azure_emulator::client::{Client, Ending};
-use crate::azure_emulator::{AzureEmulator, node_address, node_name};
+use crate::azure_emulator::client::{Client, OperationOutcome};
+use crate::azure_emulator::{EmulatorProcess, node_address, node_name};
 use crate::measuring::cores::{Cores, Split};
 use crate::measuring::memory::Memory;
 
@@ -19,7 +19,7 @@ const VERSION: &str = "api-version=2025-05-01";
 pub(crate) struct World {
     /// Its process.
     pub(crate) id: u32,
-    emulator: AzureEmulator,
+    emulator: EmulatorProcess,
     cores: Cores,
     _directory: TempDir,
 }
@@ -28,7 +28,7 @@ impl World {
     /// Starts an emulator with an empty resource group.
     pub(crate) async fn start(cores: &Cores) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
-        let emulator = AzureEmulator::start(directory.path(), ["--operation-delay", OPERATION_DELAY]).await?;
+        let emulator = EmulatorProcess::start(directory.path(), ["--operation-delay", OPERATION_DELAY]).await?;
         let world = Self {
             id: emulator.id,
             emulator,
@@ -38,7 +38,7 @@ impl World {
         let group = json!({"location": "eastus"}).to_string();
         let mut client = world.client().await?;
         client
-            .ask("PUT", &format!("{GROUP}?{VERSION}"), group.as_bytes())
+            .send("PUT", &format!("{GROUP}?{VERSION}"), group.as_bytes())
             .await?;
         Ok(world)
     }
@@ -57,10 +57,10 @@ impl World {
         for number in 0..count {
             let document = load_balancer(addresses).to_string();
             let path = load_balancer_path(&format!("{name}-{number}"));
-            let written = client.ask("PUT", &path, document.as_bytes()).await?;
+            let written = client.send("PUT", &path, document.as_bytes()).await?;
             let operation = written.operation.context("an operation")?;
-            let ending = client.end(&operation).await?;
-            ensure!(ending == Ending::Succeeded, "a load balancer was superseded");
+            let ending = client.wait_for_operation(&operation).await?;
+            ensure!(ending == OperationOutcome::Succeeded, "a load balancer was superseded");
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ async fn it_ends_at_once_although_connections_are_kept_open() {
     assert!(addresses.exists());
     let mut kept = Connection::open(emulator.arm).await.unwrap();
     kept.send(b"GET / HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
-    kept.answer().await.unwrap();
+    kept.response().await.unwrap();
 
     let told = Instant::now();
     emulator.stop().await;

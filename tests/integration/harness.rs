@@ -14,4 +14,4 @@ pub(crate) mod http;
 pub(crate) mod network;
 
 pub(crate) use agent::AgentOptions;
-pub(crate) use network::in_own_network;
+pub(crate) use network::in_network_namespace;

@@ -107,7 +107,7 @@ async fn killed_it_leaves_no_process() {
 async fn in_a_given_cluster_it_deletes_only_what_it_made() {
     let cluster = control_plane();
     let nodes = Api::<Node>::all(cluster.client());
-    let before = headgate_sandbox::nodes::node("node-1", 1, "somebody-else");
+    let before = headgate_sandbox::nodes::ready_node("node-1", 1, "somebody-else");
     nodes.create(&PostParams::default(), &before).await.unwrap();
     let given = ["--nodes", "2", "--kubeconfig", cluster.kubeconfig.to_str().unwrap()];
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::azure_emulator::client::Ending;
+use crate::azure_emulator::client::OperationOutcome;
 use crate::measuring::figures::{float, millis, percentile, rounded};
 use crate::measuring::report::{Beside, Budget, Check, Row};
 use crate::world::{World, load_balancer_path, pool_path};
@@ -39,7 +39,7 @@ pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
             times = Times::default();
         }
         let asked = Instant::now();
-        let shown = client.ask("GET", &pool, b"").await?.body;
+        let shown = client.send("GET", &pool, b"").await?.body;
         times.get.push(asked.elapsed());
         answered = shown.len();
         let mut document: Value = serde_json::from_slice(shown)?;
@@ -53,7 +53,7 @@ pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
         let text = document.to_string();
         sent = text.len();
         let asked = Instant::now();
-        let written = client.ask("PUT", &pool, text.as_bytes()).await?;
+        let written = client.send("PUT", &pool, text.as_bytes()).await?;
         times.put.push(asked.elapsed());
         let operation = written.operation.context("an operation")?;
         let answer: Value = serde_json::from_slice(written.body)?;
@@ -63,10 +63,13 @@ pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
         black_box(serde_json::to_vec(&answer)?);
         times.put_floor.push(asked.elapsed());
 
-        let ending = client.end(&operation).await?;
-        ensure!(ending == Ending::Succeeded, "a write was superseded by nobody's");
+        let ending = client.wait_for_operation(&operation).await?;
+        ensure!(
+            ending == OperationOutcome::Succeeded,
+            "a write was superseded by nobody's"
+        );
         let asked = Instant::now();
-        client.ask("GET", &load_balancer, b"").await?;
+        client.send("GET", &load_balancer, b"").await?;
         times.get_load_balancer.push(asked.elapsed());
     }
     let kibibytes = |bytes: usize| float(bytes as u64) / 1024.0;

@@ -36,7 +36,7 @@ pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
     for number in 0..load::CLIENTS {
         let mut client = world.client().await?;
         let path = pool_path(&format!("large-{}", number % LARGE.0));
-        client.ask("GET", &path, b"").await?;
+        client.send("GET", &path, b"").await?;
         open.push(client);
     }
     let connected = world.memory()?;

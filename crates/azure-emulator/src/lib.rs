@@ -56,7 +56,7 @@ mod world;
 pub use listen::{Addresses, ListenError, Options, run};
 pub use seed::{Seed, SeedError};
 pub use settings::{AdminStateNone, Settings};
-pub use throttle::{Limit, ThrottleSettings};
+pub use throttle::{RateLimit, ThrottleSettings};
 
 /// An emulator; clones are the same one.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub struct Emulator(Arc<Mutex<World>>);
 /// The connection is cut without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the emulator cut the connection")]
-pub struct Cut;
+pub struct ConnectionCut;
 
 impl Emulator {
     /// An emulator of what the seed says. `random` decides every id and etag it will give.
@@ -82,7 +82,7 @@ impl Emulator {
     ///
     /// # Errors
     /// Where a fault cuts the connection.
-    pub async fn call(&self, request: Request<Bytes>, base: &str) -> Result<Response<Bytes>, Cut> {
+    pub async fn call(&self, request: Request<Bytes>, base: &str) -> Result<Response<Bytes>, ConnectionCut> {
         let (parts, body) = request.into_parts();
         let received = Received {
             parts,
@@ -94,7 +94,7 @@ impl Emulator {
         match action.as_deref() {
             Some(Action::Cut(When::Before)) => {
                 self.world().cut(&opened);
-                return Err(Cut);
+                return Err(ConnectionCut);
             }
             Some(Action::Stall {
                 wait,

@@ -25,7 +25,7 @@ use super::parts;
 use super::seed::{Seed, SeedError};
 use super::settings::Settings;
 use super::tls::{Tls, TlsError};
-use super::{Cut, Emulator};
+use super::{ConnectionCut, Emulator};
 
 /// A request's body may be this large, as ARM's.
 const MAX_BODY: usize = 4 * 1024 * 1024;
@@ -239,7 +239,7 @@ impl Emulator {
     }
 }
 
-fn cut(Cut: Cut) -> Response<Body> {
+fn cut(_: ConnectionCut) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     response.extensions_mut().insert(CloseWithoutAnswer);
     response

@@ -51,9 +51,9 @@ impl Default for Settings {
 
 impl Settings {
     /// The longest operation: longer than anybody waits.
-    pub const LONGEST_DELAY: Duration = Duration::from_hours(24);
+    pub const MAX_OPERATION_DELAY: Duration = Duration::from_hours(24);
     /// The longest wait between two questions about an operation, as ARM's contract has it, in seconds.
-    pub const LONGEST_POLL: u64 = 600;
+    pub const MAX_POLL_RETRY_AFTER_SECONDS: u64 = 600;
 
     /// Itself, if it can be.
     ///
@@ -63,10 +63,10 @@ impl Settings {
         if !(1..=usize::from(u16::MAX)).contains(&self.page_size) {
             return Err(format!("pageSize must be a whole number from 1 to {}", u16::MAX));
         }
-        if self.poll_retry_after > Self::LONGEST_POLL {
+        if self.poll_retry_after > Self::MAX_POLL_RETRY_AFTER_SECONDS {
             return Err(format!(
                 "pollRetryAfter must be a whole number of seconds up to {}",
-                Self::LONGEST_POLL
+                Self::MAX_POLL_RETRY_AFTER_SECONDS
             ));
         }
         Ok(self)
@@ -90,7 +90,7 @@ pub(super) mod text {
         let parsed = text.parse::<SignedDuration>().ok();
         let duration = parsed.and_then(|signed| Duration::try_from(signed).ok());
         duration
-            .filter(|duration| *duration <= super::Settings::LONGEST_DELAY)
+            .filter(|duration| *duration <= super::Settings::MAX_OPERATION_DELAY)
             .ok_or_else(|| {
                 serde::de::Error::custom(format!(
                     "{text:?} is not a duration up to 24h with its unit, such as 500ms or 2s"

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub use self::bucket::Limit;
+pub use self::bucket::RateLimit;
 use self::bucket::{Bucket, Scope, name, whole_seconds};
 use self::refusal::refusal;
 pub use self::settings::ThrottleSettings;
@@ -187,7 +187,7 @@ impl Throttle {
 
     /// The bucket, made full if it is not there, for which another may have to go: a full one, as long as
     /// there is any, else the one that will be full first.
-    fn bucket(&mut self, key: &Key, limit: Limit, now: Instant) -> &mut Bucket {
+    fn bucket(&mut self, key: &Key, limit: RateLimit, now: Instant) -> &mut Bucket {
         if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(key) {
             self.buckets.retain(|_, bucket| !bucket.is_as_new(now));
             if self.buckets.len() >= MAX_BUCKETS {

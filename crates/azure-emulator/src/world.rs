@@ -10,7 +10,7 @@ use bytes::Bytes;
 use headgate_clock::{Clock, Moment};
 use serde_json::Value;
 
-use super::Cut;
+use super::ConnectionCut;
 use super::arm::Arm;
 use super::error::ArmError;
 use super::fault::{self, Action, Write};
@@ -156,14 +156,14 @@ impl World {
     }
 
     /// Notes what a request was answered, and gives the answer.
-    pub(super) fn close(&mut self, opened: &Opened, answered: Answered) -> Result<Response<Bytes>, Cut> {
+    pub(super) fn close(&mut self, opened: &Opened, answered: Answered) -> Result<Response<Bytes>, ConnectionCut> {
         let now = self.now();
         let Answered {
             response, cut, outcome, ..
         } = answered;
         let shown = Some(&response).filter(|_| !cut);
         self.journal.finish(opened.sequence, now.wall, shown, outcome);
-        if cut { Err(Cut) } else { Ok(response) }
+        if cut { Err(ConnectionCut) } else { Ok(response) }
     }
 
     /// Notes that a request's connection was cut before it had an effect.

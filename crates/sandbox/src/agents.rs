@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::process::{Process, ProcessError, command, tail};
+use super::process::{Process, ProcessError, command_in, last_log_lines};
 
 /// How long an agent may take to bind its addresses; it needs a moment, or 5 s while the API does not answer.
 pub(super) const BINDING: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ pub enum AgentError {
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct AgentConfig {
     /// The headgate program.
     pub program: PathBuf,
     /// The Node the agent speaks for.
@@ -90,7 +90,7 @@ pub struct Agent {
     pub addresses: Addresses,
 }
 
-impl Launch {
+impl AgentConfig {
     /// Starts the agent, its operations on a free port of 127.0.0.1, and waits until it has bound them.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Launch {
         }
 
         let name = format!("the agent of {}", self.node);
-        let mut command = command(&self.program, &self.directory);
+        let mut command = command_in(&self.program, &self.directory);
         command
             .args(["agent", "--node-name", &self.node])
             .args(["--healthz-bind-address", &self.healthz.to_string()])
@@ -132,7 +132,7 @@ impl Launch {
 
         let bound = tokio::select! {
             bound = timeout(BINDING, bound(&name, &addresses)) => bound,
-            end = process.ended() => return Err(end.into()),
+            end = process.wait_for_exit() => return Err(end.into()),
         };
         match bound {
             Ok(addresses) => Ok(Agent {
@@ -141,7 +141,7 @@ impl Launch {
             }),
             Err(_) => Err(AgentError::Unbound {
                 name,
-                tail: tail(&self.log),
+                tail: last_log_lines(&self.log),
             }),
         }
     }

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::agents::{AgentError, BINDING, bound};
-use super::nodes::{RESOURCE_GROUP, Registered, SUBSCRIPTION, machine};
-use super::process::{Process, command, tail};
+use super::nodes::{RESOURCE_GROUP, RegisteredNode, SUBSCRIPTION, machine_id};
+use super::process::{Process, command_in, last_log_lines};
 
 /// How the process is called.
 const NAME: &str = "the Azure emulator";
@@ -76,7 +76,7 @@ impl Azure {
         program: &Path,
         directory: &Path,
         log: &Path,
-        nodes: &[Registered],
+        nodes: &[RegisteredNode],
     ) -> Result<Self, AgentError> {
         let unwritable = |path: &Path| {
             let path = path.to_owned();
@@ -86,7 +86,7 @@ impl Azure {
         let [seed_file, ca_file, addresses] =
             ["seed.json", "ca.crt", "addresses.json"].map(|name| directory.join(name));
         fs::write(&seed_file, seed(nodes).to_string()).map_err(unwritable(&seed_file))?;
-        let mut command = command(program, directory);
+        let mut command = command_in(program, directory);
         command.args([
             "azure-emulator",
             "--listen",
@@ -105,12 +105,12 @@ impl Azure {
         let mut process = Process::start(NAME, command, log)?;
         let bound = tokio::select! {
             bound = timeout(BINDING, bound(NAME, &addresses)) => bound,
-            end = process.ended() => return Err(end.into()),
+            end = process.wait_for_exit() => return Err(end.into()),
         };
         let Ok(bound) = bound else {
             return Err(AgentError::Unbound {
                 name: NAME.to_owned(),
-                tail: tail(log),
+                tail: last_log_lines(log),
             });
         };
         let bound: Bound = bound?;
@@ -130,7 +130,7 @@ impl Azure {
 }
 
 /// What there is at the start.
-fn seed(nodes: &[Registered]) -> Value {
+fn seed(nodes: &[RegisteredNode]) -> Value {
     let network = |kind: &str, name: &str| {
         format!(
             "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Network/{kind}/{name}"
@@ -138,7 +138,7 @@ fn seed(nodes: &[Registered]) -> Value {
     };
     let vnet = network("virtualNetworks", "sandbox");
     let pool = |name: &str, v6: bool| {
-        let of_family = |node: &Registered| node.addresses.iter().copied().find(|address| address.is_ipv6() == v6);
+        let of_family = |node: &RegisteredNode| node.addresses.iter().copied().find(|address| address.is_ipv6() == v6);
         let addresses = nodes
             .iter()
             .filter_map(|node| Some(by_address(&node.name, of_family(node)?)));
@@ -185,10 +185,12 @@ fn seed(nodes: &[Registered]) -> Value {
             "{}/backendAddressPools/kubernetes",
             network("loadBalancers", NIC_LOAD_BALANCER)
         );
-        resources.push(json!({"id": machine(&node.name), "location": "eastus", "properties": {
-            "networkProfile": {"networkInterfaces": [{"id": interface, "properties": {"primary": true}}]}}}));
+        resources.push(
+            json!({"id": machine_id(&node.name), "location": "eastus", "properties": {
+            "networkProfile": {"networkInterfaces": [{"id": interface, "properties": {"primary": true}}]}}}),
+        );
         resources.push(json!({"id": interface, "location": "eastus", "properties": {
-            "virtualMachine": {"id": machine(&node.name)},
+            "virtualMachine": {"id": machine_id(&node.name)},
             "ipConfigurations": [{"name": "ipconfig1", "properties": {"primary": true, "subnet": {"id": format!("{vnet}/subnets/nodes")},
                 "privateIPAddress": node.addresses.first(), "loadBalancerBackendAddressPools": [{"id": pool}]}}]}}));
     }
@@ -209,14 +211,14 @@ mod tests {
 
     #[test]
     fn the_seed_is_one_and_has_every_node_in_every_pool() {
-        let node = |number: u8| Registered {
+        let node = |number: u8| RegisteredNode {
             name: format!("node-{number}"),
             addresses: vec![
                 IpAddr::from([127, 0, 0, number]),
                 IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(number)]),
             ],
         };
-        let only_v4 = Registered {
+        let only_v4 = RegisteredNode {
             name: "old".to_owned(),
             addresses: vec![IpAddr::from([10, 0, 0, 1])],
         };

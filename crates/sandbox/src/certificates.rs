@@ -68,8 +68,8 @@ impl Certificates {
     ///
     /// # Errors
     /// A key cannot be made or a file cannot be written.
-    pub fn make(directory: &Path) -> Result<Self, CertificatesError> {
-        private_directory(directory).map_err(|source| CertificatesError::Write {
+    pub fn generate(directory: &Path) -> Result<Self, CertificatesError> {
+        create_private_directory(directory).map_err(|source| CertificatesError::Write {
             file: directory.to_owned(),
             source,
         })?;
@@ -77,7 +77,7 @@ impl Certificates {
         let authority = Authority::new("headgate sandbox CA")?;
         let (serving_certificate, serving_key) = authority.serving("kube-apiserver", &SERVING_NAMES)?;
         let service_account_key = key("the service-account key")?;
-        let token = random_word()?;
+        let token = random_hex()?;
         Ok(Self {
             authority_file: write(directory, "ca.crt", &authority.pem)?,
             authority: authority.pem,
@@ -103,7 +103,7 @@ impl Certificates {
 ///
 /// # Errors
 /// The directory cannot be made.
-pub fn private_directory(directory: &Path) -> io::Result<()> {
+pub fn create_private_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
@@ -111,7 +111,7 @@ pub fn private_directory(directory: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_private(file: &Path, text: &str) -> io::Result<()> {
+pub fn write_private_file(file: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -126,7 +126,7 @@ pub fn write_private(file: &Path, text: &str) -> io::Result<()> {
 
 fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, CertificatesError> {
     let file = directory.join(name);
-    match write_private(&file, text) {
+    match write_private_file(&file, text) {
         Ok(()) => Ok(file),
         Err(source) => Err(CertificatesError::Write { file, source }),
     }
@@ -136,7 +136,7 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, Certificat
 ///
 /// # Errors
 /// The system gives no random bytes.
-pub fn random_word() -> Result<String, CertificatesError> {
+pub fn random_hex() -> Result<String, CertificatesError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| CertificatesError::Random(error.into()))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
@@ -152,7 +152,7 @@ mod tests {
     fn files_are_for_their_owner_only() {
         let directory = tempfile::tempdir().unwrap();
         let pki = directory.path().join("pki");
-        let made = Certificates::make(&pki).unwrap();
+        let made = Certificates::generate(&pki).unwrap();
         assert_eq!(fs::metadata(&pki).unwrap().permissions().mode() & 0o777, 0o700);
         let mut files = 0;
         for entry in fs::read_dir(&pki).unwrap() {
@@ -173,7 +173,7 @@ mod tests {
         assert!(made.authority.starts_with("-----BEGIN CERTIFICATE-----"));
         assert_eq!(made.token.len(), 32);
 
-        let again = Certificates::make(&pki).unwrap();
+        let again = Certificates::generate(&pki).unwrap();
         assert_ne!(again.token, made.token);
         assert_ne!(again.authority, made.authority);
     }

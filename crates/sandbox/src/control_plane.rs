@@ -22,8 +22,8 @@ use headgate_kubernetes::{api_server, api_server::ConnectError};
 
 use self::ports::Reserved;
 use super::assets::{Assets, AssetsError};
-use super::certificates::{Certificates, CertificatesError, private_directory, write_private};
-use super::process::{Process, ProcessError, command};
+use super::certificates::{Certificates, CertificatesError, create_private_directory, write_private_file};
+use super::process::{Process, ProcessError, command_in};
 
 mod arguments;
 mod kubeconfig;
@@ -116,19 +116,19 @@ impl ControlPlane {
     pub async fn start(assets: Assets, directory: &Path) -> Result<Self, ControlPlaneError> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         for directory in [&directory, &logs(&directory), &inside(&directory)] {
-            private_directory(directory).map_err(|source| ControlPlaneError::Write {
+            create_private_directory(directory).map_err(|source| ControlPlaneError::Write {
                 path: directory.clone(),
                 source,
             })?;
         }
-        let certificates = Certificates::make(&inside(&directory).join("pki"))?;
+        let certificates = Certificates::generate(&inside(&directory).join("pki"))?;
         let port = Reserved::loopback().map_err(|source| ControlPlaneError::Port {
             component: "kube-apiserver",
             source,
         })?;
         let kubeconfig = directory.join("kubeconfig");
         let text = kubeconfig::text(&port.url(), &certificates);
-        write_private(&kubeconfig, &text).map_err(|source| ControlPlaneError::Write {
+        write_private_file(&kubeconfig, &text).map_err(|source| ControlPlaneError::Write {
             path: kubeconfig.clone(),
             source,
         })?;
@@ -206,8 +206,8 @@ impl ControlPlane {
         let client = api_server::client(&self.client_config)?;
         tokio::select! {
             ready = ready::apiserver(&client, STARTING, apiserver.log().to_owned()) => ready?,
-            end = apiserver.ended() => return Err(end.into()),
-            end = self.etcd.ended() => return Err(end.into()),
+            end = apiserver.wait_for_exit() => return Err(end.into()),
+            end = self.etcd.wait_for_exit() => return Err(end.into()),
         }
         self.apiserver = Some(apiserver);
         Ok(())
@@ -239,7 +239,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// It cannot be run, ends, or does not listen within a minute.
-    pub async fn start_proxy(&mut self, node: &str) -> Result<ProxyAddresses, ControlPlaneError> {
+    pub async fn start_kube_proxy(&mut self, node: &str) -> Result<ProxyAddresses, ControlPlaneError> {
         let free = || {
             let port = ports::free().map_err(|source| ControlPlaneError::Port {
                 component: "kube-proxy",
@@ -255,27 +255,27 @@ impl ControlPlane {
         let mut proxy = start(&self.assets, &self.directory, "kube-proxy", arguments)?;
         tokio::select! {
             ready = ready::listening("kube-proxy", addresses.healthz, STARTING, proxy.log().to_owned()) => ready?,
-            end = proxy.ended() => return Err(end.into()),
+            end = proxy.wait_for_exit() => return Err(end.into()),
         }
         self.others.push(proxy);
         Ok(addresses)
     }
 
     /// Stops kube-controller-manager, kube-scheduler and kube-proxy, as far as they were started.
-    pub async fn stop_others(&mut self) {
+    pub async fn stop_optional_components(&mut self) {
         for other in self.others.drain(..).rev() {
             other.stop(STOPPING).await;
         }
     }
 
     /// Waits, without a bound, until one of the processes ends that should be running; tells which and how.
-    pub async fn ended(&mut self) -> ProcessError {
+    pub async fn wait_for_exit(&mut self) -> ProcessError {
         let processes = self
             .others
             .iter_mut()
             .chain(&mut self.apiserver)
             .chain([&mut self.etcd]);
-        select_all(processes.map(|process| process.ended().boxed_local()))
+        select_all(processes.map(|process| process.wait_for_exit().boxed_local()))
             .await
             .0
     }
@@ -312,7 +312,7 @@ fn start(
     program: &str,
     arguments: Vec<String>,
 ) -> Result<Process, ControlPlaneError> {
-    let mut command = command(assets.program(program)?, &inside(directory));
+    let mut command = command_in(assets.program(program)?, &inside(directory));
     command.args(arguments);
     without_foreign_settings(&mut command);
     Ok(Process::start(

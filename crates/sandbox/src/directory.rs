@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::agents;
 use super::azure::Addresses;
-use super::certificates::private_directory;
+use super::certificates::create_private_directory;
 
 /// What lies in the directory while the sandbox runs, besides the logs and the lock.
 const ENTRIES: [&str; 5] = ["azure", "kubeconfig", "sandbox.json", "control-plane", "nodes"];
@@ -86,7 +86,7 @@ impl Directory {
             });
         };
         let path = std::path::absolute(given).map_err(failed("use", given))?;
-        private_directory(&path).map_err(failed("make the directory", &path))?;
+        create_private_directory(&path).map_err(failed("make the directory", &path))?;
         let foreign = !path.join(LOCK).exists();
         if let Some(entry) = ENTRIES
             .iter()

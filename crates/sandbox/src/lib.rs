@@ -161,7 +161,7 @@ async fn live(
     };
     tokio::select! {
         shown = show::run(&nodes, control, client) => shown.map_err(SandboxError::Output),
-        end = world.ended() => Err(end.into()),
+        end = world.wait_for_exit() => Err(end.into()),
         () = time_is_up => Ok(()),
     }
 }

@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 
 /// The label on every Node made here. Its value tells which sandbox made it.
-pub const LABEL: &str = "headgate.dev/sandbox";
+pub const SANDBOX_LABEL: &str = "headgate.dev/sandbox";
 
 /// The subscription and resource group that the Nodes say their machines are in.
 pub const SUBSCRIPTION: &str = "5eed0000-0000-4000-8000-000000000001";
@@ -20,7 +20,7 @@ pub const RESOURCE_GROUP: &str = "sandbox";
 
 /// A Node that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registered {
+pub struct RegisteredNode {
     /// Its name.
     pub name: String,
     /// Its internal addresses.
@@ -40,7 +40,7 @@ pub enum NodesError {
     },
     /// The Nodes of a sandbox cannot be removed.
     #[error(
-        "cannot delete the Nodes of this sandbox: {source}; delete them with: kubectl delete nodes -l {LABEL}={sandbox}"
+        "cannot delete the Nodes of this sandbox: {source}; delete them with: kubectl delete nodes -l {SANDBOX_LABEL}={sandbox}"
     )]
     Delete {
         /// The sandbox.
@@ -52,13 +52,13 @@ pub enum NodesError {
 
 /// The name of the `number`th Node, counted from 1.
 #[must_use]
-pub fn name(number: u8) -> String {
+pub fn node_name(number: u8) -> String {
     format!("node-{number}")
 }
 
 /// The id of the virtual machine of the Node of this name.
 #[must_use]
-pub fn machine(name: &str) -> String {
+pub fn machine_id(name: &str) -> String {
     format!(
         "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Compute/virtualMachines/{name}"
     )
@@ -66,16 +66,16 @@ pub fn machine(name: &str) -> String {
 
 /// A Node that is ready, has internal addresses of both families and no taints.
 #[must_use]
-pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
+pub fn ready_node(name: &str, number: u8, sandbox: &str) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some(name.to_owned());
     node.metadata.labels = Some(BTreeMap::from([
         ("kubernetes.io/hostname".to_owned(), name.to_owned()),
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
-        (LABEL.to_owned(), sandbox.to_owned()),
+        (SANDBOX_LABEL.to_owned(), sandbox.to_owned()),
     ]));
     node.spec = Some(NodeSpec {
-        provider_id: Some(format!("azure://{}", machine(name))),
+        provider_id: Some(format!("azure://{}", machine_id(name))),
         ..NodeSpec::default()
     });
     let address = |type_: &str, address: String| NodeAddress {
@@ -115,13 +115,16 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
 ///
 /// # Errors
 /// A Node cannot be made.
-pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<Registered>, usize), NodesError> {
+pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<RegisteredNode>, usize), NodesError> {
     let api: Api<Node> = Api::all(client.clone());
     let mut nodes = Vec::with_capacity(count.into());
     let mut made = 0;
     for number in 1..=count {
-        let name = name(number);
-        let node = match api.create(&PostParams::default(), &node(&name, number, sandbox)).await {
+        let name = node_name(number);
+        let node = match api
+            .create(&PostParams::default(), &ready_node(&name, number, sandbox))
+            .await
+        {
             Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await,
             created => created.inspect(|_| made += 1),
         };
@@ -132,7 +135,7 @@ pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<
         let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
         let internal = addresses.iter().filter(|address| address.type_ == "InternalIP");
         let addresses = internal.filter_map(|address| address.address.parse().ok()).collect();
-        nodes.push(Registered { name, addresses });
+        nodes.push(RegisteredNode { name, addresses });
     }
     Ok((nodes, made))
 }
@@ -141,13 +144,13 @@ pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<
 ///
 /// # Errors
 /// They cannot be listed or deleted.
-pub async fn remove(client: &Client, sandbox: &str) -> Result<Vec<String>, NodesError> {
+pub async fn delete(client: &Client, sandbox: &str) -> Result<Vec<String>, NodesError> {
     let api: Api<Node> = Api::all(client.clone());
     let failed = |source| NodesError::Delete {
         sandbox: sandbox.to_owned(),
         source: Box::new(source),
     };
-    let ours = ListParams::default().labels(&format!("{LABEL}={sandbox}"));
+    let ours = ListParams::default().labels(&format!("{SANDBOX_LABEL}={sandbox}"));
     let mut names = Vec::new();
     for node in api.list_metadata(&ours).await.map_err(failed)? {
         let name = node.name_any();

@@ -146,13 +146,13 @@ impl Process {
     }
 
     /// Waits, without a bound, until the process ends; then reports how. May be dropped and called again.
-    pub async fn ended(&mut self) -> ProcessError {
+    pub async fn wait_for_exit(&mut self) -> ProcessError {
         let status = self.child.wait().await;
         self.report(status)
     }
 
     /// Whether the process has ended already, and how.
-    pub fn has_ended(&mut self) -> Option<ProcessError> {
+    pub fn try_wait(&mut self) -> Option<ProcessError> {
         self.child.try_wait().transpose().map(|status| self.report(status))
     }
 
@@ -182,7 +182,7 @@ impl Process {
         ProcessError::Ended {
             name: self.name.clone(),
             status: status.map_or_else(|error| error.to_string(), |status| status.to_string()),
-            tail: tail(&self.log),
+            tail: last_log_lines(&self.log),
         }
     }
 }
@@ -202,7 +202,7 @@ impl Drop for Process {
 
 /// The last lines of a log, indented, for an error message.
 #[must_use]
-pub fn tail(log: &Path) -> String {
+pub fn last_log_lines(log: &Path) -> String {
     let text = match last_bytes(log) {
         Ok(text) => text,
         Err(error) => return format!("  (cannot read {}: {error})", log.display()),
@@ -234,7 +234,7 @@ fn last_bytes(log: &Path) -> io::Result<String> {
 
 /// A command for `program` that runs in `directory`.
 #[must_use]
-pub fn command(program: impl AsRef<OsStr>, directory: &Path) -> Command {
+pub fn command_in(program: impl AsRef<OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir(directory);
     command
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, directory: &Path) -> Process {
-        let mut command = command("sh", directory);
+        let mut command = command_in("sh", directory);
         command.args(["-c", script]);
         Process::start("shell", command, &directory.join("shell.log")).unwrap()
     }
@@ -269,12 +269,12 @@ mod tests {
     async fn an_end_is_reported_with_the_last_lines() {
         let directory = tempfile::tempdir().unwrap();
         let mut process = shell("seq 1 40; echo to stderr >&2; exit 3", directory.path());
-        let text = process.ended().await.to_string();
+        let text = process.wait_for_exit().await.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "shell ended (exit status: 3); its last log lines:");
         assert_eq!(lines[1], "  30");
         assert_eq!(lines[lines.len() - 1], "  to stderr");
-        assert!(process.has_ended().is_some());
+        assert!(process.try_wait().is_some());
     }
 
     #[tokio::test]
@@ -312,7 +312,7 @@ mod tests {
     #[tokio::test]
     async fn a_missing_program_is_named() {
         let directory = tempfile::tempdir().unwrap();
-        let command = command("/nonexistent/etcd", directory.path());
+        let command = command_in("/nonexistent/etcd", directory.path());
         let error = Process::start("etcd", command, &directory.path().join("etcd.log")).unwrap_err();
         assert!(
             error.to_string().starts_with("cannot run etcd (/nonexistent/etcd): "),

@@ -14,10 +14,10 @@ use headgate_kubernetes::api_server;
 use kube::Client;
 use tokio::time::timeout;
 
-use super::agents::{Agent, AgentError, Launch};
+use super::agents::{Agent, AgentConfig, AgentError};
 use super::assets::Assets;
 use super::azure::{self, Azure};
-use super::certificates::{private_directory, random_word};
+use super::certificates::{create_private_directory, random_hex};
 use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
 use super::process::ProcessError;
@@ -72,7 +72,7 @@ impl World {
         directory: &Directory,
         progress: &Progress,
     ) -> Result<(), SandboxError> {
-        let sandbox = random_word().map_err(ControlPlaneError::from)?;
+        let sandbox = random_hex().map_err(ControlPlaneError::from)?;
         let config = match &options.kubeconfig {
             None => self.own_cluster(options, directory, progress).await?,
             Some(kubeconfig) => {
@@ -102,7 +102,7 @@ impl World {
             before => format!("registered {made} Nodes; {before} were there before"),
         });
 
-        private_directory(&directory.logs()).map_err(|source| ControlPlaneError::Write {
+        create_private_directory(&directory.logs()).map_err(|source| ControlPlaneError::Write {
             path: directory.logs(),
             source,
         })?;
@@ -113,7 +113,7 @@ impl World {
         self.azure = Some(azure);
 
         progress.say(format_args!("starting {} agents", nodes.len()));
-        let launches: Vec<Launch> = nodes
+        let configs: Vec<AgentConfig> = nodes
             .into_iter()
             .map(|node| {
                 let directory_of_node = directory.node(&node.name);
@@ -122,7 +122,7 @@ impl World {
                 let file = leads
                     .then(|| leaders_file(&directory_of_node, arm, &node.name))
                     .transpose()?;
-                Ok(Launch {
+                Ok(AgentConfig {
                     program: program.to_owned(),
                     kubeconfig: self.kubeconfig.clone(),
                     directory: directory_of_node,
@@ -134,8 +134,8 @@ impl World {
                 })
             })
             .collect::<Result<_, AgentError>>()?;
-        let agents = try_join_all(launches.iter().map(Launch::start)).await?;
-        self.agents = launches.into_iter().map(|launch| launch.node).zip(agents).collect();
+        let agents = try_join_all(configs.iter().map(AgentConfig::start)).await?;
+        self.agents = configs.into_iter().map(|config| config.node).zip(agents).collect();
         Ok(())
     }
 
@@ -193,13 +193,19 @@ impl World {
     }
 
     /// Waits until something ends that should be running.
-    pub(super) async fn ended(&mut self) -> ProcessError {
+    pub(super) async fn wait_for_exit(&mut self) -> ProcessError {
         let agents = self
             .agents
             .iter_mut()
-            .map(|(_, agent)| agent.process.ended().boxed_local());
-        let control_plane = self.control_plane.iter_mut().map(|plane| plane.ended().boxed_local());
-        let azure = self.azure.iter_mut().map(|azure| azure.process.ended().boxed_local());
+            .map(|(_, agent)| agent.process.wait_for_exit().boxed_local());
+        let control_plane = self
+            .control_plane
+            .iter_mut()
+            .map(|plane| plane.wait_for_exit().boxed_local());
+        let azure = self
+            .azure
+            .iter_mut()
+            .map(|azure| azure.process.wait_for_exit().boxed_local());
         select_all(agents.chain(control_plane).chain(azure)).await.0
     }
 
@@ -213,7 +219,7 @@ impl World {
             control_plane.stop().await;
         }
         if let Some(guest) = &self.guest {
-            let removing = nodes::remove(&guest.client.0, &guest.sandbox);
+            let removing = nodes::delete(&guest.client.0, &guest.sandbox);
             in_time(&guest.server, "removing Nodes", removing).await??;
             self.guest = None;
         }
@@ -225,7 +231,7 @@ impl World {
         self.guest.as_ref().map_or_else(String::new, |guest| {
             format!(
                 "; its Nodes may be left: kubectl delete nodes -l {}={}",
-                nodes::LABEL,
+                nodes::SANDBOX_LABEL,
                 guest.sandbox
             )
         })

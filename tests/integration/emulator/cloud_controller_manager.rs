@@ -8,7 +8,7 @@ use headgate_test_kubernetes::eventually;
 use serde_json::{Value, json};
 
 use super::process::Emulator;
-use crate::harness::http::{self, Answer};
+use crate::harness::http::{self, Response};
 
 const SOON: Duration = Duration::from_secs(30);
 pub(crate) const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
@@ -46,7 +46,7 @@ impl Controller {
         controller
     }
 
-    async fn send(&self, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Answer {
+    async fn send(&self, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Response {
         let header =
             |name: &str, value: Option<&str>| value.map_or(String::new(), |value| format!("{name}: {value}\r\n"));
         let text = if body.is_null() {
@@ -71,7 +71,7 @@ impl Controller {
         http::exchange(self.arm, request.as_bytes()).await.unwrap()
     }
 
-    async fn get(&self, path: &str, version: &str) -> Answer {
+    async fn get(&self, path: &str, version: &str) -> Response {
         self.send("GET", &format!("{path}?api-version={version}"), None, &Value::Null)
             .await
     }
@@ -112,7 +112,7 @@ impl Controller {
     }
 
     /// Asks for the operation as the SDK does, by the URL as given.
-    async fn follow(&self, accepted: &Answer) {
+    async fn follow(&self, accepted: &Response) {
         let Some(url) = accepted.header("Azure-AsyncOperation") else {
             return;
         };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use headgate_sandbox::{process::Process, process::tail};
+use headgate_sandbox::{process::Process, process::last_log_lines};
 use headgate_test_kubernetes::{eventually, scratch};
 use nix::sys::signal::Signal;
 
@@ -52,7 +52,7 @@ impl Emulator {
 
         let file = directory.join("addresses.json");
         let addresses = eventually(SOON, "the emulator's addresses file", async || {
-            if let Some(end) = process.has_ended() {
+            if let Some(end) = process.try_wait() {
                 panic!("{end}");
             }
             let text = std::fs::read(&file).map_err(|error| error.to_string())?;
@@ -73,7 +73,7 @@ impl Emulator {
 
     /// Its last log lines.
     pub(crate) fn log(&self) -> String {
-        tail(self.process.log())
+        last_log_lines(self.process.log())
     }
 
     /// Ends it as its operator would; it has to go with exit code 0.

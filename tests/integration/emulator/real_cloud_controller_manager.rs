@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_sandbox::{process::Process, process::command, process::tail};
+use headgate_sandbox::{process::Process, process::command_in, process::last_log_lines};
 use headgate_test_kubernetes::{eventually, own_control_plane};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -50,7 +50,7 @@ impl World {
         std::fs::write(&file, configuration.to_string()).unwrap();
         let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").map(PathBuf::from);
         let program = program.expect("CLOUD_CONTROLLER_MANAGER: run make cloud-controller-manager");
-        let mut command = command(program, &emulator.directory);
+        let mut command = command_in(program, &emulator.directory);
         command.env_clear();
         command.env("IDENTITY_ENDPOINT", format!("{endpoint}/msi/token"));
         command.env("IDENTITY_HEADER", "emulator");
@@ -84,7 +84,7 @@ impl World {
             if found["properties"]["provisioningState"] == "Succeeded" && wanted(&seen) {
                 return Ok(seen);
             }
-            Err(format!("{seen:?}; its log:\n{}", tail(self.manager.log())))
+            Err(format!("{seen:?}; its log:\n{}", last_log_lines(self.manager.log())))
         })
         .await
     }
@@ -215,7 +215,7 @@ impl Seen {
 }
 
 fn node(number: u8) -> Node {
-    headgate_sandbox::nodes::node(&format!("node-{number}"), number, "integration")
+    headgate_sandbox::nodes::ready_node(&format!("node-{number}"), number, "integration")
 }
 
 #[tokio::test]
@@ -242,7 +242,9 @@ async fn it_keeps_a_service_from_its_first_port_to_its_end() {
         let found = services.get("web").await.map_err(|error| error.to_string())?;
         let status = serde_json::to_value(found.status).unwrap();
         let address = status["loadBalancer"]["ingress"][0]["ip"].as_str();
-        address.map(str::to_owned).ok_or_else(|| tail(world.manager.log()))
+        address
+            .map(str::to_owned)
+            .ok_or_else(|| last_log_lines(world.manager.log()))
     })
     .await;
     let seen = world
@@ -312,7 +314,7 @@ async fn it_keeps_a_service_from_its_first_port_to_its_end() {
         for kind in ["loadBalancers", "publicIPAddresses"] {
             let left = world.there(kind).await;
             if !left.is_empty() {
-                return Err(format!("{left:?}; its log:\n{}", tail(world.manager.log())));
+                return Err(format!("{left:?}; its log:\n{}", last_log_lines(world.manager.log())));
             }
         }
         match services.get_opt("web").await {
@@ -322,7 +324,11 @@ async fn it_keeps_a_service_from_its_first_port_to_its_end() {
     })
     .await;
     assert_eq!(world.arm.read(&group).await["properties"]["securityRules"], json!([]));
-    assert!(world.manager.has_ended().is_none(), "{}", tail(world.manager.log()));
+    assert!(
+        world.manager.try_wait().is_none(),
+        "{}",
+        last_log_lines(world.manager.log())
+    );
     speaks_as_measured(&world).await;
     world.emulator.stop().await;
     control_plane.stop().await;

@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use headgate_sandbox::{agents, agents::Launch};
+use headgate_sandbox::{agents, agents::AgentConfig};
 use headgate_test_kubernetes::scratch;
 use nix::sys::signal::Signal;
 
-use super::http::{self, Answer};
+use super::http::{self, Response};
 
 /// An agent yet to be started; started again, it finds the state it left.
 #[derive(Clone, Debug)]
-pub(crate) struct AgentOptions(Launch);
+pub(crate) struct AgentOptions(AgentConfig);
 
 impl AgentOptions {
     /// An agent that asks no kube-proxy, with a state directory of its own.
     pub(crate) fn new(node: &str, kubeconfig: &Path) -> Self {
         let directory = scratch(&format!("agent-{node}"));
-        Self(Launch {
+        Self(AgentConfig {
             program: PathBuf::from(env!("CARGO_BIN_EXE_headgate")),
             node: node.to_owned(),
             kubeconfig: kubeconfig.to_owned(),
@@ -50,7 +50,7 @@ impl AgentOptions {
     }
 
     /// With its state in this directory of its directory.
-    pub(crate) fn below(mut self, name: &str) -> Self {
+    pub(crate) fn in_subdirectory(mut self, name: &str) -> Self {
         self.0.directory.push(name);
         std::fs::create_dir(&self.0.directory).unwrap();
         self
@@ -90,7 +90,7 @@ impl Agent {
     }
 
     /// Asks `/healthz`.
-    pub(crate) async fn healthz(&self) -> Answer {
+    pub(crate) async fn healthz(&self) -> Response {
         http::get(self.healthz_address(), "/healthz").await.unwrap()
     }
 

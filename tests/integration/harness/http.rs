@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One answer, as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     /// Such as `HTTP/1.1 200 OK`.
     pub(crate) status_line: String,
     /// The code in it.
@@ -24,7 +24,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl Response {
     /// The first header of that name, in any spelling.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
@@ -43,7 +43,7 @@ impl Answer {
 }
 
 /// Asks for a path on a connection of its own.
-pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Answer> {
+pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Response> {
     exchange(
         address,
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes(),
@@ -52,11 +52,11 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Answer> {
 }
 
 /// Sends these very bytes on a connection of its own and reads one answer.
-pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Answer> {
+pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Response> {
     let exchange = async {
         let mut connection = Connection::open(address).await?;
         connection.send(request).await?;
-        connection.answer().await
+        connection.response().await
     };
     timeout(PATIENCE, exchange)
         .await
@@ -85,7 +85,7 @@ impl Connection {
     }
 
     /// Reads one answer (to a request that is not HEAD).
-    pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
+    pub(crate) async fn response(&mut self) -> io::Result<Response> {
         let head = self.until(b"\r\n\r\n").await?;
         let head = String::from_utf8(head).map_err(io::Error::other)?;
         let mut lines = head.trim_end().split("\r\n");
@@ -100,7 +100,7 @@ impl Connection {
         let (Some(status), Some(headers)) = (status, headers) else {
             return Err(io::Error::other(format!("not an HTTP answer: {head:?}")));
         };
-        let mut answer = Answer {
+        let mut answer = Response {
             status_line,
             status,
             headers,

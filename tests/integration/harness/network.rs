@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 ///
 /// Where namespaces or iptables cannot be had, this says so in a line and passes; with `CI=true` it fails,
 /// since a check that ran nothing proves nothing.
-pub(crate) fn in_own_network(test: &str, body: impl AsyncFnOnce()) {
+pub(crate) fn in_network_namespace(test: &str, body: impl AsyncFnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -74,7 +74,7 @@ fn can_be_had() -> Result<(), String> {
 }
 
 fn unshared(directory: &Path, script: &str) -> Command {
-    let mut command = process::command("unshare", directory);
+    let mut command = process::command_in("unshare", directory);
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if !is_root {
         command.arg("--map-root-user");

@@ -40,7 +40,7 @@ impl Sandbox {
     pub(super) fn run(arguments: &[&str]) -> Self {
         let home = scratch("sandbox");
         // The shell becomes the command, so the process's id is the command's.
-        let mut command = process::command("sh", &home);
+        let mut command = process::command_in("sh", &home);
         command.args([
             "-c",
             "exec \"$0\" \"$@\" >output 2>errors",
@@ -68,7 +68,7 @@ impl Sandbox {
     pub(super) async fn description(&mut self) -> Value {
         let Self { process, home, .. } = self;
         eventually(STARTING, "sandbox.json is written", async || {
-            let ended = process.has_ended();
+            let ended = process.try_wait();
             assert!(ended.is_none(), "{ended:?}: {}", read(&home.join("errors")));
             for entry in fs::read_dir(&home).unwrap() {
                 if let Ok(text) = fs::read(entry.unwrap().path().join("sandbox.json")) {

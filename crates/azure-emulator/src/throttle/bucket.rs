@@ -14,14 +14,14 @@ const MAX_NAME: usize = 100;
 /// The size of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Limit {
+pub struct RateLimit {
     /// Requests that may come at once.
     pub capacity: u32,
     /// Tokens that come back each second.
     pub refill_per_second: f64,
 }
 
-impl Limit {
+impl RateLimit {
     /// This many at once, and this many more each second.
     pub(super) fn new(capacity: u32, refill_per_second: f64) -> Self {
         Self {
@@ -81,12 +81,12 @@ pub(super) struct Bucket {
     /// Until when everything is refused, once something was.
     pub(super) shut_until: Option<Instant>,
     /// Its size.
-    pub(super) limit: Limit,
+    pub(super) limit: RateLimit,
 }
 
 impl Bucket {
     /// A full one.
-    pub(super) fn full(limit: Limit, now: Instant) -> Self {
+    pub(super) fn full(limit: RateLimit, now: Instant) -> Self {
         Self {
             full_at: now,
             shut_until: None,
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_bucket_gives_what_it_holds_refills_and_shuts_until_it_is_full() {
         let start = Instant::now();
-        let mut bucket = Bucket::full(Limit::new(4, 2.0), start);
+        let mut bucket = Bucket::full(RateLimit::new(4, 2.0), start);
         // Milliseconds, the wait that was answered, tokens afterwards.
         for (at, wait, tokens) in [
             (0, None, 3),
@@ -182,7 +182,7 @@ mod tests {
         let now = Instant::now();
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::MIN_POSITIVE, f64::MAX] {
             for capacity in [0, 1, u32::MAX] {
-                let limit = Limit::new(capacity, rate);
+                let limit = RateLimit::new(capacity, rate);
                 for scope in [Scope::Principal, Scope::Network] {
                     let mut bucket = Bucket::full(limit.times(15), now);
                     let waited = bucket.wait(scope, now);

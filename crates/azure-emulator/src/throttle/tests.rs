@@ -6,10 +6,10 @@ use super::*;
 
 fn small() -> Throttle {
     Throttle::new(ThrottleSettings {
-        reads: Limit::new(3, 1.0),
-        writes: Limit::new(2, 1.0),
+        reads: RateLimit::new(3, 1.0),
+        writes: RateLimit::new(2, 1.0),
         global_factor: 2,
-        network_writes: Limit::new(1, 0.1),
+        network_writes: RateLimit::new(1, 0.1),
         ..ThrottleSettings::default()
     })
 }
@@ -155,7 +155,7 @@ fn buckets_are_bounded_and_the_full_ones_go_first() {
 fn settings_read_back_and_the_snapshot_shows_what_is_missing() {
     let settings: ThrottleSettings =
         serde_json::from_value(json!({"reads": {"capacity": 1, "refillPerSecond": 0.5}})).unwrap();
-    assert_eq!(settings.writes, Limit::new(200, 10.0));
+    assert_eq!(settings.writes, RateLimit::new(200, 10.0));
     let text = serde_json::to_value(&settings).unwrap();
     assert_eq!(serde_json::from_value::<ThrottleSettings>(text).unwrap(), settings);
     assert!(serde_json::from_value::<ThrottleSettings>(json!({"read": {}})).is_err());

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::ControlPlaneError;
-use crate::process::tail;
+use crate::process::last_log_lines;
 
 /// From one question to the next.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -67,7 +67,7 @@ async fn until_ok(
                 component,
                 waited: bound,
                 answer,
-                tail: tail(&log),
+                tail: last_log_lines(&log),
             });
         }
         sleep(INTERVAL).await;
