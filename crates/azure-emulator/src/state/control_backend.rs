@@ -1,4 +1,4 @@
-//! What the control API may do with the state.
+//! The state as the control API reads and changes it.
 
 use std::time::Duration;
 
@@ -6,19 +6,17 @@ use axum::http::StatusCode;
 use headgate_clock::{Clock, Moment};
 use serde_json::{Value, json};
 
-use super::World;
-use crate::control::{Controlled, clock_is_real};
+use super::State;
+use crate::control::{ControlBackend, clock_is_real};
 use crate::error::ArmError;
-use crate::faults::Faults;
-use crate::guids::Guids;
+use crate::faults::FaultRules;
 use crate::journal::Journal;
-use crate::merge::merge;
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::throttle::Throttle;
 
-impl Controlled for World {
-    fn faults(&mut self) -> &mut Faults {
+impl ControlBackend for State {
+    fn faults(&mut self) -> &mut FaultRules {
         &mut self.faults
     }
 
@@ -27,10 +25,10 @@ impl Controlled for World {
     }
 
     fn state(&mut self, now: Moment) -> Value {
-        self.settle(now);
+        self.end_due_operations(now);
         let show_none = self.settings.shows_none();
-        let records = self.store.below("/", None);
-        let resources: Vec<Value> = records.map(|record| self.store.shown(record, show_none)).collect();
+        let resources = self.store.all();
+        let resources: Vec<Value> = resources.map(|resource| self.store.show(resource, show_none)).collect();
         json!({
             "resources": resources,
             "operations": self.store.operations.shown(),
@@ -49,8 +47,8 @@ impl Controlled for World {
     }
 
     fn reset(&mut self) {
-        let mut store = Store::new(Guids::new(self.guids.next().as_u64_pair().0));
-        // It could be applied at the start.
+        let mut store = Store::new(self.guids.fork());
+        // The same seed was applied at the start, so this does not fail.
         if self.seed.apply(&mut store).is_ok() {
             self.store = store;
         }
@@ -71,7 +69,7 @@ impl Controlled for World {
     }
 
     fn token(&mut self, now: Moment) -> Value {
-        let (token, expires) = self.identity.handed_out(now.wall);
+        let (token, expires) = self.identity.developer_token(now.wall);
         json!({"token": token, "expiresOn": expires.to_string()})
     }
 
@@ -81,15 +79,15 @@ impl Controlled for World {
 
     fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ArmError> {
         let mut settings = self.settings();
-        merge(&mut settings, &given);
-        // Serde would read a list as the fields in their order.
+        json_patch::merge(&mut settings, &given);
+        // Serde would accept a list of values in the order of the fields.
         let object = settings.is_object().then_some(settings).ok_or("they are not an object");
         let settings = object.map_err(str::to_owned).and_then(|settings| {
             let settings = serde_json::from_value(settings).map_err(|error| error.to_string())?;
-            Settings::checked(settings)
+            Settings::validated(settings)
         });
         let settings = settings.map_err(|error| {
-            let message = format!("These settings cannot be: {error}.");
+            let message = format!("The settings are not accepted: {error}.");
             ArmError::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
         })?;
         if settings.throttle != self.settings.throttle {

@@ -1,4 +1,4 @@
-//! Who calls, how often, and what the headers say.
+//! Authentication, throttling, headers, and Scheduled Events.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use headgate_clock::Clock;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{Client, lb, load_balancer, pool};
+use super::{Client, lb_path, load_balancer, pool_path};
 use crate::{Emulator, Settings};
 
 fn client() -> Client {
@@ -14,12 +14,17 @@ fn client() -> Client {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_good_token_nothing_is_told() {
+async fn requests_without_a_valid_token_are_refused() {
     let client = client();
     let garbled = "Bearer e30.e30.e30";
     for authorization in ["", "Bearer", "Basic eDp5", garbled] {
         let answer = client
-            .ask("PUT", &pool("lb1", "a"), &[("Authorization", authorization)], b"{}")
+            .send(
+                "PUT",
+                &pool_path("lb1", "a"),
+                &[("Authorization", authorization)],
+                b"{}",
+            )
             .await;
         assert_eq!(answer.status, 401, "{authorization}: {}", answer.body);
         assert!(
@@ -31,12 +36,12 @@ async fn without_a_good_token_nothing_is_told() {
     }
     let token = format!("Bearer {}", client.token());
     let authorized = [("Authorization", token.as_str())];
-    assert_eq!(client.ask("GET", &lb("lb1"), &authorized, b"").await.status, 200);
+    assert_eq!(client.send("GET", &lb_path("lb1"), &authorized, b"").await.status, 200);
     sleep(Duration::from_hours(2)).await;
-    let expired = client.ask("GET", &lb("lb1"), &authorized, b"").await;
+    let expired = client.send("GET", &lb_path("lb1"), &authorized, b"").await;
     assert_eq!((expired.status, expired.code()), (401, "ExpiredAuthenticationToken"));
     assert_eq!(
-        client.get(&lb("lb1")).await.body["properties"]["provisioningState"],
+        client.get(&lb_path("lb1")).await.body["properties"]["provisioningState"],
         "Succeeded"
     );
 }
@@ -54,7 +59,7 @@ async fn a_bucket_runs_dry_and_fills_again() {
     );
     assert_eq!(set.status, 200, "{}", set.body);
     for left in ["2", "1", "0"] {
-        let answer = client.ask("GET", &lb("lb1"), &headers, b"").await;
+        let answer = client.send("GET", &lb_path("lb1"), &headers, b"").await;
         assert_eq!(
             (
                 answer.status,
@@ -63,7 +68,7 @@ async fn a_bucket_runs_dry_and_fills_again() {
             (200, Some(left))
         );
     }
-    let refused = client.ask("GET", &lb("lb1"), &headers, b"").await;
+    let refused = client.send("GET", &lb_path("lb1"), &headers, b"").await;
     assert_eq!((refused.status, refused.code()), (429, "SubscriptionRequestsThrottled"));
     let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
     let message = refused.body["error"]["message"].as_str().unwrap();
@@ -71,26 +76,26 @@ async fn a_bucket_runs_dry_and_fills_again() {
         message.contains(&format!("Please try again after '{wait}' seconds.")),
         "{message}"
     );
-    let write = client.ask("PUT", &pool("lb1", "a"), &headers, b"{}").await;
+    let write = client.send("PUT", &pool_path("lb1", "a"), &headers, b"{}").await;
     assert_eq!(write.status, 200, "writes have a bucket of their own");
     assert_eq!(
         write.header("x-ms-ratelimit-remaining-subscription-writes"),
         Some("199")
     );
     sleep(Duration::from_secs(wait)).await;
-    assert_eq!(client.ask("GET", &lb("lb1"), &headers, b"").await.status, 200);
+    assert_eq!(client.send("GET", &lb_path("lb1"), &headers, b"").await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn headers_of_every_answer() {
     let client = client();
-    for path in [lb("lb1"), lb("none")] {
+    for path in [lb_path("lb1"), lb_path("none")] {
         let asked = [
             ("x-ms-client-request-id", "mine"),
             ("x-ms-return-client-request-id", "true"),
             ("x-ms-correlation-request-id", "ours"),
         ];
-        let answer = client.ask("GET", &path, &asked, b"").await;
+        let answer = client.send("GET", &path, &asked, b"").await;
         assert_eq!(answer.header("x-ms-client-request-id"), Some("mine"));
         assert_eq!(answer.header("x-ms-correlation-request-id"), Some("ours"));
         let id = answer.header("x-ms-request-id").unwrap();
@@ -108,7 +113,7 @@ async fn headers_of_every_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn scheduled_events_are_put_by_the_control_api_and_wake_slowly() {
+async fn scheduled_events_are_set_by_the_control_api_and_the_first_call_is_slow() {
     let seed = serde_json::from_value(json!({"imds": {"firstCallDelay": "90s"}})).unwrap();
     let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
     let emulator = Emulator::new(Settings::default(), seed, clock, 1).unwrap();
@@ -124,7 +129,7 @@ async fn scheduled_events_are_put_by_the_control_api_and_wake_slowly() {
     assert_eq!(client.control("POST", "faults", &write).status, 201);
     let start = Instant::now();
     let path = "/metadata/scheduledevents?api-version=2020-07-01";
-    let first = client.ask("GET", path, &[("Metadata", "true")], b"").await;
+    let first = client.send("GET", path, &[("Metadata", "true")], b"").await;
     assert_eq!((first.status, start.elapsed()), (200, Duration::from_secs(90)));
     assert_eq!(
         (
@@ -133,10 +138,10 @@ async fn scheduled_events_are_put_by_the_control_api_and_wake_slowly() {
         ),
         (&json!("e1"), &json!("Scheduled"))
     );
-    let again = client.ask("GET", path, &[("Metadata", "true")], b"").await;
+    let again = client.send("GET", path, &[("Metadata", "true")], b"").await;
     assert_eq!((again.body, start.elapsed()), (first.body, Duration::from_secs(90)));
     assert_eq!(
-        client.ask("GET", path, &[], b"").await.status,
+        client.send("GET", path, &[], b"").await.status,
         400,
         "without Metadata: true"
     );

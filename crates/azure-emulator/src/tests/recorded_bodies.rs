@@ -1,8 +1,8 @@
-//! Bodies that were recorded or reported from Azure, compared as JSON.
+//! Answers that were recorded or reported from Azure, compared as JSON.
 
 use serde_json::{Value, json};
 
-use super::{BASE, Client, GROUP, lb, load_balancer, pool, pool_document};
+use super::{BASE, Client, GROUP, lb_path, load_balancer, pool_document, pool_path};
 
 fn client() -> Client {
     Client::new(&[load_balancer("lb1", &[("bap1", &["addr1"])])])
@@ -12,9 +12,9 @@ fn client() -> Client {
 #[tokio::test(start_paused = true)]
 async fn a_pool_of_addresses() {
     let client = client();
-    let answer = client.get(&pool("lb1", "bap1")).await;
+    let answer = client.get(&pool_path("lb1", "bap1")).await;
     let etag = answer.header("etag").unwrap().to_owned();
-    let id = pool("lb1", "bap1");
+    let id = pool_path("lb1", "bap1");
     assert_eq!(
         answer.body,
         json!({
@@ -26,19 +26,19 @@ async fn a_pool_of_addresses() {
                     "properties": {"provisioningState": "Succeeded", "ipAddress": "10.0.0.1"},
                     "type": "Microsoft.Network/loadBalancers/backendAddressPools/loadBalancerBackendAddresses",
                 }],
-                "loadBalancingRules": [{"id": format!("{}/loadBalancingRules/http", lb("lb1"))}],
+                "loadBalancingRules": [{"id": format!("{}/loadBalancingRules/http", lb_path("lb1"))}],
             },
             "type": "Microsoft.Network/loadBalancers/backendAddressPools",
         })
     );
 }
 
-/// Recorded: cloud-provider-azure creates a pool with nothing in it.
+/// Recorded: cloud-provider-azure creates an empty pool.
 #[tokio::test(start_paused = true)]
 async fn an_empty_pool_is_created() {
     let client = client();
     let body = json!({"name": "testResource", "properties": {}});
-    let written = client.put(&pool("lb1", "testResource"), &body).await;
+    let written = client.put(&pool_path("lb1", "testResource"), &body).await;
     assert_eq!(written.status, 201);
     assert_eq!(
         written.body["properties"],
@@ -48,7 +48,7 @@ async fn an_empty_pool_is_created() {
     assert_eq!(
         (written.header("etag"), written.header("location")),
         (None, None),
-        "not on a PUT's answer"
+        "a PUT's answer has neither"
     );
     let url = written.header("azure-asyncoperation").unwrap();
     let prefix = format!("{BASE}/subscriptions/sub/providers/Microsoft.Network/locations/eastus/operations/");
@@ -58,33 +58,39 @@ async fn an_empty_pool_is_created() {
         url.contains("?api-version=2025-05-01&t=") && url.contains("&c=") && url.contains("&s=") && url.contains("&h=")
     );
     assert_eq!(client.get(url).await.body, json!({"status": "InProgress"}));
-    assert_eq!(client.end(&written).await, json!({"status": "Succeeded"}));
-    let read = client.get(&pool("lb1", "testResource")).await;
+    assert_eq!(
+        client.wait_for_operation(&written).await,
+        json!({"status": "Succeeded"})
+    );
+    let read = client.get(&pool_path("lb1", "testResource")).await;
     assert_eq!(
         read.body["properties"],
         json!({"provisioningState": "Succeeded", "loadBalancerBackendAddresses": []})
     );
     assert_eq!(read.header("etag"), read.body["etag"].as_str());
-    assert_ne!(read.body["etag"], written.body["etag"], "it changes again at the end");
+    assert_ne!(
+        read.body["etag"], written.body["etag"],
+        "the etag changes again at the end"
+    );
 }
 
 /// Recorded: `If-Match: invalid`.
 #[tokio::test(start_paused = true)]
 async fn a_stale_etag() {
     let client = client();
-    let before = client.get(&lb("lb1")).await;
+    let before = client.get(&lb_path("lb1")).await;
     let etag = before.header("etag").unwrap();
-    let refused = client.put_if(&lb("lb1"), "invalid", &before.body).await;
+    let refused = client.put_if_match(&lb_path("lb1"), "invalid", &before.body).await;
     assert_eq!(refused.status, 412);
     let message = format!(
         "Etag provided in if-match header W/\"invalid\" does not match etag {etag} of resource {} in NRP data store.",
-        lb("lb1")
+        lb_path("lb1")
     );
     let expected = json!({"error": {"code": "PreconditionFailed", "message": "Precondition failed.", "details": [
         {"code": "PreconditionFailedEtagMismatch", "message": message}]}});
     assert_eq!(refused.body, expected);
     assert_eq!(refused.header("retry-after"), None);
-    assert_eq!(client.get(&lb("lb1")).await.body, before.body, "no effect");
+    assert_eq!(client.get(&lb_path("lb1")).await.body, before.body, "no effect");
 }
 
 /// Recorded: three kinds of 404.
@@ -94,8 +100,8 @@ async fn what_is_not_there() {
     let gateway = Some("gateway");
     let rows: [(String, Value, Option<&str>); 3] = [
         (
-            pool("lb1", "missing"),
-            json!({"code": "NotFound", "message": format!("Resource {} not found.", pool("lb1", "missing")), "details": []}),
+            pool_path("lb1", "missing"),
+            json!({"code": "NotFound", "message": format!("Resource {} not found.", pool_path("lb1", "missing")), "details": []}),
             None,
         ),
         (
@@ -118,19 +124,19 @@ async fn what_is_not_there() {
     }
 }
 
-/// Reported: a pool's write that a load balancer's took the place of.
+/// Reported: a write of a load balancer supersedes one of its pool.
 #[tokio::test(start_paused = true)]
 async fn a_superseded_write() {
     let client = client();
     let first = client
-        .put(&pool("lb1", "bap1"), &pool_document("bap1", &["addr1", "addr2"]))
+        .put(&pool_path("lb1", "bap1"), &pool_document("bap1", &["addr1", "addr2"]))
         .await;
-    let whole = client.get(&lb("lb1")).await.body;
+    let whole = client.get(&lb_path("lb1")).await.body;
     let mut changed = whole.clone();
     changed["tags"] = json!({"owner": "you"});
-    let second = client.put(&lb("lb1"), &changed).await;
+    let second = client.put(&lb_path("lb1"), &changed).await;
     assert_eq!((first.status, second.status), (200, 200), "both are accepted");
-    let guid = |answer: &super::Answered| {
+    let guid = |answer: &super::TestResponse| {
         let url = answer.header("azure-asyncoperation").unwrap().to_owned();
         let path = url.split('?').next().unwrap().to_owned();
         path.rsplit('/').next().unwrap().to_owned()
@@ -143,50 +149,56 @@ async fn a_superseded_write() {
     );
     let expected = json!({"status": "Canceled", "error": {"code": "Canceled", "message": "Operation was canceled.", "details": [
         {"code": "CanceledAndSupersededDueToAnotherOperation", "message": message}]}});
-    assert_eq!(client.end(&first).await, expected);
-    assert_eq!(client.end(&second).await, json!({"status": "Succeeded"}));
+    assert_eq!(client.wait_for_operation(&first).await, expected);
+    assert_eq!(client.wait_for_operation(&second).await, json!({"status": "Succeeded"}));
 }
 
-/// Recorded: a PUT that changes nothing has succeeded when it is answered, and can be asked about.
+/// Recorded: a PUT that changes nothing has succeeded when it is answered, and its operation can be polled.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_changes_nothing() {
     let client = client();
-    let before = client.get(&pool("lb1", "bap1")).await.body;
-    let written = client.put(&pool("lb1", "bap1"), &before).await;
+    let before = client.get(&pool_path("lb1", "bap1")).await.body;
+    let written = client.put(&pool_path("lb1", "bap1"), &before).await;
     assert_eq!((written.status, &written.body), (200, &before));
-    assert_eq!(client.end(&written).await, json!({"status": "Succeeded"}));
+    assert_eq!(
+        client.wait_for_operation(&written).await,
+        json!({"status": "Succeeded"})
+    );
 }
 
-/// Recorded: 202, nothing in the body, both headers.
+/// Recorded: 202 without a body, with both headers.
 #[tokio::test(start_paused = true)]
 async fn a_delete() {
     let client = client();
-    client.put(&pool("lb1", "spare"), &json!({})).await;
+    client.put(&pool_path("lb1", "spare"), &json!({})).await;
     tokio::time::sleep(super::DELAY).await;
-    let deleted = client.delete(&pool("lb1", "spare")).await;
+    let deleted = client.delete(&pool_path("lb1", "spare")).await;
     assert_eq!((deleted.status, &deleted.body), (202, &Value::Null));
     assert_eq!(
-        client.get(&pool("lb1", "spare")).await.body["properties"]["provisioningState"],
+        client.get(&pool_path("lb1", "spare")).await.body["properties"]["provisioningState"],
         "Deleting"
     );
-    for path in [lb("lb1"), pool("lb1", "bap1")] {
+    for path in [lb_path("lb1"), pool_path("lb1", "bap1")] {
         let state = client.get(&path).await.body["properties"]["provisioningState"].clone();
-        assert_eq!(state, "Updating", "{path} stays");
+        assert_eq!(state, "Updating", "{path}");
     }
     let location = deleted.header("location").unwrap().to_owned();
     assert!(location.contains("/operationResults/"), "{location}");
     assert_eq!(client.get(&location).await.status, 202);
-    assert_eq!(client.end(&deleted).await, json!({"status": "Succeeded"}));
+    assert_eq!(
+        client.wait_for_operation(&deleted).await,
+        json!({"status": "Succeeded"})
+    );
     assert_eq!(client.get(&location).await.status, 204);
-    assert_eq!(client.get(&pool("lb1", "spare")).await.status, 404);
-    assert_eq!(client.delete(&pool("lb1", "spare")).await.status, 204);
+    assert_eq!(client.get(&pool_path("lb1", "spare")).await.status, 404);
+    assert_eq!(client.delete(&pool_path("lb1", "spare")).await.status, 204);
 }
 
-/// Reported: members of a NIC-based pool, and what a pool's write may not do to them.
+/// Reported: the members of a NIC-based pool, and the error for a write that changes them.
 #[tokio::test(start_paused = true)]
 async fn a_pool_of_interfaces() {
-    let client = super::interfaces::client();
-    let id = pool("lb1", "nics");
+    let client = super::nic_pools::client();
+    let id = pool_path("lb1", "nics");
     let shown = client.get(&id).await.body;
     let configuration =
         format!("{GROUP}/providers/Microsoft.Network/networkInterfaces/webNic2/ipConfigurations/ipconfig1");

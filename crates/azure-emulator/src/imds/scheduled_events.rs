@@ -1,4 +1,4 @@
-//! The document of Scheduled Events: whoever sees the same incarnation sees the same events.
+//! The document of Scheduled Events. Its invariant: two readers of the same incarnation see the same events.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use serde_json::{Map, Value, json};
 
 use super::super::error::ArmError;
 use super::super::fields::{Fields, read};
-use super::super::guids::named;
+use super::super::guids::guid_for_name;
 
-/// No document has more events.
+/// Events in a document.
 const MAX_EVENTS: usize = 100;
-/// No event names more machines: as many as a placement group has.
+/// Machines that one event names: as many as a placement group has.
 const MAX_RESOURCES: usize = 100;
-/// The length of an id or of a name.
-const MAX_NAME: usize = 128;
-/// The length of a description.
-const MAX_DESCRIPTION: usize = 1024;
+/// Length of an id or a name, in bytes.
+const MAX_NAME_BYTES: usize = 128;
+/// Length of a description, in bytes.
+const MAX_DESCRIPTION_BYTES: usize = 1024;
 
-/// What there is, and how long before it Azure says so at least.
+/// Event types, and the shortest notice that Azure gives of each.
 const TYPES: [(&str, Duration); 5] = [
     ("Freeze", Duration::from_mins(15)),
     ("Reboot", Duration::from_mins(15)),
@@ -29,14 +29,14 @@ const TYPES: [(&str, Duration); 5] = [
     ("Terminate", Duration::from_mins(5)),
 ];
 
-/// The events.
+/// All events, and the incarnation of the document.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct ScheduledEvents {
     incarnation: u64,
     events: Vec<Event>,
 }
 
-impl Default for Events {
+impl Default for ScheduledEvents {
     fn default() -> Self {
         Self {
             incarnation: 1,
@@ -51,15 +51,15 @@ struct Event {
     kind: &'static str,
     resources: Vec<String>,
     is_started: bool,
-    /// Empty once it is started.
+    /// Empty once the event has started.
     not_before: String,
     description: String,
     source: &'static str,
-    /// -1 is unknown.
+    /// The duration; -1 if it is unknown.
     seconds: i64,
 }
 
-impl Events {
+impl ScheduledEvents {
     pub(super) fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -69,12 +69,12 @@ impl Events {
         json!({"DocumentIncarnation": self.incarnation, "Events": events})
     }
 
-    /// Whether there is an event of this id.
-    pub(super) fn knows(&self, id: &str) -> bool {
+    /// Whether an event has this id.
+    pub(super) fn contains(&self, id: &str) -> bool {
         self.events.iter().any(|event| event.id.eq_ignore_ascii_case(id))
     }
 
-    /// Lets the events of these ids begin.
+    /// Starts the events with these ids.
     pub(super) fn start(&mut self, ids: &[&str]) {
         let mut events = self.events.clone();
         for event in &mut events {
@@ -86,10 +86,10 @@ impl Events {
         self.replace_events(events);
     }
 
-    /// Takes a document, or nothing of it.
+    /// Replaces the events with those of a document, or changes nothing if it has a mistake.
     pub(super) fn put(&mut self, document: Value, now: Timestamp) -> Result<(), ArmError> {
         let listed = read(document, "document", |fields| {
-            // What GET shows may be sent back.
+            // A client may send back what GET returned.
             let _ = fields.value("DocumentIncarnation");
             let events = fields.parsed("Events", |value| match value {
                 Value::Array(events) if events.len() <= MAX_EVENTS => Ok(events),
@@ -103,9 +103,9 @@ impl Events {
         let mut events: Vec<Event> = Vec::new();
         for (index, value) in listed.into_iter().enumerate() {
             let what = format!("event {} of Events", index + 1);
-            let event = read(value, &what, |fields| self.event(fields, &events, now))?;
+            let event = read(value, &what, |fields| self.parse_event(fields, &events, now))?;
             if events.iter().any(|other| other.id.eq_ignore_ascii_case(&event.id)) {
-                let message = format!("The {what} is not taken: another has its EventId, {}.", event.id);
+                let message = format!("The {what} is not accepted: another has its EventId, {}.", event.id);
                 return Err(ArmError::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message));
             }
             events.push(event);
@@ -114,7 +114,7 @@ impl Events {
         Ok(())
     }
 
-    /// Takes all events away.
+    /// Removes all events.
     pub(super) fn clear(&mut self) {
         self.replace_events(Vec::new());
     }
@@ -126,18 +126,18 @@ impl Events {
         }
     }
 
-    /// One event, after those before it.
-    fn event(&self, fields: &mut Fields<'_>, before: &[Event], now: Timestamp) -> Option<Event> {
-        let id = fields.text("EventId", name);
+    /// Parses an event; `before` are the events before it in the document.
+    fn parse_event(&self, fields: &mut Fields<'_>, before: &[Event], now: Timestamp) -> Option<Event> {
+        let id = fields.text("EventId", parse_name);
         let kind = fields.word("EventType", &TYPES.map(|kind| (kind.0, kind)));
-        let resources = fields.parsed("Resources", names);
+        let resources = fields.parsed("Resources", parse_names);
         let status = fields.word("EventStatus", &[("Scheduled", false), ("Started", true)]);
-        let not_before = fields.text("NotBefore", time);
+        let not_before = fields.text("NotBefore", parse_time);
         fields.word("ResourceType", &[("VirtualMachine", ())]);
         let description = fields.text("Description", |text| {
-            let fits = text.len() <= MAX_DESCRIPTION;
+            let fits = text.len() <= MAX_DESCRIPTION_BYTES;
             fits.then(|| text.to_owned())
-                .ok_or_else(|| format!("at most {MAX_DESCRIPTION} long"))
+                .ok_or_else(|| format!("at most {MAX_DESCRIPTION_BYTES} long"))
         });
         let source = fields.word("EventSource", &[("Platform", "Platform"), ("User", "User")]);
         let seconds = fields.parsed("DurationInSeconds", |value| {
@@ -150,7 +150,7 @@ impl Events {
             }
         }
         let ((kind, notice), resources) = (kind?, resources?);
-        // Who names no id means the event that is there already, if it is the same.
+        // An event without an id is the existing one with the same type and resources, if there is one.
         let is_same = |known: &&Event| match &id {
             Some(id) => known.id.eq_ignore_ascii_case(id),
             None => known.kind == kind && known.resources == resources && !before.iter().any(|b| b.id == known.id),
@@ -165,7 +165,7 @@ impl Events {
             (false, Some(time)) => time,
             (false, None) => kept.or_else(|| rfc1123(now + notice)).unwrap_or_default(),
         };
-        let fresh = || named(&format!("event {} {}", self.incarnation + 1, before.len())).to_string();
+        let fresh = || guid_for_name(&format!("event {} {}", self.incarnation + 1, before.len())).to_string();
         Some(Event {
             id: id
                 .or_else(|| known.map(|known| known.id.clone()))
@@ -204,31 +204,33 @@ impl Event {
     }
 }
 
-/// A time as IMDS writes it.
+/// A time in the format of IMDS.
 fn rfc1123(at: Timestamp) -> Option<String> {
     rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok()
 }
 
-/// A time as people write it, as IMDS writes it.
-fn time(text: &str) -> Result<String, String> {
+/// Parses a time of RFC 9110 or RFC 3339, and writes it in the format of IMDS.
+fn parse_time(text: &str) -> Result<String, String> {
     let parsed = text.parse::<Timestamp>().ok();
     let parsed = parsed.or_else(|| rfc2822::DateTimeParser::new().parse_timestamp(text).ok());
     let shown = parsed.and_then(rfc1123);
     shown.ok_or_else(|| "a time such as Mon, 11 Apr 2026 22:26:58 GMT or 2026-04-11T22:26:58Z".to_owned())
 }
 
-fn name(text: &str) -> Result<String, String> {
-    let fits = !text.is_empty() && text.len() <= MAX_NAME;
+fn parse_name(text: &str) -> Result<String, String> {
+    let fits = !text.is_empty() && text.len() <= MAX_NAME_BYTES;
     fits.then(|| text.to_owned())
-        .ok_or_else(|| format!("1 to {MAX_NAME} long"))
+        .ok_or_else(|| format!("1 to {MAX_NAME_BYTES} long"))
 }
 
-fn names(value: Value) -> Result<Vec<String>, String> {
+fn parse_names(value: Value) -> Result<Vec<String>, String> {
     let names = match value {
         Value::Array(names) if (1..=MAX_RESOURCES).contains(&names.len()) => names,
         _ => Vec::new(),
     };
-    let names = names.iter().map(|value| name(value.as_str().unwrap_or_default()).ok());
+    let names = names
+        .iter()
+        .map(|value| parse_name(value.as_str().unwrap_or_default()).ok());
     let names: Option<Vec<_>> = names.collect();
     let what = || format!("a list of 1 to {MAX_RESOURCES} names of virtual machines as Azure has them");
     names.filter(|names| !names.is_empty()).ok_or_else(what)

@@ -1,8 +1,8 @@
-//! Resources other than load balancers, as a cloud-controller-manager and others need them.
+//! Resources other than load balancers, as the cloud-controller-manager and other clients need them.
 
 use serde_json::{Value, json};
 
-use super::{Client, GROUP, lb, load_balancer};
+use super::{Client, GROUP, lb_path, load_balancer};
 
 fn network(kind: &str, name: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/{kind}/{name}")
@@ -20,7 +20,7 @@ async fn a_public_address_is_assigned_kept_and_given_back() {
         "publicIPAllocationMethod": "Static", "dnsSettings": {"domainNameLabel": "me"}}});
     let written = client.put(&path, &sent).await;
     assert_eq!(written.status, 201);
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     let read = client.get(&path).await.body;
     let address = read["properties"]["ipAddress"].as_str().unwrap().to_owned();
     assert!(address.starts_with("198.18."), "{address}");
@@ -30,12 +30,12 @@ async fn a_public_address_is_assigned_kept_and_given_back() {
     );
     assert_eq!(
         read["properties"]["ipConfiguration"]["id"],
-        format!("{}/frontendIPConfigurations/frontend", lb("lb1"))
+        format!("{}/frontendIPConfigurations/frontend", lb_path("lb1"))
     );
     let mut again = read.clone();
     again["tags"] = json!({"service": "default/web"});
     again["properties"]["ipAddress"] = "1.2.3.4".into();
-    client.end(&client.put(&path, &again).await).await;
+    client.wait_for_operation(&client.put(&path, &again).await).await;
     assert_eq!(
         client.get(&path).await.body["properties"]["ipAddress"],
         address.as_str()
@@ -54,8 +54,8 @@ async fn a_public_address_is_assigned_kept_and_given_back() {
             .unwrap()
             .starts_with("2001:db8::")
     );
-    client.end(&client.delete(&lb("lb1")).await).await;
-    client.end(&client.delete(&path).await).await;
+    client.wait_for_operation(&client.delete(&lb_path("lb1")).await).await;
+    client.wait_for_operation(&client.delete(&path).await).await;
     assert_eq!(client.get(&path).await.status, 404);
     let written = client
         .put(&network("publicIPAddresses", "next"), &json!({"location": "eastus"}))
@@ -63,7 +63,7 @@ async fn a_public_address_is_assigned_kept_and_given_back() {
     assert_eq!(
         written.body["properties"]["ipAddress"],
         address.as_str(),
-        "it is free again"
+        "the address is free again"
     );
 }
 
@@ -80,7 +80,7 @@ async fn children_of_other_resources_have_ids_names_and_etags_too() {
     let before = client.get(&group).await;
     let mut sent = before.body.clone();
     sent["properties"]["securityRules"] = json!([rule]);
-    let written = client.put_if(&group, before.header("etag").unwrap(), &sent).await;
+    let written = client.put_if_match(&group, before.header("etag").unwrap(), &sent).await;
     assert_eq!(written.status, 200);
     let shown = &written.body["properties"]["securityRules"][0];
     assert_eq!(shown["id"], format!("{group}/securityRules/web"));
@@ -88,7 +88,7 @@ async fn children_of_other_resources_have_ids_names_and_etags_too() {
     assert_eq!(shown["etag"], written.body["etag"]);
     assert_eq!(
         client
-            .put_if(&group, before.header("etag").unwrap(), &sent)
+            .put_if_match(&group, before.header("etag").unwrap(), &sent)
             .await
             .status,
         412
@@ -108,13 +108,13 @@ async fn children_of_other_resources_have_ids_names_and_etags_too() {
         )
         .await;
     assert_eq!(written.status, 201, "{}", written.body);
-    client.end(&written).await;
-    client.end(&client.delete(&route).await).await;
+    client.wait_for_operation(&written).await;
+    client.wait_for_operation(&client.delete(&route).await).await;
     assert_eq!(client.get(&route).await.code(), "NotFound");
 }
 
 #[tokio::test(start_paused = true)]
-async fn machines_and_scale_sets() {
+async fn machines_and_scale_sets_have_views_and_lists() {
     let instance = compute("virtualMachineScaleSets/vmss/virtualMachines/0");
     let nic = format!("{instance}/networkInterfaces/nic");
     let client = Client::new(&[
@@ -180,7 +180,7 @@ async fn machines_and_scale_sets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn anything_may_be_kept_and_its_tags_changed() {
+async fn any_resource_is_stored_and_its_tags_can_be_changed() {
     let client = Client::new(&[load_balancer("lb1", &[("a", &[])])]);
     let path = format!("{GROUP}/providers/Contoso.Widgets/widgets/w");
     let sent = json!({"location": "westus", "sku": {"name": "x"}, "properties": {"a": {"b": [1]}}, "zones": ["1"], "unknown": null});
@@ -189,20 +189,20 @@ async fn anything_may_be_kept_and_its_tags_changed() {
         (written.status, &written.body["type"]),
         (201, &json!("Contoso.Widgets/widgets"))
     );
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     let read = client.get(&path).await.body;
     assert_eq!(
         (&read["properties"]["a"], &read["zones"]),
         (&sent["properties"]["a"], &sent["zones"])
     );
-    assert_eq!(client.ask("HEAD", &path, &[], b"").await.status, 204);
-    assert_eq!(client.ask("HEAD", &format!("{path}x"), &[], b"").await.status, 404);
+    assert_eq!(client.send("HEAD", &path, &[], b"").await.status, 204);
+    assert_eq!(client.send("HEAD", &format!("{path}x"), &[], b"").await.status, 404);
 
-    let before = client.get(&lb("lb1")).await.body;
+    let before = client.get(&lb_path("lb1")).await.body;
     let patched = client
-        .ask(
+        .send(
             "PATCH",
-            &lb("lb1"),
+            &lb_path("lb1"),
             &[],
             json!({"tags": {"owner": null, "team": "net"}}).to_string().as_bytes(),
         )
@@ -210,9 +210,9 @@ async fn anything_may_be_kept_and_its_tags_changed() {
     assert_eq!((patched.status, &patched.body["tags"]), (200, &json!({"team": "net"})));
     assert_ne!(patched.body["etag"], before["etag"]);
     let refused = client
-        .ask(
+        .send(
             "PATCH",
-            &lb("lb1"),
+            &lb_path("lb1"),
             &[],
             json!({"properties": {}}).to_string().as_bytes(),
         )
@@ -221,10 +221,10 @@ async fn anything_may_be_kept_and_its_tags_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn resource_groups() {
+async fn resource_groups_are_created_listed_and_deleted() {
     let client = Client::new(&[load_balancer("lb1", &[("a", &[])])]);
     let path = "/subscriptions/sub/resourcegroups/new";
-    assert_eq!(client.ask("HEAD", path, &[], b"").await.status, 404);
+    assert_eq!(client.send("HEAD", path, &[], b"").await.status, 404);
     let made = client
         .put(path, &json!({"location": "westus", "tags": {"a": "b"}}))
         .await;
@@ -239,12 +239,12 @@ async fn resource_groups() {
     assert_eq!(listed["value"][0]["name"], "x");
     assert_eq!(client.delete(path).await.status, 200);
     assert_eq!(client.get(&inside).await.code(), "ResourceGroupNotFound");
-    assert_eq!(client.get(&lb("lb1")).await.status, 200);
+    assert_eq!(client.get(&lb_path("lb1")).await.status, 200);
     assert_eq!(client.get("/subscriptions/sub").await.body["subscriptionId"], "sub");
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_of_a_group_that_is_gone_do_not_add_up() {
+async fn operations_of_deleted_groups_do_not_add_up() {
     let client = Client::new(&[]);
     assert_eq!(
         client
@@ -259,7 +259,7 @@ async fn operations_of_a_group_that_is_gone_do_not_add_up() {
     let document = json!({"location": "eastus", "properties": {}});
     for _ in 0..2 {
         client.put(GROUP, &json!({"location": "eastus"})).await;
-        assert_eq!(client.put(&lb("lb"), &document).await.status, 201);
+        assert_eq!(client.put(&lb_path("lb"), &document).await.status, 201);
         assert_eq!(client.delete(GROUP).await.status, 200);
     }
     let state = client.control("GET", "state", &Value::Null).body;

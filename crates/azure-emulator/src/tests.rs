@@ -1,4 +1,4 @@
-//! Stories told to an emulator in process and in paused time.
+//! Requests to an emulator in process, in paused time.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use super::{Emulator, Seed, Settings};
 
 mod bad_input;
 mod callers;
-mod interfaces;
-mod lists;
-mod recorded;
-mod resources;
-mod trouble;
-mod writers;
+mod concurrent_writers;
+mod injected_faults;
+mod nic_pools;
+mod other_resources;
+mod paging;
+mod recorded_bodies;
 mod writes;
 
-/// How the stories reach the emulator.
+/// The URL of the emulator in these tests.
 pub(super) const BASE: &str = "http://emulator.test";
-/// Where their resources are.
+/// The resource group of the tests' resources.
 pub(super) const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
-/// Time that every story's operations take.
+/// How long operations take.
 pub(super) const DELAY: Duration = Duration::from_secs(2);
 
-/// An answer.
+/// A response with its body as JSON.
 #[derive(Clone, Debug)]
-pub(super) struct Answered {
+pub(super) struct TestResponse {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Value,
 }
 
-impl Answered {
-    fn of(response: Response<Bytes>) -> Self {
+impl TestResponse {
+    fn from_response(response: Response<Bytes>) -> Self {
         let (parts, body) = response.into_parts();
         let body = if body.is_empty() {
             Value::Null
@@ -59,14 +59,14 @@ impl Answered {
     }
 }
 
-/// A caller of an emulator.
+/// A client of an emulator, which sends a token with each request.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) emulator: Emulator,
 }
 
 impl Client {
-    /// With these resources.
+    /// A client of an emulator with these resources.
     pub(super) fn new(resources: &[Value]) -> Self {
         Self::with(
             resources,
@@ -85,8 +85,8 @@ impl Client {
         Self { emulator }
     }
 
-    /// Asks, with a token and an API version where the path names none.
-    pub(super) async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answered {
+    /// Sends a request; adds a token, and an API version if the path has none.
+    pub(super) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> TestResponse {
         let path = path.strip_prefix(BASE).unwrap_or(path);
         let query = if path.contains("api-version=") {
             ""
@@ -106,45 +106,45 @@ impl Client {
             request = request.header(*name, *value);
         }
         let request = request.body(Bytes::copy_from_slice(body)).unwrap();
-        Answered::of(self.emulator.call(request, BASE).await.unwrap())
+        TestResponse::from_response(self.emulator.call(request, BASE).await.unwrap())
     }
 
-    /// A fresh token.
+    /// A new token from the control API.
     pub(super) fn token(&self) -> String {
         let answer = self.control("GET", "token", &Value::Null);
         answer.body["token"].as_str().unwrap().to_owned()
     }
 
-    /// Asks the control API.
-    pub(super) fn control(&self, method: &str, path: &str, body: &Value) -> Answered {
+    /// Sends a request to the control API.
+    pub(super) fn control(&self, method: &str, path: &str, body: &Value) -> TestResponse {
         let text = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
         let request = Request::builder().method(method).uri(format!("/emulator/v1/{path}"));
-        Answered::of(self.emulator.control(&request.body(Bytes::from(text)).unwrap()))
+        TestResponse::from_response(self.emulator.control(&request.body(Bytes::from(text)).unwrap()))
     }
 
-    pub(super) async fn get(&self, path: &str) -> Answered {
-        self.ask("GET", path, &[], b"").await
+    pub(super) async fn get(&self, path: &str) -> TestResponse {
+        self.send("GET", path, &[], b"").await
     }
 
-    pub(super) async fn put(&self, path: &str, body: &Value) -> Answered {
-        self.ask("PUT", path, &[], body.to_string().as_bytes()).await
+    pub(super) async fn put(&self, path: &str, body: &Value) -> TestResponse {
+        self.send("PUT", path, &[], body.to_string().as_bytes()).await
     }
 
-    pub(super) async fn put_if(&self, path: &str, etag: &str, body: &Value) -> Answered {
-        self.ask("PUT", path, &[("If-Match", etag)], body.to_string().as_bytes())
+    pub(super) async fn put_if_match(&self, path: &str, etag: &str, body: &Value) -> TestResponse {
+        self.send("PUT", path, &[("If-Match", etag)], body.to_string().as_bytes())
             .await
     }
 
-    pub(super) async fn delete(&self, path: &str) -> Answered {
-        self.ask("DELETE", path, &[], b"").await
+    pub(super) async fn delete(&self, path: &str) -> TestResponse {
+        self.send("DELETE", path, &[], b"").await
     }
 
-    /// The end of the operation that a write started, and what it says.
-    pub(super) async fn end(&self, written: &Answered) -> Value {
+    /// Polls the operation that a write started; returns its final status.
+    pub(super) async fn wait_for_operation(&self, written: &TestResponse) -> Value {
         let url = written.header("azure-asyncoperation").expect("an operation").to_owned();
         loop {
             let status = self.get(&url).await;
@@ -159,18 +159,18 @@ impl Client {
 }
 
 /// The path of a load balancer.
-pub(super) fn lb(name: &str) -> String {
+pub(super) fn lb_path(name: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}")
 }
 
 /// The path of a pool.
-pub(super) fn pool(lb_name: &str, name: &str) -> String {
-    format!("{}/backendAddressPools/{name}", lb(lb_name))
+pub(super) fn pool_path(lb_name: &str, name: &str) -> String {
+    format!("{}/backendAddressPools/{name}", lb_path(lb_name))
 }
 
-/// A load balancer with these pools of nodes: a rule and a probe for the first.
+/// A load balancer with pools of these nodes, and a rule and a probe for the first.
 pub(super) fn load_balancer(name: &str, pools: &[(&str, &[&str])]) -> Value {
-    let id = lb(name);
+    let id = lb_path(name);
     let reference = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
     let shown: Vec<Value> = pools.iter().map(|(name, nodes)| pool_document(name, nodes)).collect();
     json!({
@@ -189,14 +189,14 @@ pub(super) fn load_balancer(name: &str, pools: &[(&str, &[&str])]) -> Value {
     })
 }
 
-/// A pool of nodes, each at an address that follows from its place.
+/// A pool of nodes; their addresses follow from their positions.
 pub(super) fn pool_document(name: &str, nodes: &[&str]) -> Value {
     let address = |(number, node): (usize, &&str)| json!({"name": node, "properties": {"ipAddress": format!("10.0.0.{}", number + 1)}});
     json!({"name": name, "properties": {
         "loadBalancerBackendAddresses": nodes.iter().enumerate().map(address).collect::<Vec<_>>()}})
 }
 
-/// The admin states of a pool's addresses by their names; none for one that shows none.
+/// The admin states of a pool's addresses; `None` where the address shows none.
 pub(super) fn admin_states(pool: &Value) -> Vec<(String, Option<String>)> {
     let addresses = pool["properties"]["loadBalancerBackendAddresses"].as_array().unwrap();
     let text = |value: &Value| value.as_str().map(str::to_owned);

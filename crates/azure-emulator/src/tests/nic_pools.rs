@@ -1,10 +1,10 @@
-//! NIC-based pools: the membership stands on the interfaces.
+//! NIC-based pools, whose members come from the interfaces.
 
 use serde_json::{Value, json};
 
-use super::{Client, GROUP, admin_states, lb, load_balancer, pool};
+use super::{Client, GROUP, admin_states, lb_path, load_balancer, pool_path};
 
-/// A network interface in these pools.
+/// A network interface that is in these pools.
 fn interface(id: &str, pools: &[String]) -> Value {
     let pools: Vec<Value> = pools.iter().map(|id| json!({"id": id})).collect();
     json!({"id": id, "location": "eastus", "properties": {"ipConfigurations": [
@@ -21,9 +21,9 @@ fn in_scale_set(instance: u8) -> String {
     )
 }
 
-/// A load balancer with an interface of a scale set's instance and one alone in its pool `nics`.
+/// A load balancer whose pool `nics` has an interface of a scale set and one of a single machine.
 pub(super) fn client() -> Client {
-    let nics = [pool("lb1", "NICS")];
+    let nics = [pool_path("lb1", "NICS")];
     Client::new(&[
         load_balancer("lb1", &[("ips", &["node"]), ("nics", &[])]),
         interface(&in_scale_set(0), &nics),
@@ -35,7 +35,7 @@ pub(super) fn client() -> Client {
 #[tokio::test(start_paused = true)]
 async fn admin_state_can_be_set_by_name_and_stays_with_the_member() {
     let client = client();
-    let path = pool("lb1", "nics");
+    let path = pool_path("lb1", "nics");
     let before = client.get(&path).await.body;
     let names: Vec<String> = admin_states(&before).into_iter().map(|(name, _)| name).collect();
     assert!(
@@ -44,7 +44,7 @@ async fn admin_state_can_be_set_by_name_and_stays_with_the_member() {
     );
     assert_eq!(names[1], "rg_webNic2ipconfig1");
 
-    // As Microsoft's Python client sends it: without what it knows to be read-only.
+    // As Microsoft's Python client sends it: without the fields that are read-only in its model.
     let mut sent = before.clone();
     sent["properties"]
         .as_object_mut()
@@ -59,7 +59,7 @@ async fn admin_state_can_be_set_by_name_and_stays_with_the_member() {
     sent["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = "Down".into();
     let written = client.put(&path, &sent).await;
     assert_eq!(written.status, 200, "{}", written.body);
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     let after = client.get(&path).await.body;
     let down = Some("Down".to_owned());
     assert_eq!(
@@ -71,44 +71,48 @@ async fn admin_state_can_be_set_by_name_and_stays_with_the_member() {
         before["properties"]["backendIPConfigurations"]
     );
 
-    // The load balancer's document may leave the members out; what was said of them is then gone.
-    let whole = client.get(&lb("lb1")).await.body;
-    let written = client.put(&lb("lb1"), &whole).await;
+    // The load balancer's document may leave out the members; their admin states are then lost.
+    let whole = client.get(&lb_path("lb1")).await.body;
+    let written = client.put(&lb_path("lb1"), &whole).await;
     assert_eq!(written.status, 200);
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     assert_eq!(admin_states(&client.get(&path).await.body)[0].1, down);
     let mut bare = whole.clone();
     bare["properties"]["backendAddressPools"][1]["properties"] = json!({});
-    let written = client.put(&lb("lb1"), &bare).await;
+    let written = client.put(&lb_path("lb1"), &bare).await;
     assert_eq!(written.status, 200, "{}", written.body);
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     assert_eq!(admin_states(&client.get(&path).await.body)[0].1, None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn tags_are_patched_whatever_the_pools_are_made_of() {
     let client = client();
-    let states = async || admin_states(&client.get(&pool("lb1", "nics")).await.body);
-    let mut sent = client.get(&pool("lb1", "nics")).await.body;
+    let states = async || admin_states(&client.get(&pool_path("lb1", "nics")).await.body);
+    let mut sent = client.get(&pool_path("lb1", "nics")).await.body;
     sent["properties"]["loadBalancerBackendAddresses"][1]["properties"]["adminState"] = "Down".into();
-    for told in [json!({"tags": {"a": "1"}}), json!({"tags": {"a": null, "b": "2"}})] {
-        let patched = client.ask("PATCH", &lb("lb1"), &[], told.to_string().as_bytes()).await;
+    for patch in [json!({"tags": {"a": "1"}}), json!({"tags": {"a": null, "b": "2"}})] {
+        let patched = client
+            .send("PATCH", &lb_path("lb1"), &[], patch.to_string().as_bytes())
+            .await;
         assert_eq!(patched.status, 200, "{}", patched.body);
-        client.end(&client.put(&pool("lb1", "nics"), &sent).await).await;
+        client
+            .wait_for_operation(&client.put(&pool_path("lb1", "nics"), &sent).await)
+            .await;
     }
     assert_eq!(
-        client.get(&lb("lb1")).await.body["tags"],
+        client.get(&lb_path("lb1")).await.body["tags"],
         json!({"owner": "me", "b": "2"})
     );
     assert_eq!(states().await[1].1.as_deref(), Some("Down"));
-    let refused = client.ask("PATCH", &lb("lb1"), &[], b"{\"tags\": 1}").await;
+    let refused = client.send("PATCH", &lb_path("lb1"), &[], b"{\"tags\": 1}").await;
     assert_eq!((refused.status, refused.code()), (400, "InvalidRequestFormat"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_pool_write_changes_the_members() {
     let client = client();
-    let path = pool("lb1", "nics");
+    let path = pool_path("lb1", "nics");
     let before = client.get(&path).await.body;
     let addresses = before["properties"]["loadBalancerBackendAddresses"]
         .as_array()
@@ -140,11 +144,11 @@ async fn no_pool_write_changes_the_members() {
         );
     }
     let sent = json!({"properties": {"loadBalancerBackendAddresses": [addresses[0]]}});
-    let refused = client.put(&pool("lb1", "ips"), &sent).await;
+    let refused = client.put(&pool_path("lb1", "ips"), &sent).await;
     assert_eq!(
         refused.code(),
         "ModificationOfNICIpConfigBackendPoolNotSupported",
-        "into a pool of addresses"
+        "into an IP-based pool"
     );
     assert_eq!(client.get(&path).await.body, before);
 }
@@ -152,7 +156,7 @@ async fn no_pool_write_changes_the_members() {
 #[tokio::test(start_paused = true)]
 async fn members_come_and_go_with_their_interfaces() {
     let client = client();
-    let path = pool("lb1", "nics");
+    let path = pool_path("lb1", "nics");
     let first = client.get(&path).await.body;
     let mut sent = first.clone();
     for address in sent["properties"]["loadBalancerBackendAddresses"]
@@ -161,16 +165,16 @@ async fn members_come_and_go_with_their_interfaces() {
     {
         address["properties"]["adminState"] = "Down".into();
     }
-    client.end(&client.put(&path, &sent).await).await;
+    client.wait_for_operation(&client.put(&path, &sent).await).await;
     let down = client.get(&path).await.body;
 
     let written = client.put(&alone("webNic2"), &interface(&alone("webNic2"), &[])).await;
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     let left = client.get(&path).await.body;
     assert_eq!(admin_states(&left).len(), 1);
     assert_ne!(left["etag"], down["etag"]);
     client
-        .end(
+        .wait_for_operation(
             &client
                 .put(
                     &alone("webNic2"),
@@ -183,12 +187,12 @@ async fn members_come_and_go_with_their_interfaces() {
     assert_eq!(
         admin_states(&back)[1],
         ("rg_webNic2ipconfig1".to_owned(), None),
-        "it comes back without its state"
+        "it returns without its admin state"
     );
 
-    client.end(&client.delete(&in_scale_set(0)).await).await;
+    client.wait_for_operation(&client.delete(&in_scale_set(0)).await).await;
     assert_eq!(admin_states(&client.get(&path).await.body).len(), 1);
-    client.end(&client.delete(&alone("webNic2")).await).await;
+    client.wait_for_operation(&client.delete(&alone("webNic2")).await).await;
     let empty = client.get(&path).await.body;
     assert_eq!(admin_states(&empty), []);
     assert_eq!(empty["properties"].get("backendIPConfigurations"), None);

@@ -1,5 +1,5 @@
-//! What a writer sent, made into what is kept: names checked, read-only fields taken away, unknown
-//! ones left.
+//! Turns a document that a client sent into the document that is stored: checks names, removes read-only fields,
+//! keeps unknown fields.
 
 use std::collections::BTreeSet;
 
@@ -7,28 +7,28 @@ use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::error::ArmError;
-use super::id::{ResourceId, is};
+use super::id::{ResourceId, same_name};
 use super::load_balancer::{self, POOLS};
-use super::members::Members;
-use super::pool::{self, WrittenBy};
-use super::record::{self, Object, Record, embedded, name_of, properties_mut};
+use super::nic_members::NicMembers;
+use super::pool::{self, PoolSource};
+use super::resource::{self, Object, Resource, embedded, name_of, properties_mut};
 
-/// A name may have this many characters.
-const MAX_NAME: usize = 80;
+/// Length of a resource name, in characters.
+const MAX_NAME_CHARS: usize = 80;
 
-/// The document of a top-level resource, as it will be kept.
+/// Normalizes the document of a top-level resource.
 ///
 /// # Errors
-/// 400.
-pub(super) fn document(
+/// 400 for a wrong type, a child without a name, or two children of one name.
+pub(super) fn normalize_document(
     mut document: Object,
     id: &ResourceId,
-    existing: Option<&Record>,
-    members: &Members,
-    by: WrittenBy,
+    existing: Option<&Resource>,
+    members: &NicMembers,
+    source: PoolSource,
 ) -> Result<Object, ArmError> {
     check_name(id.name())?;
-    record::strip(&mut document);
+    resource::strip_read_only(&mut document);
     document.remove("name");
     for (field, valid) in [
         ("location", Value::is_string as fn(&Value) -> bool),
@@ -68,16 +68,16 @@ pub(super) fn document(
             };
             if !names.insert(name.to_lowercase()) {
                 let message = format!("Resource {id} has two child resources {children}/{name}.");
-                // A guess: the wording.
+                // Guess: the wording.
                 return Err(ArmError::new(StatusCode::BAD_REQUEST, "DuplicateResourceName", message).without_details());
             }
             let before = existing.and_then(|existing| {
-                let list = record::children(&existing.document, children);
-                list[record::position(list, &name)?].as_object()
+                let list = resource::children(&existing.document, children);
+                list[resource::position(list, &name)?].as_object()
             });
             let owner = existing.map_or(id, |existing| &existing.id);
             let path = format!("{owner}/{children}/{name}");
-            child(value, children, &path, before, members, by)?;
+            normalize_child(value, children, &path, before, members, source)?;
         }
         if let Some(properties) = properties_mut(&mut document) {
             properties.insert((*children).into(), list.into());
@@ -86,47 +86,47 @@ pub(super) fn document(
     Ok(document)
 }
 
-/// A child that lives in its parent's document, as it will be kept.
+/// Normalizes a child that is part of its parent's document.
 ///
 /// # Errors
-/// 400.
-pub(super) fn child(
+/// 400 for a wrong type, a bad name, or a bad pool.
+pub(super) fn normalize_child(
     value: &mut Value,
     kind: &str,
     path: &str,
     existing: Option<&Object>,
-    members: &Members,
-    by: WrittenBy,
+    members: &NicMembers,
+    source: PoolSource,
 ) -> Result<(), ArmError> {
     let Some(object) = value.as_object_mut() else {
         return Err(malformed(path, "it is not an object"));
     };
     check_name(object.get("name").and_then(Value::as_str).unwrap_or_default())?;
-    record::strip(object);
+    resource::strip_read_only(object);
     let Some(properties) = properties_mut(object) else {
         return Err(malformed(path, "properties is not an object"));
     };
-    load_balancer::strip(kind, properties);
-    if is(kind, POOLS) {
-        pool::accept(object, path, existing, members.of(&path.to_lowercase()), by)?;
+    load_balancer::strip_derived(kind, properties);
+    if same_name(kind, POOLS) {
+        pool::normalize(object, path, existing, members.get(&path.to_lowercase()), source)?;
     }
     Ok(())
 }
 
-/// Checks a name.
+/// Checks the length of a resource name.
 ///
 /// # Errors
-/// 400.
+/// 400 `InvalidResourceName`.
 pub(super) fn check_name(name: &str) -> Result<(), ArmError> {
-    if (1..=MAX_NAME).contains(&name.chars().count()) {
+    if (1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
         return Ok(());
     }
-    let shown: String = name.chars().take(MAX_NAME * 2).collect();
+    let shown: String = name.chars().take(MAX_NAME_CHARS * 2).collect();
     Err(ArmError::new(
         StatusCode::BAD_REQUEST,
         "InvalidResourceName",
         format!(
-            "Resource name {shown} is invalid. The name can be up to {MAX_NAME} characters long. It must begin with a \
+            "Resource name {shown} is invalid. The name can be up to {MAX_NAME_CHARS} characters long. It must begin with a \
              word character, and it must end with a word character or with '_'. The name may contain word characters \
              or '.', '-', '_'."
         ),
@@ -134,7 +134,8 @@ pub(super) fn check_name(name: &str) -> Result<(), ArmError> {
     .without_details())
 }
 
-/// A guess: the code is one that Azure uses for requests it cannot read; the wording is ours.
+/// The answer to a document with a wrong type. Guess: Azure uses the code for requests that it cannot parse; the
+/// wording is the emulator's.
 pub(super) fn malformed(id: &str, what: &str) -> ArmError {
     ArmError::new(
         StatusCode::BAD_REQUEST,

@@ -1,8 +1,8 @@
-//! Answers that a fault puts in the place of the emulator's own: as given, or by the code of an error whose body is
-//! known from Azure.
+//! The response that a fault puts in place of the emulator's own: as given, or by the code of an error whose body is known
+//! from Azure.
 //!
-//! Bodies by code follow what was seen (throttling, a referenced resource that is not ready, a stale etag), with
-//! the resources of the request they answer; docs/azure-emulator.md says how sure each is.
+//! Bodies by code follow what was published (throttling, a referenced resource that is not ready, a stale etag) and name
+//! the resources of the request. docs/azure-emulator.md says how sure each one is.
 
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -10,69 +10,72 @@ use bytes::Bytes;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::error::ArmError;
-use super::faults::Asked;
+use super::RequestSummary;
+use crate::error::ArmError;
+use crate::guids::guid_for_name;
 
-/// One answer.
+/// A response to send instead of the emulator's own.
 #[derive(Clone, Debug)]
-pub(super) struct Injected {
-    pub(super) status: StatusCode,
-    /// Over whatever headers the body brings.
-    pub(super) headers: HeaderMap,
-    pub(super) body: Body,
+pub(crate) struct InjectedResponse {
+    pub(crate) status: StatusCode,
+    /// Headers; they replace those that belong to the body.
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Body,
 }
 
-/// What it says.
+/// The body of an injected response.
 #[derive(Clone, Debug)]
-pub(super) enum Body {
-    /// JSON, as given.
+pub(crate) enum Body {
+    /// JSON text.
     Json(Bytes),
-    /// Anything else, as a gateway might say.
+    /// Anything but JSON, such as a gateway's page; sent as `text/html`.
     Text(Bytes),
-    /// Nothing.
     Empty,
-    /// The error that belongs to the status.
-    OfStatus,
-    /// The error with this code; the resource is the one it blames, where it blames one.
-    OfCode(Code, Option<String>),
+    /// A generic error in ARM's shape, derived from the status.
+    ForStatus,
+    /// A known error. The string is the resource that it names, for the codes that name one.
+    ForCode(KnownError, Option<String>),
 }
 
-/// Errors that are known by name.
+/// Errors of Azure whose bodies are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(crate) enum KnownError {
     /// ARM's token bucket is empty.
     SubscriptionRequestsThrottled,
-    /// A resource that the written one refers to is being written.
+    /// A resource that the written one refers to is being updated.
     ReferencedResourceNotProvisioned,
-    /// The resource itself is locked by another operation.
+    /// Another operation has locked the resource.
     RetryableErrorDueToAnotherOperation,
-    /// The same, as some kinds of resources say it.
+    /// The same, as other resource types report it.
     AnotherOperationInProgress,
     /// The etag is stale.
     PreconditionFailed,
 }
 
-/// The codes as people write them.
-pub(super) const CODES: &[(&str, Code)] = &[
-    ("SubscriptionRequestsThrottled", Code::SubscriptionRequestsThrottled),
+/// The errors by the name that a rule gives.
+pub(crate) const KNOWN_ERRORS: &[(&str, KnownError)] = &[
+    (
+        "SubscriptionRequestsThrottled",
+        KnownError::SubscriptionRequestsThrottled,
+    ),
     (
         "ReferencedResourceNotProvisioned",
-        Code::ReferencedResourceNotProvisioned,
+        KnownError::ReferencedResourceNotProvisioned,
     ),
     (
         "RetryableErrorDueToAnotherOperation",
-        Code::RetryableErrorDueToAnotherOperation,
+        KnownError::RetryableErrorDueToAnotherOperation,
     ),
-    ("AnotherOperationInProgress", Code::AnotherOperationInProgress),
-    ("PreconditionFailed", Code::PreconditionFailed),
+    ("AnotherOperationInProgress", KnownError::AnotherOperationInProgress),
+    ("PreconditionFailed", KnownError::PreconditionFailed),
 ];
 
-/// The wait that ARM's throttling message names where the fault names none, as in the one that was seen.
+/// Seconds in ARM's throttling message where the rule has no `retryAfter`; as in the published one.
 const THROTTLED_SECONDS: &str = "10";
 
-impl Code {
-    /// The status it usually comes with.
-    pub(super) fn status(self) -> StatusCode {
+impl KnownError {
+    /// The status that Azure sends with it.
+    pub(crate) fn status(self) -> StatusCode {
         match self {
             Self::SubscriptionRequestsThrottled
             | Self::ReferencedResourceNotProvisioned
@@ -82,35 +85,37 @@ impl Code {
         }
     }
 
-    /// Whether it blames another resource.
-    pub(super) fn blames(self) -> bool {
+    /// Whether its message names another resource.
+    pub(crate) fn names_resource(self) -> bool {
         self == Self::ReferencedResourceNotProvisioned
     }
 }
 
-impl Injected {
-    /// The answer to this request.
-    pub(super) fn response(&self, asked: &Asked<'_>) -> Response<Bytes> {
+impl InjectedResponse {
+    /// The response to this request.
+    pub(crate) fn response(&self, request: &RequestSummary<'_>) -> Response<Bytes> {
         let mut response = match &self.body {
-            Body::Json(body) => with_type("application/json; charset=utf-8", body),
-            Body::Text(body) => with_type("text/html", body),
+            Body::Json(body) => with_content_type("application/json; charset=utf-8", body),
+            Body::Text(body) => with_content_type("text/html", body),
             Body::Empty => Response::new(Bytes::new()),
-            Body::OfStatus => of_status(self.status).response(),
-            Body::OfCode(code, blamed) => self.of_code(*code, blamed.as_deref(), asked).response(),
+            Body::ForStatus => error_for_status(self.status).response(),
+            Body::ForCode(code, named_resource) => self
+                .error_for_code(*code, named_resource.as_deref(), request)
+                .response(),
         };
         *response.status_mut() = self.status;
         response.headers_mut().extend(self.headers.clone());
         response
     }
 
-    fn of_code(&self, code: Code, blamed: Option<&str>, asked: &Asked<'_>) -> ArmError {
+    fn error_for_code(&self, code: KnownError, named_resource: Option<&str>, request: &RequestSummary<'_>) -> ArmError {
         let error = |code, message| ArmError::new(self.status, code, message);
         let retryable = || error("RetryableError", "A retryable error occurred.".to_owned());
-        let path = asked.path;
+        let path = request.path;
         let subscription = segment_after(path, "subscriptions").unwrap_or("00000000-0000-0000-0000-000000000000");
         match code {
-            Code::SubscriptionRequestsThrottled => {
-                let kind = match asked.method {
+            KnownError::SubscriptionRequestsThrottled => {
+                let kind = match request.method {
                     "GET" | "HEAD" => "read",
                     "DELETE" => "delete",
                     _ => "write",
@@ -119,26 +124,26 @@ impl Injected {
                 let message = format!(
                     "Number of '{kind}' requests for subscription '{subscription}' actor '{}' exceeded. Please try again \
                      after '{}' seconds.",
-                    asked.principal.unwrap_or_default(),
+                    request.principal.unwrap_or_default(),
                     seconds.unwrap_or(THROTTLED_SECONDS)
                 );
                 error("SubscriptionRequestsThrottled", message)
             }
-            Code::ReferencedResourceNotProvisioned => {
-                let blamed = blamed.map_or_else(|| some_interface(path), str::to_owned);
+            KnownError::ReferencedResourceNotProvisioned => {
+                let named_resource = named_resource.map_or_else(|| example_interface(path), str::to_owned);
                 let message = format!(
-                    "Cannot proceed with operation because resource {blamed} used by resource {path} is not in Succeeded \
+                    "Cannot proceed with operation because resource {named_resource} used by resource {path} is not in Succeeded \
                      state. Resource is in Updating state and the last operation that updated/is updating the resource is \
                      PutNicOperation."
                 );
                 retryable().detail("ReferencedResourceNotProvisioned", message)
             }
-            Code::RetryableErrorDueToAnotherOperation => {
+            KnownError::RetryableErrorDueToAnotherOperation => {
                 let message = format!("The resource {path} is locked by another operation.");
                 retryable().detail("RetryableErrorDueToAnotherOperation", message)
             }
-            Code::AnotherOperationInProgress => {
-                let operation = some_guid(path, "operation");
+            KnownError::AnotherOperationInProgress => {
+                let operation = derived_guid(path, "operation");
                 let message = format!(
                     "Another operation on this or dependent resource is in progress. To retrieve status of the operation \
                      use uri: https://management.azure.com/subscriptions/{subscription}/providers/Microsoft.Network/\
@@ -146,11 +151,11 @@ impl Injected {
                 );
                 error("AnotherOperationInProgress", message).without_details()
             }
-            Code::PreconditionFailed => {
+            KnownError::PreconditionFailed => {
                 let message = format!(
                     "Etag provided in if-match header {} does not match etag W/\"{}\" of resource {path} in NRP data store.",
-                    weak(asked.if_match.unwrap_or_default()),
-                    some_guid(path, "etag")
+                    as_weak_etag(request.if_match.unwrap_or_default()),
+                    derived_guid(path, "etag")
                 );
                 error("PreconditionFailed", "Precondition failed.".to_owned())
                     .detail("PreconditionFailedEtagMismatch", message)
@@ -159,14 +164,14 @@ impl Injected {
     }
 }
 
-/// An error of ours where only a status was given: its name for a code, and the admission that it is made up.
-fn of_status(status: StatusCode) -> ArmError {
+/// A generic error for a rule with only a status; its message says that a fault made it.
+fn error_for_status(status: StatusCode) -> ArmError {
     let reason = status.canonical_reason().unwrap_or("Injected");
     let code: String = reason.chars().filter(char::is_ascii_alphanumeric).collect();
     ArmError::new(status, &code, format!("{reason}: answered by an injected fault."))
 }
 
-fn with_type(kind: &'static str, body: &Bytes) -> Response<Bytes> {
+fn with_content_type(kind: &'static str, body: &Bytes) -> Response<Bytes> {
     let mut response = Response::new(body.clone());
     response
         .headers_mut()
@@ -174,8 +179,8 @@ fn with_type(kind: &'static str, body: &Bytes) -> Response<Bytes> {
     response
 }
 
-/// The etag as the network provider repeats it, whatever it was given as.
-fn weak(etag: &str) -> String {
+/// The etag as the network provider repeats it, in any spelling of the request.
+fn as_weak_etag(etag: &str) -> String {
     let opaque = etag.strip_prefix("W/").unwrap_or(etag).trim_matches('"');
     format!("W/\"{opaque}\"")
 }
@@ -187,8 +192,8 @@ fn segment_after<'a>(path: &'a str, name: &str) -> Option<&'a str> {
     segments.nth(1).filter(|segment| !segment.is_empty())
 }
 
-/// An interface beside the resource, for an error that must blame one.
-fn some_interface(path: &str) -> String {
+/// An interface in the group of the resource, for an error that names one.
+fn example_interface(path: &str) -> String {
     match (
         segment_after(path, "subscriptions"),
         segment_after(path, "resourceGroups"),
@@ -200,9 +205,9 @@ fn some_interface(path: &str) -> String {
     }
 }
 
-/// A GUID for what does not exist, the same for the same resource.
-fn some_guid(path: &str, what: &str) -> Uuid {
-    Uuid::new_v5(&Uuid::NAMESPACE_URL, json!([what, path]).to_string().as_bytes())
+/// A GUID for something that does not exist; the same for the same resource.
+fn derived_guid(path: &str, what: &str) -> Uuid {
+    guid_for_name(&json!([what, path]).to_string())
 }
 
 #[cfg(test)]
@@ -214,8 +219,8 @@ mod tests {
     const POOL: &str =
         "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/p";
 
-    fn asked(method: &'static str) -> Asked<'static> {
-        Asked {
+    fn request(method: &'static str) -> RequestSummary<'static> {
+        RequestSummary {
             method,
             path: POOL,
             user_agent: "",
@@ -224,20 +229,20 @@ mod tests {
         }
     }
 
-    fn of_code(code: Code, retry_after: Option<&'static str>, method: &'static str) -> Value {
+    fn send(code: KnownError, retry_after: Option<&'static str>, method: &'static str) -> Value {
         let mut headers = HeaderMap::new();
         if let Some(seconds) = retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from_static(seconds));
         }
-        let injected = Injected {
+        let injected = InjectedResponse {
             status: code.status(),
             headers,
-            body: Body::OfCode(code, None),
+            body: Body::ForCode(code, None),
         };
-        let response = injected.response(&asked(method));
+        let response = injected.response(&request(method));
         assert_eq!(response.status(), code.status());
-        let told = response.headers().get(RETRY_AFTER).map(|value| value.to_str().unwrap());
-        assert_eq!(told, retry_after, "only if it was asked for");
+        let sent = response.headers().get(RETRY_AFTER).map(|value| value.to_str().unwrap());
+        assert_eq!(sent, retry_after, "only if the rule has it");
         serde_json::from_slice(response.body()).unwrap()
     }
 
@@ -253,7 +258,7 @@ mod tests {
                  seconds."
             );
             assert_eq!(
-                of_code(Code::SubscriptionRequestsThrottled, retry_after, method),
+                send(KnownError::SubscriptionRequestsThrottled, retry_after, method),
                 json!({"error": {"code": "SubscriptionRequestsThrottled", "message": message}})
             );
         }
@@ -263,7 +268,7 @@ mod tests {
     fn conflicts_as_they_were_seen() {
         let nic = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkInterfaces/nic";
         assert_eq!(
-            of_code(Code::ReferencedResourceNotProvisioned, None, "PUT"),
+            send(KnownError::ReferencedResourceNotProvisioned, None, "PUT"),
             json!({"error": {"code": "RetryableError", "message": "A retryable error occurred.", "details": [{
                 "code": "ReferencedResourceNotProvisioned",
                 "message": format!(
@@ -273,13 +278,13 @@ mod tests {
                 ),
             }]}})
         );
-        let another = of_code(Code::RetryableErrorDueToAnotherOperation, None, "PUT");
+        let another = send(KnownError::RetryableErrorDueToAnotherOperation, None, "PUT");
         assert_eq!(another["error"]["code"], "RetryableError");
         assert_eq!(
             another["error"]["details"][0]["code"],
             "RetryableErrorDueToAnotherOperation"
         );
-        let progress = of_code(Code::AnotherOperationInProgress, None, "PUT");
+        let progress = send(KnownError::AnotherOperationInProgress, None, "PUT");
         assert_eq!(progress["error"]["code"], "AnotherOperationInProgress");
         let message = progress["error"]["message"].as_str().unwrap();
         assert!(
@@ -289,7 +294,7 @@ mod tests {
             ),
             "{message}"
         );
-        let stale = of_code(Code::PreconditionFailed, None, "PUT");
+        let stale = send(KnownError::PreconditionFailed, None, "PUT");
         assert_eq!(stale["error"]["message"], "Precondition failed.");
         let detail = &stale["error"]["details"][0];
         assert_eq!(detail["code"], "PreconditionFailedEtagMismatch");
@@ -305,21 +310,26 @@ mod tests {
     }
 
     #[test]
-    fn bodies_as_given() {
+    fn given_bodies_are_sent_unchanged() {
         for (status, body, kind, want) in [
             (
                 429,
-                Body::OfStatus,
+                Body::ForStatus,
                 Some("application/json; charset=utf-8"),
                 "TooManyRequests",
             ),
             (
                 503,
-                Body::OfStatus,
+                Body::ForStatus,
                 Some("application/json; charset=utf-8"),
                 "ServiceUnavailable",
             ),
-            (599, Body::OfStatus, Some("application/json; charset=utf-8"), "Injected"),
+            (
+                599,
+                Body::ForStatus,
+                Some("application/json; charset=utf-8"),
+                "Injected",
+            ),
             (502, Body::Text("<html>".into()), Some("text/html"), "<html>"),
             (
                 200,
@@ -329,12 +339,12 @@ mod tests {
             ),
             (204, Body::Empty, None, ""),
         ] {
-            let injected = Injected {
+            let injected = InjectedResponse {
                 status: StatusCode::from_u16(status).unwrap(),
                 headers: HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]),
                 body,
             };
-            let response = injected.response(&asked("GET"));
+            let response = injected.response(&request("GET"));
             assert_eq!(response.status(), status);
             assert_eq!(response.headers()[RETRY_AFTER], "1");
             let sent = response

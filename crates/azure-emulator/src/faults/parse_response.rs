@@ -1,35 +1,36 @@
-//! An answer in the place of the emulator's, read from the JSON that people give it as.
+//! Parses the object under `answer` of a rule: the response that the request gets.
 
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::super::fields::Fields;
-use super::super::injected::{Body, CODES, Code, Injected};
+use super::action::parse_path;
+use super::injected_response::{Body, InjectedResponse, KNOWN_ERRORS, KnownError};
+use crate::fields::Fields;
 
-/// The longest wait that can be told, a day: Azure's own are seconds to minutes.
-const MAX_RETRY_AFTER: u64 = 24 * 60 * 60;
-/// More headers than any answer of Azure's has.
+/// The longest `Retry-After`, in seconds: a day. Azure's own are seconds to minutes.
+const MAX_RETRY_AFTER_SECONDS: u64 = 24 * 60 * 60;
+/// Headers of one response; no response of Azure has more.
 const MAX_HEADERS: usize = 50;
-/// What the listener writes itself.
+/// Headers that the listener writes itself.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
 
-/// Reads what stands under `answer`.
-pub(super) fn read(fields: &mut Fields<'_>) -> Option<Injected> {
+/// Parses the object.
+pub(super) fn read(fields: &mut Fields<'_>) -> Option<InjectedResponse> {
     let status = fields.number("status", 200..=599);
     let status = status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
-    let code = fields.word("code", CODES);
-    let blamed = fields.text("resource", super::path);
+    let code = fields.word("code", KNOWN_ERRORS);
+    let named_resource = fields.text("resource", parse_path);
     let json = fields.value("body");
     let text = fields.text("text", |text| Ok(Bytes::copy_from_slice(text.as_bytes())));
     let mut headers = fields.parsed("headers", headers).unwrap_or_default();
-    if let Some(seconds) = fields.number("retryAfter", 0..=MAX_RETRY_AFTER)
+    if let Some(seconds) = fields.number("retryAfter", 0..=MAX_RETRY_AFTER_SECONDS)
         && headers.insert(RETRY_AFTER, seconds.into()).is_some()
     {
         fields.mistake("has Retry-After twice: in retryAfter and in headers");
     }
-    if blamed.is_some() && !code.is_some_and(Code::blames) {
+    if named_resource.is_some() && !code.is_some_and(KnownError::names_resource) {
         fields.mistake("has a resource, which only the code ReferencedResourceNotProvisioned uses");
     }
     if usize::from(code.is_some()) + usize::from(json.is_some()) + usize::from(text.is_some()) > 1 {
@@ -38,23 +39,25 @@ pub(super) fn read(fields: &mut Fields<'_>) -> Option<Injected> {
     if let Some(code) = code
         && status.is_some_and(|status| status.as_u16() < 400)
     {
-        fields.mistake(format_args!("has the code of an error, {code:?}, and no status of one"));
+        fields.mistake(format_args!(
+            "has the error code {code:?} and a status that is no error"
+        ));
     }
-    let Some(status) = status.or(code.map(Code::status)) else {
+    let Some(status) = status.or(code.map(KnownError::status)) else {
         fields.mistake("must have a status or a code");
         return None;
     };
     let body = match (code, json, text) {
-        (Some(code), ..) => Body::OfCode(code, blamed),
+        (Some(code), ..) => Body::ForCode(code, named_resource),
         (_, Some(json), _) => Body::Json(Bytes::from(json.to_string())),
         (.., Some(text)) => Body::Text(text),
-        _ if status.is_client_error() || status.is_server_error() => Body::OfStatus,
+        _ if status.is_client_error() || status.is_server_error() => Body::ForStatus,
         _ => Body::Empty,
     };
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) && !matches!(body, Body::Empty) {
         fields.mistake("has a status that comes without a body, and a body");
     }
-    Some(Injected { status, headers, body })
+    Some(InjectedResponse { status, headers, body })
 }
 
 fn headers(value: Value) -> Result<HeaderMap, String> {
@@ -79,18 +82,18 @@ fn headers(value: Value) -> Result<HeaderMap, String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::super::faults::Asked;
-    use super::super::super::fields;
+    use super::super::RequestSummary;
     use super::*;
+    use crate::fields;
 
     #[test]
-    fn answers() {
-        let asked = Asked {
+    fn responses_are_parsed() {
+        let request = RequestSummary {
             method: "PUT",
             path: "/subscriptions/s/resourceGroups/g/x",
-            ..Asked::default()
+            ..RequestSummary::default()
         };
-        for (given, status, retry_after, says) in [
+        for (given, status, retry_after, contains) in [
             (json!({"status": 429}), 429, None, r#""code":"TooManyRequests""#),
             (
                 json!({"status": 429, "retryAfter": 2}),
@@ -140,12 +143,12 @@ mod tests {
             let Ok(injected) = fields::read(given.clone(), "answer", read) else {
                 panic!("{given}")
             };
-            let response = injected.response(&asked);
+            let response = injected.response(&request);
             assert_eq!(response.status(), status, "{given}");
-            let told = response.headers().get(RETRY_AFTER).map(|value| value.to_str().unwrap());
-            assert_eq!(told, retry_after, "{given}");
+            let retry_after_sent = response.headers().get(RETRY_AFTER).map(|value| value.to_str().unwrap());
+            assert_eq!(retry_after_sent, retry_after, "{given}");
             let body = String::from_utf8_lossy(response.body());
-            assert!(body.contains(says), "{given}: {body}");
+            assert!(body.contains(contains), "{given}: {body}");
         }
     }
 }

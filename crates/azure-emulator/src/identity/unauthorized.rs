@@ -1,4 +1,4 @@
-//! The 401s of Resource Manager, as its clients quote them.
+//! ARM's 401 responses, with the bodies that their clients quote.
 
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderValue, StatusCode};
@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use super::super::error::ArmError;
 
-/// A 401; clients read the tenant from the end of the challenge's authority.
-fn refusal(authority: &str, code: &str, message: impl Into<String>, description: &str) -> ArmError {
-    // A guess: the descriptions; only that of a missing header was seen.
+/// A 401. Clients read the tenant from the end of the authority in the challenge.
+fn unauthorized(authority: &str, code: &str, message: impl Into<String>, description: &str) -> ArmError {
+    // Guess: the descriptions, except that of a missing header.
     let challenge = format!(
         "Bearer authorization_uri=\"{authority}\", error=\"invalid_token\", error_description=\"{description}\""
     );
@@ -19,9 +19,9 @@ fn refusal(authority: &str, code: &str, message: impl Into<String>, description:
     }
 }
 
-/// There is no header.
+/// The request has no `Authorization` header.
 pub(super) fn missing(authority: &str) -> ArmError {
-    refusal(
+    unauthorized(
         authority,
         "AuthenticationFailed",
         "Authentication failed. The 'Authorization' header is missing.",
@@ -29,10 +29,10 @@ pub(super) fn missing(authority: &str) -> ArmError {
     )
 }
 
-/// It is there, and is not for us.
+/// The header is not of the form `Bearer TOKEN`.
 pub(super) fn not_bearer(authority: &str) -> ArmError {
-    // A guess: the words, of which only the code was seen.
-    refusal(
+    // Guess: the wording; only the code was published.
+    unauthorized(
         authority,
         "AuthenticationFailedInvalidHeader",
         "Authentication failed. The 'Authorization' header is provided in an invalid format.",
@@ -40,9 +40,9 @@ pub(super) fn not_bearer(authority: &str) -> ArmError {
     )
 }
 
-/// The token cannot be read, or is not ours.
+/// The token cannot be parsed, or another key signed it.
 pub(super) fn invalid(authority: &str) -> ArmError {
-    refusal(
+    unauthorized(
         authority,
         "InvalidAuthenticationToken",
         "The access token is invalid.",
@@ -50,10 +50,10 @@ pub(super) fn invalid(authority: &str) -> ArmError {
     )
 }
 
-/// The token was good.
+/// The token is no longer valid.
 pub(super) fn expired(authority: &str, expiry: Timestamp, now: Timestamp) -> ArmError {
     let time = |at: Timestamp| at.strftime("%-m/%-d/%Y %-I:%M:%S %p").to_string();
-    refusal(
+    unauthorized(
         authority,
         "ExpiredAuthenticationToken",
         format!(
@@ -65,9 +65,9 @@ pub(super) fn expired(authority: &str, expiry: Timestamp, now: Timestamp) -> Arm
     )
 }
 
-/// The token is for somebody else.
-pub(super) fn audience(authority: &str, audience: &str) -> ArmError {
-    refusal(
+/// The token is for another audience.
+pub(super) fn wrong_audience(authority: &str, audience: &str) -> ArmError {
+    unauthorized(
         authority,
         "InvalidAuthenticationTokenAudience",
         format!(

@@ -1,16 +1,16 @@
-//! Lists and their pages; what is found by whichever spelling.
+//! Lists in pages, and paths in any case.
 
 use serde_json::{Value, json};
 
-use super::{BASE, Client, GROUP, lb, load_balancer, pool};
+use super::{BASE, Client, GROUP, lb_path, load_balancer, pool_path};
 
-/// All items of a list, and how many pages they came in.
+/// All items of a list, and the number of its pages.
 async fn all(client: &Client, path: &str) -> (Vec<Value>, usize) {
     let (mut items, mut pages, mut next) = (Vec::new(), 0, path.to_owned());
     loop {
         let page = client.get(&next).await;
         assert_eq!(page.status, 200, "{next}: {}", page.body);
-        assert_eq!(page.header("etag"), None, "not on lists");
+        assert_eq!(page.header("etag"), None, "lists have no etag");
         items.extend(page.body["value"].as_array().unwrap().clone());
         pages += 1;
         let Some(link) = page.body.get("nextLink").and_then(Value::as_str) else {
@@ -41,7 +41,7 @@ async fn every_list_is_whole_and_in_pages_of_three() {
         .collect();
     let mut other = load_balancer("far", &[("a", &[])]);
     other["id"] = "/subscriptions/sub/resourceGroups/other/providers/Microsoft.Network/loadBalancers/far".into();
-    // Its references lead into another resource group's load balancer, and are not looked at here.
+    // Its references are to a load balancer in another group; seeds are not checked.
     let client = Client::new(&[lbs, vec![other]].concat());
     let expected: Vec<String> = (1..=7).map(|number| format!("lb{number}")).collect();
     let (group, pages) = all(&client, &format!("{GROUP}/providers/Microsoft.Network/loadBalancers")).await;
@@ -49,16 +49,16 @@ async fn every_list_is_whole_and_in_pages_of_three() {
         (names(&group), pages),
         (expected.iter().map(String::as_str).collect(), 3)
     );
-    assert_eq!(group[0], client.get(&lb("lb1")).await.body, "whole documents");
+    assert_eq!(group[0], client.get(&lb_path("lb1")).await.body, "whole documents");
     let (subscription, _) = all(
         &client,
         "/subscriptions/SUB/providers/microsoft.network/LOADBALANCERS?api-version=2026-03-01",
     )
     .await;
     assert_eq!(subscription.len(), 8);
-    let (pools, pages) = all(&client, &format!("{}/backendAddressPools", lb("lb1"))).await;
+    let (pools, pages) = all(&client, &format!("{}/backendAddressPools", lb_path("lb1"))).await;
     assert_eq!((names(&pools), pages), (vec!["a", "b", "c", "d"], 2));
-    assert_eq!(pools[0], client.get(&pool("lb1", "a")).await.body);
+    assert_eq!(pools[0], client.get(&pool_path("lb1", "a")).await.body);
     let (groups, _) = all(&client, "/subscriptions/sub/resourcegroups").await;
     assert_eq!(names(&groups), ["other", "rg"]);
     let (none, _) = all(
@@ -68,7 +68,7 @@ async fn every_list_is_whole_and_in_pages_of_three() {
     .await;
     assert!(none.is_empty());
     for path in [
-        "/subscriptions/nobody/providers/Microsoft.Network/loadBalancers",
+        "/subscriptions/missing/providers/Microsoft.Network/loadBalancers",
         "/subscriptions/sub/resourceGroups/none/providers/Microsoft.Network/loadBalancers",
     ] {
         assert_eq!(client.get(path).await.status, 404, "{path}");
@@ -83,9 +83,9 @@ async fn a_page_begins_where_the_last_one_ended_whatever_was_written_between() {
     let client = Client::new(&lbs);
     let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers");
     let first = client.get(&path).await.body;
-    client.end(&client.delete(&lb("lb3")).await).await;
+    client.wait_for_operation(&client.delete(&lb_path("lb3")).await).await;
     client
-        .end(&client.put(&lb("lb0"), &json!({"location": "eastus"})).await)
+        .wait_for_operation(&client.put(&lb_path("lb0"), &json!({"location": "eastus"})).await)
         .await;
     let second = client.get(first["nextLink"].as_str().unwrap()).await.body;
     assert_eq!(names(second["value"].as_array().unwrap()), ["lb4", "lb5"]);
@@ -105,13 +105,13 @@ async fn a_token_of_no_page_is_refused() {
 async fn paths_are_found_in_any_case_and_keep_the_first() {
     let client = Client::new(&[load_balancer("Lb", &[("Pool", &["Node"])])]);
     let shown = client.get("/SUBSCRIPTIONS/SUB/resourcegroups/RG/PROVIDERS/microsoft.network/LoadBalancers/lB/backendaddresspools/pOOL").await;
-    assert_eq!(shown.body["id"], pool("Lb", "Pool"));
-    let path = pool("LB", "POOL").to_uppercase();
+    assert_eq!(shown.body["id"], pool_path("Lb", "Pool"));
+    let path = pool_path("LB", "POOL").to_uppercase();
     let written = client.put(&path, &json!({"name": "POOL", "properties": {}})).await;
     assert_eq!(
         (written.status, &written.body["id"], &written.body["name"]),
-        (200, &json!(pool("Lb", "Pool")), &json!("Pool"))
+        (200, &json!(pool_path("Lb", "Pool")), &json!("Pool"))
     );
-    let written = client.put(&lb("LB"), &json!({"location": "eastus"})).await;
-    assert_eq!((written.status, &written.body["id"]), (200, &json!(lb("Lb"))));
+    let written = client.put(&lb_path("LB"), &json!({"location": "eastus"})).await;
+    assert_eq!((written.status, &written.body["id"]), (200, &json!(lb_path("Lb"))));
 }

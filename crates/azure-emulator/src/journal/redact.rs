@@ -1,17 +1,16 @@
-//! What the journal keeps of bodies and addresses: JSON up to a size, never a secret.
+//! Removes secrets from bodies and URLs before the journal keeps them, and bounds their size.
 //!
-//! Bodies that are about tokens are not kept at all, members of others that hold secrets are blanked, and so
-//! are the signatures in the URLs of operations. What is no JSON is not kept either: a form may hold a secret.
+//! Bodies of token requests are not kept at all. In other bodies, members that hold secrets are replaced, and the signatures
+//! in the URLs of operations are removed. Bodies that are not JSON are not kept either: a form may hold a secret.
 
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
-/// The largest body that is kept as it is: a load balancer with some 60 addresses. Larger ones are known by their
-/// hash.
+/// The largest body that is kept: a load balancer with some 60 addresses. Of larger ones the size and the hash are kept.
 pub(super) const MAX_BODY_BYTES: usize = 16 * 1024;
-/// No other text is longer: more than any path of ARM's, less than the signed URL of an operation.
+/// Length of any other text: more than any path of ARM, less than the signed URL of an operation.
 const MAX_TEXT_BYTES: usize = 2048;
-/// Members of bodies that hold secrets, in lower case without underscores.
+/// Members that hold secrets, in lower case and without underscores.
 const SECRET_MEMBERS: [&str; 8] = [
     "accesstoken",
     "adminpassword",
@@ -22,10 +21,10 @@ const SECRET_MEMBERS: [&str; 8] = [
     "protectedsettings",
     "refreshtoken",
 ];
-/// Parameters of addresses that sign or are secret; `t`, the time of a signature, is cut with the others.
+/// Query parameters that are secret or a signature; `t`, the time of a signature, is removed with it.
 const SECRET_PARAMETERS: [&str; 7] = ["c", "client_assertion", "client_secret", "h", "s", "sig", "t"];
 
-/// A body as JSON text, which takes no more memory than it is long.
+/// A body as JSON text, without secrets.
 pub(super) fn body(path: &str, body: &[u8]) -> Option<Box<str>> {
     if body.is_empty() {
         return None;
@@ -38,7 +37,7 @@ pub(super) fn body(path: &str, body: &[u8]) -> Option<Box<str>> {
     let shown = if bytes > MAX_BODY_BYTES {
         json!({"truncated": true, "bytes": bytes, "sha256": sha256(body)})
     } else if let Some(mut value) = parsed() {
-        blank(&mut value);
+        redact_members(&mut value);
         value
     } else {
         json!({"notJson": true, "bytes": bytes, "sha256": sha256(body)})
@@ -46,7 +45,7 @@ pub(super) fn body(path: &str, body: &[u8]) -> Option<Box<str>> {
     Some(shown.to_string().into())
 }
 
-/// A text of bounded length.
+/// A text, cut at the bound.
 pub(super) fn text(text: &str) -> String {
     if text.len() <= MAX_TEXT_BYTES {
         return text.to_owned();
@@ -54,18 +53,18 @@ pub(super) fn text(text: &str) -> String {
     format!("{}…", &text[..text.floor_char_boundary(MAX_TEXT_BYTES)])
 }
 
-/// A query, its secrets blanked.
+/// A query with `…` in place of secret values.
 pub(super) fn query(query: &str) -> String {
-    let blanked = query.split('&').map(|pair| match pair.split_once('=') {
+    let redacted = query.split('&').map(|pair| match pair.split_once('=') {
         Some((name, _)) if SECRET_PARAMETERS.iter().any(|secret| name.eq_ignore_ascii_case(secret)) => {
             format!("{name}=…")
         }
         _ => pair.to_owned(),
     });
-    text(&blanked.collect::<Vec<_>>().join("&"))
+    text(&redacted.collect::<Vec<_>>().join("&"))
 }
 
-/// A URL, its signature cut off.
+/// A URL without the parameters of its signature.
 pub(super) fn url(url: &str) -> String {
     match url.split_once('?') {
         None => text(url),
@@ -85,8 +84,8 @@ fn is_about_tokens(path: &str) -> bool {
     path.contains("/oauth2/") || path.ends_with("/token")
 }
 
-/// JSON that serde has parsed is at most 128 deep, and so is this.
-fn blank(value: &mut Value) {
+/// Replaces secret members. The recursion is bounded: serde parses at most 128 levels.
+fn redact_members(value: &mut Value) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
@@ -94,11 +93,11 @@ fn blank(value: &mut Value) {
                 if SECRET_MEMBERS.contains(&name.as_str()) {
                     *member = "withheld".into();
                 } else {
-                    blank(member);
+                    redact_members(member);
                 }
             }
         }
-        Value::Array(members) => members.iter_mut().for_each(blank),
+        Value::Array(members) => members.iter_mut().for_each(redact_members),
         _ => {}
     }
 }
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies() {
+    fn bodies_are_kept_without_secrets() {
         let large = json!({"x": "y".repeat(MAX_BODY_BYTES)}).to_string();
         for (path, given, want) in [
             ("/a", "", None),
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn urls_are_kept_without_signatures() {
         for (given, blanked, cut) in [
             ("/a", "/a", "/a"),
             (
@@ -169,7 +168,7 @@ mod tests {
             assert_eq!(url(given), cut);
             let shown = given
                 .split_once('?')
-                .map_or(given.to_owned(), |(path, of)| format!("{path}?{}", query(of)));
+                .map_or(given.to_owned(), |(path, text)| format!("{path}?{}", query(text)));
             assert_eq!(shown, blanked);
         }
         let long = "é".repeat(MAX_TEXT_BYTES);

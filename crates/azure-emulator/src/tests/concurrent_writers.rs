@@ -1,5 +1,5 @@
-//! Whatever writers do at the same time: what one was told has succeeded is there unless somebody wrote
-//! over it, and no etag comes twice.
+//! Random concurrent writers: what an operation reported as succeeded is there unless a later write replaced it, no etag
+//! occurs twice, and the journal explains all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,25 +8,25 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Answered, Client, lb, load_balancer, pool};
+use super::{Client, TestResponse, lb_path, load_balancer, pool_path};
 
-/// One write of one writer.
+/// A step of a writer.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A pool, whole, with the writer's mark; read first, and guarded by what was read, or not.
+    /// PUT of a pool with the writer's mark, after a read; guarded by the etag of the read or not.
     Pool {
         name: usize,
         guarded: bool,
     },
-    /// The load balancer, whole, as it was read, with the writer's mark in its tags.
+    /// PUT of the load balancer as it was read, with the writer's mark in its tags.
     Whole {
         guarded: bool,
     },
-    /// A pool is removed.
+    /// DELETE of a pool.
     Remove {
         name: usize,
     },
-    /// It is waited for the operation of the writer's last write.
+    /// Waits for the operation of the writer's last write.
     End,
     Wait(u64),
 }
@@ -42,7 +42,7 @@ fn steps() -> impl Strategy<Value = Vec<Vec<Step>>> {
     prop::collection::vec(prop::collection::vec(step, 1..8), 1..4)
 }
 
-/// What a write put there.
+/// The effect of an accepted write.
 #[derive(Clone, Debug, PartialEq)]
 enum Mark {
     Pool(usize, String),
@@ -66,11 +66,11 @@ fn marks(whole: &Value) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// All writes that were accepted, in the order they were.
-type Accepted = std::rc::Rc<std::cell::RefCell<Vec<(Mark, Answered)>>>;
+/// The accepted writes, in the order of acceptance.
+type Accepted = std::rc::Rc<std::cell::RefCell<Vec<(Mark, TestResponse)>>>;
 
 async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accepted) {
-    let mut last: Option<Answered> = None;
+    let mut last: Option<TestResponse> = None;
     for (place, step) in steps.into_iter().enumerate() {
         let mark = format!("{number}.{place}");
         let (mark, answer) = match step {
@@ -80,12 +80,12 @@ async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accep
             }
             Step::End => {
                 if let Some(last) = last.take() {
-                    client.end(&last).await;
+                    client.wait_for_operation(&last).await;
                 }
                 continue;
             }
             Step::Pool { name, guarded } => {
-                let path = pool("lb1", POOLS[name]);
+                let path = pool_path("lb1", POOLS[name]);
                 let read = client.get(&path).await;
                 let etag = read.header("etag").unwrap_or("none").to_owned();
                 let mut body = if read.status == 200 {
@@ -94,30 +94,30 @@ async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accep
                     json!({"properties": {}})
                 };
                 body["properties"]["mark"] = mark.as_str().into();
-                // Somebody else may write between the two.
+                // Another writer may come between the two.
                 sleep(Duration::from_millis(number as u64 * 7)).await;
                 let answer = if guarded {
-                    client.put_if(&path, &etag, &body).await
+                    client.put_if_match(&path, &etag, &body).await
                 } else {
                     client.put(&path, &body).await
                 };
                 (Mark::Pool(name, mark), answer)
             }
             Step::Whole { guarded } => {
-                let read = client.get(&lb("lb1")).await;
+                let read = client.get(&lb_path("lb1")).await;
                 let etag = read.header("etag").unwrap().to_owned();
                 let mut body = read.body;
                 body["tags"] = json!({"mark": mark});
                 sleep(Duration::from_millis(number as u64 * 7)).await;
                 let pools = marks(&body);
                 let answer = if guarded {
-                    client.put_if(&lb("lb1"), &etag, &body).await
+                    client.put_if_match(&lb_path("lb1"), &etag, &body).await
                 } else {
-                    client.put(&lb("lb1"), &body).await
+                    client.put(&lb_path("lb1"), &body).await
                 };
                 (Mark::Whole(mark, pools), answer)
             }
-            Step::Remove { name } => (Mark::Removed(name), client.delete(&pool("lb1", POOLS[name])).await),
+            Step::Remove { name } => (Mark::Removed(name), client.delete(&pool_path("lb1", POOLS[name])).await),
         };
         match answer.status {
             200..=202 => {
@@ -130,10 +130,10 @@ async fn writer(client: Client, number: usize, steps: Vec<Step>, accepted: Accep
     }
 }
 
-/// Runs the writers to their end, and checks what is there then.
-async fn story(writers: Vec<Vec<Step>>) {
+/// Runs the writers, and checks the resources and the journal afterwards.
+async fn run_and_check(writers: Vec<Vec<Step>>) {
     let client = Client::new(&[load_balancer("lb1", &[("a", &["n1"]), ("b", &["n1"]), ("c", &[])])]);
-    let first = client.get(&lb("lb1")).await.body["etag"].clone();
+    let first = client.get(&lb_path("lb1")).await.body["etag"].clone();
     let accepted = Accepted::default();
     let running = writers.into_iter().enumerate();
     let running = running.map(|(number, steps)| writer(client.clone(), number, steps, accepted.clone()));
@@ -144,7 +144,7 @@ async fn story(writers: Vec<Vec<Step>>) {
     let mut pools: BTreeMap<String, Value> = POOLS.iter().map(|name| ((*name).to_owned(), Value::Null)).collect();
     let mut tag = None;
     for (mark, answer) in &accepted {
-        let succeeded = client.end(answer).await["status"] == "Succeeded";
+        let succeeded = client.wait_for_operation(answer).await["status"] == "Succeeded";
         if let Some(etag) = answer.body["etag"].as_str() {
             assert!(etags.insert(etag.to_owned()), "{etag} came twice");
         }
@@ -154,12 +154,12 @@ async fn story(writers: Vec<Vec<Step>>) {
                 tag = Some(mark.clone());
                 pools = whole.clone();
             }
-            // One that was superseded has removed nothing.
+            // A superseded deletion has removed nothing.
             Mark::Removed(name) if succeeded => drop(pools.remove(POOLS[*name])),
             Mark::Removed(_) => {}
         }
     }
-    let read = client.get(&lb("lb1")).await.body;
+    let read = client.get(&lb_path("lb1")).await.body;
     assert!(
         !etags.contains(read["etag"].as_str().unwrap()) || accepted.is_empty(),
         "an operation's end changes the etag too"
@@ -167,11 +167,11 @@ async fn story(writers: Vec<Vec<Step>>) {
     assert_eq!(marks(&read), pools, "{accepted:?}");
     assert_eq!(read["tags"]["mark"].as_str(), tag.as_deref());
     assert_eq!(read["properties"]["provisioningState"], "Succeeded");
-    explained(&client, first.as_str().unwrap(), read["etag"].as_str().unwrap());
+    check_journal(&client, first.as_str().unwrap(), read["etag"].as_str().unwrap());
 }
 
-/// The journal's changes lead from the first etag of the load balancer to the last, one by one, and name none twice.
-fn explained(client: &Client, first: &str, last: &str) {
+/// Checks that the changes in the journal lead from the first etag of the load balancer to the last, each etag once.
+fn check_journal(client: &Client, first: &str, last: &str) {
     let (mut now, mut after, mut seen) = (first.to_owned(), 0, BTreeSet::from([first.to_owned()]));
     loop {
         let page = client
@@ -183,12 +183,12 @@ fn explained(client: &Client, first: &str, last: &str) {
             .iter()
             .flat_map(|entry| entry["changes"].as_array().into_iter().flatten())
             .collect();
-        // An entry stands where its request arrived, and has the change it made later.
+        // An entry has the position of its request's arrival, and changes that it made later.
         while let Some(place) = changes.iter().position(|change| change["etagBefore"] == now.as_str()) {
             now = changes.remove(place)["etagAfter"].as_str().unwrap().to_owned();
             assert!(seen.insert(now.clone()), "{now} came twice");
         }
-        assert!(changes.is_empty(), "not led to from {now}: {changes:?}");
+        assert!(changes.is_empty(), "no change leads on from {now}: {changes:?}");
         after = page["next"].as_u64().unwrap();
         if entries.is_empty() {
             break;
@@ -200,8 +200,8 @@ fn explained(client: &Client, first: &str, last: &str) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_writers_do_at_once(writers in steps()) {
+    fn concurrent_writers_lose_nothing(writers in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(story(writers));
+        runtime.block_on(run_and_check(writers));
     }
 }

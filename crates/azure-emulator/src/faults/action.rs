@@ -1,105 +1,104 @@
-//! What a fault does, read from the JSON that people give it as; every mistake in that is told.
+//! The action of a fault rule, parsed from the control API's JSON. All mistakes are reported at once.
 //!
-//! An [`Action`] says what is to happen. The dispatcher makes it happen.
+//! This module only describes actions; `state.rs` carries them out.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::fields::Fields;
-use super::injected::Injected;
+use super::injected_response::InjectedResponse;
+use super::parse_response;
+use crate::fields::Fields;
 
-mod answer;
-
-/// The longest stall: longer than any client of ours waits, short enough for a test to end.
+/// The longest stall: longer than any client waits, short enough for a test to end.
 const MAX_STALL: Duration = Duration::from_mins(10);
-/// The longest path of a write: no ARM id is longer, whatever its names.
+/// The longest path of a concurrent write. No ARM id is longer.
 const MAX_PATH_BYTES: usize = 2048;
-/// The actions, of which a fault has one.
-const TAGS: [&str; 5] = ["answer", "cut", "stall", "operation", "write"];
+/// The fields that name an action; a rule has exactly one of them.
+const ACTION_FIELDS: [&str; 5] = ["answer", "cut", "stall", "operation", "write"];
 
-/// What happens to a request.
+/// The effect of a rule on a request.
 #[derive(Clone, Debug)]
-pub(super) enum Action {
-    /// It is answered like this and has no effect.
-    Answer(Injected),
-    /// Its connection is closed without an answer.
+pub(crate) enum Action {
+    /// The request gets this response and has no effect.
+    Answer(InjectedResponse),
+    /// The connection is closed without a response.
     Cut(When),
-    /// It is answered this much later.
+    /// The response is delayed.
     Stall {
         wait: Duration,
-        /// Whether the wait is before it has its effect, or between that and the answer.
+        /// `Before`: before the request has its effect. `After`: between the effect and the response.
         when: When,
     },
-    /// It is accepted, and the operation it starts ends like this.
-    Operation { end: End, effect: Effect },
-    /// Somebody else writes first; then it goes on as if nothing had been.
-    Write(Write),
+    /// The write is accepted, and its operation ends like this.
+    Operation { end: OperationEnd, effect: Effect },
+    /// Another write happens first, then the request continues.
+    Write(ConcurrentWrite),
 }
 
-/// On which side of the request's effect.
+/// Before or after the request has its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
+pub(crate) enum When {
     Before,
     After,
 }
 
-/// How an operation ends; the value is the `error` object that its status shows.
+/// How an operation ends. The value is the `error` object of its status.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum End {
+pub(crate) enum OperationEnd {
     Succeeded,
     Failed(Value),
     Canceled(Value),
 }
 
-/// What of the write stays once its operation has ended.
+/// Whether the write is still there after its operation has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(crate) enum Effect {
     /// The document stays as written.
     Kept,
-    /// The document is again what it was before.
+    /// The document is reverted to the version before the write.
     Lost,
 }
 
-/// A write by somebody else.
+/// A write that a rule makes before the request is handled.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Write {
-    /// The resource; none is the one that the request is about.
-    pub(super) path: Option<String>,
-    pub(super) change: Change,
+pub(crate) struct ConcurrentWrite {
+    /// The resource. `None`: the one that the request is about.
+    pub(crate) path: Option<String>,
+    pub(crate) change: DocumentChange,
 }
 
-/// What it does.
+/// The change that a [`ConcurrentWrite`] makes.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Change {
+pub(crate) enum DocumentChange {
     Put(Value),
     Delete,
-    /// The document, merged with this as RFC 7386 says, is put.
+    /// PUT of the current document with this JSON merge patch (RFC 7386) applied.
     Merge(Value),
 }
 
 impl Action {
-    /// Reads it.
-    pub(super) fn read(fields: &mut Fields<'_>) -> Option<Self> {
-        let given = fields.has(&TAGS);
+    /// Parses the object under `action`.
+    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Self> {
+        let given = fields.count_given(&ACTION_FIELDS);
         if given != 1 {
             fields.mistake(format_args!(
                 "must have exactly one of {}, not {given}",
-                TAGS.join(", ")
+                ACTION_FIELDS.join(", ")
             ));
         }
         let sides = [("before", When::Before), ("after", When::After)];
-        let answer = fields.object("answer", answer::read).map(Self::Answer);
+        let answer = fields.object("answer", parse_response::read).map(Self::Answer);
         let cut = fields.word("cut", &sides).map(Self::Cut);
-        let stall = stall(fields, &sides);
-        let operation = operation(fields);
-        let write = fields.object("write", write).map(Self::Write);
+        let stall = read_stall(fields, &sides);
+        let operation = read_operation(fields);
+        let write = fields.object("write", read_write).map(Self::Write);
         answer.or(cut).or(stall).or(operation).or(write)
     }
 }
 
-fn stall(fields: &mut Fields<'_>, sides: &[(&str, When)]) -> Option<Action> {
-    let stalls = fields.has(&["stall"]) > 0;
+fn read_stall(fields: &mut Fields<'_>, sides: &[(&str, When)]) -> Option<Action> {
+    let stalls = fields.count_given(&["stall"]) > 0;
     let wait = fields.duration("stall", Duration::from_millis(1)..=MAX_STALL);
     let when = if stalls { fields.word("when", sides) } else { None };
     Some(Action::Stall {
@@ -108,14 +107,14 @@ fn stall(fields: &mut Fields<'_>, sides: &[(&str, When)]) -> Option<Action> {
     })
 }
 
-fn operation(fields: &mut Fields<'_>) -> Option<Action> {
+fn read_operation(fields: &mut Fields<'_>) -> Option<Action> {
     #[derive(Clone, Copy, PartialEq)]
     enum Verb {
         Fail,
         Cancel,
         Succeed,
     }
-    let starts = fields.has(&["operation"]) > 0;
+    let starts = fields.count_given(&["operation"]) > 0;
     let verbs = [
         ("fail", Verb::Fail),
         ("cancel", Verb::Cancel),
@@ -124,7 +123,7 @@ fn operation(fields: &mut Fields<'_>) -> Option<Action> {
     let verb = fields.word("operation", &verbs);
     let (error, effect) = if starts {
         (
-            fields.parsed("error", error),
+            fields.parsed("error", parse_error),
             fields.word("effect", &[("kept", Effect::Kept), ("lost", Effect::Lost)]),
         )
     } else {
@@ -137,14 +136,16 @@ fn operation(fields: &mut Fields<'_>) -> Option<Action> {
     }
     let default = |code, message| json!({"code": code, "message": message, "details": []});
     let end = match verb {
-        Verb::Fail => End::Failed(error.unwrap_or_else(|| default("InternalServerError", "An error occurred."))),
-        Verb::Cancel => End::Canceled(error.unwrap_or_else(|| default("Canceled", "Operation was canceled."))),
-        Verb::Succeed => End::Succeeded,
+        Verb::Fail => {
+            OperationEnd::Failed(error.unwrap_or_else(|| default("InternalServerError", "An error occurred.")))
+        }
+        Verb::Cancel => OperationEnd::Canceled(error.unwrap_or_else(|| default("Canceled", "Operation was canceled."))),
+        Verb::Succeed => OperationEnd::Succeeded,
     };
     Some(Action::Operation { end, effect })
 }
 
-fn error(value: Value) -> Result<Value, String> {
+fn parse_error(value: Value) -> Result<Value, String> {
     if value["code"].is_string() && value["message"].is_string() {
         Ok(value)
     } else {
@@ -152,35 +153,35 @@ fn error(value: Value) -> Result<Value, String> {
     }
 }
 
-fn write(fields: &mut Fields<'_>) -> Option<Write> {
+fn read_write(fields: &mut Fields<'_>) -> Option<ConcurrentWrite> {
     #[derive(Clone, Copy, PartialEq)]
     enum Method {
         Put,
         Delete,
     }
-    let path = fields.text("path", path);
+    let path = fields.text("path", parse_path);
     let method = fields.word("method", &[("PUT", Method::Put), ("DELETE", Method::Delete)]);
-    let body = fields.parsed("body", object);
-    let merge = fields.parsed("merge", object);
+    let body = fields.parsed("body", parse_object);
+    let merge = fields.parsed("merge", parse_object);
     let change = match (method, body, merge) {
-        (None | Some(Method::Put), Some(body), None) => Change::Put(body),
-        (None, None, Some(merge)) => Change::Merge(merge),
-        (Some(Method::Delete), None, None) => Change::Delete,
+        (None | Some(Method::Put), Some(body), None) => DocumentChange::Put(body),
+        (None, None, Some(merge)) => DocumentChange::Merge(merge),
+        (Some(Method::Delete), None, None) => DocumentChange::Delete,
         _ => {
             fields.mistake("must be one of method PUT with body, method DELETE, merge");
             return None;
         }
     };
-    Some(Write { path, change })
+    Some(ConcurrentWrite { path, change })
 }
 
-fn object(value: Value) -> Result<Value, String> {
+fn parse_object(value: Value) -> Result<Value, String> {
     Some(value)
         .filter(Value::is_object)
         .ok_or_else(|| "an object".to_owned())
 }
 
-fn path(text: &str) -> Result<String, String> {
+pub(super) fn parse_path(text: &str) -> Result<String, String> {
     let plain = text
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'?' && byte != b'#');
@@ -195,8 +196,8 @@ fn path(text: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fields;
     use super::*;
+    use crate::fields;
 
     fn read(value: Value) -> Result<Action, Vec<String>> {
         fields::read(value, "fault", Action::read).map_err(|error| {
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn actions() {
+    fn actions_are_parsed() {
         let boom = json!({"code": "Boom", "message": "It went.", "target": "x"});
         let failed = json!({"code": "InternalServerError", "message": "An error occurred.", "details": []});
         for (given, want) in [
@@ -222,7 +223,7 @@ mod tests {
                 format!(
                     "{:?}",
                     Action::Operation {
-                        end: End::Failed(boom.clone()),
+                        end: OperationEnd::Failed(boom.clone()),
                         effect: Effect::Kept
                     }
                 ),
@@ -232,7 +233,7 @@ mod tests {
                 format!(
                     "{:?}",
                     Action::Operation {
-                        end: End::Failed(failed),
+                        end: OperationEnd::Failed(failed),
                         effect: Effect::Lost
                     }
                 ),
@@ -243,15 +244,15 @@ mod tests {
             ),
             (
                 json!({"write": {"path": "/a", "body": {"x": 1}}}),
-                r#"Write(Write { path: Some("/a"), change: Put(Object {"x": Number(1)}) })"#.to_owned(),
+                r#"Write(ConcurrentWrite { path: Some("/a"), change: Put(Object {"x": Number(1)}) })"#.to_owned(),
             ),
             (
                 json!({"write": {"method": "DELETE"}}),
-                "Write(Write { path: None, change: Delete })".to_owned(),
+                "Write(ConcurrentWrite { path: None, change: Delete })".to_owned(),
             ),
             (
                 json!({"write": {"merge": {"tags": null}}}),
-                r#"Write(Write { path: None, change: Merge(Object {"tags": Null}) })"#.to_owned(),
+                r#"Write(ConcurrentWrite { path: None, change: Merge(Object {"tags": Null}) })"#.to_owned(),
             ),
         ] {
             assert_eq!(format!("{:?}", read(given.clone()).unwrap()), want, "{given}");
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes() {
+    fn mistakes_are_reported() {
         for (given, want) in [
             (
                 json!({}),

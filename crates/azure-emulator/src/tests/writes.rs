@@ -1,9 +1,9 @@
-//! Writes: whole documents, preconditions, operations, who supersedes whom.
+//! Writes: documents, preconditions, operations, supersession.
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Client, DELAY, admin_states, lb, load_balancer, pool, pool_document};
+use super::{Client, DELAY, admin_states, lb_path, load_balancer, pool_document, pool_path};
 use crate::{AdminStateNone, Settings};
 
 fn client() -> Client {
@@ -16,29 +16,29 @@ fn client() -> Client {
 #[tokio::test(start_paused = true)]
 async fn a_put_replaces_the_pool_and_nothing_else() {
     let client = client();
-    let before = client.get(&lb("lb1")).await.body;
-    let mut sent = client.get(&pool("lb1", "a")).await.body;
+    let before = client.get(&lb_path("lb1")).await.body;
+    let mut sent = client.get(&pool_path("lb1", "a")).await.body;
     sent["properties"]["drainPeriodInSeconds"] = 30.into();
     sent["properties"]["unknown"] = json!({"kept": [1, null]});
     sent["properties"]["loadBalancerBackendAddresses"][1]["unknown"] = json!("too");
     sent["properties"]["loadBalancerBackendAddresses"][1]["properties"]["adminState"] = "DOWN".into();
-    let written = client.put(&pool("lb1", "a"), &sent).await;
+    let written = client.put(&pool_path("lb1", "a"), &sent).await;
     assert_eq!(written.body["properties"]["provisioningState"], "Updating");
     assert_eq!(
         written.body["properties"]["loadBalancerBackendAddresses"][0]["properties"]["provisioningState"],
         "Updating"
     );
-    client.end(&written).await;
-    let after = client.get(&lb("lb1")).await.body;
+    client.wait_for_operation(&written).await;
+    let after = client.get(&lb_path("lb1")).await.body;
     let shown = &after["properties"]["backendAddressPools"][0]["properties"];
     assert_eq!(shown["drainPeriodInSeconds"], 30);
     assert_eq!(shown["unknown"], json!({"kept": [1, null]}));
     assert_eq!(shown["loadBalancerBackendAddresses"][1]["unknown"], "too");
     assert_eq!(
         shown["loadBalancerBackendAddresses"][1]["properties"]["adminState"], "Down",
-        "as Azure spells it"
+        "in Azure's spelling"
     );
-    // Everything that is not the pool is as it was, but for the etag.
+    // Everything besides the pool is unchanged, except for the etag.
     let text = |value: &Value, etag: &Value| value.to_string().replace(&etag.to_string(), "");
     for part in ["frontendIPConfigurations", "loadBalancingRules", "probes"] {
         assert_eq!(
@@ -49,12 +49,12 @@ async fn a_put_replaces_the_pool_and_nothing_else() {
 
     let written = client
         .put(
-            &pool("lb1", "a"),
+            &pool_path("lb1", "a"),
             &json!({"properties": {"loadBalancerBackendAddresses": [{"name": "n2"}]}}),
         )
         .await;
-    client.end(&written).await;
-    let after = client.get(&pool("lb1", "a")).await.body;
+    client.wait_for_operation(&written).await;
+    let after = client.get(&pool_path("lb1", "a")).await.body;
     assert_eq!(admin_states(&after), [("n2".to_owned(), None)]);
     assert_eq!(
         (
@@ -62,7 +62,7 @@ async fn a_put_replaces_the_pool_and_nothing_else() {
             after["properties"].get("unknown")
         ),
         (None, None),
-        "what is not sent is lost"
+        "fields that are not sent are lost"
     );
 }
 
@@ -70,7 +70,7 @@ async fn a_put_replaces_the_pool_and_nothing_else() {
 async fn one_etag_for_the_load_balancer_and_its_children_changes_twice_a_write() {
     let client = client();
     let etags = async || {
-        let whole = client.get(&lb("lb1")).await;
+        let whole = client.get(&lb_path("lb1")).await;
         let body = &whole.body;
         let etag = body["etag"].clone();
         assert_eq!(whole.header("etag"), etag.as_str());
@@ -83,45 +83,55 @@ async fn one_etag_for_the_load_balancer_and_its_children_changes_twice_a_write()
         ] {
             assert_eq!(body.pointer(child), Some(&etag), "{child}");
         }
-        assert_eq!(client.get(&pool("lb1", "b")).await.header("etag"), etag.as_str());
+        assert_eq!(client.get(&pool_path("lb1", "b")).await.header("etag"), etag.as_str());
         etag
     };
-    let other = client.get(&lb("lb2")).await.body["etag"].clone();
+    let other = client.get(&lb_path("lb2")).await.body["etag"].clone();
     let first = etags().await;
-    let written = client.put(&pool("lb1", "a"), &json!({})).await;
+    let written = client.put(&pool_path("lb1", "a"), &json!({})).await;
     let accepted = etags().await;
     assert_eq!(written.body["etag"], accepted);
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     let ended = etags().await;
     assert!(first != accepted && accepted != ended && first != ended);
     assert_eq!(
-        client.get(&lb("lb2")).await.body["etag"],
+        client.get(&lb_path("lb2")).await.body["etag"],
         other,
-        "another load balancer's does not change"
+        "the etag of another load balancer does not change"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn if_match_holds_writers_of_different_pools_apart() {
     let client = client();
-    let etag = client.get(&pool("lb1", "b")).await.header("etag").unwrap().to_owned();
-    let written = client.put_if(&pool("lb1", "a"), &etag, &json!({})).await;
+    let etag = client
+        .get(&pool_path("lb1", "b"))
+        .await
+        .header("etag")
+        .unwrap()
+        .to_owned();
+    let written = client.put_if_match(&pool_path("lb1", "a"), &etag, &json!({})).await;
     assert_eq!(written.status, 200);
-    let refused = client.put_if(&pool("lb1", "b"), &etag, &json!({})).await;
+    let refused = client.put_if_match(&pool_path("lb1", "b"), &etag, &json!({})).await;
     assert_eq!((refused.status, refused.code()), (412, "PreconditionFailed"));
-    // A read while it is being updated gives an etag that matches, and the write cancels the other's.
-    let matching = client.get(&pool("lb1", "b")).await.header("etag").unwrap().to_owned();
-    let second = client.put_if(&pool("lb1", "b"), &matching, &json!({})).await;
+    // A read during the update has a matching etag, and the write supersedes the other one.
+    let matching = client
+        .get(&pool_path("lb1", "b"))
+        .await
+        .header("etag")
+        .unwrap()
+        .to_owned();
+    let second = client.put_if_match(&pool_path("lb1", "b"), &matching, &json!({})).await;
     assert_eq!(second.status, 200);
-    assert_eq!(client.end(&written).await["status"], "Canceled");
-    assert_eq!(client.end(&second).await["status"], "Succeeded");
+    assert_eq!(client.wait_for_operation(&written).await["status"], "Canceled");
+    assert_eq!(client.wait_for_operation(&second).await["status"], "Succeeded");
     for (path, given, status) in [
-        (pool("lb1", "new"), "*", 201),
-        (pool("lb1", "new"), "*", 200),
-        (lb("none"), "*", 412),
-        (lb("none"), "W/\"x\"", 412),
+        (pool_path("lb1", "new"), "*", 201),
+        (pool_path("lb1", "new"), "*", 200),
+        (lb_path("none"), "*", 412),
+        (lb_path("none"), "W/\"x\"", 412),
     ] {
-        let answer = client.put_if(&path, given, &json!({"location": "eastus"})).await;
+        let answer = client.put_if_match(&path, given, &json!({"location": "eastus"})).await;
         assert_eq!(answer.status, status, "{path} {given}");
     }
 }
@@ -130,7 +140,7 @@ async fn if_match_holds_writers_of_different_pools_apart() {
 async fn an_operation_is_where_its_resource_is() {
     let client = client();
     for (name, location) in [("new", "West Europe"), ("lb1", "eastus")] {
-        let written = client.put(&lb(name), &json!({"location": location})).await;
+        let written = client.put(&lb_path(name), &json!({"location": location})).await;
         let url = written.header("azure-asyncoperation").unwrap();
         let place = location.replace(' ', "").to_lowercase();
         assert!(url.contains(&format!("/locations/{place}/operations/")), "{url}");
@@ -138,30 +148,38 @@ async fn an_operation_is_where_its_resource_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_writer_says_of_the_state_is_not_heard() {
+async fn a_provisioning_state_in_a_put_is_ignored() {
     let client = client();
-    let before = client.get(&pool("lb1", "a")).await.body;
+    let before = client.get(&pool_path("lb1", "a")).await.body;
     let mut sent = before.clone();
     sent["properties"]["provisioningState"] = "Failed".into();
     sent["etag"] = "W/\"stale\"".into();
     sent["properties"]["loadBalancerBackendAddresses"][0]["properties"]["provisioningState"] = "Updating".into();
-    let written = client.put(&pool("lb1", "a"), &sent).await;
-    assert_eq!((written.status, &written.body), (200, &before), "it says nothing else");
+    let written = client.put(&pool_path("lb1", "a"), &sent).await;
+    assert_eq!((written.status, &written.body), (200, &before), "nothing else was sent");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_write_stops_a_deletion_that_is_under_way() {
     let client = client();
     for (gone, path, body) in [
-        (lb("lb2"), lb("lb2"), json!({"location": "eastus"})),
-        (pool("lb1", "b"), pool("lb1", "b"), json!({})),
-        (lb("lb1"), pool("lb1", "a"), json!({})),
+        (lb_path("lb2"), lb_path("lb2"), json!({"location": "eastus"})),
+        (pool_path("lb1", "b"), pool_path("lb1", "b"), json!({})),
+        (lb_path("lb1"), pool_path("lb1", "a"), json!({})),
     ] {
         let deleted = client.delete(&gone).await;
         let written = client.put(&path, &body).await;
         assert_eq!((deleted.status, written.status), (202, 200), "{path}");
-        assert_eq!(client.end(&deleted).await["status"], "Canceled", "{path}");
-        assert_eq!(client.end(&written).await["status"], "Succeeded", "{path}");
+        assert_eq!(
+            client.wait_for_operation(&deleted).await["status"],
+            "Canceled",
+            "{path}"
+        );
+        assert_eq!(
+            client.wait_for_operation(&written).await["status"],
+            "Succeeded",
+            "{path}"
+        );
         assert_eq!(client.get(&gone).await.status, 200, "{path}");
     }
 }
@@ -169,21 +187,21 @@ async fn a_write_stops_a_deletion_that_is_under_way() {
 #[tokio::test(start_paused = true)]
 async fn different_load_balancers_do_not_supersede_each_other() {
     let client = client();
-    let first = client.put(&pool("lb1", "a"), &json!({})).await;
-    let second = client.put(&pool("lb2", "a"), &json!({})).await;
-    assert_eq!(client.end(&first).await["status"], "Succeeded");
-    assert_eq!(client.end(&second).await["status"], "Succeeded");
+    let first = client.put(&pool_path("lb1", "a"), &json!({})).await;
+    let second = client.put(&pool_path("lb2", "a"), &json!({})).await;
+    assert_eq!(client.wait_for_operation(&first).await["status"], "Succeeded");
+    assert_eq!(client.wait_for_operation(&second).await["status"], "Succeeded");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operation_takes_its_time_and_can_be_asked_about_for_a_day() {
     let client = client();
-    let written = client.put(&pool("lb1", "a"), &pool_document("a", &["n1"])).await;
+    let written = client.put(&pool_path("lb1", "a"), &pool_document("a", &["n1"])).await;
     let url = written.header("azure-asyncoperation").unwrap().to_owned();
     let status = async || client.get(&url).await;
     sleep(DELAY / 2).await;
     assert_eq!(
-        client.get(&lb("lb1")).await.body["properties"]["provisioningState"],
+        client.get(&lb_path("lb1")).await.body["properties"]["provisioningState"],
         "Updating"
     );
     let answer = status().await;
@@ -198,7 +216,7 @@ async fn an_operation_takes_its_time_and_can_be_asked_about_for_a_day() {
         (Some("Succeeded"), None)
     );
     assert_eq!(
-        client.get(&lb("lb1")).await.body["properties"]["provisioningState"],
+        client.get(&lb_path("lb1")).await.body["properties"]["provisioningState"],
         "Succeeded"
     );
     sleep(std::time::Duration::from_hours(25)).await;
@@ -217,12 +235,14 @@ async fn admin_state_set_back_to_none_is_shown_either_way() {
             ..Settings::default()
         };
         let client = Client::with(&[load_balancer("lb1", &[("a", &["n1", "n2"])])], settings);
-        let mut sent = client.get(&pool("lb1", "a")).await.body;
+        let mut sent = client.get(&pool_path("lb1", "a")).await.body;
         for state in ["up", "none"] {
             sent["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = state.into();
-            client.end(&client.put(&pool("lb1", "a"), &sent).await).await;
+            client
+                .wait_for_operation(&client.put(&pool_path("lb1", "a"), &sent).await)
+                .await;
         }
-        let states = admin_states(&client.get(&pool("lb1", "a")).await.body);
+        let states = admin_states(&client.get(&pool_path("lb1", "a")).await.body);
         assert_eq!(states, [("n1".to_owned(), expected), ("n2".to_owned(), None)]);
     }
 }
@@ -239,11 +259,15 @@ async fn a_pool_of_five_thousand_loses_nothing() {
         .collect();
     let sent = json!({"name": "a", "unknown": true, "properties": {
         "loadBalancerBackendAddresses": addresses, "virtualNetwork": {"id": "v", "unknown": 1}, "syncMode": "Manual", "later": [[]]}});
-    client.end(&client.put(&pool("lb1", "a"), &sent).await).await;
-    let read = client.get(&pool("lb1", "a")).await.body;
+    client
+        .wait_for_operation(&client.put(&pool_path("lb1", "a"), &sent).await)
+        .await;
+    let read = client.get(&pool_path("lb1", "a")).await.body;
     // What was read is written back, as Microsoft's clients do, and read again.
-    client.end(&client.put(&pool("lb1", "a"), &read).await).await;
-    let again = client.get(&pool("lb1", "a")).await.body;
+    client
+        .wait_for_operation(&client.put(&pool_path("lb1", "a"), &read).await)
+        .await;
+    let again = client.get(&pool_path("lb1", "a")).await.body;
     assert_eq!(again, read, "a write that changes nothing");
     let mut bare = read.clone();
     for field in ["id", "etag", "type"] {
@@ -266,33 +290,38 @@ async fn a_pool_of_five_thousand_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_goes_before_its_rules_but_not_before_what_needs_it() {
+async fn a_pool_can_be_deleted_before_its_rules_but_not_before_outbound_rules() {
     let mut with_outbound = load_balancer("lb1", &[("a", &["n1"]), ("b", &["n1"])]);
-    let inside = |kind: &str, name: &str| json!({"id": format!("{}/{kind}/{name}", lb("lb1"))});
+    let inside = |kind: &str, name: &str| json!({"id": format!("{}/{kind}/{name}", lb_path("lb1"))});
     with_outbound["properties"]["outboundRules"] = json!([{"name": "out", "properties": {"protocol": "All",
         "frontendIPConfigurations": [inside("frontendIPConfigurations", "frontend")],
         "backendAddressPool": inside("backendAddressPools", "b")}}]);
     let client = Client::new(&[with_outbound]);
     assert_eq!(
-        client.delete(&pool("lb1", "b")).await.code(),
+        client.delete(&pool_path("lb1", "b")).await.code(),
         "InUseResourceCannotBeDeleted"
     );
 
-    // As a Service of several load balancers becomes one of all nodes: the pool, then the rule by the load balancer.
-    let deleted = client.delete(&pool("lb1", "A")).await;
+    // As when a Service with several load balancers becomes one: first the pool, then the rule in the load balancer.
+    let deleted = client.delete(&pool_path("lb1", "A")).await;
     assert_eq!(deleted.status, 202, "{}", deleted.body);
-    assert_eq!(client.end(&deleted).await["status"], "Succeeded");
-    assert_eq!(client.get(&pool("lb1", "a")).await.status, 404);
-    let read = client.get(&lb("lb1")).await;
+    assert_eq!(client.wait_for_operation(&deleted).await["status"], "Succeeded");
+    assert_eq!(client.get(&pool_path("lb1", "a")).await.status, 404);
+    let read = client.get(&lb_path("lb1")).await;
     let mut sent = read.body.clone();
     let rule = &mut sent["properties"]["loadBalancingRules"][0]["properties"];
     assert!(rule.get("backendAddressPool").is_none(), "{rule}");
     assert!(rule["probe"]["id"].is_string(), "{rule}");
-    let other = client.put(&pool("lb1", "b"), &pool_document("b", &["n1", "n2"])).await;
-    assert_eq!(other.status, 200, "nobody else is in the way: {}", other.body);
-    client.end(&other).await;
-    let etag = client.get(&lb("lb1")).await.body["etag"].as_str().unwrap().to_owned();
+    let other = client
+        .put(&pool_path("lb1", "b"), &pool_document("b", &["n1", "n2"]))
+        .await;
+    assert_eq!(other.status, 200, "{}", other.body);
+    client.wait_for_operation(&other).await;
+    let etag = client.get(&lb_path("lb1")).await.body["etag"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     rule["backendAddressPool"] = inside("backendAddressPools", "b");
-    let written = client.put_if(&lb("lb1"), &etag, &sent).await;
+    let written = client.put_if_match(&lb_path("lb1"), &etag, &sent).await;
     assert_eq!(written.status, 200, "{}", written.body);
 }

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose, and what the journal says of it.
+//! Faults, the journal, and the control API.
 
 use std::time::Duration;
 
@@ -7,55 +7,59 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{BASE, Client, DELAY, admin_states, lb, load_balancer, pool, pool_document};
+use super::{BASE, Client, DELAY, admin_states, lb_path, load_balancer, pool_document, pool_path};
 
 fn client() -> Client {
     Client::new(&[load_balancer("lb1", &[("a", &["n1", "n2"]), ("b", &[])])])
 }
 
-fn fault(client: &Client, rule: &Value) {
+fn add_fault(client: &Client, rule: &Value) {
     let added = client.control("POST", "faults", rule);
     assert_eq!(added.status, 201, "{}", added.body);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_instead_has_no_effect() {
+async fn an_injected_answer_has_no_effect() {
     let client = client();
-    let before = client.get(&lb("lb1")).await.body;
-    fault(
+    let before = client.get(&lb_path("lb1")).await.body;
+    add_fault(
         &client,
         &json!({"match": {"method": "PUT", "path": "/a$"}, "skip": 1, "times": 2,
         "action": {"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 7}}}),
     );
     let body = pool_document("a", &["n1", "n2"]);
     assert_eq!(
-        client.put(&pool("lb1", "a"), &body).await.status,
+        client.put(&pool_path("lb1", "a"), &body).await.status,
         200,
-        "skipped, and it changes nothing"
+        "let through, and it changes nothing"
     );
     let changed = pool_document("a", &["n1"]);
     for _ in 0..2 {
-        let refused = client.put(&pool("lb1", "A"), &changed).await;
+        let refused = client.put(&pool_path("lb1", "A"), &changed).await;
         assert_eq!((refused.status, refused.header("retry-after")), (429, Some("7")));
     }
-    assert_eq!(client.get(&lb("lb1")).await.body, before);
-    assert_eq!(client.put(&pool("lb1", "a"), &changed).await.status, 200, "twice only");
+    assert_eq!(client.get(&lb_path("lb1")).await.body, before);
+    assert_eq!(
+        client.put(&pool_path("lb1", "a"), &changed).await.status,
+        200,
+        "only two are refused"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_is_cut_before_or_after_the_effect() {
     for (side, left) in [("before", 2), ("after", 1)] {
         let client = client();
-        fault(
+        add_fault(
             &client,
             &json!({"match": {"method": "PUT"}, "times": 1, "action": {"cut": side}}),
         );
-        let request = Request::put(format!("{}?api-version=2025-05-01", pool("lb1", "a")))
+        let request = Request::put(format!("{}?api-version=2025-05-01", pool_path("lb1", "a")))
             .header("Authorization", format!("Bearer {}", client.token()))
             .body(Bytes::from(pool_document("a", &["n1"]).to_string()));
         assert!(client.emulator.call(request.unwrap(), BASE).await.is_err());
         assert_eq!(
-            admin_states(&client.get(&pool("lb1", "a")).await.body).len(),
+            admin_states(&client.get(&pool_path("lb1", "a")).await.body).len(),
             left,
             "{side}"
         );
@@ -63,19 +67,19 @@ async fn a_connection_is_cut_before_or_after_the_effect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_is_late() {
+async fn a_stall_delays_the_answer() {
     let client = client();
-    fault(
+    add_fault(
         &client,
         &json!({"match": {"method": "GET"}, "times": 1, "action": {"stall": "90s"}}),
     );
     let start = Instant::now();
-    client.get(&lb("lb1")).await;
+    client.get(&lb_path("lb1")).await;
     assert_eq!(start.elapsed(), Duration::from_secs(90));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_fails_is_canceled_or_lies() {
+async fn an_operation_fails_is_canceled_or_succeeds_without_effect() {
     let error = json!({"code": "InternalServerError", "message": "An error occurred.", "details": []});
     for (action, status, state, left) in [
         (json!({"operation": "fail", "error": error}), "Failed", "Failed", 1),
@@ -94,20 +98,20 @@ async fn an_operation_fails_is_canceled_or_lies() {
         ),
     ] {
         let client = client();
-        fault(
+        add_fault(
             &client,
             &json!({"match": {"method": "PUT"}, "times": 1, "action": action}),
         );
-        let written = client.put(&pool("lb1", "a"), &pool_document("a", &["n1"])).await;
+        let written = client.put(&pool_path("lb1", "a"), &pool_document("a", &["n1"])).await;
         assert_eq!(
             (written.status, admin_states(&written.body).len()),
             (200, 1),
-            "it is accepted: {action}"
+            "accepted: {action}"
         );
-        let ended = client.end(&written).await;
+        let ended = client.wait_for_operation(&written).await;
         assert_eq!(ended["status"], status, "{action}");
         assert_eq!(ended.get("error").is_some(), status != "Succeeded");
-        let read = client.get(&pool("lb1", "a")).await.body;
+        let read = client.get(&pool_path("lb1", "a")).await.body;
         assert_eq!(
             (
                 read["properties"]["provisioningState"].as_str(),
@@ -120,55 +124,61 @@ async fn an_operation_fails_is_canceled_or_lies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn somebody_else_writes_first() {
+async fn a_concurrent_write_comes_first() {
     let client = client();
-    let read = client.get(&pool("lb1", "a")).await;
+    let read = client.get(&pool_path("lb1", "a")).await;
     let etag = read.header("etag").unwrap();
     let rule = json!({"match": {"method": "PUT", "path": "/a$"}, "times": 1,
         "action": {"write": {"merge": {"properties": {"drainPeriodInSeconds": 30}}}}});
-    fault(&client, &rule);
-    assert_eq!(client.put_if(&pool("lb1", "a"), etag, &read.body).await.status, 412);
-    let after = client.get(&pool("lb1", "a")).await.body;
+    add_fault(&client, &rule);
+    assert_eq!(
+        client
+            .put_if_match(&pool_path("lb1", "a"), etag, &read.body)
+            .await
+            .status,
+        412
+    );
+    let after = client.get(&pool_path("lb1", "a")).await.body;
     assert_eq!(
         (&after["properties"]["drainPeriodInSeconds"], admin_states(&after).len()),
         (&json!(30), 2)
     );
-    // Without a precondition it is written over.
+    // Without a precondition, the request overwrites it.
     tokio::time::sleep(DELAY).await;
-    fault(&client, &rule);
-    assert_eq!(client.put(&pool("lb1", "a"), &read.body).await.status, 200);
+    add_fault(&client, &rule);
+    assert_eq!(client.put(&pool_path("lb1", "a"), &read.body).await.status, 200);
     assert_eq!(
-        client.get(&pool("lb1", "a")).await.body["properties"].get("drainPeriodInSeconds"),
+        client.get(&pool_path("lb1", "a")).await.body["properties"].get("drainPeriodInSeconds"),
         None
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_journal_shows_what_was_asked_and_answered() {
+async fn the_journal_shows_requests_and_answers() {
     let client = client();
     let written = client
-        .ask(
+        .send(
             "PUT",
-            &pool("lb1", "b"),
+            &pool_path("lb1", "b"),
             &[
                 ("If-Match", "*"),
-                ("User-Agent", "story/1"),
+                ("User-Agent", "test/1"),
                 ("x-ms-client-request-id", "c1"),
             ],
             b"{\"properties\":{\"drainPeriodInSeconds\":5}}",
         )
         .await;
-    client.end(&written).await;
+    client.wait_for_operation(&written).await;
     let journal = client.control("GET", "journal?after=0", &Value::Null).body;
     let entries = journal["entries"].as_array().unwrap();
     let put = &entries[0];
     assert_eq!(
         (&put["method"], &put["path"], &put["apiVersion"]),
-        (&json!("PUT"), &json!(pool("lb1", "b")), &json!("2025-05-01"))
+        (&json!("PUT"), &json!(pool_path("lb1", "b")), &json!("2025-05-01"))
     );
     assert_eq!(
         (&put["ifMatch"], &put["userAgent"], &put["clientRequestId"]),
-        (&json!("*"), &json!("story/1"), &json!("c1"))
+        (&json!("*"), &json!("test/1"), &json!("c1"))
     );
     assert_eq!(
         (&put["body"]["properties"]["drainPeriodInSeconds"], &put["status"]),
@@ -198,7 +208,7 @@ async fn the_journal_shows_what_was_asked_and_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn settings_that_cannot_be_are_refused_whole() {
+async fn invalid_settings_are_refused_as_a_whole() {
     let client = client();
     let before = client.control("GET", "settings", &Value::Null).body;
     for given in [
@@ -217,10 +227,10 @@ async fn settings_that_cannot_be_are_refused_whole() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_control_api_shows_and_resets_all() {
+async fn the_control_api_shows_and_resets_the_state() {
     let client = client();
-    let before = client.get(&lb("lb1")).await.body;
-    client.put(&pool("lb1", "a"), &json!({})).await;
+    let before = client.get(&lb_path("lb1")).await.body;
+    client.put(&pool_path("lb1", "a"), &json!({})).await;
     let state = client.control("GET", "state", &Value::Null).body;
     assert_eq!(state["operations"][0]["status"], "InProgress");
     assert_eq!(state["resources"][0]["properties"]["provisioningState"], "Updating");
@@ -228,7 +238,7 @@ async fn the_control_api_shows_and_resets_all() {
     let state = client.control("GET", "state", &Value::Null).body;
     assert_eq!(state["operations"][0]["status"], "Succeeded");
     assert_eq!(client.control("POST", "reset", &Value::Null).status, 204);
-    let after = client.get(&lb("lb1")).await.body;
+    let after = client.get(&lb_path("lb1")).await.body;
     assert_ne!(after["etag"], before["etag"]);
     assert_eq!(
         after["properties"]["backendAddressPools"][0]["properties"]["loadBalancerBackendAddresses"]

@@ -1,39 +1,39 @@
-//! Tokens for machines: as IMDS gives them to virtual machines, and as App Service's endpoint does.
+//! Tokens for managed identities: IMDS' endpoint for virtual machines, and App Service's.
 
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::super::query::{Parameters, is_for_imds};
-use super::super::request::Answer;
+use super::super::query::{Parameters, has_metadata_header};
+use super::super::request::JsonResponse;
 use super::Identity;
-use super::account::Wanted;
+use super::account::IdentitySelector;
 
-/// The version of App Service's endpoint that clients speak.
+/// The version of App Service's endpoint that clients use.
 const APP_SERVICE_VERSION: &str = "2019-08-01";
 
 impl Identity {
     /// `GET /metadata/identity/oauth2/token`: every value is a string.
     pub(super) fn imds_token(&self, request: &Request<Bytes>, now: Timestamp) -> Response<Bytes> {
-        let bad = |error, why: &str| refused(StatusCode::BAD_REQUEST, error, why);
-        let query = Parameters::of(request);
-        if !is_for_imds(request.headers()) {
-            return bad("bad_request_102", "Required metadata header not specified");
+        let bad_request = |error, why: &str| error_response(StatusCode::BAD_REQUEST, error, why);
+        let query = Parameters::from_query(request);
+        if !has_metadata_header(request.headers()) {
+            return bad_request("bad_request_102", "Required metadata header not specified");
         }
         if request.method() != Method::GET {
-            return refused(StatusCode::METHOD_NOT_ALLOWED, "invalid_request", "Method not allowed");
+            return error_response(StatusCode::METHOD_NOT_ALLOWED, "invalid_request", "Method not allowed");
         }
-        // A guess: the words of this and of the next.
+        // Guess: the wording of this error and the next.
         if query.get("api-version").is_none() {
-            return bad("invalid_request", "Required query variable 'api-version' is missing");
+            return bad_request("invalid_request", "Required query variable 'api-version' is missing");
         }
         let Some(resource) = query.get("resource") else {
-            return bad("invalid_request", "Required query variable 'resource' is missing");
+            return bad_request("invalid_request", "Required query variable 'resource' is missing");
         };
-        let account = match self.settings.machine(&wanted(&query)) {
+        let account = match self.settings.managed_identity(&selector(&query)) {
             Ok(account) => account,
-            Err(why) => return bad("invalid_request", why),
+            Err(why) => return bad_request("invalid_request", why),
         };
         let issued = self.issue(&account, resource, now);
         let body = json!({
@@ -46,35 +46,35 @@ impl Identity {
             "resource": resource,
             "token_type": "Bearer",
         });
-        Answer::new(StatusCode::OK, body).response()
+        JsonResponse::new(StatusCode::OK, body).response()
     }
 
     /// `GET /msi/token`, which `IDENTITY_ENDPOINT` names.
     pub(super) fn app_service(&self, request: &Request<Bytes>, now: Timestamp) -> Response<Bytes> {
-        let query = Parameters::of(request);
-        // A guess: status and words of each of these refusals; the members are those that MSAL reads.
-        let refused = |status: StatusCode, why: &str| {
-            Answer::new(status, json!({"statusCode": status.as_u16(), "message": why})).response()
+        let query = Parameters::from_query(request);
+        // Guess: status and wording of these errors. MSAL reads the members.
+        let error_response = |status: StatusCode, why: &str| {
+            JsonResponse::new(status, json!({"statusCode": status.as_u16(), "message": why})).response()
         };
-        let bad = |why: &str| refused(StatusCode::BAD_REQUEST, why);
+        let bad_request = |why: &str| error_response(StatusCode::BAD_REQUEST, why);
         let header = request.headers().get("x-identity-header");
         let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default();
-        if !self.settings.identity_header.is(header) {
+        if !self.settings.identity_header.matches(header) {
             let why = "The X-IDENTITY-HEADER is missing or not the one of IDENTITY_HEADER";
-            return refused(StatusCode::UNAUTHORIZED, why);
+            return error_response(StatusCode::UNAUTHORIZED, why);
         }
         if request.method() != Method::GET {
-            return refused(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed");
+            return error_response(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed");
         }
         if query.get("api-version") != Some(APP_SERVICE_VERSION) {
-            return bad("The api-version must be 2019-08-01");
+            return bad_request("The api-version must be 2019-08-01");
         }
         let Some(resource) = query.get("resource") else {
-            return bad("The resource is missing");
+            return bad_request("The resource is missing");
         };
-        let account = match self.settings.machine(&wanted(&query)) {
+        let account = match self.settings.managed_identity(&selector(&query)) {
             Ok(account) => account,
-            Err(why) => return bad(why),
+            Err(why) => return bad_request(why),
         };
         let issued = self.issue(&account, resource, now);
         let body = json!({
@@ -85,29 +85,29 @@ impl Identity {
             "resource": resource,
             "token_type": "Bearer",
         });
-        Answer::new(StatusCode::OK, body).response()
+        JsonResponse::new(StatusCode::OK, body).response()
     }
 }
 
-/// The identity a request means; clients differ in the names, and so do the two services.
-fn wanted(query: &Parameters) -> Wanted<'_> {
-    Wanted {
+/// The requested identity. Clients use different names for the parameters, and so do the two services.
+fn selector(query: &Parameters) -> IdentitySelector<'_> {
+    IdentitySelector {
         client: query.get("client_id").or_else(|| query.get("clientid")),
         object: query.get("object_id").or_else(|| query.get("principal_id")),
         resource: query.get("msi_res_id").or_else(|| query.get("mi_res_id")),
     }
 }
 
-fn refused(status: StatusCode, error: &str, description: &str) -> Response<Bytes> {
-    Answer::new(status, json!({"error": error, "error_description": description})).response()
+fn error_response(status: StatusCode, error: &str, description: &str) -> Response<Bytes> {
+    JsonResponse::new(status, json!({"error": error, "error_description": description})).response()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{asked, get, listed};
+    use super::super::tests::{get, listed, send};
 
     #[test]
-    fn refusals_name_what_is_wrong() {
+    fn errors_name_what_is_wrong() {
         let (imds, app_service) = ("/metadata/identity/oauth2/token", "/msi/token");
         let (metadata, header) = ("Metadata: true", "X-IDENTITY-HEADER: emulator");
         for (path, query, headers, status, error) in [
@@ -153,7 +153,7 @@ mod tests {
                 "",
             ),
         ] {
-            let (seen, body) = asked(&listed(), &get(&format!("{path}?{query}"), headers));
+            let (seen, body) = send(&listed(), &get(&format!("{path}?{query}"), headers));
             assert_eq!(seen, status, "{path} {query}");
             if path == imds {
                 assert_eq!(body["error"], error, "{query}");

@@ -1,4 +1,4 @@
-//! Headers that every answer of ARM has, recorded.
+//! The headers that every answer of ARM has, as recorded.
 
 use axum::http::header::{
     CACHE_CONTROL, EXPIRES, HeaderName, PRAGMA, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
@@ -7,11 +7,11 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue};
 use headgate_clock::Moment;
 
-use super::World;
+use super::State;
 
-impl World {
-    /// Adds those that are not there.
-    pub(super) fn fill(&mut self, request: &Parts, headers: &mut HeaderMap, now: Moment) {
+impl State {
+    /// Adds the headers that the response does not have yet.
+    pub(super) fn add_headers(&mut self, request: &Parts, headers: &mut HeaderMap, now: Moment) {
         let id = self.guids.next().to_string();
         let sent = |name: &str| request.headers.get(name).cloned();
         let correlation = sent("x-ms-correlation-request-id").unwrap_or_else(|| value(&id));
@@ -36,9 +36,9 @@ impl World {
         ] {
             headers.entry(name).or_insert(value);
         }
-        let wanted =
-            sent("x-ms-return-client-request-id").is_some_and(|wanted| wanted.as_bytes().eq_ignore_ascii_case(b"true"));
-        if let (true, Some(id)) = (wanted, sent("x-ms-client-request-id")) {
+        let is_requested =
+            sent("x-ms-return-client-request-id").is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
+        if let (true, Some(id)) = (is_requested, sent("x-ms-client-request-id")) {
             headers.insert("x-ms-client-request-id", id);
         }
     }
