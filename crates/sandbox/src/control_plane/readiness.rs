@@ -1,4 +1,4 @@
-//! Waiting, within a bound, until a component answers.
+//! Waits until a component is ready, with a timeout.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,14 +12,18 @@ use tokio::time::{Instant, sleep, timeout};
 use super::ControlPlaneError;
 use crate::process::last_log_lines;
 
-/// From one question to the next.
-const INTERVAL: Duration = Duration::from_millis(50);
-/// How long one answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Timeout of one check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Waits until kube-apiserver's `/readyz` answers 200.
-pub(super) async fn apiserver(client: &Client, bound: Duration, log: PathBuf) -> Result<(), ControlPlaneError> {
-    let ask = async || {
+pub(super) async fn wait_for_apiserver(
+    client: &Client,
+    limit: Duration,
+    log: PathBuf,
+) -> Result<(), ControlPlaneError> {
+    let check = async || {
         let request = Request::get("/readyz")
             .body(Vec::new())
             .map_err(|error| error.to_string())?;
@@ -29,47 +33,47 @@ pub(super) async fn apiserver(client: &Client, bound: Duration, log: PathBuf) ->
             .map(|_| ())
             .map_err(|error| error.to_string())
     };
-    until_ok("kube-apiserver", bound, log, ask).await
+    until_ok("kube-apiserver", limit, log, check).await
 }
 
-/// Waits until somebody listens on `address`.
-pub(super) async fn listening(
+/// Waits until `address` accepts connections.
+pub(super) async fn wait_for_listener(
     component: &str,
     address: SocketAddr,
-    bound: Duration,
+    limit: Duration,
     log: PathBuf,
 ) -> Result<(), ControlPlaneError> {
-    let ask = async || {
+    let check = async || {
         TcpStream::connect(address)
             .await
             .map(|_| ())
             .map_err(|error| format!("{address}: {error}"))
     };
-    until_ok(component, bound, log, ask).await
+    until_ok(component, limit, log, check).await
 }
 
 async fn until_ok(
     component: &str,
-    bound: Duration,
+    limit: Duration,
     log: PathBuf,
-    ask: impl AsyncFn() -> Result<(), String>,
+    check: impl AsyncFn() -> Result<(), String>,
 ) -> Result<(), ControlPlaneError> {
-    let deadline = Instant::now() + bound;
+    let deadline = Instant::now() + limit;
     loop {
-        let answer = match timeout(PATIENCE, ask()).await {
+        let answer = match timeout(CHECK_TIMEOUT, check()).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(answer)) => answer,
-            Err(_) => format!("none within {} s", PATIENCE.as_secs()),
+            Err(_) => format!("none within {} s", CHECK_TIMEOUT.as_secs()),
         };
         if Instant::now() >= deadline {
             let component = component.to_owned();
             return Err(ControlPlaneError::NotReady {
                 component,
-                waited: bound,
+                waited: limit,
                 answer,
                 tail: last_log_lines(&log),
             });
         }
-        sleep(INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

@@ -1,7 +1,6 @@
-//! Everything the sandbox runs, in one owner: the control plane or a given cluster, the Azure emulator and
-//! the agents.
+//! All components of a sandbox with one owner: the control plane or the given cluster, the Azure emulator and the agents.
 //!
-//! Ended politely by [`World::end`]; dropped, everything is killed.
+//! [`Components::stop`] stops them in order. Dropping the value kills them.
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,40 +19,40 @@ use super::azure::{self, Azure};
 use super::certificates::{create_private_directory, random_hex};
 use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
+use super::display::Progress;
 use super::process::ProcessError;
-use super::progress::Progress;
-use super::{Options, SandboxError, calls, nodes};
+use super::{Options, SandboxError, arm_callers, nodes};
 
-/// How long the cluster may take to make or remove all Nodes.
-const REGISTERING: Duration = Duration::from_secs(30);
-/// How long an agent is given to end after SIGTERM.
-const STOPPING: Duration = Duration::from_secs(5);
-/// Where agents serve `/healthz`.
+/// Time for the cluster to create or delete all Nodes.
+const NODES_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between SIGTERM and SIGKILL of an agent.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The address of the agents' `/healthz`: a free port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-/// Agents get no kube-proxy: there is none here.
+/// The agents' settings. There is no kube-proxy.
 const SETTINGS: &str = "# Written by headgate sandbox.\nproxy: {healthzUrl: off}\n";
 
-/// What runs.
+/// The running components.
 #[derive(Debug, Default)]
-pub(super) struct World {
+pub(super) struct Components {
     agents: Vec<(String, Agent)>,
     azure: Option<Azure>,
     client: Option<DebugClient>,
-    /// A given cluster, with the name of this sandbox, once Nodes may have been made in it.
-    guest: Option<Guest>,
+    /// The given cluster, once Nodes may have been created in it.
+    given_cluster: Option<GivenCluster>,
     control_plane: Option<ControlPlane>,
     assets: Option<Assets>,
     kubeconfig: PathBuf,
 }
 
 #[derive(Debug)]
-struct Guest {
+struct GivenCluster {
     client: DebugClient,
     server: String,
     sandbox: String,
 }
 
-/// kube's client has no Debug.
+/// A client with `Debug`, which kube's does not have.
 #[derive(Clone)]
 struct DebugClient(Client);
 
@@ -63,9 +62,9 @@ impl std::fmt::Debug for DebugClient {
     }
 }
 
-impl World {
-    /// Starts everything, agents from `program`; what has been started stays owned here even where a later step fails.
-    pub(super) async fn begin(
+impl Components {
+    /// Starts all components; agents run `program`. What has been started is owned here even if a later step fails.
+    pub(super) async fn start(
         &mut self,
         program: &Path,
         options: &Options,
@@ -77,7 +76,7 @@ impl World {
             None => self.own_cluster(options, directory, progress).await?,
             Some(kubeconfig) => {
                 self.kubeconfig = std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.clone());
-                // For kubectl only, so no matter if there are none.
+                // Only for kubectl, so they may be missing.
                 self.assets = Assets::find(None).ok();
                 api_server::configuration(Some(&self.kubeconfig)).await?
             }
@@ -86,8 +85,8 @@ impl World {
         let client = api_server::client(&config)?;
         self.client = Some(DebugClient(client.clone()));
         if options.kubeconfig.is_some() {
-            progress.say(format_args!("using the cluster at {server}"));
-            self.guest = Some(Guest {
+            progress.print(format_args!("using the cluster at {server}"));
+            self.given_cluster = Some(GivenCluster {
                 client: DebugClient(client.clone()),
                 server: server.clone(),
                 sandbox: sandbox.clone(),
@@ -95,37 +94,37 @@ impl World {
         }
 
         let registering = nodes::register(&client, options.nodes, &sandbox);
-        let (nodes, made) = in_time(&server, "making Nodes", registering).await??;
-        let before = nodes.len() - made;
-        progress.say(match before {
-            0 => format!("registered {made} Nodes"),
-            before => format!("registered {made} Nodes; {before} were there before"),
+        let (nodes, created) = with_timeout(&server, "creating Nodes", registering).await??;
+        let existing = nodes.len() - created;
+        progress.print(match existing {
+            0 => format!("registered {created} Nodes"),
+            existing => format!("registered {created} Nodes; {existing} existed before"),
         });
 
         create_private_directory(&directory.logs()).map_err(|source| ControlPlaneError::Write {
             path: directory.logs(),
             source,
         })?;
-        progress.say("starting the Azure emulator");
+        progress.print("starting the Azure emulator");
         let log = directory.logs().join("azure-emulator.log");
         let azure = Azure::start(program, &directory.azure(), &log, &nodes).await?;
         let arm = azure.addresses.bound.arm;
         self.azure = Some(azure);
 
-        progress.say(format_args!("starting {} agents", nodes.len()));
+        progress.print(format_args!("starting {} agents", nodes.len()));
         let configs: Vec<AgentConfig> = nodes
             .into_iter()
             .map(|node| {
-                let directory_of_node = directory.node(&node.name);
-                // In a given cluster they could take the lead from agents whose Azure is real.
-                let leads = self.guest.is_none();
-                let file = leads
-                    .then(|| leaders_file(&directory_of_node, arm, &node.name))
+                let node_directory = directory.node(&node.name);
+                // In a given cluster they could become leader instead of agents whose Azure is real.
+                let is_candidate = self.given_cluster.is_none();
+                let file = is_candidate
+                    .then(|| write_azure_json(&node_directory, arm, &node.name))
                     .transpose()?;
                 Ok(AgentConfig {
                     program: program.to_owned(),
                     kubeconfig: self.kubeconfig.clone(),
-                    directory: directory_of_node,
+                    directory: node_directory,
                     log: directory.logs().join(format!("agent-{}.log", node.name)),
                     settings: settings(file.as_deref()),
                     healthz: ANY_PORT,
@@ -146,7 +145,7 @@ impl World {
         progress: &Progress,
     ) -> Result<kube::Config, SandboxError> {
         let assets = Assets::find(options.assets.as_deref()).map_err(ControlPlaneError::from)?;
-        progress.say(format_args!(
+        progress.print(format_args!(
             "starting etcd and kube-apiserver from {}",
             assets.directory().display()
         ));
@@ -158,7 +157,7 @@ impl World {
         Ok(config)
     }
 
-    /// The nodes and where their agents answer.
+    /// The nodes, and the addresses of their agents.
     pub(super) fn nodes(&self) -> Vec<NodeAddresses> {
         let node = |(name, agent): &(String, Agent)| NodeAddresses {
             name: name.clone(),
@@ -167,32 +166,32 @@ impl World {
         self.agents.iter().map(node).collect()
     }
 
-    /// Where the Azure emulator answers, once it does.
+    /// The emulator's addresses, once it is running.
     pub(super) fn emulator(&self) -> Option<&azure::Addresses> {
         self.azure.as_ref().map(|azure| &azure.addresses)
     }
 
-    /// `azure.json` for people's commands, once there is an emulator.
+    /// The `azure.json` for the user's commands, once the emulator is running.
     pub(super) fn azure_json(&self) -> Option<&Path> {
         self.azure.as_ref().map(|azure| azure.config_file.as_path())
     }
 
-    /// The cluster's API, once it is there.
+    /// A client of the cluster, once there is one.
     pub(super) fn client(&self) -> Option<Client> {
         self.client.as_ref().map(|client| client.0.clone())
     }
 
-    /// The kubeconfig to use.
+    /// The kubeconfig of the cluster.
     pub(super) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// The control plane's programs, where there are any.
+    /// The control plane's programs, if there are any.
     pub(super) fn assets(&self) -> Option<&Assets> {
         self.assets.as_ref()
     }
 
-    /// Waits until something ends that should be running.
+    /// Waits until one of the processes ends.
     pub(super) async fn wait_for_exit(&mut self) -> ProcessError {
         let agents = self
             .agents
@@ -209,39 +208,39 @@ impl World {
         select_all(agents.chain(control_plane).chain(azure)).await.0
     }
 
-    /// Stops everything, each part within a bound; removes the Nodes made in a given cluster.
-    pub(super) async fn end(&mut self) -> Result<(), SandboxError> {
+    /// Stops all components, each with a timeout, and deletes the Nodes created in a given cluster.
+    pub(super) async fn stop(&mut self) -> Result<(), SandboxError> {
         let agents = std::mem::take(&mut self.agents);
         let azure = self.azure.take().map(|azure| azure.process);
         let processes = agents.into_iter().map(|(_, agent)| agent.process).chain(azure);
-        join_all(processes.map(|process| process.stop(STOPPING))).await;
+        join_all(processes.map(|process| process.stop(STOP_TIMEOUT))).await;
         if let Some(control_plane) = self.control_plane.take() {
             control_plane.stop().await;
         }
-        if let Some(guest) = &self.guest {
-            let removing = nodes::delete(&guest.client.0, &guest.sandbox);
-            in_time(&guest.server, "removing Nodes", removing).await??;
-            self.guest = None;
+        if let Some(cluster) = &self.given_cluster {
+            let removing = nodes::delete(&cluster.client.0, &cluster.sandbox);
+            with_timeout(&cluster.server, "deleting Nodes", removing).await??;
+            self.given_cluster = None;
         }
         Ok(())
     }
 
-    /// What a sandbox that is killed now leaves in a given cluster, as the end of a sentence.
-    pub(super) fn left_behind(&self) -> String {
-        self.guest.as_ref().map_or_else(String::new, |guest| {
+    /// The Nodes that remain in a given cluster if the sandbox is killed now, as the end of a sentence.
+    pub(super) fn leftover_nodes(&self) -> String {
+        self.given_cluster.as_ref().map_or_else(String::new, |cluster| {
             format!(
-                "; its Nodes may be left: kubectl delete nodes -l {}={}",
+                "; its Nodes may still exist; delete them with: kubectl delete nodes -l {}={}",
                 nodes::SANDBOX_LABEL,
-                guest.sandbox
+                cluster.sandbox
             )
         })
     }
 }
 
-/// Writes `azure.json` for a node's agent, which says who it is by its user agent.
-fn leaders_file(directory: &Path, arm: SocketAddr, node: &str) -> Result<PathBuf, AgentError> {
+/// Writes the `azure.json` of a node's agent, with the node in its user agent.
+fn write_azure_json(directory: &Path, arm: SocketAddr, node: &str) -> Result<PathBuf, AgentError> {
     let file = directory.join("azure.json");
-    let text = azure::azure_json(arm, Some(&calls::user_agent(node)));
+    let text = azure::azure_json(arm, Some(&arm_callers::user_agent(node)));
     let written = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&file, text));
     match written {
         Ok(()) => Ok(file),
@@ -249,10 +248,10 @@ fn leaders_file(directory: &Path, arm: SocketAddr, node: &str) -> Result<PathBuf
     }
 }
 
-/// An agent's settings; with `azure.json` it stands for election.
+/// The settings of an agent. With an `azure.json` it is a candidate for leader.
 fn settings(azure_json: Option<&Path>) -> String {
     let azure = azure_json.map(|file| {
-        // A JSON string is one of YAML's.
+        // A JSON string is valid YAML.
         format!(
             "azure: {{configFile: {}}}\n",
             serde_json::Value::from(file.to_string_lossy())
@@ -261,10 +260,12 @@ fn settings(azure_json: Option<&Path>) -> String {
     format!("{SETTINGS}{}", azure.unwrap_or_default())
 }
 
-async fn in_time<T>(server: &str, doing: &'static str, work: impl Future<Output = T>) -> Result<T, SandboxError> {
-    timeout(REGISTERING, work).await.map_err(|_| SandboxError::Silent {
-        server: server.to_owned(),
-        doing,
-        bound: REGISTERING,
-    })
+async fn with_timeout<T>(server: &str, action: &'static str, work: impl Future<Output = T>) -> Result<T, SandboxError> {
+    timeout(NODES_TIMEOUT, work)
+        .await
+        .map_err(|_| SandboxError::ClusterTimeout {
+            server: server.to_owned(),
+            action,
+            timeout: NODES_TIMEOUT,
+        })
 }

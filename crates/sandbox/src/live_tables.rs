@@ -1,4 +1,4 @@
-//! The live tables: redrawn in place, never taller or wider than the terminal.
+//! The live tables: redrawn in place, at most as high and wide as the terminal.
 
 use std::io;
 
@@ -8,47 +8,47 @@ use headgate_settings::duration_text;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Unit};
 
-use super::board::{Board, Row, Said};
-use super::calls::Calls;
-use super::leads::Lead;
-use super::pools;
+use super::arm_callers::CallerRows;
+use super::leader_row::LeaderRow;
+use super::node_health::{HealthAnswer, NodeRow, NodeRows};
+use super::pools::PoolRow;
 
-/// Wider is no easier to read.
+/// Width of the tables; wider ones are not easier to read.
 const MAX_WIDTH: u16 = 120;
 
-/// A table on a terminal.
+/// The tables on a terminal.
 #[derive(Debug)]
-pub(super) struct LiveTable {
+pub(super) struct LiveTables {
     term: Term,
     drawn: Vec<String>,
-    look: Look,
+    layout: Layout,
 }
 
-/// What is drawn.
+/// The rows to draw.
 #[derive(Debug)]
-pub(super) struct Shown<'a> {
-    pub(super) board: &'a Board,
-    pub(super) pools: &'a [pools::Row],
-    pub(super) calls: &'a Calls,
-    pub(super) lead: Option<&'a Lead>,
+pub(super) struct Snapshot<'a> {
+    pub(super) nodes: &'a NodeRows,
+    pub(super) pools: &'a [PoolRow],
+    pub(super) callers: &'a CallerRows,
+    pub(super) leader: Option<&'a LeaderRow>,
 }
 
-/// How the table is to look.
+/// The layout of the tables.
 #[derive(Debug)]
-struct Look {
-    /// Of the times of day.
+struct Layout {
+    /// Time zone of the times of day.
     zone: TimeZone,
     colors: bool,
     width: u16,
 }
 
-impl LiveTable {
-    /// A table that begins at the line the cursor is on. `term` is buffered, so that a redraw does not flicker.
+impl LiveTables {
+    /// A table that begins at the line of the cursor. `term` must be buffered, so that a redraw does not flicker.
     pub(super) fn new(term: Term) -> Self {
         Self {
             term,
             drawn: Vec::new(),
-            look: Look {
+            layout: Layout {
                 zone: TimeZone::system(),
                 colors: console::colors_enabled(),
                 width: 0,
@@ -56,19 +56,19 @@ impl LiveTable {
         }
     }
 
-    /// Draws what there is over what was drawn before.
-    pub(super) fn draw(&mut self, shown: &Shown<'_>, now: Timestamp) -> io::Result<()> {
+    /// Draws the rows over the previous drawing.
+    pub(super) fn draw(&mut self, snapshot: &Snapshot<'_>, now: Timestamp) -> io::Result<()> {
         let (height, width) = self.term.size();
-        let rows: Vec<&Row> = shown.board.rows().collect();
-        self.look.width = width.min(MAX_WIDTH);
+        let rows: Vec<&Row> = snapshot.nodes.rows().collect();
+        self.layout.width = width.min(MAX_WIDTH);
         let height: usize = height.saturating_sub(1).into();
-        let mut below = self.look.pools(shown.pools, now, height / 2);
-        let calls = self.look.calls(shown, now);
-        // Only where nodes and pools have room beside them.
+        let mut below = self.layout.pool_lines(snapshot.pools, now, height / 2);
+        let calls = self.layout.caller_lines(snapshot, now);
+        // Only if there is room beside the nodes and pools.
         if height > 2 * (below.len() + calls.len()) {
             below.extend(calls);
         }
-        let mut lines = self.look.lines(&rows, now, height.saturating_sub(below.len()));
+        let mut lines = self.layout.node_lines(&rows, now, height.saturating_sub(below.len()));
         lines.extend(below);
         if lines == self.drawn {
             return Ok(());
@@ -87,17 +87,17 @@ impl LiveTable {
     }
 }
 
-impl Drop for LiveTable {
+impl Drop for LiveTables {
     fn drop(&mut self) {
-        // The terminal may be gone.
+        // The terminal may be closed.
         let _ = self.term.show_cursor();
         let _ = self.term.flush();
     }
 }
 
-impl Look {
-    /// The table's lines, at most `height`: where not all nodes have room, those that are in give way.
-    fn lines(&self, rows: &[&Row], now: Timestamp, height: usize) -> Vec<String> {
+impl Layout {
+    /// The lines of the nodes' table, at most `height`. If there is no room for all, healthy nodes are left out.
+    fn node_lines(&self, rows: &[&Row], now: Timestamp, height: usize) -> Vec<String> {
         let mut rows = rows.to_vec();
         let mut hidden = 0;
         loop {
@@ -105,8 +105,8 @@ impl Look {
             if hidden > 0 {
                 lines.push(format!(" and {hidden} more, all in"));
             }
-            let dispensable = rows.iter().rposition(|row| row.said.healthz == Some(200));
-            match dispensable {
+            let removable = rows.iter().rposition(|row| row.answer.healthz == Some(200));
+            match removable {
                 Some(last) if lines.len() > height => {
                     rows.remove(last);
                     hidden += 1;
@@ -119,9 +119,9 @@ impl Look {
         }
     }
 
-    /// The pools' lines, with an empty one before them, at most `height`: those with nothing out give way.
-    fn pools(&self, rows: &[pools::Row], now: Timestamp, height: usize) -> Vec<String> {
-        let mut rows: Vec<&pools::Row> = rows.iter().collect();
+    /// The lines of the pools' table after an empty one, at most `height`. Pools without Down entries are left out first.
+    fn pool_lines(&self, rows: &[PoolRow], now: Timestamp, height: usize) -> Vec<String> {
+        let mut rows: Vec<&PoolRow> = rows.iter().collect();
         loop {
             if rows.is_empty() {
                 return Vec::new();
@@ -143,36 +143,36 @@ impl Look {
                     Cell::new(since(row.since, now, &self.zone)),
                 ]);
             }
-            // Only names wrap.
-            keep_whole(&mut table, &[0, 1, 2, 3, 5]);
+            // Only the column with the nodes' names wraps.
+            keep_content_width(&mut table, &[0, 1, 2, 3, 5]);
             let lines: Vec<String> = table.lines().collect();
             if lines.len() < height {
                 return [vec![String::new()], lines].concat();
             }
-            let dispensable = rows.iter().rposition(|row| row.pool.down.is_empty());
-            rows.remove(dispensable.unwrap_or(rows.len() - 1));
+            let removable = rows.iter().rposition(|row| row.pool.down.is_empty());
+            rows.remove(removable.unwrap_or(rows.len() - 1));
         }
     }
 
-    /// Who leads, and who has asked ARM what, with an empty line before them.
-    fn calls(&self, shown: &Shown<'_>, now: Timestamp) -> Vec<String> {
-        let lead = match shown.lead {
-            Some(Lead {
+    /// The leader and the callers of ARM, after an empty line.
+    fn caller_lines(&self, snapshot: &Snapshot<'_>, now: Timestamp) -> Vec<String> {
+        let lead = match snapshot.leader {
+            Some(LeaderRow {
                 leader: Some(leader),
                 since: at,
                 term,
             }) => format!("Leader: {leader}, since {}, term {term}", since(*at, now, &self.zone)),
-            _ => "Leader: nobody yet".to_owned(),
+            _ => "Leader: none".to_owned(),
         };
-        let mut table = self.with_header(["ARM IS ASKED BY", "READS", "WRITES", "LAST"]);
-        for row in shown.calls.rows() {
+        let mut table = self.with_header(["ARM CALLER", "READS", "WRITES", "LAST"]);
+        for row in snapshot.callers.rows() {
             let counts = [row.reads, row.writes].map(Cell::new);
             let last = Cell::new(since(row.last, now, &self.zone));
             table.add_row([vec![Cell::new(&row.caller)], counts.to_vec(), vec![last]].concat());
         }
-        keep_whole(&mut table, &[1, 2, 3]);
+        keep_content_width(&mut table, &[1, 2, 3]);
         let mut lines = vec![String::new(), format!(" {lead}")];
-        if shown.calls.rows().next().is_some() {
+        if snapshot.callers.rows().next().is_some() {
             lines.extend(table.lines());
         }
         lines
@@ -196,8 +196,8 @@ impl Look {
     fn table(&self, rows: &[&Row], now: Timestamp) -> Table {
         let mut table = self.with_header(["NODE", "/healthz", "SIGNALS", "SOURCE", "SINCE"]);
         for row in rows {
-            let Said { signals, source, .. } = &row.said;
-            let (verdict, color) = verdict(&row.said);
+            let HealthAnswer { signals, source, .. } = &row.answer;
+            let (verdict, color) = verdict(&row.answer);
             let signals = if signals.is_empty() {
                 "-".to_owned()
             } else {
@@ -211,14 +211,14 @@ impl Look {
                 Cell::new(since(row.since, now, &self.zone)),
             ]);
         }
-        // Only signals wrap.
-        keep_whole(&mut table, &[0, 1, 3, 4]);
+        // Only the column with the signals wraps.
+        keep_content_width(&mut table, &[0, 1, 3, 4]);
         table
     }
 }
 
-/// Columns that are as wide as what is in them.
-fn keep_whole(table: &mut Table, columns: &[usize]) {
+/// Makes columns as wide as their content.
+fn keep_content_width(table: &mut Table, columns: &[usize]) {
     for number in columns {
         if let Some(column) = table.column_mut(*number) {
             column.set_constraint(ColumnConstraint::ContentWidth);
@@ -226,15 +226,15 @@ fn keep_whole(table: &mut Table, columns: &[usize]) {
     }
 }
 
-fn verdict(said: &Said) -> (String, Color) {
-    match said.healthz {
+fn verdict(answer: &HealthAnswer) -> (String, Color) {
+    match answer.healthz {
         Some(200) => ("200 in".to_owned(), Color::Green),
         Some(status) => (format!("{status} out"), Color::Red),
         None => ("no answer".to_owned(), Color::Yellow),
     }
 }
 
-/// Time of day and age; seconds are of no interest after an hour.
+/// Time of day and age. After an hour the age has no seconds.
 fn since(since: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let clock = since.to_zoned(zone.clone()).strftime("%H:%M:%S").to_string();
     let age = now.duration_since(since);
@@ -252,7 +252,7 @@ mod tests {
 
     fn row(node: &str, healthz: Option<u16>, signals: &[&str]) -> Row {
         let signals = signals.iter().map(ToString::to_string).collect();
-        let said = Said {
+        let answer = HealthAnswer {
             healthz,
             signals,
             source: healthz.map(|_| "watch".to_owned()),
@@ -266,35 +266,35 @@ mod tests {
 
     fn drawn(rows: &[Row], height: usize) -> Vec<String> {
         let now = Timestamp::from_second(3_700).unwrap();
-        let look = Look {
+        let layout = Layout {
             zone: TimeZone::UTC,
             colors: false,
             width: 80,
         };
-        look.lines(&rows.iter().collect::<Vec<_>>(), now, height)
+        layout.node_lines(&rows.iter().collect::<Vec<_>>(), now, height)
     }
 
     #[test]
-    fn fits_eighty_columns_whatever_the_signals() {
+    fn the_table_fits_eighty_columns_with_any_signals() {
         let keys = headgate_node::DEFAULT_SIGNALS;
         let lines = drawn(&[row("node-50", Some(503), &keys), row("node-2", None, &[])], 100);
         let text = lines.join("\n");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("503 out") && text.contains("no answer"), "{text}");
         assert!(text.contains("00:00:00 (1h2m)"), "{text}");
-        assert!(text.contains(keys[0]), "the commonest needs one line\n{text}");
+        assert!(text.contains(keys[0]), "the most common signal needs one line\n{text}");
     }
 
     #[test]
-    fn pools_with_something_out_keep_their_place_on_a_low_terminal() {
+    fn pools_with_down_entries_stay_visible_on_a_low_terminal() {
         let now = Timestamp::from_second(3_700).unwrap();
-        let look = Look {
+        let layout = Layout {
             zone: TimeZone::UTC,
             colors: false,
             width: 80,
         };
-        let rows: Vec<pools::Row> = (1..=9)
-            .map(|number| pools::Row {
+        let rows: Vec<PoolRow> = (1..=9)
+            .map(|number| PoolRow {
                 since: Timestamp::UNIX_EPOCH,
                 pool: pools::Pool {
                     load_balancer: "kubernetes".to_owned(),
@@ -315,7 +315,7 @@ mod tests {
                 },
             })
             .collect();
-        let lines = look.pools(&rows, now, 6);
+        let lines = layout.pool_lines(&rows, now, 6);
         let text = lines.join("\n");
         assert!(
             lines.len() <= 6 && lines.iter().all(|line| line.chars().count() <= 80),
@@ -328,51 +328,52 @@ mod tests {
             "{text}"
         );
         assert!(
-            look.pools(&rows, now, 2)
+            layout
+                .pool_lines(&rows, now, 2)
                 .iter()
                 .any(|line| line.contains("kubernetes-8"))
-                || look.pools(&rows, now, 2).is_empty()
+                || layout.pool_lines(&rows, now, 2).is_empty()
         );
     }
 
     #[test]
-    fn who_leads_and_who_asks() {
-        let look = Look {
+    fn the_leader_and_the_callers_are_shown() {
+        let layout = Layout {
             zone: TimeZone::UTC,
             colors: false,
             width: 80,
         };
-        let mut calls = Calls::default();
-        let board = Board::new([]);
-        let lead = Lead {
+        let mut callers = CallerRows::default();
+        let nodes = NodeRows::new([]);
+        let leader = LeaderRow {
             since: Timestamp::UNIX_EPOCH,
             leader: Some("node-2_0a1b".to_owned()),
             term: 3,
         };
         let now = Timestamp::from_second(60).unwrap();
-        let text = |calls: &Calls, lead| {
-            let shown = Shown {
-                board: &board,
+        let text = |callers: &CallerRows, leader| {
+            let snapshot = Snapshot {
+                nodes: &nodes,
                 pools: &[],
-                calls,
-                lead,
+                callers,
+                leader,
             };
-            look.calls(&shown, now).join("\n")
+            layout.caller_lines(&snapshot, now).join("\n")
         };
-        assert_eq!(text(&calls, None), "\n Leader: nobody yet");
-        calls.see(&serde_json::json!({"entries": [{"kind": "request", "method": "PUT", "arrived": "1970-01-01T00:00:30Z",
-            "path": "/subscriptions/s/providers/Microsoft.Network/x", "userAgent": super::super::calls::user_agent("node-2")}]}));
-        let told = text(&calls, Some(&lead));
+        assert_eq!(text(&callers, None), "\n Leader: none");
+        callers.update(&serde_json::json!({"entries": [{"kind": "request", "method": "PUT", "arrived": "1970-01-01T00:00:30Z",
+            "path": "/subscriptions/s/providers/Microsoft.Network/x", "userAgent": super::super::arm_callers::user_agent("node-2")}]}));
+        let shown = text(&callers, Some(&leader));
         assert!(
-            told.contains("Leader: node-2_0a1b, since 00:00:00 (1m), term 3"),
-            "{told}"
+            shown.contains("Leader: node-2_0a1b, since 00:00:00 (1m), term 3"),
+            "{shown}"
         );
-        let row = told.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+        let row = shown.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(row, ["node-2", "0", "1", "00:00:30", "(30s)"]);
     }
 
     #[test]
-    fn nodes_that_are_out_keep_their_place_on_a_low_terminal() {
+    fn unhealthy_nodes_stay_visible_on_a_low_terminal() {
         let rows: Vec<Row> = (1..=50)
             .map(|number| {
                 let status = if number == 40 { 503 } else { 200 };

@@ -1,4 +1,4 @@
-//! The kernel's promise that a child dies with its parent. The only unsafe code in headgate.
+//! The death signal, by which the kernel kills a child when its parent ends. The only unsafe code in headgate.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -9,12 +9,12 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{getpid, getppid};
 
-/// Has the child killed when the thread that spawns it ends.
-pub(super) fn die_with_parent(command: &mut Command) {
+/// Requests that the kernel kill the child when the thread that spawns it ends.
+pub(super) fn kill_with_parent(command: &mut Command) {
     let parent = getpid();
-    let tether = move || {
+    let request_signal = move || {
         set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died between fork and prctl; then nobody would send the signal.
+        // If the parent died between fork and prctl, the kernel would not send the signal.
         if getppid() == parent {
             Ok(())
         } else {
@@ -27,6 +27,6 @@ pub(super) fn die_with_parent(command: &mut Command) {
     )]
     // SAFETY: prctl(2) and getppid(2) are async-signal-safe; the closure owns a plain number and allocates nothing.
     unsafe {
-        command.pre_exec(tether);
+        command.pre_exec(request_signal);
     }
 }
