@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::said;
-use crate::emulator::process::Emulator;
+use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";

@@ -10,18 +10,18 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v9"
 )
 
-// As many as a pool may have.
-const most = 5000
+// The addresses that a pool may have.
+const maxAddresses = 5000
 
-var crowds = []step{
+var concurrency = []step{
 	{"a pool of five thousand is read as it was written", aLargePool},
-	{"writers who read again what they may not overwrite lose nothing", writersLoseNothing},
+	{"writers that read again after a conflict lose nothing", writersLoseNothing},
 }
 
 func aLargePool(w *world) {
 	pool := w.pool(web, "nodes-ipv6")
 	pool.Properties.LoadBalancerBackendAddresses = nil
-	for number := range most {
+	for number := range maxAddresses {
 		address := &armnetwork.LoadBalancerBackendAddress{
 			Name: to.Ptr(fmt.Sprintf("machine-%d", number)),
 			Properties: &armnetwork.LoadBalancerBackendAddressPropertiesFormat{
@@ -41,7 +41,7 @@ func aLargePool(w *world) {
 	w.reset()
 }
 
-// Six writers, each with an address of its own, in two pools that share their load balancer's etag.
+// Six writers, each of a different address, in two pools that share the etag of their load balancer.
 func writersLoseNothing(w *world) {
 	var writers sync.WaitGroup
 	failures := make(chan error, 6)
@@ -60,7 +60,7 @@ func writersLoseNothing(w *world) {
 	same(states(w.pool(web, "nodes-ipv6")), want, "the admin states of the other pool")
 }
 
-// writeUntilDone begins anew where another writer was first or came after.
+// writeUntilDone starts again when another writer was first or superseded it.
 func (w *world) writeUntilDone(pool, name string) error {
 	for range 100 {
 		read, err := w.pools.Get(background(), group, web, pool, nil)

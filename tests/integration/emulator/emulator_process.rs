@@ -10,32 +10,32 @@ use headgate_sandbox::{process::Process, process::last_log_lines};
 use headgate_test_kubernetes::{eventually, scratch};
 use nix::sys::signal::Signal;
 
-/// Longer than it takes to start or to end on a busy machine.
-const SOON: Duration = Duration::from_mins(1);
+/// Time to start or to stop, on a busy machine.
+const STARTUP_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A running emulator; dropped, it is killed.
+/// A running emulator. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     process: Process,
-    /// A directory of its own.
+    /// Its working directory.
     pub(crate) directory: PathBuf,
-    /// Where ARM, identity and IMDS are, over plain HTTP.
+    /// Address of ARM, identity and IMDS over plain HTTP.
     pub(crate) arm: SocketAddr,
-    /// Where its control API is.
+    /// Address of the control API.
     pub(crate) control: SocketAddr,
-    /// The same, over TLS by `ca.pem` in its directory.
+    /// Address of ARM, identity and IMDS over TLS; the authority is `ca.pem` in its directory.
     pub(crate) arm_tls: SocketAddr,
 }
 
 impl Emulator {
-    /// Starts one with these arguments more, and waits until it has bound its addresses.
+    /// Starts an emulator with the seed of the clients and these arguments, and waits until it has bound its addresses.
     pub(crate) async fn start(arguments: &[&str]) -> Self {
         let seed = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/azure-clients/seed.json");
-        Self::seeded(Path::new(seed), arguments).await
+        Self::start_with_seed(Path::new(seed), arguments).await
     }
 
-    /// The same with another seed.
-    pub(crate) async fn seeded(seed: &Path, arguments: &[&str]) -> Self {
+    /// Starts an emulator with this seed.
+    pub(crate) async fn start_with_seed(seed: &Path, arguments: &[&str]) -> Self {
         let directory = scratch("emulator");
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command
@@ -51,12 +51,12 @@ impl Emulator {
             .unwrap_or_else(|error| panic!("{error}"));
 
         let file = directory.join("addresses.json");
-        let addresses = eventually(SOON, "the emulator's addresses file", async || {
+        let addresses = eventually(STARTUP_TIMEOUT, "the emulator's addresses file", async || {
             if let Some(end) = process.try_wait() {
                 panic!("{end}");
             }
             let text = std::fs::read(&file).map_err(|error| error.to_string())?;
-            // Written atomically: what is there is whole.
+            // The file is written atomically.
             Ok(serde_json::from_slice::<BTreeMap<String, SocketAddr>>(&text).unwrap())
         })
         .await;
@@ -71,16 +71,16 @@ impl Emulator {
         }
     }
 
-    /// Its last log lines.
+    /// The last lines of its log.
     pub(crate) fn log(&self) -> String {
         last_log_lines(self.process.log())
     }
 
-    /// Ends it as its operator would; it has to go with exit code 0.
+    /// Sends SIGTERM; the emulator must end with exit code 0.
     pub(crate) async fn stop(mut self) {
         self.process.signal(Signal::SIGTERM);
-        let Some(status) = self.process.wait(SOON).await else {
-            panic!("still there {SOON:?} after SIGTERM; its log:\n{}", self.log());
+        let Some(status) = self.process.wait(STARTUP_TIMEOUT).await else {
+            panic!("still running {STARTUP_TIMEOUT:?} after SIGTERM; its log:\n{}", self.log());
         };
         assert_eq!(status.code(), Some(0), "its log:\n{}", self.log());
     }

@@ -1,4 +1,4 @@
-//! What is measured: the release binary's `headgate azure-emulator`, and the documents it is given.
+//! The fixture: the release binary's `headgate azure-emulator`, and the documents of the requests.
 
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
@@ -9,38 +9,38 @@ use crate::azure_emulator::{EmulatorProcess, node_address, node_name};
 use crate::measuring::cores::{Cores, Split};
 use crate::measuring::memory::Memory;
 
-/// From an accepted write to the end of its operation: short, so that most writes end by themselves.
+/// Time from the acceptance of a write to the end of its operation: short, so that most writes are not superseded.
 const OPERATION_DELAY: &str = "10ms";
 
 const GROUP: &str = "/subscriptions/bench/resourceGroups/bench";
 const VERSION: &str = "api-version=2025-05-01";
 
-/// A running emulator.
-pub(crate) struct World {
-    /// Its process.
+/// A running emulator and its directory.
+pub(crate) struct Fixture {
+    /// The process id.
     pub(crate) id: u32,
     emulator: EmulatorProcess,
     cores: Cores,
     _directory: TempDir,
 }
 
-impl World {
+impl Fixture {
     /// Starts an emulator with an empty resource group.
     pub(crate) async fn start(cores: &Cores) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
         let emulator = EmulatorProcess::start(directory.path(), ["--operation-delay", OPERATION_DELAY]).await?;
-        let world = Self {
+        let fixture = Self {
             id: emulator.id,
             emulator,
             cores: cores.clone(),
             _directory: directory,
         };
         let group = json!({"location": "eastus"}).to_string();
-        let mut client = world.client().await?;
+        let mut client = fixture.client().await?;
         client
             .send("PUT", &format!("{GROUP}?{VERSION}"), group.as_bytes())
             .await?;
-        Ok(world)
+        Ok(fixture)
     }
 
     pub(crate) async fn stop(self) {
@@ -59,8 +59,8 @@ impl World {
             let path = load_balancer_path(&format!("{name}-{number}"));
             let written = client.send("PUT", &path, document.as_bytes()).await?;
             let operation = written.operation.context("an operation")?;
-            let ending = client.wait_for_operation(&operation).await?;
-            ensure!(ending == OperationOutcome::Succeeded, "a load balancer was superseded");
+            let outcome = client.wait_for_operation(&operation).await?;
+            ensure!(outcome == OperationOutcome::Succeeded, "a load balancer was superseded");
         }
         Ok(())
     }
@@ -69,24 +69,24 @@ impl World {
         Memory::of(self.id)
     }
 
-    /// Gives it one core and the load the other, where there are two.
+    /// Pins the emulator to one core and the clients to the other, if there are two.
     pub(crate) fn split(&self) -> anyhow::Result<Option<Split>> {
         let split = || self.cores.split(&[self.id]);
         self.cores.enough().then(split).transpose()
     }
 }
 
-/// Where a load balancer is.
+/// The path of a load balancer, with the API version.
 pub(crate) fn load_balancer_path(name: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}?{VERSION}")
 }
 
-/// Where its pool is.
+/// The path of its pool, with the API version.
 pub(crate) fn pool_path(name: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}/backendAddressPools/nodes?{VERSION}")
 }
 
-/// A pool of nodes as a cloud-controller-manager writes it, one of them with another admin state each time.
+/// A pool of nodes as a cloud-controller-manager writes it; a different node is Down in each turn.
 pub(crate) fn pool(addresses: usize, turn: usize) -> Value {
     let address = |number: usize| {
         let state = if number == turn % addresses { "Down" } else { "None" };

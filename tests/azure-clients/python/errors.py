@@ -1,4 +1,4 @@
-"""What is refused, what breaks, and what Microsoft's client makes of it."""
+"""Refused requests and failing connections, and how Microsoft's client reports or retries them."""
 
 import time
 
@@ -21,7 +21,7 @@ class Fixed:
 
 
 class NoToken(SansIOHTTPPolicy):
-    """Instead of a policy that sends a token; it takes the option that is for that one."""
+    """Replaces the policy that sends a token, and consumes its option."""
 
     def on_request(self, request: PipelineRequest) -> None:
         request.context.options.pop("enforce_https", None)
@@ -45,10 +45,10 @@ def a_missing_load_balancer_is_another_kind_of_not_found(world: World) -> None:
         "For more details please go to https://aka.ms/ARMResourceNotFoundFix",
         "the message",
     )
-    same(error.response.headers["x-ms-failure-cause"], "gateway", "who says so")
+    same(error.response.headers["x-ms-failure-cause"], "gateway", "the cause in the header")
 
 
-def a_missing_resource_group_is_a_third(world: World) -> None:
+def a_missing_resource_group_is_a_third_kind(world: World) -> None:
     for call in (
         lambda: world.client.load_balancers.get("nowhere", WEB),
         lambda: list(world.client.load_balancers.list("nowhere")),
@@ -57,7 +57,7 @@ def a_missing_resource_group_is_a_third(world: World) -> None:
         same(error.error.message, "Resource group 'nowhere' could not be found.", "the message")
 
 
-def a_rule_cannot_name_a_pool_that_is_not_there(world: World) -> None:
+def a_rule_cannot_refer_to_a_missing_pool(world: World) -> None:
     before = world.client.load_balancers.get(GROUP, WEB)
     changed = world.client.load_balancers.get(GROUP, WEB)
     changed.properties.backend_address_pools.pop()
@@ -66,11 +66,11 @@ def a_rule_cannot_name_a_pool_that_is_not_there(world: World) -> None:
     except Exception as error:
         same(getattr(error, "status_code", None), 400, f"the status of {error}")
     else:
-        raise AssertionError("a pool went although a rule refers to it")
+        raise AssertionError("a pool was removed although a rule refers to it")
     same(world.client.load_balancers.get(GROUP, WEB).as_dict(), before.as_dict(), "the load balancer")
 
 
-def without_a_token_nothing_is_answered(world: World) -> None:
+def a_request_without_a_token_is_refused(world: World) -> None:
     client = world.make_client(authentication_policy=NoToken())
     error = refused(401, "AuthenticationFailed", lambda: client.load_balancers.get(GROUP, WEB))
     assert isinstance(error, ClientAuthenticationError), type(error)
@@ -78,30 +78,30 @@ def without_a_token_nothing_is_answered(world: World) -> None:
     assert challenge.startswith("Bearer authorization_uri="), challenge
 
 
-def a_token_that_is_none_is_refused(world: World) -> None:
+def an_invalid_token_is_refused(world: World) -> None:
     client = world.make_client(Fixed("nonsense"))
     refused(401, "InvalidAuthenticationToken", lambda: client.load_balancers.get(GROUP, WEB))
 
 
-def errors_of_the_server_are_tried_again(world: World) -> None:
+def server_errors_are_retried(world: World) -> None:
     client = world.make_client(per_retry_policies=[world.wire], retry_backoff_factor=0.05)
     pools = client.load_balancer_backend_address_pools
     for status in (500, 502, 503, 504):
         world.wire.answers.clear()
         world.fault("GET", {"answer": {"status": status}}, path="/backendAddressPools/", times=2)
         same(pools.get(GROUP, WEB, NODES).name, NODES, "the pool")
-        same(world.wire.statuses("GET"), [status, status, 200], "what the client met")
+        same(world.wire.statuses("GET"), [status, status, 200], "the statuses that the client got")
 
 
-def a_connection_cut_before_the_write_is_tried_again(world: World) -> None:
-    cut_and_written(world, "before")
+def a_connection_cut_before_the_write_is_retried(world: World) -> None:
+    write_with_cut(world, "before")
 
 
-def a_connection_cut_after_the_write_is_tried_again(world: World) -> None:
-    cut_and_written(world, "after")
+def a_connection_cut_after_the_write_is_retried(world: World) -> None:
+    write_with_cut(world, "after")
 
 
-def cut_and_written(world: World, when: str) -> None:
+def write_with_cut(world: World, when: str) -> None:
     world.reset()
     before = world.pool()
     world.fault("PUT", {"cut": when}, path="/backendAddressPools/")
@@ -111,7 +111,7 @@ def cut_and_written(world: World, when: str) -> None:
     same(world.wire.statuses("PUT"), [200], "answers to the PUT")
 
 
-def a_stalled_answer_comes(world: World) -> None:
+def a_stalled_answer_arrives(world: World) -> None:
     world.fault("GET", {"stall": "1s"}, path="/backendAddressPools/")
     started = time.monotonic()
     same(world.pool().name, NODES, "the pool")
@@ -122,12 +122,12 @@ def a_stalled_answer_comes(world: World) -> None:
 STEPS = [
     a_missing_pool_is_not_found,
     a_missing_load_balancer_is_another_kind_of_not_found,
-    a_missing_resource_group_is_a_third,
-    a_rule_cannot_name_a_pool_that_is_not_there,
-    without_a_token_nothing_is_answered,
-    a_token_that_is_none_is_refused,
-    errors_of_the_server_are_tried_again,
-    a_connection_cut_before_the_write_is_tried_again,
-    a_connection_cut_after_the_write_is_tried_again,
-    a_stalled_answer_comes,
+    a_missing_resource_group_is_a_third_kind,
+    a_rule_cannot_refer_to_a_missing_pool,
+    a_request_without_a_token_is_refused,
+    an_invalid_token_is_refused,
+    server_errors_are_retried,
+    a_connection_cut_before_the_write_is_retried,
+    a_connection_cut_after_the_write_is_retried,
+    a_stalled_answer_arrives,
 ]

@@ -1,6 +1,6 @@
-"""Microsoft's own Python client against the emulator: one story, told in steps, each of which asserts what it needs.
+"""Microsoft's Python client against the emulator: scenarios of steps with assertions.
 
-    story.py --addresses FILE --ca-file FILE [--tls] CHAPTER
+    run.py --addresses FILE --ca-file FILE [--tls] SCENARIO
 """
 
 import argparse
@@ -13,17 +13,17 @@ import traceback
 from pathlib import Path
 
 import credentials
+import errors
 import interfaces
-import mistakes
 import operations
 import reading
 import throttling
 import writing
 from world import World
 
-CHAPTERS = {
+SCENARIOS = {
     module.__name__: module.STEPS
-    for module in (reading, writing, operations, mistakes, throttling, credentials, interfaces)
+    for module in (reading, writing, operations, errors, throttling, credentials, interfaces)
 }
 
 
@@ -31,25 +31,25 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--addresses", type=Path, required=True, help="the emulator's addresses file")
     parser.add_argument("--ca-file", required=True, help="the emulator's CA")
-    parser.add_argument("--tls", action="store_true", help="speak to ARM over TLS")
-    parser.add_argument("chapter", choices=CHAPTERS)
+    parser.add_argument("--tls", action="store_true", help="use TLS for ARM")
+    parser.add_argument("scenario", choices=SCENARIOS)
     arguments = parser.parse_args()
 
     addresses = json.loads(arguments.addresses.read_text())
-    # Where azure-identity finds the machine's managed identity.
+    # The address at which azure-identity requests the machine's managed identity.
     os.environ["AZURE_POD_IDENTITY_AUTHORITY_HOST"] = f"http://{addresses['arm']}"
-    logging.disable(logging.WARNING)  # azure-identity warns of refusals, which steps expect
+    logging.disable(logging.WARNING)  # azure-identity warns of refusals, which some steps expect
     world = World(addresses, arguments.ca_file, arguments.tls)
-    for step in CHAPTERS[arguments.chapter]:
+    for step in SCENARIOS[arguments.scenario]:
         name = step.__name__.replace("_", " ")
         started = time.monotonic()
         try:
             step(world)
         except Exception:
             traceback.print_exc(file=sys.stdout)
-            print(f"FAILED: {arguments.chapter}: {name}")
+            print(f"FAILED: {arguments.scenario}: {name}")
             return 1
-        print(f"ok: {arguments.chapter}: {name} ({time.monotonic() - started:.1f} s)", flush=True)
+        print(f"ok: {arguments.scenario}: {name} ({time.monotonic() - started:.1f} s)", flush=True)
     return 0
 
 

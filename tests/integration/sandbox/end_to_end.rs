@@ -1,5 +1,5 @@
-//! The whole way in the sandbox, with the commands that people use: kubectl taints a Node, the agents' leader takes it
-//! out of every pool, `headgate status` says so, and back.
+//! End to end in the sandbox, with the user's commands: kubectl taints a Node, the leader sets its entries Down in every pool,
+//! `headgate status` reports it; then the taint is removed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,18 +17,18 @@ const POOLS: [&str; 3] = [
     "kubernetes/kubernetes-IPv6",
     "kubernetes-nic/kubernetes",
 ];
-/// The first look of a candidate is spread over some seconds, and a Lease that is not there is taken after 15 s.
-const ELECTED: Duration = Duration::from_mins(1);
-const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
+/// Time for an election. Candidates spread their first read over some seconds, and take a missing Lease after 15 s.
+const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
+const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
 
-/// Whether exactly these nodes' entries are out of a pool, which calls them after the nodes or their interfaces.
-fn are_out(line: &Value, nodes: &[&str]) -> bool {
+/// Whether exactly the entries of these nodes are Down in a pool. Entries are named for the node or its interface.
+fn are_down(line: &Value, nodes: &[&str]) -> bool {
     let down = line["down"].as_array().unwrap();
     let holds = |node: &&str| down.iter().any(|name| name.as_str().unwrap().contains(*node));
     down.len() == nodes.len() && nodes.iter().all(holds)
 }
 
-/// What a command prints; it must succeed.
+/// The standard output of a command, or an error with both outputs if it fails.
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command
         .stdin(Stdio::null())
@@ -44,7 +44,7 @@ fn output(command: &mut Command) -> Result<String, String> {
 }
 
 #[tokio::test]
-async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_back() {
+async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
     let mut sandbox = Sandbox::start(&["--nodes", "3"]);
     let description = sandbox.description().await;
     let file = |name: &str| description[name].as_str().unwrap().to_owned();
@@ -56,7 +56,7 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
         let text = output(command.args(["--azure-config-file", &azure_json]).args(arguments))?;
         serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
     };
-    let leader = eventually(ELECTED, "somebody leads", async || {
+    let leader = eventually(ELECTION_TIMEOUT, "a leader is elected", async || {
         let report = status(&[])?;
         let holder = report["leader"]["holder"].as_str().unwrap_or_default();
         let node = holder.split('_').next().unwrap_or_default().to_owned();
@@ -67,16 +67,16 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
         }
     })
     .await;
-    // Not the leader's own: that hands over, which is another story.
+    // Not the leader's own node, whose taint leads to a handover.
     let node = ["node-1", "node-2", "node-3"]
         .into_iter()
         .find(|node| **node != *leader)
         .unwrap();
 
-    let taint = format!("{DRAINING}=spot-eviction:NoSchedule");
+    let taint = format!("{DRAINING_TAINT}=spot-eviction:NoSchedule");
     kube(&["taint", "node", node, &taint]);
     for pool in POOLS {
-        sandbox.says(pool, |line| are_out(line, &[node])).await;
+        sandbox.wait_for_line(pool, |line| are_down(line, &[node])).await;
     }
     let events = async |reason: &str| {
         let selector = format!("reason={reason},involvedObject.name={node}");
@@ -92,11 +92,11 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
         })
         .await
     };
-    let told = events("LoadBalancerAdminStateDown").await;
+    let message = events("LoadBalancerAdminStateDown").await;
     let expected = format!(
-        "Down in kubernetes-nic/kubernetes, kubernetes/kubernetes, kubernetes/kubernetes-IPv6 because of {DRAINING}: no new connections."
+        "Down in kubernetes-nic/kubernetes, kubernetes/kubernetes, kubernetes/kubernetes-IPv6 because of {DRAINING_TAINT}: no new connections."
     );
-    assert_eq!(told, expected);
+    assert_eq!(message, expected);
     let report = status(&[node]).unwrap();
     let entries = report["nodes"][0]["entries"].as_array().unwrap();
     assert_eq!(entries.len(), POOLS.len(), "{report:#}");
@@ -108,7 +108,7 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
         );
     }
 
-    // Its own node: what is to be written is written first, then somebody else leads.
+    // The leader's own node: the leader completes its writes, then another instance becomes leader.
     let before = kube(&[
         "-n",
         "kube-system",
@@ -120,9 +120,9 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
     ]);
     kube(&["taint", "node", &leader, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
     for pool in POOLS {
-        sandbox.says(pool, |line| are_out(line, &[node, &leader])).await;
+        sandbox.wait_for_line(pool, |line| are_down(line, &[node, &leader])).await;
     }
-    eventually(Duration::from_secs(30), "another one leads", async || {
+    eventually(Duration::from_secs(30), "another instance is leader", async || {
         let now = kube(&[
             "-n",
             "kube-system",
@@ -140,14 +140,14 @@ async fn a_taint_by_kubectl_takes_a_node_out_of_every_pool_and_its_end_lets_it_b
     })
     .await;
 
-    kube(&["taint", "node", node, &format!("{DRAINING}-")]);
+    kube(&["taint", "node", node, &format!("{DRAINING_TAINT}-")]);
     kube(&["taint", "node", &leader, "ToBeDeletedByClusterAutoscaler-"]);
     for pool in POOLS {
-        sandbox.says(pool, |line| are_out(line, &[])).await;
+        sandbox.wait_for_line(pool, |line| are_down(line, &[])).await;
     }
     events("LoadBalancerAdminStateNone").await;
     let directory = sandbox.directory();
     sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
-    sandbox.left_nothing(&directory);
+    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
+    sandbox.assert_nothing_left(&directory);
 }
