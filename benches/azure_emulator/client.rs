@@ -70,7 +70,11 @@ impl Client {
             .as_bytes(),
         );
         self.request.extend_from_slice(body);
-        let exchanged = timeout(RESPONSE_TIMEOUT, exchange(&mut self.stream, &self.request, &mut self.buffer)).await;
+        let exchanged = timeout(
+            RESPONSE_TIMEOUT,
+            exchange(&mut self.stream, &self.request, &mut self.buffer),
+        )
+        .await;
         let head = exchanged
             .context("no response in time")?
             .with_context(|| format!("{method} {path}"))?;

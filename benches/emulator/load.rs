@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use futures::future::try_join_all;
 
 use crate::azure_emulator::client::{Client, OperationOutcome};
-use crate::measuring::cpu_time;
 use crate::fixture::{Fixture, load_balancer_path, pool, pool_path};
+use crate::measuring::cpu_time;
 
 /// Concurrent clients.
 pub(crate) const CLIENTS: usize = 100;

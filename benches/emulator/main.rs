@@ -6,20 +6,23 @@
 
 #[path = "../azure_emulator/azure_emulator.rs"]
 mod azure_emulator;
-#[expect(dead_code, reason = "only the agent's benchmarks have budgets and medians over rounds")]
+#[expect(
+    dead_code,
+    reason = "only the agent's benchmarks have budgets and medians over rounds"
+)]
 #[path = "../measuring/measuring.rs"]
 mod measuring;
 
+mod fixture;
 mod load;
 mod rows;
-mod fixture;
 
 use std::process::ExitCode;
 
+use fixture::Fixture;
 use measuring::Machine;
 use measuring::selection::Arguments;
 use rows::ROWS;
-use fixture::Fixture;
 
 fn main() -> ExitCode {
     let Some(arguments) = Arguments::read() else {

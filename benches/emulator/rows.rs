@@ -4,8 +4,8 @@ mod clients;
 mod large_pool;
 mod memory;
 
-use crate::measuring::selection::Benchmark;
 use crate::fixture::Fixture;
+use crate::measuring::selection::Benchmark;
 
 /// All rows.
 pub(crate) const ROWS: &[Benchmark<Fixture>] = &[

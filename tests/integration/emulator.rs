@@ -10,8 +10,8 @@ use crate::harness::http::{Connection, exchange};
 
 mod clients;
 mod cloud_controller_manager;
-mod evidence;
 pub(crate) mod emulator_process;
+mod evidence;
 
 #[tokio::test]
 async fn it_stops_at_once_with_open_connections() {

@@ -142,7 +142,11 @@ async fn in_a_given_cluster_it_deletes_only_what_it_made() {
     })
     .await;
     sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.exit_code().await, Some(1), "with a wait for the agent this would be 0");
+    assert_eq!(
+        sandbox.exit_code().await,
+        Some(1),
+        "with a wait for the agent this would be 0"
+    );
     let errors = sandbox.errors();
     assert!(
         errors.contains("kubectl delete nodes -l headgate.dev/sandbox="),
@@ -172,7 +176,12 @@ async fn missing_programs_and_invalid_flags_are_reported_at_once() {
         (&["--exit-after", "soon"], 2, "such as 500ms, 30s or 1m30s"),
     ] {
         let mut sandbox = Sandbox::run(arguments);
-        assert_eq!(sandbox.exit_code().await, Some(code), "{arguments:?}: {}", sandbox.errors());
+        assert_eq!(
+            sandbox.exit_code().await,
+            Some(code),
+            "{arguments:?}: {}",
+            sandbox.errors()
+        );
         assert!(sandbox.errors().contains(text), "{arguments:?}: {}", sandbox.errors());
         sandbox.assert_nothing_left(Path::new("/nonexistent"));
     }
@@ -341,7 +350,9 @@ async fn its_emulator_has_the_nodes_in_load_balancers_and_its_output_shows_admin
         "{node}"
     );
     let caller = format!("headgate/{}", headgate_telemetry::VERSION);
-    let line = sandbox.wait_for_line(&caller, |line| line["reads"].as_u64() > Some(0)).await;
+    let line = sandbox
+        .wait_for_line(&caller, |line| line["reads"].as_u64() > Some(0))
+        .await;
     assert_eq!(line["writes"], 0, "{line}");
     let settings = std::fs::read_to_string(sandbox.directory().join("nodes/node-1/settings.yaml")).unwrap();
     assert!(settings.contains("configFile: \""), "{settings}");

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::fixture::Fixture;
 use crate::load::{self, ADDRESSES, CLIENTS, LOAD_BALANCERS};
 use crate::measuring::figures::{float, millis, percentile, rounded};
 use crate::measuring::report::{Budget, Check, Row};
-use crate::fixture::Fixture;
 
 const WARM_UP: usize = 4_000;
 const REQUESTS: usize = 40_000;

@@ -10,9 +10,9 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
 use crate::azure_emulator::client::OperationOutcome;
+use crate::fixture::{Fixture, load_balancer_path, pool_path};
 use crate::measuring::figures::{float, millis, percentile, rounded};
 use crate::measuring::report::{Beside, Budget, Check, Row};
-use crate::fixture::{Fixture, load_balancer_path, pool_path};
 
 const ADDRESSES: usize = 5000;
 const ROUNDS: usize = 200;

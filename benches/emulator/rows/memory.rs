@@ -3,11 +3,11 @@
 
 use serde_json::json;
 
+use crate::fixture::{Fixture, pool_path};
 use crate::load::{self, ADDRESSES, LOAD_BALANCERS};
 use crate::measuring::figures::mebibytes;
 use crate::measuring::memory::{Memory, forget_peak};
 use crate::measuring::report::{Beside, Budget, Check, Row};
-use crate::fixture::{Fixture, pool_path};
 
 /// The number of large pools, each in a load balancer of its own, and of their addresses.
 const LARGE_POOLS: usize = 4;

@@ -155,7 +155,7 @@ impl Arm<'_> {
         let shown = self.get(request, about)?;
         let status = if created { StatusCode::CREATED } else { StatusCode::OK };
         let url = self.operation_url(request, operation, version, false);
-        // Recorded: no ETag and no Location on the response to a PUT.
+        // Recorded: no ETag and no Location in the answer to a PUT.
         Ok(JsonResponse {
             status,
             headers: Vec::new(),

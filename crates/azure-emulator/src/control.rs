@@ -42,30 +42,65 @@ pub(super) trait ControlBackend {
     fn put_settings(&mut self, settings: Value, now: Moment) -> Result<Value, ArmError>;
 }
 
-/// Paths, their methods, and what each is for.
-const INDEX: [(&str, &[&str], &str); 10] = [
-    ("/", &["GET"], "This index."),
-    (
-        "/faults",
-        &["GET", "POST", "DELETE"],
-        "Rules by which requests meet faults.",
-    ),
-    ("/faults/{id}", &["DELETE"], "Remove one rule."),
-    (
-        "/journal",
-        &["GET"],
-        "What happened, oldest first: ?after=SEQUENCE&limit=COUNT&path=REGEX&method=REGEX.",
-    ),
-    ("/state", &["GET"], "Everything there is."),
-    ("/scheduled-events", &["GET", "PUT"], "As IMDS has them."),
-    ("/reset", &["POST"], "Back to the seed."),
-    (
-        "/clock",
-        &["POST"],
-        "Set the clock forward, only below a test: {\"advance\": \"5s\"}.",
-    ),
-    ("/token", &["GET"], "A bearer token for ARM."),
-    ("/settings", &["GET", "PUT"], "PUT changes what is given."),
+/// A path of the control API.
+struct Endpoint {
+    path: &'static str,
+    methods: &'static [&'static str],
+    about: &'static str,
+}
+
+/// All paths, as `GET /` lists them.
+const ENDPOINTS: [Endpoint; 10] = [
+    Endpoint {
+        path: "/",
+        methods: &["GET"],
+        about: "This index.",
+    },
+    Endpoint {
+        path: "/faults",
+        methods: &["GET", "POST", "DELETE"],
+        about: "The rules by which faults act on requests.",
+    },
+    Endpoint {
+        path: "/faults/{id}",
+        methods: &["DELETE"],
+        about: "Remove one rule.",
+    },
+    Endpoint {
+        path: "/journal",
+        methods: &["GET"],
+        about: "The journal, oldest entry first: ?after=SEQUENCE&limit=COUNT&path=REGEX&method=REGEX.",
+    },
+    Endpoint {
+        path: "/state",
+        methods: &["GET"],
+        about: "The whole state.",
+    },
+    Endpoint {
+        path: "/scheduled-events",
+        methods: &["GET", "PUT"],
+        about: "The document of Scheduled Events, as IMDS shows it.",
+    },
+    Endpoint {
+        path: "/reset",
+        methods: &["POST"],
+        about: "Return to the seed.",
+    },
+    Endpoint {
+        path: "/clock",
+        methods: &["POST"],
+        about: "Set the clock forward, only inside a test: {\"advance\": \"5s\"}.",
+    },
+    Endpoint {
+        path: "/token",
+        methods: &["GET"],
+        about: "A bearer token for ARM.",
+    },
+    Endpoint {
+        path: "/settings",
+        methods: &["GET", "PUT"],
+        about: "The settings; PUT changes those in the body.",
+    },
 ];
 
 /// Status and body of a successful response.
@@ -96,8 +131,8 @@ pub(super) fn clock_is_real() -> ArmError {
     ArmError::new(
         StatusCode::FORBIDDEN,
         "ClockIsReal",
-        "This emulator runs by the machine's clock, which it cannot set forward. Only one that a test runs below its own \
-         process can; elsewhere set a short operationDelay in the settings instead.",
+        "This emulator uses the machine's clock, which cannot be set forward. Only an emulator inside the process of a test \
+         can set its clock; for others, set a short operationDelay in the settings.",
     )
 }
 
@@ -167,10 +202,10 @@ fn unsupported(below: &str, path: &str) -> ArmError {
         _ if is_one_fault => "/faults/{id}",
         _ => below,
     };
-    match INDEX.iter().find(|(known, ..)| *known == below) {
-        Some((_, methods, _)) => {
+    match ENDPOINTS.iter().find(|endpoint| endpoint.path == below) {
+        Some(Endpoint { methods, .. }) => {
             let allow = methods.join(", ");
-            let message = format!("{PREFIX}{below} has {allow}.");
+            let message = format!("{PREFIX}{below} supports {allow}.");
             let error = ArmError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
             match HeaderValue::from_str(&allow) {
                 Ok(allow) => error.header(ALLOW, allow),
@@ -186,13 +221,13 @@ fn not_found(path: &str) -> ArmError {
     ArmError::new(
         StatusCode::NOT_FOUND,
         "NotFound",
-        format!("There is no {shown} here; GET {PREFIX}/ says what there is."),
+        format!("The control API has no path {shown}; GET {PREFIX}/ lists its paths."),
     )
 }
 
 fn index() -> Value {
-    let line = |(path, methods, about): &(&str, &[&str], &str)| json!({"path": format!("{PREFIX}{path}"), "methods": methods, "about": about});
-    json!({"paths": INDEX.iter().map(line).collect::<Value>()})
+    let entry = |endpoint: &Endpoint| json!({"path": format!("{PREFIX}{}", endpoint.path), "methods": endpoint.methods, "about": endpoint.about});
+    json!({"paths": ENDPOINTS.iter().map(entry).collect::<Value>()})
 }
 
 fn json_body(body: &[u8]) -> Result<Value, ArmError> {
@@ -226,173 +261,4 @@ fn journal_query(query: &str) -> Result<JournalQuery, ArmError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use jiff::Timestamp;
-    use tokio::time::Instant;
-
-    use super::super::faults::RequestSummary;
-    use super::*;
-
-    /// A backend without resources.
-    #[derive(Default)]
-    struct FakeBackend {
-        faults: FaultRules,
-        journal: Journal,
-        settings: Value,
-        /// None: the machine's clock.
-        advanced: Option<Duration>,
-        resets: u32,
-    }
-
-    impl ControlBackend for FakeBackend {
-        fn faults(&mut self) -> &mut FaultRules {
-            &mut self.faults
-        }
-        fn journal(&self) -> &Journal {
-            &self.journal
-        }
-        fn state(&mut self, now: Moment) -> Value {
-            json!({"now": now.wall.to_string(), "faults": self.faults.list()["faults"]})
-        }
-        fn scheduled_events(&mut self, _: Moment) -> Value {
-            json!({"Events": []})
-        }
-        fn put_scheduled_events(&mut self, document: Value, _: Moment) -> Result<Value, ArmError> {
-            Ok(document)
-        }
-        fn reset(&mut self) {
-            self.resets += 1;
-        }
-        fn advance(&mut self, by: Duration) -> Result<(), ArmError> {
-            *self.advanced.as_mut().ok_or_else(clock_is_real)? += by;
-            Ok(())
-        }
-        fn token(&mut self, now: Moment) -> Value {
-            json!({"token": "t", "expiresOn": now.wall.as_second()})
-        }
-        fn settings(&self) -> Value {
-            self.settings.clone()
-        }
-        fn put_settings(&mut self, settings: Value, _: Moment) -> Result<Value, ArmError> {
-            self.settings = settings;
-            Ok(self.settings.clone())
-        }
-    }
-
-    fn send(backend: &mut FakeBackend, request: &str) -> (u16, Value, Option<String>) {
-        let mut words = request.splitn(3, ' ');
-        let (method, path) = (words.next().unwrap(), words.next().unwrap());
-        let body = Bytes::from(words.next().unwrap_or_default().to_owned());
-        let uri = path
-            .strip_prefix("!")
-            .map_or_else(|| format!("{PREFIX}{path}"), str::to_owned);
-        let request = Request::builder().method(method).uri(uri).body(body).unwrap();
-        let now = Moment {
-            wall: Timestamp::UNIX_EPOCH,
-            mono: Instant::now(),
-        };
-        let response = respond(backend, &request, now);
-        let body = match response.body() {
-            body if body.is_empty() => Value::Null,
-            body => serde_json::from_slice(body).unwrap(),
-        };
-        let allow = response
-            .headers()
-            .get(ALLOW)
-            .map(|allow| allow.to_str().unwrap().to_owned());
-        (response.status().as_u16(), body, allow)
-    }
-
-    #[test]
-    fn requests_reach_the_backend() {
-        let mut backend = FakeBackend {
-            advanced: Some(Duration::ZERO),
-            ..FakeBackend::default()
-        };
-        for (request, status, want) in [
-            ("GET /faults", 200, json!({"faults": []})),
-            (r#"POST /faults {"action": {"cut": "after"}}"#, 201, json!({"id": 1})),
-            (
-                r#"POST /faults {"times": 1, "action": {"stall": "1s"}}"#,
-                201,
-                json!({"id": 2}),
-            ),
-            ("DELETE /faults/1", 204, Value::Null),
-            (
-                "GET /state",
-                200,
-                json!({"now": "1970-01-01T00:00:00Z", "faults": [
-                    {"id": 2, "times": 1, "action": {"stall": "1s"}, "passed": 0, "hits": 0, "left": 1},
-                ]}),
-            ),
-            ("DELETE /faults/", 204, Value::Null),
-            ("GET /faults/", 200, json!({"faults": []})),
-            (
-                "GET /journal?after=3&limit=5&path=%2Fa&method=PUT",
-                200,
-                json!({"entries": [], "next": 3, "dropped": 0}),
-            ),
-            ("GET /scheduled-events", 200, json!({"Events": []})),
-            (r#"PUT /scheduled-events {"Events": [1]}"#, 200, json!({"Events": [1]})),
-            (r#"POST /clock {"advance": "90s"}"#, 204, Value::Null),
-            ("POST /reset", 204, Value::Null),
-            ("GET /token", 200, json!({"token": "t", "expiresOn": 0})),
-            (
-                r#"PUT /settings {"operationDelay": "2s"}"#,
-                200,
-                json!({"operationDelay": "2s"}),
-            ),
-            ("GET /settings", 200, json!({"operationDelay": "2s"})),
-        ] {
-            assert_eq!(send(&mut backend, request), (status, want, None), "{request}");
-        }
-        assert_eq!((backend.resets, backend.advanced), (1, Some(Duration::from_secs(90))));
-        assert!(backend.faults.next(&RequestSummary::default()).is_none());
-    }
-
-    #[test]
-    fn invalid_requests_are_refused() {
-        for (request, status, code, allow) in [
-            ("GET /nothing", 404, "NotFound", None),
-            ("GET !/other", 404, "NotFound", None),
-            ("GET x", 404, "NotFound", None),
-            ("DELETE /faults/7", 404, "NotFound", None),
-            ("DELETE /faults/x", 404, "NotFound", None),
-            ("GET /faults/1/2", 404, "NotFound", None),
-            ("POST ", 405, "MethodNotAllowed", Some("GET")),
-            ("PUT /faults", 405, "MethodNotAllowed", Some("GET, POST, DELETE")),
-            ("GET /faults/1", 405, "MethodNotAllowed", Some("DELETE")),
-            ("GET /reset", 405, "MethodNotAllowed", Some("POST")),
-            ("POST /settings", 405, "MethodNotAllowed", Some("GET, PUT")),
-            ("POST /faults", 400, "InvalidRequestContent", None),
-            ("POST /faults {", 400, "InvalidRequestContent", None),
-            ("POST /faults {}", 400, "InvalidRequestContent", None),
-            ("PUT /settings x", 400, "InvalidRequestContent", None),
-            ("GET /journal?after=-1", 400, "InvalidRequestContent", None),
-            ("GET /journal?limit=0", 400, "InvalidRequestContent", None),
-            ("GET /journal?path=(", 400, "InvalidRequestContent", None),
-            ("GET /journal?since=1", 400, "InvalidRequestContent", None),
-            ("POST /clock {}", 400, "InvalidRequestContent", None),
-            (r#"POST /clock {"advance": "5s"}"#, 403, "ClockIsReal", None),
-        ] {
-            let (sent, body, allowed) = send(&mut FakeBackend::default(), request);
-            assert_eq!((sent, allowed.as_deref()), (status, allow), "{request}");
-            assert_eq!(body["error"]["code"], code, "{request}");
-        }
-    }
-
-    #[test]
-    fn the_index_lists_every_path_and_method() {
-        let (status, index, _) = send(&mut FakeBackend::default(), "GET /");
-        assert_eq!(status, 200);
-        for line in index["paths"].as_array().unwrap() {
-            let path = line["path"].as_str().unwrap().strip_prefix(PREFIX).unwrap();
-            for method in line["methods"].as_array().unwrap() {
-                let request = format!("{} {}", method.as_str().unwrap(), path.replace("{id}", "1"));
-                let (status, body, _) = send(&mut FakeBackend::default(), &request);
-                let known = status < 400 || body["error"]["message"].as_str().unwrap().contains("body is not JSON");
-                assert!(known || path == "/faults/{id}", "{request}: {status} {body}");
-            }
-        }
-    }
-}
+mod tests;

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_if_match() {
+    fn every_spelling_of_if_match_is_understood() {
         let uuid = Uuid::from_u128(7);
         let etag = Some(Etag(uuid));
         let check_value = |value: &str, current| {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_precondition_that_cannot_be_read_does_not_hold() {
+    fn an_unreadable_precondition_refuses_the_write() {
         let etag = Some(Etag(Uuid::from_u128(7)));
         let mut headers = HeaderMap::new();
         headers.insert(IF_MATCH, HeaderValue::from_bytes("W/\"…\"".as_bytes()).unwrap());
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn if_none_match() {
+    fn if_none_match_is_understood() {
         let uuid = Uuid::from_u128(7);
         let check_value = |value: &str, current| {
             let mut headers = HeaderMap::new();

@@ -1,27 +1,22 @@
 //! The resources, the resource groups, and the operations on them. `store/mutations.rs` has the writes, `store/view.rs` what
 //! a GET shows.
 //!
-//! A write takes effect when it is accepted, and gives the resource a new etag; it gets another one when the operation operation_end.
+//! A write takes effect when it is accepted, and gives the resource a new etag; it gets another one when the operation ends.
 //! A top-level resource has one operation at a time: a newer write supersedes the older one, whose operation ends Canceled.
 //! Guess: parts of the older document that the newer write did not replace stay.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::time::Duration;
 
-use headgate_clock::Moment;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::etag::Etag;
-use super::faults::action::{Effect, OperationEnd};
 use super::guids::GuidGenerator;
 use super::id::ResourceId;
 use super::journal::EtagChange;
-use super::load_balancer;
 use super::nic_members::{NicMembers, is_interface};
-use super::operations::{self, NewOperation, Operation, Operations, PlannedEnd, Removal, Revert, Status};
-use super::resource::{self, Object, ProvisioningState, Resource};
+use super::operations::Operations;
+use super::resource::{Object, ProvisioningState, Resource};
 
 mod mutations;
 mod view;

@@ -80,7 +80,10 @@ impl Emulator {
     pub(crate) async fn stop(mut self) {
         self.process.signal(Signal::SIGTERM);
         let Some(status) = self.process.wait(STARTUP_TIMEOUT).await else {
-            panic!("still running {STARTUP_TIMEOUT:?} after SIGTERM; its log:\n{}", self.log());
+            panic!(
+                "still running {STARTUP_TIMEOUT:?} after SIGTERM; its log:\n{}",
+                self.log()
+            );
         };
         assert_eq!(status.code(), Some(0), "its log:\n{}", self.log());
     }

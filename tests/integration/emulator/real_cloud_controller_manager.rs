@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::cloud_controller_manager::{USER_AGENT, Controller, GROUP, SUBSCRIPTION, etag};
+use super::cloud_controller_manager::{Controller, GROUP, SUBSCRIPTION, USER_AGENT, etag};
 use super::emulator_process::Emulator;
 use crate::harness::http;
 
@@ -266,24 +266,32 @@ async fn it_reconciles_a_service_from_its_creation_to_its_deletion() {
         .await;
     fixture.add_node(3).await;
     let three = ["!node-1", "node-2", "node-3"];
-    fixture.wait_for("a third node", |summary| summary.has(&[80, 443], &three)).await;
+    fixture
+        .wait_for("a third node", |summary| summary.has(&[80, 443], &three))
+        .await;
 
     // A label excludes a node. (Removing the label does not include it again, by the manager's own records of several load balancers.)
     fixture.exclude("node-3").await;
     let two = ["!node-1", "node-2"];
-    fixture.wait_for("one leaves", |summary| summary.has(&[80, 443], &two)).await;
+    fixture
+        .wait_for("one leaves", |summary| summary.has(&[80, 443], &two))
+        .await;
 
     // Another write between its read and its write: 412, and it retries. Then it is throttled.
     let pool = format!("{network}/loadBalancers/{CLUSTER}/backendAddressPools/{CLUSTER}");
     let write = json!({"write": {"path": pool, "merge": {"properties": {"drainPeriodInSeconds": 30}}}});
     fixture.add_fault("/loadBalancers/ccm$", write).await;
     fixture.set_ports(&[80]).await;
-    fixture.wait_for("again after 412", |summary| summary.has(&[80], &two)).await;
+    fixture
+        .wait_for("again after 412", |summary| summary.has(&[80], &two))
+        .await;
     let busy = json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 1}});
     fixture.add_fault("/backendAddressPools/ccm$", busy).await;
     fixture.add_node(4).await;
     let three = ["!node-1", "node-2", "node-4"];
-    fixture.wait_for("again after 429", |summary| summary.has(&[80], &three)).await;
+    fixture
+        .wait_for("again after 429", |summary| summary.has(&[80], &three))
+        .await;
     let faults = fixture.control("GET", "faults", &Value::Null).await;
     assert!(!faults.to_string().contains(r#""left":1"#), "each has acted: {faults}");
 
@@ -291,7 +299,12 @@ async fn it_reconciles_a_service_from_its_creation_to_its_deletion() {
     fixture
         .set_service(json!({"spec": {"externalTrafficPolicy": "Local"}}))
         .await;
-    let is_local = |summary: &LoadBalancerSummary| summary.pools.get("default-web").is_some_and(|members| members.len() == 1);
+    let is_local = |summary: &LoadBalancerSummary| {
+        summary
+            .pools
+            .get("default-web")
+            .is_some_and(|members| members.len() == 1)
+    };
     let summary = fixture.wait_for("a pool of its own", is_local).await;
     assert_eq!(summary.probes, BTreeSet::from(["Http".to_owned()]));
     fixture.set_down("default-web", "node-1").await;
@@ -304,8 +317,9 @@ async fn it_reconciles_a_service_from_its_creation_to_its_deletion() {
     fixture
         .set_service(json!({"spec": {"externalTrafficPolicy": "Cluster"}}))
         .await;
-    let only_all =
-        |summary: &LoadBalancerSummary| summary.pools.len() == 1 && summary.pools.get(CLUSTER).is_some_and(|members| members.len() == 3);
+    let only_all = |summary: &LoadBalancerSummary| {
+        summary.pools.len() == 1 && summary.pools.get(CLUSTER).is_some_and(|members| members.len() == 3)
+    };
     fixture.wait_for("all nodes again", only_all).await;
 
     // After the deletion, no resource is left.

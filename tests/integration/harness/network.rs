@@ -54,7 +54,8 @@ pub(crate) fn in_network_namespace(test: &str, body: impl AsyncFnOnce()) {
     });
     let output = std::fs::read_to_string(&log).unwrap();
     println!("{output}");
-    let status = status.unwrap_or_else(|| panic!("{test} did not end within {TEST_TIMEOUT:?} in its own network namespace"));
+    let status =
+        status.unwrap_or_else(|| panic!("{test} did not end within {TEST_TIMEOUT:?} in its own network namespace"));
     assert!(status.success(), "{test} in its own network namespace: {status}");
     assert!(output.contains("1 passed"), "no test is named {test}");
 }

@@ -120,7 +120,9 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
     ]);
     kube(&["taint", "node", &leader, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
     for pool in POOLS {
-        sandbox.wait_for_line(pool, |line| are_down(line, &[node, &leader])).await;
+        sandbox
+            .wait_for_line(pool, |line| are_down(line, &[node, &leader]))
+            .await;
     }
     eventually(Duration::from_secs(30), "another instance is leader", async || {
         let now = kube(&[

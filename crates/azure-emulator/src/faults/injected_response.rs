@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn throttling_as_it_was_seen() {
+    fn injected_throttling_is_as_published() {
         for (method, retry_after, kind, seconds) in [
             ("GET", Some("7"), "read", "7"),
             ("PUT", None, "write", "10"),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_as_they_were_seen() {
+    fn injected_conflicts_are_as_published() {
         let nic = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/networkInterfaces/nic";
         assert_eq!(
             send(KnownError::ReferencedResourceNotProvisioned, None, "PUT"),

@@ -79,7 +79,7 @@ fn granted(case: &str, request: &Request<Bytes>, object: &str, audience: &str) -
 }
 
 #[test]
-fn applications_get_tokens_that_the_emulator_takes() {
+fn applications_get_tokens_that_the_emulator_accepts() {
     let assertion = projected(now().as_second() - 60, now().as_second() + 600);
     let app = "client_id=app&grant_type=client_credentials";
     let secret = format!("{app}&client_secret=hush");

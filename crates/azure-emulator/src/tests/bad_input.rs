@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Client, GROUP, lb_path, load_balancer, pool_path};
 
 #[tokio::test(start_paused = true)]
-async fn bodies() {
+async fn invalid_bodies_are_refused() {
     let client = Client::new(&[load_balancer("lb1", &[("p", &["n"])])]);
     let before = client.get(&lb_path("lb1")).await.body;
     let long = "n".repeat(81);
@@ -71,7 +71,7 @@ async fn bodies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn paths_methods_and_versions() {
+async fn invalid_paths_methods_and_versions_are_refused() {
     let client = Client::new(&[load_balancer("lb1", &[("p", &["n"])])]);
     for (method, path, status, code) in [
         ("GET", "/".to_owned(), 404, "InvalidRequestUri"),

@@ -47,7 +47,7 @@ async fn requests_without_a_valid_token_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_runs_dry_and_fills_again() {
+async fn a_token_bucket_is_exhausted_and_refills() {
     let client = client();
     let token = client.token();
     let authorization = format!("Bearer {token}");
@@ -87,7 +87,7 @@ async fn a_bucket_runs_dry_and_fills_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn headers_of_every_answer() {
+async fn every_answer_has_the_recorded_headers() {
     let client = client();
     for path in [lb_path("lb1"), lb_path("none")] {
         let asked = [

@@ -86,7 +86,7 @@ async fn admin_state_can_be_set_by_name_and_stays_with_the_member() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tags_are_patched_whatever_the_pools_are_made_of() {
+async fn tags_are_patched_with_any_kind_of_pool() {
     let client = client();
     let states = async || admin_states(&client.get(&pool_path("lb1", "nics")).await.body);
     let mut sent = client.get(&pool_path("lb1", "nics")).await.body;

@@ -13,7 +13,7 @@ fn compute(path: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_public_address_is_assigned_kept_and_given_back() {
+async fn a_public_address_is_assigned_kept_and_released() {
     let client = Client::new(&[load_balancer("lb1", &[("a", &[])])]);
     let path = network("publicIPAddresses", "lb1-ip");
     let sent = json!({"location": "eastus", "sku": {"name": "Standard"}, "properties": {

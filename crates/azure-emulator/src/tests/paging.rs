@@ -76,7 +76,7 @@ async fn every_list_is_whole_and_in_pages_of_three() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_begins_where_the_last_one_ended_whatever_was_written_between() {
+async fn pages_continue_after_writes_in_between() {
     let lbs: Vec<Value> = (1..=5)
         .map(|number| load_balancer(&format!("lb{number}"), &[("a", &[])]))
         .collect();
@@ -92,7 +92,7 @@ async fn a_page_begins_where_the_last_one_ended_whatever_was_written_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_of_no_page_is_refused() {
+async fn an_invalid_skip_token_is_refused() {
     let client = Client::new(&[load_balancer("lb1", &[("a", &[])])]);
     for token in ["!", "%ff", "AP8", ""] {
         let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers?$skiptoken={token}");
@@ -102,7 +102,7 @@ async fn a_token_of_no_page_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn paths_are_found_in_any_case_and_keep_the_first() {
+async fn paths_ignore_case_and_keep_the_first_spelling() {
     let client = Client::new(&[load_balancer("Lb", &[("Pool", &["Node"])])]);
     let shown = client.get("/SUBSCRIPTIONS/SUB/resourcegroups/RG/PROVIDERS/microsoft.network/LoadBalancers/lB/backendaddresspools/pOOL").await;
     assert_eq!(shown.body["id"], pool_path("Lb", "Pool"));

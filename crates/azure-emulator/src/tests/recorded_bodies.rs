@@ -10,7 +10,7 @@ fn client() -> Client {
 
 /// Recorded: `azure-cli`'s test of pool addresses, and the shape of a later Go recording.
 #[tokio::test(start_paused = true)]
-async fn a_pool_of_addresses() {
+async fn an_ip_based_pool_is_shown_as_recorded() {
     let client = client();
     let answer = client.get(&pool_path("lb1", "bap1")).await;
     let etag = answer.header("etag").unwrap().to_owned();
@@ -76,7 +76,7 @@ async fn an_empty_pool_is_created() {
 
 /// Recorded: `If-Match: invalid`.
 #[tokio::test(start_paused = true)]
-async fn a_stale_etag() {
+async fn a_stale_etag_is_answered_as_recorded() {
     let client = client();
     let before = client.get(&lb_path("lb1")).await;
     let etag = before.header("etag").unwrap();
@@ -95,7 +95,7 @@ async fn a_stale_etag() {
 
 /// Recorded: three kinds of 404.
 #[tokio::test(start_paused = true)]
-async fn what_is_not_there() {
+async fn missing_resources_have_three_kinds_of_404() {
     let client = client();
     let gateway = Some("gateway");
     let rows: [(String, Value, Option<&str>); 3] = [
@@ -126,7 +126,7 @@ async fn what_is_not_there() {
 
 /// Reported: a write of a load balancer supersedes one of its pool.
 #[tokio::test(start_paused = true)]
-async fn a_superseded_write() {
+async fn a_superseded_write_is_answered_as_reported() {
     let client = client();
     let first = client
         .put(&pool_path("lb1", "bap1"), &pool_document("bap1", &["addr1", "addr2"]))
@@ -155,7 +155,7 @@ async fn a_superseded_write() {
 
 /// Recorded: a PUT that changes nothing has succeeded when it is answered, and its operation can be polled.
 #[tokio::test(start_paused = true)]
-async fn a_write_that_changes_nothing() {
+async fn a_write_that_changes_nothing_is_answered_as_recorded() {
     let client = client();
     let before = client.get(&pool_path("lb1", "bap1")).await.body;
     let written = client.put(&pool_path("lb1", "bap1"), &before).await;
@@ -168,7 +168,7 @@ async fn a_write_that_changes_nothing() {
 
 /// Recorded: 202 without a body, with both headers.
 #[tokio::test(start_paused = true)]
-async fn a_delete() {
+async fn a_delete_is_answered_as_recorded() {
     let client = client();
     client.put(&pool_path("lb1", "spare"), &json!({})).await;
     tokio::time::sleep(super::DELAY).await;
@@ -196,7 +196,7 @@ async fn a_delete() {
 
 /// Reported: the members of a NIC-based pool, and the error for a write that changes them.
 #[tokio::test(start_paused = true)]
-async fn a_pool_of_interfaces() {
+async fn a_nic_based_pool_is_shown_as_reported() {
     let client = super::nic_pools::client();
     let id = pool_path("lb1", "nics");
     let shown = client.get(&id).await.body;

@@ -102,7 +102,7 @@ async fn one_etag_for_the_load_balancer_and_its_children_changes_twice_a_write()
 }
 
 #[tokio::test(start_paused = true)]
-async fn if_match_holds_writers_of_different_pools_apart() {
+async fn if_match_guards_against_writers_of_other_pools() {
     let client = client();
     let etag = client
         .get(&pool_path("lb1", "b"))
@@ -194,7 +194,7 @@ async fn different_load_balancers_do_not_supersede_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_takes_its_time_and_can_be_asked_about_for_a_day() {
+async fn an_operation_ends_after_its_delay_and_can_be_polled_for_a_day() {
     let client = client();
     let written = client.put(&pool_path("lb1", "a"), &pool_document("a", &["n1"])).await;
     let url = written.header("azure-asyncoperation").unwrap().to_owned();

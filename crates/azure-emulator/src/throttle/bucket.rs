@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_gives_what_it_holds_refills_and_shuts_until_it_is_full() {
+    fn a_bucket_refills_and_an_empty_one_refuses_until_it_is_full() {
         let start = Instant::now();
         let mut bucket = Bucket::full(RateLimit::new(4, 2.0), start);
         // Milliseconds, the wait in the answer, tokens afterwards.

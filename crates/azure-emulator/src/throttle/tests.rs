@@ -22,7 +22,7 @@ fn summary(result: Result<Remaining, ArmError>) -> Result<(u32, u32), String> {
 }
 
 #[test]
-fn the_first_request_leaves_what_was_seen_on_azure() {
+fn the_first_request_leaves_the_remainders_seen_on_azure() {
     let now = Instant::now();
     for (method, word, left) in [
         (Method::GET, "reads", ["249", "3749"]),
@@ -85,7 +85,7 @@ fn the_251st_read_is_refused_as_recorded() {
 }
 
 #[test]
-fn all_principals_share_and_the_network_provider_counts_for_itself() {
+fn principals_share_a_bucket_and_the_network_provider_has_its_own() {
     let (mut throttle, now) = (small(), Instant::now());
     for (principal, kind, network, want) in [
         ("a", Kind::Read, false, Ok((2, 5))),
