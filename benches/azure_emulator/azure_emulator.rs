@@ -20,7 +20,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running emulator. Dropping it kills the process.
 pub(crate) struct EmulatorProcess {
-    /// The process id.
     pub(crate) id: u32,
     pub(crate) arm: SocketAddr,
     control: SocketAddr,

@@ -32,7 +32,7 @@ pub(crate) struct Response<'a> {
     pub(crate) operation: Option<String>,
 }
 
-/// A persistent connection.
+/// A persistent connection to the emulator.
 pub(crate) struct Client {
     stream: TcpStream,
     base: String,
@@ -88,7 +88,6 @@ impl Client {
         Ok(Response { body, operation })
     }
 
-    /// GETs a document.
     pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
         Ok(serde_json::from_slice(self.send("GET", path, b"").await?.body)?)
     }

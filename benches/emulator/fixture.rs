@@ -17,7 +17,6 @@ const VERSION: &str = "api-version=2025-05-01";
 
 /// A running emulator and its directory.
 pub(crate) struct Fixture {
-    /// The process id.
     pub(crate) id: u32,
     emulator: EmulatorProcess,
     cores: Cores,

@@ -1,5 +1,5 @@
-//! Concurrent clients, each with its own connection: GET of pools and load balancers, PUT of pools, and the outcome of each
-//! write's operation.
+//! Concurrent clients, each with its own connection: GET of pools and load balancers, PUT of pools, and the outcome of
+//! each write's operation.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::azure_emulator::client::{Client, OperationOutcome};
 use crate::fixture::{Fixture, load_balancer_path, pool, pool_path};
 use crate::measuring::cpu_time;
 
-/// Concurrent clients.
+/// The number of concurrent clients.
 pub(crate) const CLIENTS: usize = 100;
 /// Load balancers whose pools they write.
 pub(crate) const LOAD_BALANCERS: usize = 20;
@@ -21,7 +21,7 @@ pub(crate) const ADDRESSES: usize = 50;
 pub(crate) struct LoadResult {
     pub(crate) gets: Vec<Duration>,
     pub(crate) puts: Vec<Duration>,
-    /// Polls of operations.
+    /// The number of polls of operations.
     pub(crate) polls: u64,
     pub(crate) succeeded: u64,
     pub(crate) superseded: u64,

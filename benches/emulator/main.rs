@@ -1,8 +1,8 @@
 //! Benchmarks of the ARM emulator: the release `headgate azure-emulator` on a socket, with persistent connections.
 //!
-//! They measure large pools, many clients at once, and the memory over many requests, each with a new emulator. Table and files
-//! are the same as in the agent's benchmarks. There are no budgets. `make bench-emulator ARGS='-- memory'` runs those whose
-//! names contain a word.
+//! They measure large pools, many clients at once, and the memory over many requests, each with a new emulator. Table
+//! and files are the same as in the agent's benchmarks. There are no budgets. `make bench-emulator ARGS='-- memory'`
+//! runs those whose names contain a word.
 
 #[path = "../azure_emulator/azure_emulator.rs"]
 mod azure_emulator;

@@ -7,7 +7,6 @@ mod memory;
 use crate::fixture::Fixture;
 use crate::measuring::selection::Benchmark;
 
-/// All rows.
 pub(crate) const ROWS: &[Benchmark<Fixture>] = &[
     Benchmark {
         name: "emulator-large-pool",

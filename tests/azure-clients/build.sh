@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Provides Microsoft's Azure clients for the emulator's tests; fetches and builds them if they are not in the cache. Reports on
-# stderr what it does, and prints one line on stdout for each requested part:
+# Provides Microsoft's Azure clients for the emulator's tests; fetches and builds them if they are not in the cache.
+# Reports on stderr what it does, and prints one line on stdout for each requested part:
 #
 #   build.sh python  the path of an interpreter that has the packages of python/requirements.txt
 #   build.sh go      the path of the program built from go/

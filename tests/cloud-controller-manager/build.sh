@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Provides Azure's real cloud-controller-manager for a test of the emulator; builds it if it is not in the cache. Reports on stderr
-# what it does, and prints the path of the program on stdout.
+# Provides Azure's real cloud-controller-manager for a test of the emulator; builds it if it is not in the cache.
+# Reports on stderr what it does, and prints the path of the program on stdout.
 #
 #   HEADGATE_CACHE  the cache directory; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail

@@ -1,7 +1,7 @@
 //! The harness of the integration tests besides the control plane: agents, plain HTTP and network namespaces.
 //!
-//! Processes end with the thread that starts them, so a test must start its agents on its own thread: use `#[tokio::test]`
-//! without `flavor = "multi_thread"`.
+//! Processes end with the thread that starts them, so a test must start its agents on its own thread: use
+//! `#[tokio::test]` without `flavor = "multi_thread"`.
 
 #![allow(
     dead_code,

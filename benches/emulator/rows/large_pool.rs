@@ -1,7 +1,7 @@
 //! One client and one large pool: a GET, and a PUT of the same document with one admin state changed.
 //!
-//! For comparison, the work that every server of JSON documents has, done in this process: for a GET it serializes the document,
-//! for a PUT it parses the request's body and serializes the response's.
+//! For comparison, the work that every server of JSON documents has, done in this process: for a GET it serializes the
+//! document, for a PUT it parses the request's body and serializes the response's.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Memory over many requests. What is kept of the past (journal, operations) is full long before the end, so the last figures must
-//! not be higher than those before.
+//! Memory over many requests. What is kept of the past (journal, operations) is full long before the end, so the last
+//! figures must not be higher than those before.
 
 use serde_json::json;
 

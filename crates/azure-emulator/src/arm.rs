@@ -137,7 +137,8 @@ impl Arm<'_> {
         Ok(response)
     }
 
-    /// Writes a normalized document, and answers with the resource `about`: the top-level resource or one of its children.
+    /// Writes a normalized document, and answers with the resource `about`: the top-level resource or one of its
+    /// children.
     fn write(
         &mut self,
         request: &ArmRequest<'_>,

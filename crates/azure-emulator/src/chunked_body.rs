@@ -1,5 +1,5 @@
-//! Response bodies that are sent in chunks. A connection's buffer grows to the largest chunk it is given and keeps that size
-//! while the connection is open, and answers have megabytes.
+//! Response bodies that are sent in chunks. A connection's buffer grows to the largest chunk it is given and keeps that
+//! size while the connection is open, and answers have megabytes.
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -43,7 +43,6 @@ impl ArmError {
         self
     }
 
-    /// Adds a detail.
     pub(super) fn detail(mut self, code: &str, message: impl Into<String>) -> Self {
         self.details.get_or_insert_default().push(Detail {
             code: code.to_owned(),
@@ -52,7 +51,6 @@ impl ArmError {
         self
     }
 
-    /// Adds a header.
     pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
@@ -88,7 +86,7 @@ impl ArmError {
         messages.collect::<Vec<_>>().join(" ")
     }
 
-    /// The HTTP response.
+    /// The error as an HTTP response.
     pub(super) fn response(&self) -> Response<Bytes> {
         let body = json!({"error": self.object()}).to_string();
         let mut response = Response::new(Bytes::from(body));

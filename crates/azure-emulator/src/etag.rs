@@ -41,8 +41,8 @@ pub(super) fn check(headers: &HeaderMap, current: Option<Etag>, id: &str) -> Res
     Ok(())
 }
 
-/// The etags in a header, `None` without the header. An empty or unreadable value is an etag that no resource has, so the
-/// write is refused.
+/// The etags in a header, `None` without the header. An empty or unreadable value is an etag that no resource has, so
+/// the write is refused.
 fn header_etags(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<String>> {
     let values = headers.get_all(name).iter();
     let texts: Vec<_> = values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();

@@ -1,8 +1,8 @@
 //! The fault rules, in the order in which they were added. The first rule that matches a request acts on it.
 //!
-//! A rule counts the requests that it matches. It lets the first `skip` of them through, acts on the next `times`, and is
-//! then spent: it stays in the list with its counts, and later rules are tried. A rule that lets a request through does not
-//! stop later rules either. A rule behind one that acts does not count the request.
+//! A rule counts the requests that it matches. It lets the first `skip` of them through, acts on the next `times`, and
+//! is then spent: it stays in the list with its counts, and later rules are tried. A rule that lets a request through
+//! does not stop later rules either. A rule behind one that acts does not count the request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl<'a> RequestSummary<'a> {
 /// A rule that acts on a request.
 #[derive(Clone, Debug)]
 pub(super) struct FaultHit {
-    /// The rule's id.
+    /// The id of the rule.
     pub(super) rule: u64,
     pub(super) action: Arc<Action>,
 }
@@ -131,7 +131,6 @@ impl FaultRules {
         self.rules.len() < before
     }
 
-    /// Removes all rules.
     pub(super) fn clear(&mut self) {
         self.rules.clear();
     }

@@ -1,5 +1,5 @@
-//! Strict reading of the control API's JSON objects. Every mistake is collected with its place and what is allowed there,
-//! and all of them are reported in one response.
+//! Strict reading of the control API's JSON objects. Every mistake is collected with its place and what is allowed
+//! there, and all of them are reported in one response.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;

@@ -1,4 +1,5 @@
-//! GUIDs: random ones from a seeded generator, so that a test in paused time can be replayed, and ones derived from a name.
+//! GUIDs: random ones from a seeded generator, so that a test in paused time can be replayed, and ones derived from a
+//! name.
 
 use fastrand::Rng;
 use uuid::{Builder, Uuid};

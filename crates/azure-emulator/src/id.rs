@@ -81,8 +81,8 @@ pub(super) enum Target {
         namespace: String,
         kind: String,
     },
-    /// The resources of one type in a resource group or below another resource. For some types the last segment is not a
-    /// type but a view, such as `instanceView`.
+    /// The resources of one type in a resource group or below another resource. For some types the last segment is not
+    /// a type but a view, such as `instanceView`.
     Collection {
         subscription: String,
         group: String,

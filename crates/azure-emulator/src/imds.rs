@@ -1,8 +1,8 @@
 //! IMDS, the instance metadata service: `/metadata/instance` and Scheduled Events.
 //!
 //! Every caller gets the same documents. Scheduled Events are disabled until the first request, and again after a day
-//! without requests; the request that enables them gets its answer late. This module never waits: an answer says for how
-//! long the caller has to hold it back.
+//! without requests; the request that enables them gets its answer late. This module never waits: an answer says for
+//! how long the caller has to hold it back.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub(super) struct DelayedResponse {
 struct Enabled {
     /// When they begin to answer.
     from: Moment,
-    /// The last request.
+    /// When Scheduled Events were last requested.
     last_request: Moment,
 }
 
@@ -95,8 +95,8 @@ impl Imds {
         self.events.document()
     }
 
-    /// Replaces the events with those in `{"Events": [...]}`. Each needs its type and its resources; the rest is filled in.
-    /// The same events again keep their ids and times, and change nothing.
+    /// Replaces the events with those in `{"Events": [...]}`. Each needs its type and its resources; the rest is filled
+    /// in. The same events again keep their ids and times, and change nothing.
     ///
     /// # Errors
     ///
@@ -175,8 +175,8 @@ impl Imds {
                 .map(|request| request.get("EventId").and_then(Value::as_str));
             ids.collect::<Option<Vec<_>>>()
         });
-        // Guess: status and wording for a body that cannot be parsed and for an unknown id. Documented is only that a known id
-        // gets 200.
+        // Guess: status and wording for a body that cannot be parsed and for an unknown id. Documented is only that a
+        // known id gets 200.
         let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
             return bad_request(
                 "StartRequests with an EventId each were not specified in the request",

@@ -1,8 +1,8 @@
 //! The journal: every request, every end of an operation and every write that a fault made, in one order.
 //!
-//! Its invariant: each change of an etag is in the `changes` of exactly one entry, so the journal explains every etag that a
-//! client saw. A request gets its number when it arrives; its outcome is added when it is answered. The oldest entries are
-//! removed when there are too many, and `dropped` counts them. Secrets are not kept; see `redact.rs`.
+//! Its invariant: each change of an etag is in the `changes` of exactly one entry, so the journal explains every etag
+//! that a client saw. A request gets its number when it arrives; its outcome is added when it is answered. The oldest
+//! entries are removed when there are too many, and `dropped` counts them. Secrets are not kept; see `redact.rs`.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ pub(super) struct EtagChange {
 pub(super) struct Outcome {
     /// The id of the fault rule that acted on it.
     pub(super) fault: Option<u64>,
-    /// A remark.
+    /// A remark for readers of the journal.
     pub(super) note: Option<String>,
     pub(super) changes: Vec<EtagChange>,
 }
@@ -63,7 +63,7 @@ pub(super) enum Event<'a> {
     /// The end of an operation.
     Operation {
         id: String,
-        /// Such as `PutLoadBalancerOperation`.
+        /// The name of the operation, such as `PutLoadBalancerOperation`.
         name: &'a str,
         resource: String,
         /// `Succeeded`, `Failed` or `Canceled`.
@@ -225,8 +225,8 @@ impl Journal {
         self.push(entry)
     }
 
-    /// The matching entries, oldest first. `next` is the `after` of the next page; `dropped` counts the removed entries after
-    /// the given one.
+    /// The matching entries, oldest first. `next` is the `after` of the next page; `dropped` counts the removed entries
+    /// after the given one.
     pub(super) fn page(&self, query: &JournalQuery) -> Value {
         let mut entries = Vec::new();
         let mut bytes = 0;

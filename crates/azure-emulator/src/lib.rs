@@ -1,9 +1,9 @@
 //! An emulator of the part of Azure Resource Manager that load balancers need: tokens, IMDS, throttling, long-running
 //! operations, and faults on demand.
 //!
-//! Answers follow recorded traffic where there is some; docs/azure-emulator.md says for each behaviour how sure it is. Time is
-//! a parameter and nothing runs in the background: the next request ends the operations that are due. So the emulator works
-//! without sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
+//! Answers follow recorded traffic where there is some; docs/azure-emulator.md says for each behaviour how sure it is.
+//! Time is a parameter and nothing runs in the background: the next request ends the operations that are due. So the
+//! emulator works without sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -124,8 +124,8 @@ impl Emulator {
         control::respond(&mut *state, request, now)
     }
 
-    /// The state. The lock is never held across an await. A panic while it is held fails one request; the others go on with
-    /// the state as it is.
+    /// The state. The lock is never held across an await. A panic while it is held fails one request; the others go on
+    /// with the state as it is.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -31,8 +31,8 @@ use super::{ConnectionCut, Emulator};
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// Time for the body of a request to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// Limits of connections. Large answers and stalls take up to ten minutes. No load balancer probes the emulator, so idle
-/// connections are closed at once when it stops.
+/// Limits of connections. Large answers and stalls take up to ten minutes. No load balancer probes the emulator, so
+/// idle connections are closed at once when it stops.
 const LIMITS: Limits = Limits {
     linger: Duration::ZERO,
     answer: Duration::from_mins(15),
@@ -40,7 +40,7 @@ const LIMITS: Limits = Limits {
     ..Limits::HEALTH
 };
 
-/// The command's flags.
+/// The flags of `headgate azure-emulator`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Address of ARM, tokens and IMDS over plain HTTP.

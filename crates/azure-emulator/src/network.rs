@@ -15,7 +15,8 @@ const PUBLIC_ADDRESS: &str = "Microsoft.Network/publicIPAddresses";
 /// Public addresses are from the ranges for benchmarks (RFC 2544, 131,070 addresses) and documentation (RFC 3849).
 const PUBLIC_V4: u32 = u32::from_be_bytes([198, 18, 0, 0]);
 const PUBLIC_V6: u128 = 0x2001_0db8_0000_0000_0000_0000_0000_0000;
-/// Private addresses, for configurations with a subnet and no address, are from the end of 10.0.0.0/8 and from `fd00::/8`.
+/// Private addresses, for configurations with a subnet and no address, are from the end of 10.0.0.0/8 and from
+/// `fd00::/8`.
 const PRIVATE_V4: u32 = u32::from_be_bytes([10, 255, 0, 0]);
 const PRIVATE_V6: u128 = 0xfd00_0000_0000_0000_0000_0000_0000_0000;
 /// Addresses that are tried of each range.

@@ -89,7 +89,8 @@ fn memberships(interface: &Resource) -> Vec<(String, NicMember)> {
                 continue;
             };
             let member = NicMember {
-                // Reported: the name is a GUID for an instance of a scale set, and otherwise made from the interface's names.
+                // Reported: the name is a GUID for an instance of a scale set, and otherwise made from the interface's
+                // names.
                 name: if interface.id.segments.len() > 1 {
                     guids::guid_for_name(&id.to_lowercase()).to_string()
                 } else {

@@ -59,17 +59,16 @@ pub(super) enum Status {
 /// What an operation removes when it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// The top-level resource.
     Itself,
     /// A child: its kind and name.
     Child(&'static str, String),
 }
 
-/// An accepted write.
+/// A write that was accepted, and its status.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) id: Uuid,
-    /// Such as `PutLoadBalancerOperation`.
+    /// The name of the operation, such as `PutLoadBalancerOperation`.
     pub(super) name: String,
     /// The top-level resource it writes.
     pub(super) resource: ResourceId,

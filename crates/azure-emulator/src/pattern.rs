@@ -1,7 +1,7 @@
 //! Regular expressions of the control API's clients, bounded so that no pattern is slow.
 //!
-//! They match bytes and ASCII classes and ignore case, as ARM's paths do. The compiled size is bounded, and with it the cost
-//! of a match, which is at most that size times the length of the text.
+//! They match bytes and ASCII classes and ignore case, as ARM's paths do. The compiled size is bounded, and with it the
+//! cost of a match, which is at most that size times the length of the text.
 
 use regex::bytes::{Regex, RegexBuilder};
 

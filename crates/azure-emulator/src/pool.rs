@@ -1,7 +1,7 @@
 //! Backend address pools: what a write may change, and what a GET shows.
 //!
-//! Each write replaces an IP-based pool. The members of a NIC-based pool come from the network interfaces; a write may only
-//! add settings, such as the admin state, to the existing members.
+//! Each write replaces an IP-based pool. The members of a NIC-based pool come from the network interfaces; a write may
+//! only add settings, such as the admin state, to the existing members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,9 +32,7 @@ pub(super) struct View<'a> {
 /// The document in which a pool was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PoolSource {
-    /// The pool itself.
     Pool,
-    /// The load balancer.
     LoadBalancer,
     /// A seed, which is stored without checks of the members.
     Seed,

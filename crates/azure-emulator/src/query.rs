@@ -10,7 +10,7 @@ use bytes::Bytes;
 pub(super) struct Parameters(BTreeMap<String, String>);
 
 impl Parameters {
-    /// Parses `a=b&c=d`.
+    /// Parses parameters of the form `a=b&c=d`.
     pub(super) fn parse(text: &[u8]) -> Self {
         let mut pairs = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(text) {

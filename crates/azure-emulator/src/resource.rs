@@ -1,8 +1,8 @@
 //! A stored resource, and its JSON as a GET shows it.
 //!
-//! The store has what clients wrote. What Azure adds (ids, types, etags, provisioning states) is filled in when the resource
-//! is shown, in the same way at every level, so that the two cannot disagree. Children that are part of their parent's
-//! document (pools, rules, subnets) share its etag and state.
+//! The store has what clients wrote. What Azure adds (ids, types, etags, provisioning states) is filled in when the
+//! resource is shown, in the same way at every level, so that the two cannot disagree. Children that are part of their
+//! parent's document (pools, rules, subnets) share its etag and state.
 
 use serde_json::{Map, Value, json};
 use uuid::Uuid;

@@ -40,7 +40,7 @@ pub enum SeedError {
     /// The file cannot be read.
     #[error("cannot read the seed file {}: {source}", file.display())]
     Read {
-        /// The seed file.
+        /// The path of the seed file.
         file: PathBuf,
         /// The error of the system.
         source: std::io::Error,
@@ -51,7 +51,7 @@ pub enum SeedError {
     /// The file is not a seed.
     #[error("the seed file {} is not a seed: {source}; it needs {{\"resources\": [ARM documents, each with its id]}}, as JSON or YAML", file.display())]
     Parse {
-        /// The seed file.
+        /// The path of the seed file.
         file: PathBuf,
         /// The error of the parser.
         source: serde_yaml::Error,

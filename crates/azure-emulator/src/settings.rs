@@ -15,7 +15,8 @@ pub struct Settings {
     /// Time from the acceptance of a write to the end of its operation.
     #[serde(with = "duration_as_text")]
     pub operation_delay: Duration,
-    /// `Retry-After` of an operation in progress, in seconds. Azure's is not recorded; 10 fits old recordings of a pool's PUT.
+    /// `Retry-After` of an operation in progress, in seconds. Azure's is not recorded; 10 fits old recordings of a
+    /// pool's PUT.
     pub poll_retry_after: u64,
     /// Items on a page of a list.
     pub page_size: usize,
@@ -32,7 +33,7 @@ pub enum AdminStateNone {
     /// The field is left out, as before it was set.
     #[default]
     Omitted,
-    /// As `"adminState": "None"`.
+    /// The field is shown as `"adminState": "None"`.
     Shown,
 }
 
@@ -49,7 +50,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The largest `operation_delay`.
+    /// The upper bound of `operation_delay`.
     pub const MAX_OPERATION_DELAY: Duration = Duration::from_hours(24);
     /// The largest `poll_retry_after`, from ARM's contract.
     pub const MAX_POLL_RETRY_AFTER_SECONDS: u64 = 600;

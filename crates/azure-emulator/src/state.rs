@@ -1,5 +1,5 @@
-//! The state of one emulator, and the path of a request through it: authentication, faults, throttling, then ARM, the token
-//! services or IMDS, and the journal.
+//! The state of one emulator, and the path of a request through it: authentication, faults, throttling, then ARM, the
+//! token services or IMDS, and the journal.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) struct State {
     clock: Clock,
     /// How far the control API has set the clock forward.
     offset: Duration,
-    /// For request ids.
+    /// The source of request ids.
     guids: GuidGenerator,
 }
 
@@ -99,7 +99,7 @@ impl State {
         })
     }
 
-    /// The emulator's time.
+    /// The time of the emulator, with the advances of the control API.
     pub(super) fn now(&self) -> Moment {
         let Moment { wall, mono } = self.clock.now();
         let wall = wall.saturating_add(self.offset).unwrap_or(jiff::Timestamp::MAX);
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Handles the request.
+    /// Handles the request, without the delay of its response.
     pub(super) fn respond(&mut self, received: &ReceivedRequest, pending: &PendingRequest) -> PendingResponse {
         let now = self.now();
         self.end_due_operations(now);
@@ -194,7 +194,8 @@ impl State {
         );
     }
 
-    /// Adds the operations that have ended to the journal, and returns the changes of the request that is being handled.
+    /// Adds the operations that have ended to the journal, and returns the changes of the request that is being
+    /// handled.
     fn journal_store_events(&mut self, now: Moment) -> Vec<EtagChange> {
         let mut changes = Vec::new();
         for event in self.store.take_events() {

@@ -1,9 +1,9 @@
-//! The resources, the resource groups, and the operations on them. `store/mutations.rs` has the writes, `store/view.rs` what
-//! a GET shows.
+//! The resources, the resource groups, and the operations on them. `store/mutations.rs` has the writes, `store/view.rs`
+//! what a GET shows.
 //!
-//! A write takes effect when it is accepted, and gives the resource a new etag; it gets another one when the operation ends.
-//! A top-level resource has one operation at a time: a newer write supersedes the older one, whose operation ends Canceled.
-//! Guess: parts of the older document that the newer write did not replace stay.
+//! A write takes effect when it is accepted, and gives the resource a new etag; it gets another one when the operation
+//! ends. A top-level resource has one operation at a time: a newer write supersedes the older one, whose operation ends
+//! Canceled. Guess: parts of the older document that the newer write did not replace stay.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -47,7 +47,8 @@ pub(super) enum StoreEvent {
     },
 }
 
-/// Resources and resource groups by their keys, NIC members, operations, and the events that are not yet in the journal.
+/// Resources and resource groups by their keys, NIC members, operations, and the events that are not yet in the
+/// journal.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) groups: BTreeMap<String, Group>,

@@ -1,9 +1,9 @@
-//! Throttling: token buckets as documented for ARM (one for a principal and one for all principals of a subscription) and
-//! for its network provider.
+//! Throttling: token buckets as documented for ARM (one for a principal and one for all principals of a subscription)
+//! and for its network provider.
 //!
-//! A bucket is stored as the time when it will be full, so a full bucket can be dropped, and their number is bounded. When
-//! a bucket is empty, requests are refused until it is full again: 250 reads at 25 a second are the 10 seconds that were
-//! recorded. A refused request costs no token and does not prolong the wait.
+//! A bucket is stored as the time when it will be full, so a full bucket can be dropped, and their number is bounded.
+//! When a bucket is empty, requests are refused until it is full again: 250 reads at 25 a second are the 10 seconds
+//! that were recorded. A refused request costs no token and does not prolong the wait.
 
 use std::collections::HashMap;
 
@@ -71,11 +71,11 @@ impl ThrottleSettings {
 /// The kind of request that a bucket counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// GET, HEAD.
+    /// A GET or HEAD request.
     Read,
-    /// PUT, PATCH, POST.
+    /// A PUT, PATCH or POST request.
     Write,
-    /// DELETE.
+    /// A DELETE request, which the network provider counts as a write.
     Delete,
 }
 
@@ -161,7 +161,6 @@ impl Throttle {
         }
     }
 
-    /// Fills every bucket.
     pub(super) fn reset(&mut self) {
         self.buckets.clear();
     }
@@ -170,8 +169,8 @@ impl Throttle {
     ///
     /// # Errors
     ///
-    /// A 429 if a bucket is empty. The network provider's bucket comes after ARM's, so a request that it refuses has cost a
-    /// token there.
+    /// A 429 if a bucket is empty. The network provider's bucket comes after ARM's, so a request that it refuses has
+    /// cost a token there.
     pub(super) fn take(
         &mut self,
         subscription: &str,
@@ -228,8 +227,8 @@ impl Throttle {
         Ok(remaining)
     }
 
-    /// The bucket with this key, a full one if it is new. At the bound, full buckets are removed or, if there is none, the one
-    /// that will be full first.
+    /// The bucket with this key, a full one if it is new. At the bound, full buckets are removed or, if there is none,
+    /// the one that will be full first.
     fn bucket(&mut self, key: &Key, limit: RateLimit, now: Instant) -> &mut Bucket {
         if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(key) {
             self.buckets.retain(|_, bucket| !bucket.is_full(now));

@@ -1,5 +1,5 @@
-//! TLS for the emulator's listener, with a certificate made at the start. A handshake runs when its connection is first read,
-//! so that a slow client delays no other one.
+//! TLS for the emulator's listener, with a certificate made at the start. A handshake runs when its connection is first
+//! read, so that a slow client delays no other one.
 
 use std::io;
 use std::pin::Pin;

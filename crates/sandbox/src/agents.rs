@@ -34,9 +34,9 @@ pub enum AgentError {
     /// The addresses file cannot be parsed.
     #[error("cannot parse {}, the addresses file of {name}: {source}", path.display())]
     Addresses {
-        /// The process's name.
+        /// The name of the process in messages.
         name: String,
-        /// The addresses file.
+        /// The path of the addresses file.
         path: PathBuf,
         /// The error of the parser.
         source: serde_json::Error,
@@ -44,7 +44,7 @@ pub enum AgentError {
     /// The process has not bound its addresses in time.
     #[error("{name} has not bound its addresses after {} s; its last log lines:\n{tail}", BIND_TIMEOUT.as_secs())]
     Unbound {
-        /// The process's name.
+        /// The name of the process in messages.
         name: String,
         /// The last lines of its log.
         tail: String,
@@ -54,13 +54,14 @@ pub enum AgentError {
 /// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The headgate program.
+    /// The path of the headgate program.
     pub program: PathBuf,
     /// The name of the agent's Node.
     pub node: String,
     /// The kubeconfig by which it reaches the API.
     pub kubeconfig: PathBuf,
-    /// Its directory, for remembered state, settings and addresses. It is created if it is missing, and kept afterwards.
+    /// Its directory, for remembered state, settings and addresses. It is created if it is missing, and kept
+    /// afterwards.
     pub directory: PathBuf,
     /// The file to which its output is appended.
     pub log: PathBuf,
@@ -68,7 +69,7 @@ pub struct AgentConfig {
     pub settings: String,
     /// Address of `/healthz`; port 0 takes a free one.
     pub healthz: SocketAddr,
-    /// Additional flags.
+    /// Flags in addition to those of the other fields.
     pub arguments: Vec<String>,
 }
 
@@ -84,7 +85,7 @@ pub struct Addresses {
 /// A running agent. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Agent {
-    /// The child process.
+    /// The child process; dropping it kills it.
     pub process: Process,
     /// The addresses that it is bound to.
     pub addresses: Addresses,

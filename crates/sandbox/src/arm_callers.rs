@@ -38,7 +38,7 @@ pub(super) struct CallerRow {
     pub(super) caller: String,
     /// Requests that change nothing (GET, HEAD, OPTIONS).
     pub(super) reads: u64,
-    /// All other requests.
+    /// Requests with all other methods.
     pub(super) writes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The control plane's programs: finds the directory with etcd, kube-apiserver and the others. `make control-plane` builds
-//! them.
+//! The control plane's programs: finds the directory with etcd, kube-apiserver and the others. `make control-plane`
+//! builds them.
 
 use std::env;
 use std::ffi::OsString;
@@ -38,8 +38,8 @@ pub struct Assets {
 }
 
 impl Assets {
-    /// Finds the programs: in `given` (`--assets`), otherwise in `KUBEBUILDER_ASSETS`, otherwise where `make control-plane` puts
-    /// them.
+    /// Finds the programs: in `given` (`--assets`), otherwise in `KUBEBUILDER_ASSETS`, otherwise where `make
+    /// control-plane` puts them.
     ///
     /// # Errors
     /// There is no directory to search, or etcd or kube-apiserver is not in it.

@@ -1,8 +1,8 @@
 //! The sandbox's Azure: the ARM emulator as a child process, with load balancers for the nodes.
 //!
-//! The load balancer `kubernetes` has a pool of the nodes' addresses for each IP family, as cloud-provider-azure makes them.
-//! In `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines. `azure.json` names both as the
-//! cluster's.
+//! The load balancer `kubernetes` has a pool of the nodes' addresses for each IP family, as cloud-provider-azure makes
+//! them. In `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines. `azure.json` names
+//! both as the cluster's.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -129,7 +129,6 @@ impl Azure {
     }
 }
 
-/// The emulator's seed.
 fn seed(nodes: &[RegisteredNode]) -> Value {
     let network = |kind: &str, name: &str| {
         format!(

@@ -1,8 +1,8 @@
-//! Credentials of an own control plane: a certificate authority, kube-apiserver's serving certificate, the key that signs
-//! service account tokens, the administrator's token and kubeconfig.
+//! Credentials of an own control plane: a certificate authority, kube-apiserver's serving certificate, the key that
+//! signs service account tokens, the administrator's token and kubeconfig.
 //!
-//! They are made for each control plane, in files that only their owner can read. So no two sandboxes accept each other's
-//! credentials, and no other user of the machine has access.
+//! They are made for each control plane, in files that only their owner can read. So no two sandboxes accept each
+//! other's credentials, and no other user of the machine has access.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};

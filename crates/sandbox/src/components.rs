@@ -1,4 +1,5 @@
-//! All components of a sandbox with one owner: the control plane or the given cluster, the Azure emulator and the agents.
+//! All components of a sandbox with one owner: the control plane or the given cluster, the Azure emulator and the
+//! agents.
 //!
 //! [`Components::stop`] stops them in order. Dropping the value kills them.
 
@@ -32,7 +33,7 @@ const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)
 /// The agents' settings. There is no kube-proxy.
 const SETTINGS: &str = "# Written by headgate sandbox.\nproxy: {healthzUrl: off}\n";
 
-/// The running components.
+/// The components that are running.
 #[derive(Debug, Default)]
 pub(super) struct Components {
     agents: Vec<(String, Agent)>,

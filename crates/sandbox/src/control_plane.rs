@@ -1,12 +1,12 @@
-//! A real control plane on loopback: etcd and kube-apiserver and, on request, kube-controller-manager, kube-scheduler and
-//! kube-proxy, each as a child process.
+//! A real control plane on loopback: etcd and kube-apiserver and, on request, kube-controller-manager, kube-scheduler
+//! and kube-proxy, each as a child process.
 //!
-//! etcd listens only on a Unix socket, so other users of the machine cannot reach it. kube-apiserver serves TLS on a port that
-//! is reserved while the [`ControlPlane`] lives (`ports.rs`): it can stop and start again at the same address, and in between
-//! connections are refused. Nothing needs a network other than loopback.
+//! etcd listens only on a Unix socket, so other users of the machine cannot reach it. kube-apiserver serves TLS on a
+//! port that is reserved while the [`ControlPlane`] lives (`ports.rs`): it can stop and start again at the same
+//! address, and in between connections are refused. Nothing needs a network other than loopback.
 //!
-//! All files are in one directory: `kubeconfig`, `logs/` and `control-plane/` (keys, etcd's data). The caller removes it. The
-//! thread that starts a control plane must live as long as the control plane (see [`process`](super::process)).
+//! All files are in one directory: `kubeconfig`, `logs/` and `control-plane/` (keys, etcd's data). The caller removes
+//! it. The thread that starts a control plane must live as long as the control plane (see [`process`](super::process)).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -165,7 +165,7 @@ impl ControlPlane {
         &self.assets
     }
 
-    /// The administrator's kubeconfig.
+    /// The path of the administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
@@ -231,8 +231,8 @@ impl ControlPlane {
 
     /// Starts kube-proxy for a Node and waits until its health server accepts connections.
     ///
-    /// It writes iptables rules, so call this only in an own network namespace. The Node needs an `InternalIP`; without one
-    /// kube-proxy waits half a minute for it.
+    /// It writes iptables rules, so call this only in an own network namespace. The Node needs an `InternalIP`; without
+    /// one kube-proxy waits half a minute for it.
     ///
     /// # Errors
     /// It cannot be run, ends, or does not listen within a minute.
@@ -319,8 +319,8 @@ fn start(
     )?)
 }
 
-/// Removes variables that would configure the components: etcd reads every flag from a variable as well, and the caller's
-/// proxy and kubeconfig are for other servers.
+/// Removes variables that would configure the components: etcd reads every flag from a variable as well, and the
+/// caller's proxy and kubeconfig are for other servers.
 fn remove_inherited_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_ascii_uppercase();

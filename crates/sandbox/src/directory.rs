@@ -1,7 +1,7 @@
 //! The sandbox's directory: a temporary one, or the one of `--dir`.
 //!
-//! Its invariant: the sandbox removes nothing that it did not make, and overwrites no file of others. A lock distinguishes a
-//! directory that is in use from one that a killed sandbox left behind.
+//! Its invariant: the sandbox removes nothing that it did not make, and overwrites no file of others. A lock
+//! distinguishes a directory that is in use from one that a killed sandbox left behind.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write as _};

@@ -1,5 +1,6 @@
-//! The sandbox's output. Standard output has the health of the nodes, the pools, the callers of ARM and the leader: live tables
-//! on a terminal, otherwise a JSON line for each change. Standard error has the progress of the start and the stop.
+//! The sandbox's output. Standard output has the health of the nodes, the pools, the callers of ARM and the leader:
+//! live tables on a terminal, otherwise a JSON line for each change. Standard error has the progress of the start and
+//! the stop.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};

@@ -1,9 +1,9 @@
-//! A cluster on one machine, to try headgate out and to test it: a real control plane, Nodes, a real agent for each Node, and
-//! an emulator of Azure with load balancers.
+//! A cluster on one machine, to try headgate out and to test it: a real control plane, Nodes, a real agent for each
+//! Node, and an emulator of Azure with load balancers.
 //!
-//! [`run`] is the command `headgate sandbox`: it starts all of them, shows the health of every node, and stops them. Its
-//! invariant: however it ends, it stops what it started and removes what it made. The modules are public because the
-//! integration tests use them as well.
+//! [`run`] is the command `headgate sandbox`: it starts all of them, shows the health of every node, and stops them.
+//! Its invariant: however it ends, it stops what it started and removes what it made. The modules are public because
+//! the integration tests use them as well.
 
 use std::io;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub mod process;
 
 pub use interrupts::Interrupts;
 
-/// The command's flags.
+/// The flags of `headgate sandbox`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Directory with the control plane's programs; `None` searches the usual places.
@@ -97,8 +97,8 @@ pub enum SandboxError {
 
 /// Starts the sandbox, shows the health of its nodes until it is interrupted, and stops it.
 ///
-/// Call this on a thread that lives as long as the sandbox, such as the main thread under a `current_thread` runtime: the
-/// processes end with the thread that started them.
+/// Call this on a thread that lives as long as the sandbox, such as the main thread under a `current_thread` runtime:
+/// the processes end with the thread that started them.
 ///
 /// # Errors
 /// It cannot start, a process has ended, or something cannot be removed.

@@ -119,7 +119,8 @@ impl Layout {
         }
     }
 
-    /// The lines of the pools' table after an empty one, at most `height`. Pools without Down entries are left out first.
+    /// The lines of the pools' table after an empty one, at most `height`. Pools without Down entries are left out
+    /// first.
     fn pool_lines(&self, rows: &[PoolRow], now: Timestamp, height: usize) -> Vec<String> {
         let mut rows: Vec<&PoolRow> = rows.iter().collect();
         loop {

@@ -1,5 +1,5 @@
-//! The health answers of all nodes: polls each agent's `/healthz`, and keeps the last answer with the time since when it is the
-//! same.
+//! The health answers of all nodes: polls each agent's `/healthz`, and keeps the last answer with the time since when
+//! it is the same.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 /// An answer of `/healthz`. The default stands for no answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct HealthAnswer {
-    /// The HTTP status.
+    /// The HTTP status of the answer.
     pub(super) healthz: Option<u16>,
     /// The signals of the node.
     pub(super) signals: Vec<String>,

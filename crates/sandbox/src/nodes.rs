@@ -21,7 +21,7 @@ pub const RESOURCE_GROUP: &str = "sandbox";
 /// A Node that exists in the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisteredNode {
-    /// The Node's name.
+    /// The name of the Node.
     pub name: String,
     /// The Node's internal addresses.
     pub addresses: Vec<IpAddr>,
@@ -33,7 +33,7 @@ pub enum NodesError {
     /// A Node cannot be created.
     #[error("cannot create Node {name}: {source}; the kubeconfig's user needs the verb create on nodes")]
     Create {
-        /// The Node's name.
+        /// The name of the Node.
         name: String,
         /// The error of the API server.
         source: Box<kube::Error>,

@@ -1,12 +1,12 @@
 //! A child process: its output goes to a file, it is stopped and reaped, and it does not outlive its owner.
 //!
-//! Its invariant: no process started here survives this one, however this one ends. [`Process::stop`] stops it in an orderly
-//! way. Dropping a [`Process`] kills it and waits until it is reaped. If neither runs (SIGKILL, abort), the kernel kills it,
-//! because each child requests SIGKILL for the death of its parent.
+//! Its invariant: no process started here survives this one, however this one ends. [`Process::stop`] stops it in an
+//! orderly way. Dropping a [`Process`] kills it and waits until it is reaped. If neither runs (SIGKILL, abort), the
+//! kernel kills it, because each child requests SIGKILL for the death of its parent.
 //!
-//! The kernel sends that signal when the *thread* that spawned the child ends, not the whole process. So start a process only
-//! from a thread that lives as long as the process: the main thread under a `current_thread` runtime or a dedicated thread,
-//! never a worker of a thread pool.
+//! The kernel sends that signal when the *thread* that spawned the child ends, not the whole process. So start a
+//! process only from a thread that lives as long as the process: the main thread under a `current_thread` runtime or a
+//! dedicated thread, never a worker of a thread pool.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -40,7 +40,7 @@ pub enum ProcessError {
     Log {
         /// The process's name in messages.
         name: String,
-        /// The log file.
+        /// The path of the log file.
         log: PathBuf,
         /// The error of the system.
         source: io::Error,
@@ -76,8 +76,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` with empty input, appending its output to `log`, in its own process group: Ctrl-C in the terminal
-    /// reaches only the owner, which stops its children in order.
+    /// Starts `command` with empty input, appending its output to `log`, in its own process group: Ctrl-C in the
+    /// terminal reaches only the owner, which stops its children in order.
     ///
     /// Call this within a tokio runtime, on a thread that lives as long as the process.
     ///
@@ -158,8 +158,8 @@ impl Process {
         timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
-    /// Stops the process: sends SIGTERM, after `limit` SIGKILL, and reaps it. Returns its exit status, `None` if the kernel does
-    /// not report it.
+    /// Stops the process: sends SIGTERM, after `limit` SIGKILL, and reaps it. Returns its exit status, `None` if the
+    /// kernel does not report it.
     pub async fn stop(mut self, limit: Duration) -> Option<ExitStatus> {
         self.signal(Signal::SIGTERM);
         if let Some(status) = self.wait(limit).await {

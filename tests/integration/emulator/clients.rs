@@ -1,5 +1,5 @@
-//! Microsoft's Python and Go clients against the emulator, one scenario for each test. tests/azure-clients has the steps and
-//! their assertions; a failure shows the output of the whole scenario.
+//! Microsoft's Python and Go clients against the emulator, one scenario for each test. tests/azure-clients has the
+//! steps and their assertions; a failure shows the output of the whole scenario.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

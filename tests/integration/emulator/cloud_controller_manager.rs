@@ -1,5 +1,5 @@
-//! The requests that a real cloud-controller-manager was seen to make, in the order of a Service's life, and the fields that it
-//! needs in the answers. Plain HTTP with a token of App Service's endpoint, as there.
+//! The requests that a real cloud-controller-manager was seen to make, in the order of a Service's life, and the fields
+//! that it needs in the answers. Plain HTTP with a token of App Service's endpoint, as there.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -256,7 +256,8 @@ async fn requests_of_the_cloud_controller_manager_succeed_over_the_life_of_a_ser
         (412, &json!("PreconditionFailed"))
     );
 
-    // Nodes join: the pool is written without If-Match and with an old etag in the body, which changes the load balancer's etag.
+    // Nodes join: the pool is written without If-Match and with an old etag in the body, which changes the load
+    // balancer's etag.
     let pool = format!("{id}/backendAddressPools/kubernetes");
     let mut members = children(&created)[1].clone();
     members["properties"]["loadBalancerBackendAddresses"] = addresses(&["node-1", "node-2"]);

@@ -17,7 +17,6 @@ const STARTUP_TIMEOUT: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(crate) struct Emulator {
     process: Process,
-    /// Its working directory.
     pub(crate) directory: PathBuf,
     /// Address of ARM, identity and IMDS over plain HTTP.
     pub(crate) arm: SocketAddr,

@@ -1,5 +1,6 @@
-//! Azure's real cloud-controller-manager reconciles Services of type LoadBalancer with the emulator, unchanged. Building it takes
-//! 5 minutes and 2 GB of cache, so this is a test target of its own: `make cloud-controller-manager` builds and runs it.
+//! Azure's real cloud-controller-manager reconciles Services of type LoadBalancer with the emulator, unchanged.
+//! Building it takes 5 minutes and 2 GB of cache, so this is a test target of its own: `make cloud-controller-manager`
+//! builds and runs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -270,7 +271,8 @@ async fn it_reconciles_a_service_from_its_creation_to_its_deletion() {
         .wait_for("a third node", |summary| summary.has(&[80, 443], &three))
         .await;
 
-    // A label excludes a node. (Removing the label does not include it again, by the manager's own records of several load balancers.)
+    // A label excludes a node. (Removing the label does not include it again, by the manager's own records of several
+    // load balancers.)
     fixture.exclude("node-3").await;
     let two = ["!node-1", "node-2"];
     fixture

@@ -56,7 +56,6 @@ impl AgentOptions {
         self
     }
 
-    /// The state directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.0.directory
     }
@@ -99,7 +98,6 @@ impl Agent {
         http::get(self.metrics_address(), "/metrics").await.unwrap().text()
     }
 
-    /// The state directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }

@@ -16,7 +16,6 @@ const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Response {
     /// The status line, such as `HTTP/1.1 200 OK`.
     pub(crate) status_line: String,
-    /// The status code.
     pub(crate) status: u16,
     /// Names and values of the headers, as received and in their order.
     pub(crate) headers: Vec<(String, String)>,

@@ -1,4 +1,5 @@
-//! Tests in their own network namespace, because kube-proxy writes iptables rules that would otherwise be the machine's.
+//! Tests in their own network namespace, because kube-proxy writes iptables rules that would otherwise be the
+//! machine's.
 
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,11 +16,11 @@ const TEST_VARIABLE: &str = "HEADGATE_TEST_INSIDE";
 const TEST_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Runs `body` as root in a new network namespace that has only loopback. `test` is the path of the calling test
-/// (`kube_proxy::answers`), which runs again in the namespace and there starts its own control plane. The caller must be a
-/// plain `#[test]`: this function makes the runtime.
+/// (`kube_proxy::answers`), which runs again in the namespace and there starts its own control plane. The caller must
+/// be a plain `#[test]`: this function makes the runtime.
 ///
-/// Without namespaces or iptables it prints a line and passes. With `CI=true` it fails, because a check that did not run
-/// proves nothing.
+/// Without namespaces or iptables it prints a line and passes. With `CI=true` it fails, because a check that did not
+/// run proves nothing.
 pub(crate) fn in_network_namespace(test: &str, body: impl AsyncFnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

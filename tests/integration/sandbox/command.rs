@@ -80,8 +80,8 @@ impl Sandbox {
         .await
     }
 
-    /// Waits for a line about a node, a pool (`LOAD BALANCER/POOL`) or a caller of ARM, after the last one that was waited for.
-    /// Skips lines in between.
+    /// Waits for a line about a node, a pool (`LOAD BALANCER/POOL`) or a caller of ARM, after the last one that was
+    /// waited for. Skips lines in between.
     pub(super) async fn wait_for_line(&mut self, node: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
         let read = self.read.get(node).copied().unwrap_or(0);
         let (number, line) = eventually(OUTPUT_TIMEOUT, &format!("a line about {node}"), async || {
@@ -110,7 +110,6 @@ impl Sandbox {
         lines.filter(about).collect()
     }
 
-    /// Its standard error.
     pub(super) fn errors(&self) -> String {
         read(&self.home.join("errors"))
     }

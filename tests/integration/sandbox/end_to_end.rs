@@ -1,5 +1,5 @@
-//! End to end in the sandbox, with the user's commands: kubectl taints a Node, the leader sets its entries Down in every pool,
-//! `headgate status` reports it; then the taint is removed.
+//! End to end in the sandbox, with the user's commands: kubectl taints a Node, the leader sets its entries Down in
+//! every pool, `headgate status` reports it; then the taint is removed.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
-//! The response that a fault puts in place of the emulator's own: as given, or by the code of an error whose body is known
-//! from Azure.
+//! The response that a fault puts in place of the emulator's own: as given, or by the code of an error whose body is
+//! known from Azure.
 //!
-//! Bodies by code follow what was published (throttling, a referenced resource that is not ready, a stale etag) and name
-//! the resources of the request. docs/azure-emulator.md says how sure each one is.
+//! Bodies by code follow what was published (throttling, a referenced resource that is not ready, a stale etag) and
+//! name the resources of the request. docs/azure-emulator.md says how sure each one is.
 
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -26,7 +26,7 @@ pub(crate) struct InjectedResponse {
 /// The body of an injected response.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    /// JSON text.
+    /// JSON, already serialized.
     Json(Bytes),
     /// Anything but JSON, such as a gateway's page; sent as `text/html`.
     Text(Bytes),

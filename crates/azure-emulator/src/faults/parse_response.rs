@@ -16,7 +16,7 @@ const MAX_HEADERS: usize = 50;
 /// Headers that the listener writes itself.
 const FRAMING: [HeaderName; 4] = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
 
-/// Parses the object.
+/// Parses the object; `None` if it has a mistake.
 pub(super) fn read(fields: &mut Fields<'_>) -> Option<InjectedResponse> {
     let status = fields.number("status", 200..=599);
     let status = status.and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());

@@ -74,7 +74,7 @@ pub(super) struct Account {
     pub(super) object: String,
 }
 
-/// An authenticated caller.
+/// A caller whose token was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Principal {
     pub(crate) tenant: String,

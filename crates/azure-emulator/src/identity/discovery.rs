@@ -1,8 +1,9 @@
 //! Documents by which clients find endpoints: `GET /metadata/endpoints`, OpenID configuration, instance discovery.
 //!
 //! `/metadata/endpoints` has three shapes: Terraform and az read an object (2022-09-01), cloud-provider-azure and older
-//! tools the first element of a list (2019-05-01), Azure Stack's tools an object with other names (2015-01-01). Endpoints
-//! that the emulator has are at the address of the request. The others are the public cloud's, since clients require them.
+//! tools the first element of a list (2019-05-01), Azure Stack's tools an object with other names (2015-01-01).
+//! Endpoints that the emulator has are at the address of the request. The others are the public cloud's, since clients
+//! require them.
 
 use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
@@ -16,8 +17,8 @@ use super::entra::Version;
 /// Audiences of tokens; clients use the first one.
 const AUDIENCES: [&str; 2] = ["https://management.core.windows.net/", "https://management.azure.com/"];
 
-/// The emulator's name and those of Azure's clouds. cloud-provider-azure takes the item with the name in its configuration
-/// from a list and, if there is none, goes to Azure itself. So every name has the emulator's addresses.
+/// The emulator's name and those of Azure's clouds. cloud-provider-azure takes the item with the name in its
+/// configuration from a list and, if there is none, goes to Azure itself. So every name has the emulator's addresses.
 const CLOUD_NAMES: [&str; 6] = [
     "HeadgateEmulator",
     "AzureCloud",
@@ -68,7 +69,8 @@ fn document_2018(base: &str) -> Value {
     document
 }
 
-/// One cloud, since API version 2019-05-01. A trailing slash in `loginEndpoint` would appear twice in some clients' URLs.
+/// One cloud, since API version 2019-05-01. A trailing slash in `loginEndpoint` would appear twice in some clients'
+/// URLs.
 fn cloud(name: &str, base: &str) -> Value {
     json!({
         "name": name,
@@ -143,8 +145,8 @@ pub(super) fn configuration(base: &str, tenant: &str, version: Version) -> Respo
     JsonResponse::new(StatusCode::OK, body).response()
 }
 
-/// `GET /{tenant}/discovery/v2.0/keys`: an empty list, since tokens are signed with a secret key. Clients do not need it; a
-/// resource that validates tokens itself cannot.
+/// `GET /{tenant}/discovery/v2.0/keys`: an empty list, since tokens are signed with a secret key. Clients do not need
+/// it; a resource that validates tokens itself cannot.
 pub(super) fn keys() -> Response<Bytes> {
     JsonResponse::new(StatusCode::OK, json!({"keys": []})).response()
 }

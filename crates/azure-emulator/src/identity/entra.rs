@@ -18,7 +18,7 @@ use super::{CLOCK_SKEW, Identity};
 
 /// Size of a form. One with a federated token has two or three thousand bytes.
 const MAX_FORM_BYTES: usize = 64 * 1024;
-/// The required `client_assertion_type`.
+/// The required value of `client_assertion_type`.
 const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
 /// The version of the endpoint.
@@ -167,7 +167,6 @@ impl Identity {
         })
     }
 
-    /// Authenticates the application.
     fn client(&self, tenant: &str, client: &str, form: &Parameters, now: Timestamp) -> Result<Account, TokenError> {
         let listed = !self.settings.accounts.is_empty();
         let (account, known) = self.settings.client(tenant, client).map_err(|unknown| match unknown {

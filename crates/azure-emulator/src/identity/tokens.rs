@@ -11,7 +11,7 @@ use super::account::Account;
 /// The claims of a token.
 #[derive(Debug, PartialEq, Deserialize, Serialize)]
 pub(super) struct Claims {
-    /// The audience.
+    /// The audience: the resource that the token is for.
     pub(super) aud: String,
     /// The issuer, which names the tenant.
     pub(super) iss: String,
@@ -28,7 +28,7 @@ pub(super) struct Claims {
     pub(super) oid: String,
     pub(super) sub: String,
     pub(super) tid: String,
-    /// The token's id.
+    /// A unique id of the token.
     pub(super) uti: String,
     pub(super) ver: String,
 }

@@ -114,7 +114,6 @@ impl ScheduledEvents {
         Ok(())
     }
 
-    /// Removes all events.
     pub(super) fn clear(&mut self) {
         self.replace_events(Vec::new());
     }

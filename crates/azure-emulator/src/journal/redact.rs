@@ -1,12 +1,14 @@
 //! Removes secrets from bodies and URLs before the journal keeps them, and bounds their size.
 //!
-//! Bodies of token requests are not kept at all. In other bodies, members that hold secrets are replaced, and the signatures
-//! in the URLs of operations are removed. Bodies that are not JSON are not kept either: a form may hold a secret.
+//! Bodies of token requests are not kept at all. In other bodies, members that hold secrets are replaced, and the
+//! signatures in the URLs of operations are removed. Bodies that are not JSON are not kept either: a form may hold a
+//! secret.
 
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
-/// The largest body that is kept: a load balancer with some 60 addresses. Of larger ones the size and the hash are kept.
+/// The largest body that is kept: a load balancer with some 60 addresses. Of larger ones the size and the hash are
+/// kept.
 pub(super) const MAX_BODY_BYTES: usize = 16 * 1024;
 /// Length of any other text: more than any path of ARM, less than the signed URL of an operation.
 const MAX_TEXT_BYTES: usize = 2048;

@@ -1,5 +1,5 @@
-//! Random concurrent writers: what an operation reported as succeeded is there unless a later write replaced it, no etag
-//! occurs twice, and the journal explains all of them.
+//! Random concurrent writers: what an operation reported as succeeded is there unless a later write replaced it, no
+//! etag occurs twice, and the journal explains all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

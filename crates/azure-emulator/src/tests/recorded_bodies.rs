@@ -74,7 +74,7 @@ async fn an_empty_pool_is_created() {
     );
 }
 
-/// Recorded: `If-Match: invalid`.
+/// Recorded: a PUT with `If-Match: invalid`.
 #[tokio::test(start_paused = true)]
 async fn a_stale_etag_is_answered_as_recorded() {
     let client = client();

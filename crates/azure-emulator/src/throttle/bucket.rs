@@ -83,7 +83,6 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// A full bucket.
     pub(super) fn full(limit: RateLimit, now: Instant) -> Self {
         Self {
             full_at: now,
@@ -110,7 +109,6 @@ impl Bucket {
             .saturating_sub(u32::try_from(missing).unwrap_or(u32::MAX))
     }
 
-    /// Takes a token.
     pub(super) fn take(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.limit.interval();
     }
@@ -127,8 +125,8 @@ impl Bucket {
         let until_full = self.full_at.saturating_duration_since(now);
         let wait = whole_seconds(match scope {
             Scope::Principal | Scope::Global => until_full,
-            // Guess: the time to the next token. Five minutes to the full bucket would be longer than any client waits (Go's
-            // gives up above 60 seconds).
+            // Guess: the time to the next token. Five minutes to the full bucket would be longer than any client waits
+            // (Go's gives up above 60 seconds).
             Scope::Network => until_full.saturating_sub(self.limit.interval() * self.limit.capacity.saturating_sub(1)),
         });
         self.closed_until = Some(now + Duration::from_secs(wait));

@@ -1,12 +1,13 @@
-//! The flags of each component. Relative paths are relative to `control-plane/`, the working directory of all components.
+//! The flags of each component. Relative paths are relative to `control-plane/`, the working directory of all
+//! components.
 
 use std::path::Path;
 
 use super::{ProxyAddresses, SERVICE_CIDR};
 use crate::certificates::Certificates;
 
-/// etcd's sockets. They are relative because the path of a socket has at most 108 bytes. etcd requires a port in every URL; for
-/// a Unix socket it is part of the file name.
+/// etcd's sockets. They are relative because the path of a socket has at most 108 bytes. etcd requires a port in every
+/// URL; for a Unix socket it is part of the file name.
 const ETCD_CLIENTS: &str = "unix://etcd.sock:0";
 const ETCD_PEERS: &str = "unix://etcd-peers.sock:0";
 

@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Socket, Type};
 
-/// A port that a bound socket with SO_REUSEPORT holds and that it never listens on. The kernel does not give it to others as a
-/// free port or to outgoing connections, and refuses connections to it. A program that sets SO_REUSEPORT itself
-/// (`kube-apiserver --permit-port-sharing`) can listen on it, any number of times.
+/// A port that a bound socket with SO_REUSEPORT holds and that it never listens on. The kernel does not give it to
+/// others as a free port or to outgoing connections, and refuses connections to it. A program that sets SO_REUSEPORT
+/// itself (`kube-apiserver --permit-port-sharing`) can listen on it, any number of times.
 #[derive(Debug)]
 pub(super) struct ReservedPort {
     number: u16,
