@@ -106,7 +106,7 @@ impl Arm<'_> {
         etag::check(request.headers, existing.map(|resource| resource.etag), &id.to_string())?;
         let mut document =
             normalize::normalize_document(body, id, existing, self.store.members(), PoolSource::LoadBalancer)?;
-        network::assign_addresses(self.store, id, &mut document, false)?;
+        network::assign(self.store, id, &mut document, false)?;
         self.write(request, id, document, id, version)
     }
 
@@ -127,7 +127,7 @@ impl Arm<'_> {
         normalize::normalize_child(&mut child, kind, &path, before, self.store.members(), PoolSource::Pool)?;
         let mut document = resource::with_child(&resource.document, kind, position, child);
         let owner = resource.id.clone();
-        network::assign_addresses(self.store, &owner, &mut document, false)?;
+        network::assign(self.store, &owner, &mut document, false)?;
         let mut response = self.write(request, &owner, document, id, version)?;
         response.status = if position.is_some() {
             StatusCode::OK

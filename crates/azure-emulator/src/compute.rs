@@ -28,7 +28,7 @@ pub(super) fn expand(shown: &mut Value, id: &ResourceId, expand: Option<&str>) {
 
 /// The view at `RESOURCE/word`, such as `instanceView`, where `word` is not a collection.
 pub(super) fn view(resource: &Resource, word: &str) -> Option<Value> {
-    let machine = record
+    let machine = resource
         .id
         .segments
         .last()
@@ -36,7 +36,7 @@ pub(super) fn view(resource: &Resource, word: &str) -> Option<Value> {
     if !(same_name(word, "instanceView") && machine) {
         return None;
     }
-    let kept = record
+    let kept = resource
         .document
         .get("properties")
         .and_then(|properties| properties.get("instanceView"));

@@ -43,7 +43,7 @@ impl Default for ImdsSettings {
     fn default() -> Self {
         Self {
             first_call_delay: Duration::ZERO,
-            instance: instance::example(),
+            instance: instance::default_document(),
         }
     }
 }

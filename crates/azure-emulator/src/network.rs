@@ -140,7 +140,7 @@ fn public_in_use(store: &Store) -> Vec<String> {
         .filter(|resource| same_name(&resource.id.kind(), PUBLIC_ADDRESS));
     let text = |resource: &Resource| {
         Some(
-            record
+            resource
                 .document
                 .get("properties")?
                 .get("ipAddress")?

@@ -200,7 +200,7 @@ impl Resource {
             self.with_read_only_fields(without(&self.document, embedded(&kind)), self.id.to_string(), kind);
         object.insert("name".into(), self.id.name().into());
         if let Some(properties) = properties_mut(&mut object)
-            && is(&self.id.namespace, "Microsoft.Network")
+            && same_name(&self.id.namespace, "Microsoft.Network")
         {
             let guid = super::guids::guid_for_name(&self.id.key());
             properties.insert("resourceGuid".into(), guid.to_string().into());

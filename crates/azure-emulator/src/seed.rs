@@ -142,7 +142,7 @@ impl Seed {
                 PoolSource::Seed,
             );
             let mut document = document.map_err(|error| failed(error.summary()))?;
-            network::assign_addresses(store, &parsed, &mut document, true).map_err(|error| failed(error.message))?;
+            network::assign(store, &parsed, &mut document, true).map_err(|error| failed(error.message))?;
             store.seed(parsed, document);
         }
         Ok(())

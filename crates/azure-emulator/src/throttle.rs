@@ -257,7 +257,7 @@ impl Throttle {
                 "remaining": bucket.tokens(now),
                 "capacity": bucket.limit.capacity,
             });
-            if let Some(until) = bucket.shut_until.filter(|until| *until > now) {
+            if let Some(until) = bucket.closed_until.filter(|until| *until > now) {
                 shown["retryAfterSeconds"] = whole_seconds(until - now).into();
             }
             shown
@@ -274,7 +274,7 @@ fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Ki
             status,
             "SubscriptionRequestsThrottled",
             format!(
-                "Number of '{word}' requests for subscription '{subscription}' actor '{principal}' exceeded. Please try \
+                "Number of '{kind}' requests for subscription '{subscription}' actor '{principal}' exceeded. Please try \
                  again after '{wait}' seconds."
             ),
         )
@@ -284,7 +284,7 @@ fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Ki
             status,
             "SubscriptionRequestsThrottled",
             format!(
-                "Number of '{word}' requests for subscription '{subscription}' exceeded. Please try again after '{wait}' \
+                "Number of '{kind}' requests for subscription '{subscription}' exceeded. Please try again after '{wait}' \
                  seconds."
             ),
         )
@@ -294,7 +294,7 @@ fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Ki
             status,
             "TooManyRequests",
             format!(
-                "Number of '{word}' requests to 'Microsoft.Network' for subscription '{subscription}' actor \
+                "Number of '{kind}' requests to 'Microsoft.Network' for subscription '{subscription}' actor \
                  '{principal}' exceeded. Please try again after '{wait}' seconds."
             ),
         )

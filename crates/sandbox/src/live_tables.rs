@@ -59,7 +59,7 @@ impl LiveTables {
     /// Draws the rows over the previous drawing.
     pub(super) fn draw(&mut self, snapshot: &Snapshot<'_>, now: Timestamp) -> io::Result<()> {
         let (height, width) = self.term.size();
-        let rows: Vec<&Row> = snapshot.nodes.rows().collect();
+        let rows: Vec<&NodeRow> = snapshot.nodes.rows().collect();
         self.layout.width = width.min(MAX_WIDTH);
         let height: usize = height.saturating_sub(1).into();
         let mut below = self.layout.pool_lines(snapshot.pools, now, height / 2);
@@ -97,7 +97,7 @@ impl Drop for LiveTables {
 
 impl Layout {
     /// The lines of the nodes' table, at most `height`. If there is no room for all, healthy nodes are left out.
-    fn node_lines(&self, rows: &[&Row], now: Timestamp, height: usize) -> Vec<String> {
+    fn node_lines(&self, rows: &[&NodeRow], now: Timestamp, height: usize) -> Vec<String> {
         let mut rows = rows.to_vec();
         let mut hidden = 0;
         loop {
@@ -194,7 +194,7 @@ impl Layout {
         table
     }
 
-    fn table(&self, rows: &[&Row], now: Timestamp) -> Table {
+    fn table(&self, rows: &[&NodeRow], now: Timestamp) -> Table {
         let mut table = self.with_header(["NODE", "/healthz", "SIGNALS", "SOURCE", "SINCE"]);
         for row in rows {
             let HealthAnswer { signals, source, .. } = &row.answer;

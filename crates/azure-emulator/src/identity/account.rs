@@ -162,7 +162,7 @@ impl IdentitySettings {
                 && selector
                     .object
                     .is_none_or(|object| same_name(&known.account().object, object))
-                && wanted
+                && selector
                     .resource
                     .is_none_or(|id| known.resource_id.as_deref().is_some_and(|known| same_name(known, id)))
         };

@@ -35,7 +35,7 @@ pub(super) fn endpoints(request: &Request<Bytes>, base: &str) -> Response<Bytes>
         let message = "The requested resource only supports GET.";
         return ArmError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).response();
     }
-    let query = Parameters::of(request);
+    let query = Parameters::from_query(request);
     let Some(version) = query.get("api-version") else {
         let message = "The api-version query parameter (?api-version=) is required for all requests.";
         return ArmError::new(StatusCode::BAD_REQUEST, "MissingApiVersionParameter", message).response();
@@ -153,7 +153,7 @@ pub(super) fn keys() -> Response<Bytes> {
 
 /// `GET /common/discovery/instance`: the authority has one name, its own address.
 pub(super) fn instance(request: &Request<Bytes>, base: &str) -> Response<Bytes> {
-    let query = Parameters::of(request);
+    let query = Parameters::from_query(request);
     let authorize = query
         .get("authorization_endpoint")
         .and_then(|url| url.strip_prefix(base));

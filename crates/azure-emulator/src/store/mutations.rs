@@ -177,7 +177,7 @@ impl Store {
         let (operation, name) = (self.guids.next(), operations::operation_name(verb, about));
         let resource = self.resources.get(&id.key());
         let location = location.or_else(|| resource::location_of(&resource?.document));
-        let older = record
+        let older = resource
             .and_then(|resource| self.operations.in_progress(resource.operation?))
             .cloned();
         if let Some(older) = older {
@@ -269,7 +269,7 @@ impl Store {
     fn put(&mut self, key: String, resource: Resource) {
         if is_interface(&resource.id) {
             let pools = self.members.update(&resource);
-            self.members_changed(&resource.id, pools);
+            self.update_member_pools(&resource.id, pools);
         }
         self.resources.insert(key, resource);
     }
@@ -286,7 +286,7 @@ impl Store {
         });
         if is_interface(&resource.id) {
             let pools = self.members.remove(&resource.id);
-            self.members_changed(&resource.id, pools);
+            self.update_member_pools(&resource.id, pools);
         }
     }
 

@@ -18,7 +18,7 @@ impl Store {
         let lists: Vec<(&str, Value)> = embedded(&kind)
             .iter()
             .filter(|kind| {
-                let given = record
+                let given = resource
                     .document
                     .get("properties")
                     .and_then(|properties| properties.get(**kind));
