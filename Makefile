@@ -7,6 +7,8 @@ SHELL := bash
 
 cargo_deny := 0.20.2
 cargo_machete := 0.9.2
+# Not optimised: building that takes minutes, running these takes seconds.
+install_tool := cargo install --locked --debug --config profile.dev.debug=0
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 control_plane := tests/control-plane/build.sh
@@ -25,15 +27,15 @@ sandbox: build-tools ## build everything that headgate sandbox needs, then run i
 
 .PHONY: test
 test: build-tools namespace-tools azure-clients static-binary ## run all tests, with the real control plane and the static binary
-	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked $(ARGS)
+	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
 lint: build-tools lint-tools client-tools ## check formatting, clippy with and without the sandbox, licences, banned and unused dependencies, Go, Python
-	cargo fmt --check
-	cargo clippy --locked --all-targets --bench emulator --bench leader --bench soak -- -D warnings
-	cargo clippy --locked --all-targets --no-default-features -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets --bench emulator --bench leader --bench soak -- -D warnings
+	cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
 	cargo fetch --locked
-	cargo deny --locked --offline check --hide-inclusion-graph bans licenses sources
+	cargo deny --locked --offline --workspace check --hide-inclusion-graph bans licenses sources
 	cargo machete
 	$(control_plane) lint
 	$(azure_clients) lint
@@ -60,13 +62,13 @@ soak: build-tools ## run an agent for SOAK_SECONDS (3600) with probes, taints an
 
 .PHONY: static-binary
 static-binary: build-tools ## build target/static/headgate, the released binary without the sandbox, and one with panic-drill
-	host=$$(rustc -vV | sed -n 's/^host: //p'); \
+	host=$$(rustc -vV | sed -n 's/^host: //p'); static=$(target_dir)/static; \
 	build() { \
-	  RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --target "$$host" --target-dir $(target_dir)/static "$$@"; \
+	  RUSTFLAGS='-C target-feature=+crt-static' $$1 cargo build --locked --profile "$$2" --no-default-features --features "$$3" --target "$$host" --target-dir "$$4" && \
+	  install -D -m 755 "$$4/$$host/$$2/headgate" "$$static/$$5"; \
 	}; \
-	build --features panic-drill --config profile.release.package.headgate.opt-level=0 --config profile.release.package.headgate.codegen-units=16 && \
-	install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate-panic-drill && \
-	build && install -m 755 "$(target_dir)/static/$$host/release/headgate" $(target_dir)/static/headgate
+	build 'nice -n 19' panic-drill panic-drill "$$static-panic-drill" headgate-panic-drill & \
+	drill=$$!; built=0; build '' release '' "$$static" headgate || built=$$?; wait $$drill; exit $$built
 
 .PHONY: control-plane
 control-plane: ## build etcd, kube-apiserver, kube-proxy and the others; print their directory
@@ -104,5 +106,5 @@ client-tools:
 .PHONY: lint-tools
 lint-tools: build-tools
 	@tests/prerequisites.sh lint
-	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || cargo install --locked cargo-deny@$(cargo_deny)
-	@[[ $$(cargo machete --version 2>&1) == '$(cargo_machete)' ]] || cargo install --locked cargo-machete@$(cargo_machete)
+	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || $(install_tool) cargo-deny@$(cargo_deny)
+	@[[ $$(cargo machete --version 2>&1) == '$(cargo_machete)' ]] || $(install_tool) cargo-machete@$(cargo_machete)

@@ -224,9 +224,9 @@ impl Uses {
             module.clear();
         }
         let used = BTreeSet::new();
-        let mut uses = Self { used, module, inside };
-        uses.visit_file(&syn::parse_file(source).unwrap());
-        uses
+        let mut found = Self { used, module, inside };
+        found.visit_file(&syn::parse_file(source).unwrap());
+        found
     }
 
     fn path(&mut self, path: &[String]) {
@@ -393,7 +393,9 @@ fn the_plan_and_the_workspace_hold_the_same_crates() {
 #[test]
 fn no_file_is_too_long_to_be_read() {
     let mut files = Vec::new();
-    CRATES.iter().for_each(|of| sources(&of.sources(), &mut files));
+    for of in CRATES {
+        sources(&of.sources(), &mut files);
+    }
     for file in files {
         let lines = std::fs::read_to_string(&file).unwrap().lines().count();
         assert!(lines <= 400, "{} has {lines} lines", file.display());

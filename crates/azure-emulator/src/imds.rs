@@ -32,7 +32,7 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct ImdsSettings {
-    /// Delay of the first answer about Scheduled ScheduledEvents; up to two minutes on Azure.
+    /// Delay of the first answer about Scheduled Events; up to two minutes on Azure.
     #[serde(with = "super::settings::duration_as_text")]
     pub(super) first_call_delay: Duration,
     /// The document of `/metadata/instance`.
@@ -141,7 +141,7 @@ impl Imds {
         }
     }
 
-    /// Records a request for Scheduled ScheduledEvents, and returns how long its answer is delayed.
+    /// Records a request for Scheduled Events, and returns how long its answer is delayed.
     fn enable(&mut self, now: Moment) -> Duration {
         let enabled = self
             .enabled

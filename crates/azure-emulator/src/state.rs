@@ -323,10 +323,10 @@ impl State {
         let body = match &write.change {
             DocumentChange::Put(document) => document.to_string(),
             DocumentChange::Delete => String::new(),
-            DocumentChange::Merge(patch) => {
+            DocumentChange::Merge(merge) => {
                 let found = self.arm().respond(&request).ok().and_then(|response| response.body);
                 let mut document = found.unwrap_or(Value::Null);
-                json_patch::merge(&mut document, patch);
+                json_patch::merge(&mut document, merge);
                 document.to_string()
             }
         };

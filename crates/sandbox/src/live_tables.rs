@@ -249,23 +249,24 @@ fn since(since: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pools::Pool;
     use super::*;
 
-    fn row(node: &str, healthz: Option<u16>, signals: &[&str]) -> Row {
+    fn row(node: &str, healthz: Option<u16>, signals: &[&str]) -> NodeRow {
         let signals = signals.iter().map(ToString::to_string).collect();
         let answer = HealthAnswer {
             healthz,
             signals,
             source: healthz.map(|_| "watch".to_owned()),
         };
-        Row {
+        NodeRow {
             since: Timestamp::UNIX_EPOCH,
             node: node.to_owned(),
-            said,
+            answer,
         }
     }
 
-    fn drawn(rows: &[Row], height: usize) -> Vec<String> {
+    fn drawn(rows: &[NodeRow], height: usize) -> Vec<String> {
         let now = Timestamp::from_second(3_700).unwrap();
         let layout = Layout {
             zone: TimeZone::UTC,
@@ -297,7 +298,7 @@ mod tests {
         let rows: Vec<PoolRow> = (1..=9)
             .map(|number| PoolRow {
                 since: Timestamp::UNIX_EPOCH,
-                pool: pools::Pool {
+                pool: Pool {
                     load_balancer: "kubernetes".to_owned(),
                     name: format!("kubernetes-{number}"),
                     provisioning_state: "Succeeded".to_owned(),
@@ -375,7 +376,7 @@ mod tests {
 
     #[test]
     fn unhealthy_nodes_stay_visible_on_a_low_terminal() {
-        let rows: Vec<Row> = (1..=50)
+        let rows: Vec<NodeRow> = (1..=50)
             .map(|number| {
                 let status = if number == 40 { 503 } else { 200 };
                 row(&format!("node-{number}"), Some(status), &[])

@@ -44,6 +44,7 @@ impl Cluster {
 }
 
 /// kubectl with a kubeconfig.
+#[must_use]
 pub fn kubectl(kubeconfig: &Path) -> Command {
     let mut command = Command::new(assets().program("kubectl").unwrap());
     command.arg("--kubeconfig").arg(kubeconfig).stdin(Stdio::null());

@@ -63,6 +63,7 @@ impl Default for FakeApi {
 
 impl FakeApi {
     /// A caller's client, and what befalls its requests.
+    #[must_use]
     pub fn client(&self) -> (Client, Line) {
         let line = Line::default();
         let (fake, way) = (self.clone(), line.clone());
@@ -75,11 +76,13 @@ impl FakeApi {
     }
 
     /// The requests that took effect, or were refused, in their order.
+    #[must_use]
     pub fn requests(&self) -> Vec<Asked> {
         self.0.asked.lock().unwrap().clone()
     }
 
     /// An object as it is.
+    #[must_use]
     pub fn peek<K>(&self, namespace: &str, name: &str) -> Option<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,

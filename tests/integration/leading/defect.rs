@@ -1,5 +1,5 @@
 //! A defect in the leader's work, in a program built with the image's profile (`make static-binary`), but for what has it
-//! panic, and this crate not optimised, which saves minutes.
+//! panic, and not optimised, which saves minutes.
 
 use super::*;
 

@@ -109,15 +109,11 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
     }
 
     // The leader's own node: the leader completes its writes, then another instance becomes leader.
-    let before = kube(&[
-        "-n",
-        "kube-system",
-        "get",
-        "lease",
-        "headgate-leader",
-        "-o",
-        "jsonpath={.spec.holderIdentity}",
-    ]);
+    let holder = || {
+        let jsonpath = "jsonpath={.spec.holderIdentity}";
+        kube(&["-n", "kube-system", "get", "lease", "headgate-leader", "-o", jsonpath])
+    };
+    let before = holder();
     kube(&["taint", "node", &leader, "ToBeDeletedByClusterAutoscaler=1:NoSchedule"]);
     for pool in POOLS {
         sandbox
@@ -125,15 +121,7 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
             .await;
     }
     eventually(Duration::from_secs(30), "another instance is leader", async || {
-        let now = kube(&[
-            "-n",
-            "kube-system",
-            "get",
-            "lease",
-            "headgate-leader",
-            "-o",
-            "jsonpath={.spec.holderIdentity}",
-        ]);
+        let now = holder();
         if now.is_empty() || now == before {
             Err(now)
         } else {

@@ -291,7 +291,7 @@ mod tests {
             ),
             (
                 json!({"answer": {"code": "PreconditionFailed", "status": 200}}),
-                "no status of one",
+                "a status that is no error",
             ),
             (
                 json!({"answer": {"status": 400, "body": 1, "text": ""}}),

@@ -1,4 +1,4 @@
-//! Documents by which clients find endpoints: `GET /metadata/endpoints`, OpenID configuration, instance discovery.
+//! Documents by which clients find endpoints: `GET /metadata/endpoints`, the `OpenID` configuration, instance discovery.
 //!
 //! `/metadata/endpoints` has three shapes: Terraform and az read an object (2022-09-01), cloud-provider-azure and older
 //! tools the first element of a list (2019-05-01), Azure Stack's tools an object with other names (2015-01-01).

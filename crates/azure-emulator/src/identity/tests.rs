@@ -193,7 +193,7 @@ fn without_a_list_every_account_is_accepted() {
 fn msal_finds_the_endpoints() {
     let identity = any_account();
     let configuration = format!("{BASE}/{TENANT}/v2.0/.well-known/openid-configuration");
-    let (_, body) = asked(
+    let (_, body) = send(
         &identity,
         &get(&format!("/{TENANT}/v2.0/.well-known/openid-configuration"), ""),
     );

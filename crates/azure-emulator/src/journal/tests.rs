@@ -241,5 +241,5 @@ fn memory_and_pages_are_bounded() {
     let page = journal.page(&all());
     assert!(page.to_string().len() <= MAX_PAGE_BYTES);
     assert_eq!(page["entries"][0]["changes"].as_array().unwrap().len(), MAX_CHANGES);
-    assert_eq!(page["entries"][0]["moreEtagChanges"], 1000 - MAX_CHANGES);
+    assert_eq!(page["entries"][0]["moreChanges"], 1000 - MAX_CHANGES);
 }

@@ -79,6 +79,7 @@ impl Line {
     }
 
     /// How many requests were sent, whether they arrived or not.
+    #[must_use]
     pub fn tries(&self) -> usize {
         self.tries.load(Ordering::Relaxed)
     }
