@@ -47,12 +47,12 @@ pub(super) struct Arguments {
         long,
         value_name = "DURATION",
         default_value = "1s",
-        value_parser = duration_up_to(Settings::LONGEST_DELAY)
+        value_parser = duration_up_to(Settings::MAX_OPERATION_DELAY)
     )]
     operation_delay: Duration,
 
     /// Retry-After of a running operation; Azure's value is not recorded, 10 fits what was observed
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=Settings::LONGEST_POLL))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=Settings::MAX_POLL_RETRY_AFTER_SECONDS))]
     poll_retry_after: u64,
 
     /// Items on each page of a list

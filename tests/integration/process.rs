@@ -243,7 +243,7 @@ async fn probes_speak_to_this_very_process() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "probe").await;
     // Longer than the address of a socket may be.
-    let options = AgentOptions::new(&node, &cluster.kubeconfig).below(&"d".repeat(120));
+    let options = AgentOptions::new(&node, &cluster.kubeconfig).in_subdirectory(&"d".repeat(120));
     let state_dir = options.directory().to_str().unwrap().to_owned();
     let probe = |question: &str| headgate(&["probe", question, "--state-dir", &state_dir]).status.code();
     assert_eq!(probe("livez"), Some(1), "nobody is there");

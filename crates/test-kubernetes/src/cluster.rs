@@ -84,7 +84,7 @@ async fn keep(started: &mpsc::Sender<Result<Cluster, String>>) {
                 config: control_plane.client_config(),
             };
             started.send(Ok(cluster)).unwrap();
-            let end = control_plane.ended().await;
+            let end = control_plane.wait_for_exit().await;
             // Not eprintln!, which goes nowhere outside a test's own thread when output is captured.
             let _ = writeln!(
                 std::io::stderr(),
@@ -100,7 +100,7 @@ pub async fn create_node(client: &Client, prefix: &str) -> String {
     static MADE: AtomicU8 = AtomicU8::new(1);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let name = format!("{prefix}-{number}");
-    let node = headgate_sandbox::nodes::node(&name, number, "integration");
+    let node = headgate_sandbox::nodes::ready_node(&name, number, "integration");
     Api::<Node>::all(client.clone())
         .create(&PostParams::default(), &node)
         .await
