@@ -15,8 +15,8 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, Candidates, Policy, Reached};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::pool::{Managed, Scope};
-use headgate_kubernetes::ClusterEvents;
-use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{LeaderElector, LeaseName, LockMetrics, Timing};
 use headgate_node::DEFAULT_SIGNALS;
 use headgate_node::Report;
 use headgate_telemetry::Format;
@@ -145,7 +145,7 @@ async fn lead(
     let client = spied_client(config, spy.clone())?;
     let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
     let fleet = watch::Sender::new(None);
-    let elector = Elector::new(headgate_leader::Parts {
+    let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
         identity: "bench".to_owned(),
@@ -165,7 +165,7 @@ async fn lead(
         enabled: true,
     };
     let parts = admin_state::Parts {
-        events: ClusterEvents::new(client.clone(), "bench".to_owned()),
+        events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
         client,
         taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
         policy: Policy {
@@ -186,7 +186,7 @@ async fn lead(
 
 /// The product's client of the API server, watched.
 fn spied_client(config: &kube::Config, spy: Spy) -> anyhow::Result<Client> {
-    let inner = headgate_kubernetes::api_server::client(config)?;
+    let inner = headgate_kubernetes::api_server::build_client(config)?;
     let service = service_fn(move |request: Request<Body>| {
         let (inner, spy) = (inner.clone(), spy.clone());
         async move {

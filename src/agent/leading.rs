@@ -2,7 +2,7 @@
 //!
 //! Only a process that may lead and knows where Azure is stands for election. Its work is handed in by the composition
 //! root; a defect of it ends the term and never the process (DESIGN decision 8). When the process is to stop,
-//! the Lease is given back first ([`Candidacy::hand_over`]), while probes are answered as before.
+//! the Lease is given back first ([`LeaderElection::release_lease`]), while probes are answered as before.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -13,8 +13,8 @@ use futures::future::BoxFuture;
 use headgate_azure::BadId;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, Candidates, Policy, Reached};
-use headgate_kubernetes::ClusterEvents;
-use headgate_leader::{Elector, Failure, Fleet, LeaseName, LockMetrics, Metrics, Term, Timing};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{Fleet, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term, TermFailure, Timing};
 use headgate_node::Report;
 use kube::Client;
 use tokio::sync::watch;
@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 
 /// What the work of each term is given.
 #[derive(Clone)]
-pub struct Desk {
+pub struct LeaderContext {
     /// A client of the API server that does not retry of itself.
     pub client: Client,
     /// The way to ARM, to be gone anew in each term.
@@ -50,7 +50,7 @@ pub struct Desk {
     pub clock: Clock,
 }
 
-impl Desk {
+impl LeaderContext {
     /// For a process as this.
     pub(super) fn new(
         settings: &Settings,
@@ -97,38 +97,38 @@ impl Desk {
         };
         let tried = tokio::select! {
             tried = timeout(CONNECTING, trying) => tried.ok(),
-            () = term.leaving() => None,
+            () = term.handover_requested() => None,
         };
         tried.ok_or(last)
     }
 }
 
 /// The process's standing for election.
-pub(super) struct Candidacy {
+pub(super) struct LeaderElection {
     stop: watch::Sender<bool>,
     stopped: watch::Receiver<bool>,
 }
 
-impl Candidacy {
+impl LeaderElection {
     /// Stands for election, and has `work` done in each term.
     pub(super) fn start<W, F, E>(
         tasks: &mut Tasks,
-        desk: Desk,
+        desk: LeaderContext,
         reports: watch::Receiver<Report>,
         metrics: Metrics,
         work: W,
     ) -> Self
     where
-        W: Fn(Term, Desk) -> F + Send + Sync + 'static,
+        W: Fn(Term, LeaderContext) -> F + Send + Sync + 'static,
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Display + Send + 'static,
     {
         let (stop, stopping) = watch::channel(false);
         let (gone, stopped) = watch::channel(false);
-        let elector = Elector::new(headgate_leader::Parts {
+        let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
             client: desk.client.clone(),
             lease: LeaseName::default(),
-            identity: headgate_leader::identity(&desk.node_name),
+            identity: headgate_leader::candidate_identity(&desk.node_name),
             timing: Timing::default(),
             reports,
             fleet: desk.fleet.subscribe(),
@@ -148,7 +148,7 @@ impl Candidacy {
     }
 
     /// Gives the Lease back, if it is ours, and stands no more.
-    pub(super) async fn hand_over(&mut self) {
+    pub(super) async fn release_lease(&mut self) {
         self.stop.send_replace(true);
         if timeout(HAND_OVER, self.stopped.wait_for(|stopped| *stopped))
             .await
@@ -171,7 +171,7 @@ impl Drop for Forgets {
 /// The work of one term, counted.
 async fn in_office<E: Display>(
     term: Term,
-    desk: Desk,
+    desk: LeaderContext,
     metrics: Metrics,
     work: impl Future<Output = Result<(), E>>,
 ) -> Result<(), E> {
@@ -180,7 +180,7 @@ async fn in_office<E: Display>(
     #[cfg(feature = "panic-drill")]
     drill().await;
     let outcome = work.await;
-    let told = term.leaving().now_or_never().is_some() || term.permit().is_err();
+    let told = term.handover_requested().now_or_never().is_some() || term.permit().is_err();
     working.ended(match &outcome {
         Err(_) => Some(Failure::Error),
         Ok(()) if !told => Some(Failure::Returned),
@@ -218,7 +218,7 @@ pub(super) enum TermError {
 pub(super) fn work(
     metrics: admin_state::Metrics,
     lock_metrics: LockMetrics,
-) -> impl Fn(Term, Desk) -> BoxFuture<'static, Result<(), TermError>> + Send + Sync {
+) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), TermError>> + Send + Sync {
     move |term, desk| {
         let parts = parts(&desk, metrics.clone(), lock_metrics.clone());
         lead(term, desk, parts).boxed()
@@ -226,10 +226,10 @@ pub(super) fn work(
 }
 
 /// Keeps admin states for a term; begins anew where what is said about Azure has changed.
-async fn lead(term: Term, desk: Desk, parts: admin_state::Parts) -> Result<(), TermError> {
+async fn lead(term: Term, desk: LeaderContext, parts: admin_state::Parts) -> Result<(), TermError> {
     loop {
         let connected = desk.connected(&term).await;
-        if term.leaving().now_or_never().is_some() {
+        if term.handover_requested().now_or_never().is_some() {
             return Ok(());
         }
         let Connected { arm, config } = match connected {
@@ -252,7 +252,7 @@ async fn lead(term: Term, desk: Desk, parts: admin_state::Parts) -> Result<(), T
 }
 
 /// What the work is made of.
-fn parts(desk: &Desk, metrics: admin_state::Metrics, lock_metrics: LockMetrics) -> admin_state::Parts {
+fn parts(desk: &LeaderContext, metrics: admin_state::Metrics, lock_metrics: LockMetrics) -> admin_state::Parts {
     let settings = &desk.settings;
     admin_state::Parts {
         client: desk.client.clone(),
@@ -261,14 +261,14 @@ fn parts(desk: &Desk, metrics: admin_state::Metrics, lock_metrics: LockMetrics) 
             mode: settings.admin_state.mode,
             foreign_down: settings.admin_state.foreign_down,
         },
-        candidates: if desk.role.answers() {
+        candidates: if desk.role.answers_probes() {
             Candidates::Nodes
         } else {
             Candidates::Replicas
         },
         fleet: desk.fleet.clone(),
         node_name: desk.node_name.clone(),
-        events: ClusterEvents::new(desk.client.clone(), desk.node_name.clone()),
+        events: ClusterEventRecorder::new(desk.client.clone(), desk.node_name.clone()),
         metrics,
         lock_metrics,
         clock: desk.clock.clone(),

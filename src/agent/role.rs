@@ -25,7 +25,7 @@ impl Role {
 
     /// Whether it answers load balancers' probes.
     #[must_use]
-    pub fn answers(self) -> bool {
+    pub fn answers_probes(self) -> bool {
         self != Self::Controller
     }
 

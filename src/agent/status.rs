@@ -117,7 +117,7 @@ impl Status {
             BindState::Failed(why) => format!("cannot be bound: {why}"),
             BindState::Closing => "closing".to_owned(),
         };
-        let answers = operations.role.answers();
+        let answers = operations.role.answers_probes();
         let path = |good: bool, since| {
             answers.then_some(PathStatus {
                 code: if good { 200 } else { 503 },

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::admin_state::{self, Reached, Restored, Restoring};
 use headgate_clock::Clock;
-use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
+use headgate_leader::{LeaderElector, LeaseName, LockMetrics, Timing};
 use headgate_node::Report;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
@@ -63,10 +63,10 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
     } = order;
     let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
     let (_fleet, fleet) = watch::channel(None);
-    let elector = Elector::new(headgate_leader::Parts {
+    let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
-        identity: headgate_leader::identity("headgate-restore"),
+        identity: headgate_leader::candidate_identity("headgate-restore"),
         timing: Timing::default(),
         reports,
         fleet,
@@ -90,7 +90,7 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
             // Whoever does not listen any more has been interrupted.
             let _ = told.send(outcome).await;
             // Ending now would count as a failure of the leader's work.
-            term.leaving().await;
+            term.handover_requested().await;
             Ok::<(), Infallible>(())
         }
     };

@@ -88,7 +88,7 @@ pub enum ConnectError {
 ///
 /// # Errors
 /// When the file or the service account is missing or cannot be used.
-pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
+pub async fn load_config(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
     let Some(path) = kubeconfig else {
         return kube::Config::incluster().map_err(|source| ConnectError::InCluster { source });
     };
@@ -107,9 +107,9 @@ pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, Co
 ///
 /// # Errors
 /// When the file cannot be used or nothing is found.
-pub async fn persons_configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
+pub async fn infer_config(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
     if kubeconfig.is_some() {
-        return configuration(kubeconfig).await;
+        return load_config(kubeconfig).await;
     }
     kube::Config::infer().await.map_err(|source| ConnectError::Nowhere {
         source: Box::new(source),
@@ -131,7 +131,7 @@ pub struct ApiServer {
 ///
 /// # Errors
 /// When the configuration asks for a proxy or its credentials cannot be used.
-pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
+pub fn build_client(config: &kube::Config) -> Result<Client, ConnectError> {
     direct(config)?;
     Ok(over(transport(config)?, config).client)
 }
@@ -141,7 +141,7 @@ pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
 ///
 /// # Errors
 /// When the configuration asks for a proxy, or its credentials cannot be used where they need no program.
-pub fn connect(config: &kube::Config) -> Result<ApiServer, ConnectError> {
+pub fn build_lazy_client(config: &kube::Config) -> Result<ApiServer, ConnectError> {
     direct(config)?;
     if program::is_run(config) {
         return Ok(over(AfterProgram::new(config.clone()), config));

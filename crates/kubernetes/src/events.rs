@@ -14,7 +14,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeEvent {
+pub struct WarningEvent {
     /// Why, in `PascalCase`.
     pub reason: &'static str,
     /// What was being done.
@@ -45,12 +45,12 @@ pub struct NodeReference<'a> {
 
 /// Writes events about any Node, for whoever looks after all of them.
 #[derive(Clone)]
-pub struct ClusterEvents {
+pub struct ClusterEventRecorder {
     client: Client,
     node_name: String,
 }
 
-impl ClusterEvents {
+impl ClusterEventRecorder {
     /// A writer of events that runs on `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> Self {
@@ -58,17 +58,17 @@ impl ClusterEvents {
     }
 
     /// Writes a warning about a Node.
-    pub async fn warn(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+    pub async fn record_warning(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
         self.write(EventType::Warning, about, reason, note).await;
     }
 
     /// Writes what went well with a Node.
-    pub async fn tell(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+    pub async fn record_normal(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
         self.write(EventType::Normal, about, reason, note).await;
     }
 
     async fn write(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
-        let event = NodeEvent {
+        let event = WarningEvent {
             reason,
             action: "UpdateLoadBalancer",
             note,
@@ -98,7 +98,7 @@ fn about_node(name: &str, uid: &str) -> ObjectReference {
     }
 }
 
-async fn publish(recorder: &Recorder, type_: EventType, event: NodeEvent, about: &ObjectReference) {
+async fn publish(recorder: &Recorder, type_: EventType, event: WarningEvent, about: &ObjectReference) {
     let (reason, kind) = (event.reason, about.kind.as_deref().unwrap_or_default());
     let event = Event {
         type_,
@@ -116,12 +116,12 @@ async fn publish(recorder: &Recorder, type_: EventType, event: NodeEvent, about:
 
 /// Writes events about one Node.
 #[derive(Clone)]
-pub struct NodeEvents {
+pub struct NodeEventRecorder {
     recorder: Recorder,
     node_name: String,
 }
 
-impl NodeEvents {
+impl NodeEventRecorder {
     /// A writer of events about `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> Self {
@@ -133,14 +133,14 @@ impl NodeEvents {
 
     /// Writes a warning. `uid` is the Node's where it is known; `kubectl describe node` looks events up
     /// by it, and takes the Node's name where nothing better is there, as kubelet's events do.
-    pub async fn warn(&self, event: NodeEvent, uid: Option<String>) {
+    pub async fn record_warning(&self, event: WarningEvent, uid: Option<String>) {
         let uid = uid.unwrap_or_else(|| self.node_name.clone());
         let node = about_node(&self.node_name, &uid);
         publish(&self.recorder, EventType::Warning, event, &node).await;
     }
 
     /// Writes a warning about a Service, as seen from this node.
-    pub async fn warn_service(&self, event: NodeEvent, service: ServiceReference<'_>) {
+    pub async fn record_service_warning(&self, event: WarningEvent, service: ServiceReference<'_>) {
         let service = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Service".to_owned()),

@@ -7,6 +7,6 @@ mod events;
 mod pauses;
 mod reason;
 
-pub use events::{ClusterEvents, NodeEvent, NodeEvents, NodeReference, ServiceReference};
+pub use events::{ClusterEventRecorder, NodeEventRecorder, NodeReference, ServiceReference, WarningEvent};
 pub use pauses::{Pauses, is_answer, pausing};
 pub use reason::{EXPIRED, REASONS as WATCH_ERROR_REASONS, reason as watch_error_reason};

@@ -51,7 +51,7 @@ pub struct ArmLock {
 /// A place in a hold of the lock; dropping it is leaving without waiting.
 #[derive(Debug)]
 #[must_use = "whoever does not keep it has left"]
-pub struct Entered {
+pub struct LockGuard {
     lock: ArmLock,
     number: u64,
     left: bool,
@@ -88,13 +88,13 @@ pub enum LockError {
     },
     /// It was not had in time, for no reason that was seen.
     #[error("{lease} was not taken in time")]
-    TooLate {
+    Timeout {
         /// The Lease.
         lease: String,
     },
     /// The task that keeps it has ended, and the term with it.
     #[error("nobody keeps {lease} any more")]
-    Ended {
+    Stopped {
         /// The Lease.
         lease: String,
     },
@@ -115,11 +115,11 @@ impl ArmLock {
             namespace: "kube-system".to_owned(),
             name: "aks-managed-resource-locker".to_owned(),
         };
-        Self::over(client, lease, HOLDER, clock, metrics)
+        Self::with_lease(client, lease, HOLDER, clock, metrics)
     }
 
     /// The same over another Lease, or by another name.
-    pub fn over(
+    pub fn with_lease(
         client: Client,
         lease: LeaseName,
         holder: &str,
@@ -150,20 +150,20 @@ impl ArmLock {
     ///
     /// # Errors
     /// When it was not had by then; the error says who has it.
-    pub async fn enter(&self, caller: &'static str, until: Instant) -> Result<Entered, LockError> {
+    pub async fn acquire(&self, caller: &'static str, until: Instant) -> Result<LockGuard, LockError> {
         let began = Instant::now();
         let mut news = self.news.clone();
         let waiting = self.door.wait();
         let entered = follow::until(&mut news, until, || waiting.enter(Instant::now())).await;
         self.metrics.waited(&self.name, caller, began.elapsed());
         match entered {
-            Ok(Some(number)) => Ok(Entered {
+            Ok(Some(number)) => Ok(LockGuard {
                 lock: self.clone(),
                 number,
                 left: false,
             }),
             Ok(None) => Err(self.obstacle()),
-            Err(_) => Err(LockError::Ended { lease: self.lease() }),
+            Err(_) => Err(LockError::Stopped { lease: self.lease() }),
         }
     }
 
@@ -188,33 +188,33 @@ impl ArmLock {
             },
             Obstacle::Closed => LockError::Closed { lease },
             Obstacle::Failed(error) => LockError::Failed { lease, error },
-            Obstacle::NotYet => LockError::TooLate { lease },
+            Obstacle::NotYet => LockError::Timeout { lease },
         }
     }
 }
 
-impl Entered {
+impl LockGuard {
     /// Whether new writes may still begin: the hold is younger than 60 s, and ours as far as is known.
     #[must_use]
-    pub fn open(&self) -> bool {
+    pub fn accepts_writes(&self) -> bool {
         self.lock.door.is_open(self.number, Instant::now())
     }
 
     /// Asks, as often as one likes, whether the hold is still ours as far as is known: nobody took it, and it has not expired.
     /// A write that began may go on for so long, and waits in line before it is sent.
-    pub fn still_held(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+    pub fn held_check(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let (door, number) = (Arc::clone(&self.lock.door), self.number);
         move || door.is_held(number, Instant::now())
     }
 
     /// Something was written, or may have been: the release names us as the holder before, so that others drop what they
     /// remember.
-    pub fn wrote(&mut self) {
+    pub fn mark_written(&mut self) {
         self.lock.door.wrote(self.number);
     }
 
     /// Leaves. The last one out gives the Lease back, and waits for that 3 s at most.
-    pub async fn leave(mut self) {
+    pub async fn release(mut self) {
         self.left = true;
         if self.lock.door.leave(self.number) {
             let mut news = self.lock.news.clone();
@@ -230,7 +230,7 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         if !self.left {
             self.lock.door.leave(self.number);

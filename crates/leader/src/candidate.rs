@@ -24,7 +24,7 @@ pub struct Fleet {
     /// How many there are, this one included: told to all of them, since each looks the more rarely the more there are.
     pub candidates: u32,
     /// Whether another one is there whose node carries no signal.
-    pub relief: bool,
+    pub has_healthy_peer: bool,
 }
 
 /// What happened.

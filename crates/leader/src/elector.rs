@@ -41,7 +41,7 @@ impl Default for LeaseName {
 }
 
 /// What an elector is made of.
-pub struct Parts {
+pub struct LeaderElectionConfig {
     /// A client that does not retry of itself.
     pub client: Client,
     /// The Lease.
@@ -59,7 +59,7 @@ pub struct Parts {
 }
 
 /// One candidate.
-pub struct Elector {
+pub struct LeaderElector {
     leases: Api<Lease>,
     name: String,
     /// The Lease as last answered, so that what others keep in it survives.
@@ -75,16 +75,16 @@ pub struct Elector {
 
 /// A name for one process's candidate on a node.
 #[must_use]
-pub fn identity(node_name: &str) -> String {
+pub fn candidate_identity(node_name: &str) -> String {
     // Seeded by the system, once in each process and differently for each call.
     let chance = RandomState::new().build_hasher().finish();
     format!("{node_name}_{chance:016x}")
 }
 
-impl Elector {
+impl LeaderElector {
     /// A candidate that has not begun: see [`run`].
     #[must_use]
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(parts: LeaderElectionConfig) -> Self {
         let mut seed = DefaultHasher::new();
         parts.identity.hash(&mut seed);
         let now = parts.clock.now();
@@ -212,11 +212,11 @@ async fn changed<T>(receiver: &mut watch::Receiver<T>) {
 /// Stands for election until `stop` says so or is gone, and has `work` done in each term that is won.
 ///
 /// The work is a task of its own, given its term. It should come to its end when the term is
-/// [`leaving`](Term::leaving) or has [`ended`](Term::ended), and gets 3 s for it before it is ended. Work that ends
+/// [`handover_requested`](Term::handover_requested) or has [`ended`](Term::ended), and gets 3 s for it before it is ended. Work that ends
 /// otherwise, by an error, a panic or a return, has failed: the Lease is given back, and this instance rests for
 /// a time that doubles from one lease duration to 10 minutes. When this returns no work runs, and the Lease is
 /// another's, nobody's, or about to expire.
-pub async fn run<W, F, E>(mut elector: Elector, mut stop: watch::Receiver<bool>, work: W)
+pub async fn run<W, F, E>(mut elector: LeaderElector, mut stop: watch::Receiver<bool>, work: W)
 where
     W: Fn(Term) -> F + Send + Sync + 'static,
     F: Future<Output = Result<(), E>> + Send + 'static,
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn each_process_has_a_name_of_its_own() {
-        assert_ne!(identity("n"), identity("n"));
-        assert!(identity("n").starts_with("n_"));
+        assert_ne!(candidate_identity("n"), candidate_identity("n"));
+        assert!(candidate_identity("n").starts_with("n_"));
     }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::record::NODES;
+use crate::record::CANDIDATES_ANNOTATION;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use serde::Serialize;
 /// Who holds the leader's Lease, or held it last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Leader {
+pub struct LeaderStatus {
     /// The holder's name; none where it was given back.
     pub holder: Option<String>,
     /// Since when it leads.
@@ -27,7 +27,7 @@ pub struct Leader {
     pub candidates: Option<u32>,
 }
 
-impl Leader {
+impl LeaderStatus {
     /// What the Lease says now.
     #[must_use]
     pub fn of(lease: &Lease, now: Timestamp) -> Self {
@@ -36,7 +36,11 @@ impl Leader {
         let renewed = spec.renew_time.map(|time| time.0);
         let seconds = u64::try_from(spec.lease_duration_seconds.unwrap_or_default()).unwrap_or_default();
         let lasts = SignedDuration::try_from(Duration::from_secs(seconds)).unwrap_or(SignedDuration::MAX);
-        let candidates = lease.metadata.annotations.as_ref().and_then(|all| all.get(NODES));
+        let candidates = lease
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(CANDIDATES_ANNOTATION));
         Self {
             alive: holder.is_some() && renewed.is_some_and(|renewed| now.duration_since(renewed) < lasts),
             since: spec.acquire_time.map(|time| time.0).filter(|_| holder.is_some()),
@@ -59,7 +63,8 @@ mod tests {
     }
 
     fn lease(spec: &Value) -> Lease {
-        serde_json::from_value(json!({"metadata": {"annotations": {NODES: " 3 "}}, "spec": spec})).unwrap()
+        serde_json::from_value(json!({"metadata": {"annotations": {CANDIDATES_ANNOTATION: " 3 "}}, "spec": spec}))
+            .unwrap()
     }
 
     #[test]
@@ -69,7 +74,7 @@ mod tests {
             "acquireTime": "1970-01-01T00:00:10.000000Z", "renewTime": "1970-01-01T00:01:40.000000Z"}),
         );
         for (now, alive) in [(100, true), (114, true), (115, false), (50, true)] {
-            let leader = Leader::of(&held, at(now));
+            let leader = LeaderStatus::from_lease(&held, at(now));
             assert_eq!(leader.alive, alive, "{now}");
             assert_eq!(
                 (leader.since, leader.term, leader.candidates),
@@ -86,7 +91,7 @@ mod tests {
             json!({}),
             json!({"holderIdentity": null, "leaseDurationSeconds": -1}),
         ] {
-            let leader = Leader::of(&lease(&spec), at(100));
+            let leader = LeaderStatus::from_lease(&lease(&spec), at(100));
             assert_eq!(
                 (leader.holder, leader.since, leader.alive),
                 (None, None, false),

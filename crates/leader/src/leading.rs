@@ -84,7 +84,7 @@ impl Leading {
 
     /// Whether the own node has a signal and somebody without one would take over.
     fn hands_over(&self, here: Circumstances, now: Moment) -> bool {
-        here.signalled && now.mono >= self.stands_in_until && here.fleet.is_some_and(|fleet| fleet.relief)
+        here.signalled && now.mono >= self.stands_in_until && here.fleet.is_some_and(|fleet| fleet.has_healthy_peer)
     }
 }
 

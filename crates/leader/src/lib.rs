@@ -25,11 +25,11 @@ mod sight;
 mod term;
 mod timing;
 
-pub use arm_lock::{ArmLock, Entered, LockError, LockMetrics};
+pub use arm_lock::{ArmLock, LockError, LockGuard, LockMetrics};
 pub use candidate::Fleet;
-pub use elector::{Elector, LeaseName, Parts, identity, run};
-pub use lead::Leader;
-pub use metrics::{Failure, Metrics, Working};
-pub use record::{FAILED_TERMS, NODES};
+pub use elector::{LeaderElectionConfig, LeaderElector, LeaseName, candidate_identity, run};
+pub use lead::LeaderStatus;
+pub use metrics::{LeaderMetrics, TermFailure, TermMetricsGuard};
+pub use record::{CANDIDATES_ANNOTATION, FAILED_TERMS_ANNOTATION};
 pub use term::{Permit, Term, TermEnded};
 pub use timing::{Timing, TimingError};

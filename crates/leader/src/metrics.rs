@@ -15,7 +15,7 @@ use super::term::Term;
 
 /// How a term's work fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum TermFailure {
     /// It said so.
     Error,
     /// It ended without being told to.
@@ -26,7 +26,7 @@ pub enum Failure {
     Aborted,
 }
 
-impl Failure {
+impl TermFailure {
     const ALL: [Self; 4] = [Self::Error, Self::Returned, Self::Panic, Self::Aborted];
 
     fn as_str(self) -> &'static str {
@@ -58,13 +58,13 @@ struct Begun {
 
 /// The terms of this instance. Clones are the same.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
+pub struct LeaderMetrics {
     begun: Arc<Mutex<Option<Begun>>>,
     transitions: Family<ToLabels, Counter>,
     failures: Family<ReasonLabels, Counter>,
 }
 
-impl Metrics {
+impl LeaderMetrics {
     /// Registers the counters, and gauges that are asked for at each scrape.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
@@ -72,7 +72,7 @@ impl Metrics {
         for to in ["leader", "follower"] {
             drop(metrics.transitions.get_or_create(&ToLabels { to }));
         }
-        for reason in Failure::ALL.map(Failure::as_str) {
+        for reason in TermFailure::ALL.map(TermFailure::as_str) {
             drop(metrics.failures.get_or_create(&ReasonLabels { reason }));
         }
         registry.register(
@@ -91,11 +91,11 @@ impl Metrics {
     }
 
     /// The work of a term begins; it ends with what is given back.
-    pub fn begins(&self, term: &Term, since: Timestamp) -> Working {
+    pub fn begins(&self, term: &Term, since: Timestamp) -> TermMetricsGuard {
         let term = term.clone();
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(Begun { term, since });
         self.transitions.get_or_create(&ToLabels { to: "leader" }).inc();
-        Working {
+        TermMetricsGuard {
             metrics: self.clone(),
             ended: false,
             failure: None,
@@ -114,26 +114,26 @@ impl Metrics {
 /// The work of a term, for as long as it lasts.
 #[derive(Debug)]
 #[must_use = "the work has ended when this is dropped"]
-pub struct Working {
-    metrics: Metrics,
+pub struct TermMetricsGuard {
+    metrics: LeaderMetrics,
     ended: bool,
-    failure: Option<Failure>,
+    failure: Option<TermFailure>,
 }
 
-impl Working {
+impl TermMetricsGuard {
     /// It has ended, well or not.
-    pub fn ended(mut self, failure: Option<Failure>) {
+    pub fn ended(mut self, failure: Option<TermFailure>) {
         self.ended = true;
         self.failure = failure;
     }
 }
 
-impl Drop for Working {
+impl Drop for TermMetricsGuard {
     fn drop(&mut self) {
         let failure = match self.failure {
             None if self.ended => None,
-            None if std::thread::panicking() => Some(Failure::Panic),
-            None => Some(Failure::Aborted),
+            None if std::thread::panicking() => Some(TermFailure::Panic),
+            None => Some(TermFailure::Aborted),
             said => said,
         };
         if let Some(failure) = failure {
@@ -150,7 +150,7 @@ impl Drop for Working {
 
 /// The present term at a scrape.
 #[derive(Debug)]
-struct Present(Metrics);
+struct Present(LeaderMetrics);
 
 impl Collector for Present {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
@@ -187,7 +187,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn terms_are_counted_and_the_present_one_is_shown() {
         let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry);
+        let metrics = LeaderMetrics::register(&mut registry);
         let shows = |line: &str| {
             let text = encode(&registry, Format::Prometheus).unwrap();
             assert!(text.lines().any(|found| found == line), "no {line} in {text}");
@@ -204,7 +204,9 @@ mod tests {
         shows("headgate_leader 0");
         working.ended(None);
         let (_tenure, term) = begin(8);
-        metrics.begins(&term, Timestamp::UNIX_EPOCH).ended(Some(Failure::Error));
+        metrics
+            .begins(&term, Timestamp::UNIX_EPOCH)
+            .ended(Some(TermFailure::Error));
         drop(metrics.begins(&term, Timestamp::UNIX_EPOCH));
         let working = metrics.begins(&term, Timestamp::UNIX_EPOCH);
         let panics = tokio::spawn(async move {

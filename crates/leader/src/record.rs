@@ -10,9 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use super::timing::Timing;
 
 /// How many candidates there are, as the leader counts them.
-pub const NODES: &str = "headgate.dev/nodes";
+pub const CANDIDATES_ANNOTATION: &str = "headgate.dev/nodes";
 /// How many terms ended one after another because the leader's work failed.
-pub const FAILED_TERMS: &str = "headgate.dev/failed-terms";
+pub const FAILED_TERMS_ANNOTATION: &str = "headgate.dev/failed-terms";
 
 /// What a Lease says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl Record {
             acquired: time(spec.and_then(|spec| spec.acquire_time.as_ref())),
             renewed: time(spec.and_then(|spec| spec.renew_time.as_ref())),
             seconds: spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default(),
-            candidates: count(NODES),
-            failed_terms: count(FAILED_TERMS).unwrap_or_default(),
+            candidates: count(CANDIDATES_ANNOTATION),
+            failed_terms: count(FAILED_TERMS_ANNOTATION).unwrap_or_default(),
         }
     }
 
@@ -62,7 +62,10 @@ impl Record {
         metadata.managed_fields = None;
         let mut annotations = metadata.annotations.take().unwrap_or_default();
         let failed = (self.failed_terms > 0).then_some(self.failed_terms);
-        for (name, count) in [(NODES, self.candidates), (FAILED_TERMS, failed)] {
+        for (name, count) in [
+            (CANDIDATES_ANNOTATION, self.candidates),
+            (FAILED_TERMS_ANNOTATION, failed),
+        ] {
             match count {
                 Some(count) => annotations.insert(name.to_owned(), count.to_string()),
                 None => annotations.remove(name),
@@ -173,7 +176,7 @@ mod tests {
     fn what_is_not_ours_survives() {
         let theirs = lease(json!({
             "metadata": {"name": "l", "namespace": "n", "resourceVersion": "7", "uid": "u", "labels": {"a": "b"},
-                "annotations": {"other": "1", NODES: "3", FAILED_TERMS: "2"}, "managedFields": [{"manager": "m"}]},
+                "annotations": {"other": "1", CANDIDATES_ANNOTATION: "3", FAILED_TERMS_ANNOTATION: "2"}, "managedFields": [{"manager": "m"}]},
             "spec": {"holderIdentity": "x", "leaseTransitions": 4, "preferredHolder": "y", "strategy": "s"},
         }));
         let record = Record::of(&theirs);
@@ -186,14 +189,17 @@ mod tests {
             serde_json::to_value(&renewed).unwrap(),
             json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                 "metadata": {"name": "l", "namespace": "n", "resourceVersion": "7", "uid": "u", "labels": {"a": "b"},
-                    "annotations": {"other": "1", NODES: "9", FAILED_TERMS: "2"}},
+                    "annotations": {"other": "1", CANDIDATES_ANNOTATION: "9", FAILED_TERMS_ANNOTATION: "2"}},
                 "spec": {"acquireTime": "1970-01-01T00:00:00.000001Z", "holderIdentity": "me", "leaseDurationSeconds": 15,
                     "leaseTransitions": 5, "preferredHolder": "y", "renewTime": "1970-01-01T00:00:00.000002Z", "strategy": "s"}})
         );
         let released = Record::of(&renewed).released(0, at(5));
         assert!(released.is_released() && released.candidates == Some(9));
         let released = released.lease(Some(&renewed), "l");
-        assert_eq!(released.metadata.annotations.unwrap().get(FAILED_TERMS), None);
+        assert_eq!(
+            released.metadata.annotations.unwrap().get(FAILED_TERMS_ANNOTATION),
+            None
+        );
         let spec = released.spec.unwrap();
         assert_eq!(
             (spec.holder_identity.as_deref(), spec.lease_duration_seconds),
@@ -211,7 +217,9 @@ mod tests {
             ("4294967295", Some(u32::MAX)),
             (" 12 ", Some(12)),
         ] {
-            let garbled = lease(json!({"metadata": {"annotations": {NODES: annotation, FAILED_TERMS: annotation}}}));
+            let garbled = lease(
+                json!({"metadata": {"annotations": {CANDIDATES_ANNOTATION: annotation, FAILED_TERMS_ANNOTATION: annotation}}}),
+            );
             let record = Record::of(&garbled);
             assert_eq!(
                 (record.candidates, record.failed_terms),

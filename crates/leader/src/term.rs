@@ -104,7 +104,7 @@ impl Term {
 
     /// Waits until the term is about to be given back: the own node has a signal, or the process is to stop. There
     /// are some 3 s for what has to be written yet; the sooner the work ends, the sooner somebody else begins.
-    pub async fn leaving(&self) {
+    pub async fn handover_requested(&self) {
         let mut present = self.present.clone();
         // Gone is leaving too.
         let _ = present
@@ -215,13 +215,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn leaving_is_told_while_the_term_lasts_and_dropping_ends_it() {
         let (tenure, term) = Tenure::begin(7, Instant::now() + SECOND);
-        assert!(timeout(SECOND / 10, term.leaving()).await.is_err());
+        assert!(timeout(SECOND / 10, term.handover_requested()).await.is_err());
         assert!(tenure.goes_on(Instant::now() + SECOND, true));
-        term.leaving().await;
+        term.handover_requested().await;
         assert!(term.permit().is_ok());
         drop(tenure);
         assert!(term.permit().is_err());
         term.ended().await;
-        term.leaving().await;
+        term.handover_requested().await;
     }
 }

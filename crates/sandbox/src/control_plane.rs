@@ -132,7 +132,7 @@ impl ControlPlane {
             path: kubeconfig.clone(),
             source,
         })?;
-        let client_config = api_server::configuration(Some(&kubeconfig)).await?;
+        let client_config = api_server::load_config(Some(&kubeconfig)).await?;
 
         let etcd = start(&assets, &directory, "etcd", arguments::etcd())?;
         let mut control_plane = Self {
@@ -203,7 +203,7 @@ impl ControlPlane {
         }
         let arguments = arguments::apiserver(self.port.number(), &self.certificates);
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
-        let client = api_server::client(&self.client_config)?;
+        let client = api_server::build_client(&self.client_config)?;
         tokio::select! {
             ready = ready::apiserver(&client, STARTING, apiserver.log().to_owned()) => ready?,
             end = apiserver.ended() => return Err(end.into()),

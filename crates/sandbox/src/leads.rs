@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -29,7 +29,7 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    fn of(leader: Leader, now: Timestamp) -> Self {
+    fn of(leader: LeaderStatus, now: Timestamp) -> Self {
         let holder = leader.holder.filter(|_| leader.alive);
         let since = leader.since.filter(|_| holder.is_some()).unwrap_or(now);
         Self {
@@ -54,7 +54,7 @@ pub(super) async fn follow(client: Client, seen: mpsc::Sender<Lead>) {
         // What was seen stays where there is no answer.
         if let Ok(Ok(Some(lease))) = timeout(PATIENCE, leases.get_opt(&name)).await {
             let now = Timestamp::now();
-            let lead = Lead::of(Leader::of(&lease, now), now);
+            let lead = Lead::of(LeaderStatus::from_lease(&lease, now), now);
             if known.as_ref().is_none_or(|known| !known.is_like(&lead)) {
                 known = Some(lead.clone());
                 if seen.send(lead).await.is_err() {

@@ -79,11 +79,11 @@ impl World {
                 self.kubeconfig = std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.clone());
                 // For kubectl only, so no matter if there are none.
                 self.assets = Assets::find(None).ok();
-                api_server::configuration(Some(&self.kubeconfig)).await?
+                api_server::load_config(Some(&self.kubeconfig)).await?
             }
         };
         let server = config.cluster_url.to_string();
-        let client = api_server::client(&config)?;
+        let client = api_server::build_client(&config)?;
         self.client = Some(DebugClient(client.clone()));
         if options.kubeconfig.is_some() {
             progress.say(format_args!("using the cluster at {server}"));

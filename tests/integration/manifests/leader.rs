@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
+use headgate_leader::{Fleet, LeaderElectionConfig, LeaderElector, LeaseName, Timing, candidate_identity};
 use headgate_node::Report;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, own_control_plane};
@@ -168,12 +168,12 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
     let (_fleet, fleet) = watch::channel(Some(Fleet {
         candidates: 2,
-        relief: true,
+        has_healthy_peer: true,
     }));
-    let elector = Elector::new(Parts {
+    let elector = LeaderElector::new(LeaderElectionConfig {
         client: leader.client.clone(),
         lease: LeaseName::default(),
-        identity: identity(name),
+        identity: candidate_identity(name),
         timing: Timing::new(2 * second, second, second / 4).unwrap(),
         reports,
         fleet,
@@ -182,7 +182,7 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let mut terms = elector.terms();
     let (stop, stopped) = watch::channel(false);
     let work = |term: headgate_leader::Term| async move {
-        term.leaving().await;
+        term.handover_requested().await;
         Ok::<(), String>(())
     };
     let led = async {

@@ -237,12 +237,12 @@ async fn work(
     let Reached { arm, scope, .. } = parts.reached.clone();
     tasks.spawn(follow_listing(arm.clone(), scope, wanted.subscribe(), listings));
     tokio::select! {
-        () = term.leaving() => return Err(RestoreError::Interrupted),
+        () = term.handover_requested() => return Err(RestoreError::Interrupted),
         synced = nodes.wait_for(Option::is_some) => drop(synced.map_err(|_| RestoreError::Nodes)?),
         () = sleep_until(until) => return Err(RestoreError::Nodes),
     }
     let listing = tokio::select! {
-        () = term.leaving() => return Err(RestoreError::Interrupted),
+        () = term.handover_requested() => return Err(RestoreError::Interrupted),
         listing = first(&mut listed) => listing?,
         () = sleep_until(until) => {
             let trouble = listed.borrow().trouble.as_ref().map(|trouble| trouble.text.clone());
@@ -279,7 +279,7 @@ async fn work(
     };
     let in_time = tokio::select! {
         () = all => true,
-        () = term.leaving() => false,
+        () = term.handover_requested() => false,
         () = sleep_until(until) => false,
     };
     drop(wanted);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEvents, NodeReference};
+use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, Fleet, LockMetrics, Term};
 use kube::Client;
 use tokio::sync::{Notify, mpsc, watch};
@@ -77,7 +77,7 @@ pub struct Parts {
     /// The Node that this process runs on.
     pub node_name: String,
     /// Writes events.
-    pub events: ClusterEvents,
+    pub events: ClusterEventRecorder,
     /// Its metrics.
     pub metrics: Metrics,
     /// The lock's.
@@ -173,7 +173,7 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
         synced = nodes.wait_for(Option::is_some) => drop(synced),
         error = tasks.failed() => return Err(error),
         // Nothing is known, so nothing is to be written any more.
-        () = term.leaving() => return Ok(()),
+        () = term.handover_requested() => return Ok(()),
         () = sleep(FIRST_LIST) => return Err(WorkError::Nodes),
     }
     let mut policy = parts.policy;
@@ -224,7 +224,7 @@ pub async fn not_begun(term: &Term, parts: &Parts, why: &str) {
     tasks.spawn("nodes".to_owned(), nodes::run(parts.client.clone(), reading, desired));
     tokio::select! {
         () = tell_waiting(parts, nodes, why, WHOM_TO_TELL) => {}
-        () = term.leaving() => {}
+        () = term.handover_requested() => {}
     }
 }
 
@@ -277,7 +277,7 @@ async fn keep(ledger: Ledger) {
 }
 
 /// Writes events until nobody has any more.
-async fn write_events(events: ClusterEvents, mut queue: mpsc::Receiver<Announcement>) {
+async fn write_events(events: ClusterEventRecorder, mut queue: mpsc::Receiver<Announcement>) {
     let announcements = stream::poll_fn(|context| queue.poll_recv(context));
     let write = |announcement: Announcement| {
         let events = events.clone();
@@ -288,9 +288,9 @@ async fn write_events(events: ClusterEvents, mut queue: mpsc::Receiver<Announcem
             };
             let (kind, told) = (announcement.kind, announcement.note);
             if kind.is_warning() {
-                events.warn(node, kind.reason(), told).await;
+                events.record_warning(node, kind.reason(), told).await;
             } else {
-                events.tell(node, kind.reason(), told).await;
+                events.record_normal(node, kind.reason(), told).await;
             }
         }
     };

@@ -102,7 +102,7 @@ impl Leading<'_> {
                 },
                 () = woken.notified() => {}
                 () = sleep_until(leave_by.map_or(age_at, |leave_by: Instant| leave_by.min(age_at))) => {}
-                () = self.term.leaving(), if leave_by.is_none() => leave_by = Some(Instant::now() + LAST_WRITES),
+                () = self.term.handover_requested(), if leave_by.is_none() => leave_by = Some(Instant::now() + LAST_WRITES),
             }
         }
     }
@@ -257,7 +257,7 @@ impl Leading<'_> {
                 Candidates::Nodes => u32::try_from(desired.cluster.len()).unwrap_or(u32::MAX).max(1),
                 Candidates::Replicas => REPLICAS,
             },
-            relief: others
+            has_healthy_peer: others
                 .into_iter()
                 .any(|node| node.ready && desired.wish(node, now) == Wish::Free),
         };

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use headgate_controller::admin_state::{self, Candidates, Policy};
-use headgate_kubernetes::ClusterEvents;
-use headgate_leader::{Elector, LeaseName, LockMetrics, Term, Timing};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{LeaderElector, LeaseName, LockMetrics, Term, Timing};
 use headgate_node::DEFAULT_SIGNALS;
 use headgate_node::Report;
 use kube::Client;
@@ -42,7 +42,7 @@ impl Leader {
         let report = Report::initial(None, &[], world.clock.now());
         let reports = watch::Sender::new(report);
         let fleet = watch::Sender::new(None);
-        let elector = Elector::new(headgate_leader::Parts {
+        let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
             client: client.clone(),
             lease: LeaseName::default(),
             identity: name.to_owned(),
@@ -55,7 +55,7 @@ impl Leader {
         let arm = world.arm(name, spy(terms.clone())).await;
         let reached = world.reached(arm.counted_in(headgate_azure::Metrics::register(&mut registry)));
         let parts = admin_state::Parts {
-            events: ClusterEvents::new(client.clone(), name.to_owned()),
+            events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
             client,
             taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
             policy,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_leader::{Entered, LockError};
+use headgate_leader::{LockError, LockGuard};
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::control_plane;
 use kube::Client;
@@ -41,15 +41,15 @@ impl World {
 }
 
 /// Leaves, and the Lease is given back when that returns.
-async fn leaves(world: &World, entered: Entered) {
-    entered.leave().await;
+async fn leaves(world: &World, entered: LockGuard) {
+    entered.release().await;
     assert_eq!(world.others.holder().await, "");
 }
 
 async fn a_missing_lease_is_made_and_taken(world: World) {
     let locker = world.locker();
     let entered = locker.enters(5 * SECOND).await.unwrap();
-    assert!(entered.open());
+    assert!(entered.accepts_writes());
     let spec = world.others.lease().await.unwrap().spec.unwrap();
     assert_eq!(spec.holder_identity.as_deref(), Some("headgate"));
     assert_eq!(spec.lease_duration_seconds, Some(900));
@@ -64,7 +64,7 @@ async fn a_free_lease_is_taken_and_a_writer_names_himself(world: World) {
     world.others.make("", SECOND).await;
     let locker = world.locker();
     let mut entered = locker.enters(5 * SECOND).await.unwrap();
-    entered.wrote();
+    entered.mark_written();
     leaves(&world, entered).await;
     assert_eq!(world.others.previous().await.as_deref(), Some("headgate"));
     // The next who writes nothing leaves the name of who did.
@@ -134,7 +134,7 @@ async fn who_waits_has_it_as_soon_as_it_is_given_back(world: World) {
         soon("locked", async || world.others.lock(CCM).await.is_ok()).await;
         let waits = locker.handle();
         let waits = tokio::spawn(async move {
-            let entered = waits.enter("test", Instant::now() + 10 * SECOND).await.unwrap();
+            let entered = waits.acquire("test", Instant::now() + 10 * SECOND).await.unwrap();
             (entered, Instant::now())
         });
         sleep(Duration::from_millis(300 + 37 * round)).await;
@@ -159,10 +159,10 @@ async fn many_share_one_hold(world: World) {
     let mut entered: Vec<_> = entered.into_iter().map(Result::unwrap).collect();
     let acquired = async || world.others.lease().await.unwrap().spec.unwrap().acquire_time.unwrap();
     let first = acquired().await;
-    entered[7].wrote();
+    entered[7].mark_written();
     let last = entered.pop().unwrap();
     for one in entered {
-        one.leave().await;
+        one.release().await;
         assert_eq!(acquired().await, first);
     }
     assert_eq!(world.others.holder().await, "headgate");
@@ -175,8 +175,8 @@ async fn who_is_dropped_has_left(world: World) {
     let locker = world.locker();
     let panics = locker.handle();
     let task = tokio::spawn(async move {
-        let mut entered = panics.enter("test", Instant::now() + 5 * SECOND).await.unwrap();
-        entered.wrote();
+        let mut entered = panics.acquire("test", Instant::now() + 5 * SECOND).await.unwrap();
+        entered.mark_written();
         panic!("a defect, with {entered:?}");
     });
     assert!(task.await.is_err());
@@ -185,7 +185,7 @@ async fn who_is_dropped_has_left(world: World) {
     // And who gives up waiting waits no more.
     world.others.lock(CCM).await.unwrap();
     let waits = locker.handle();
-    let waits = tokio::spawn(async move { waits.enter("test", Instant::now() + 60 * SECOND).await });
+    let waits = tokio::spawn(async move { waits.acquire("test", Instant::now() + 60 * SECOND).await });
     sleep(SECOND / 5).await;
     waits.abort();
     world.others.unlock(CCM).await.unwrap();
@@ -197,7 +197,7 @@ async fn the_next_leader_gives_back_what_one_that_crashed_held(world: World) {
     let locker = world.locker();
     let entered = locker.enters(5 * SECOND).await.unwrap();
     locker.crash().await;
-    entered.leave().await;
+    entered.release().await;
     assert_eq!(world.others.holder().await, "headgate");
     assert!(world.others.lock(CCM).await.is_err());
     let next = world.locker();
@@ -229,9 +229,9 @@ async fn a_release_leaves_somebody_else_s_hold_alone(world: World) {
     // Taken away, as after 15 minutes.
     world.others.delete().await;
     world.others.make(CCM, SECOND).await;
-    soon("the loss is seen", async || !entered.open()).await;
+    soon("the loss is seen", async || !entered.accepts_writes()).await;
     let began = Instant::now();
-    entered.leave().await;
+    entered.release().await;
     assert!(began.elapsed() < SECOND);
     sleep(SECOND / 2).await;
     assert_eq!(world.others.holder().await, CCM);
@@ -240,7 +240,7 @@ async fn a_release_leaves_somebody_else_s_hold_alone(world: World) {
     let entered = locker.enters(5 * SECOND).await.unwrap();
     world.others.delete().await;
     world.others.make(CCM, SECOND).await;
-    entered.leave().await;
+    entered.release().await;
     sleep(SECOND / 2).await;
     assert_eq!(world.others.holder().await, CCM);
 }
@@ -267,11 +267,11 @@ async fn two_who_come_at_once_have_it_one_after_the_other(world: World) {
         let lock = locker.handle();
         async move {
             for _ in 0..10 {
-                let entered = lock.enter("test", Instant::now() + 30 * SECOND).await.unwrap();
-                assert!(entered.open());
+                let entered = lock.acquire("test", Instant::now() + 30 * SECOND).await.unwrap();
+                assert!(entered.accepts_writes());
                 sleep(Duration::from_millis(5)).await;
-                assert!(entered.open(), "nobody took it away");
-                entered.leave().await;
+                assert!(entered.accepts_writes(), "nobody took it away");
+                entered.release().await;
             }
         }
     };

@@ -57,7 +57,7 @@ async fn the_lock_is_cloud_controller_manager_s_lease() {
     let metrics = LockMetrics::register(&mut Registry::default());
     let (lock, keep) = ArmLock::new(client, Clock::System, metrics);
     let keep = tokio::spawn(keep);
-    let entered = lock.enter("test", Instant::now() + SECOND).await.unwrap();
+    let entered = lock.acquire("test", Instant::now() + SECOND).await.unwrap();
     let lease: Lease = fake.peek(NAMESPACE, LEASE).unwrap();
     assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some("headgate"));
     // All handles are gone: it is given back, and the task ends.
@@ -72,11 +72,11 @@ async fn nobody_enters_without_the_task() {
     let fake = FakeApi::default();
     let metrics = LockMetrics::register(&mut Registry::default());
     let (lock, keep) = ArmLock::new(fake.client().0, Clock::System, metrics.clone());
-    let error = lock.enter("test", Instant::now() + SECOND).await.unwrap_err();
-    assert!(matches!(error, LockError::TooLate { .. }), "{error}");
+    let error = lock.acquire("test", Instant::now() + SECOND).await.unwrap_err();
+    assert!(matches!(error, LockError::Timeout { .. }), "{error}");
     drop(keep);
-    let error = lock.enter("test", Instant::now() + SECOND).await.unwrap_err();
-    assert!(matches!(error, LockError::Ended { .. }), "{error}");
+    let error = lock.acquire("test", Instant::now() + SECOND).await.unwrap_err();
+    assert!(matches!(error, LockError::Stopped { .. }), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,26 +86,26 @@ async fn a_hold_takes_no_new_writes_after_a_minute() {
     let first = world.locker.enters(SECOND).await.unwrap();
     sleep(59 * SECOND).await;
     let second = world.locker.enters(SECOND).await.unwrap();
-    assert!(first.open() && second.open());
+    assert!(first.accepts_writes() && second.accepts_writes());
     let writes = world.writes();
     sleep_until(began + 61 * SECOND).await;
-    assert!(!first.open() && !second.open());
+    assert!(!first.accepts_writes() && !second.accepts_writes());
     // A third waits until both have left, and is told why if that is too long.
     let error = world.locker.enters(SECOND).await.unwrap_err();
     assert!(matches!(error, LockError::Closed { .. }), "{error}");
     let third = world.locker.handle();
-    let third = tokio::spawn(async move { third.enter("test", Instant::now() + 60 * SECOND).await });
+    let third = tokio::spawn(async move { third.acquire("test", Instant::now() + 60 * SECOND).await });
     sleep(5 * SECOND).await;
-    first.leave().await;
+    first.release().await;
     sleep(5 * SECOND).await;
     assert!(!third.is_finished() && world.writes() == writes, "one is still in");
     let left = Instant::now();
-    second.leave().await;
+    second.release().await;
     let third = third.await.unwrap().unwrap();
     // Others had their turn first, who do not wait in line.
-    assert!(left.elapsed() >= 6 * SECOND && left.elapsed() < 7 * SECOND && third.open());
+    assert!(left.elapsed() >= 6 * SECOND && left.elapsed() < 7 * SECOND && third.accepts_writes());
     assert_eq!(world.writes(), writes + 2, "given back, and taken anew");
-    third.leave().await;
+    third.release().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,7 +116,7 @@ async fn without_a_watch_who_waits_looks_each_second() {
     for round in 0..20 {
         let waits = world.locker.handle();
         let waits = tokio::spawn(async move {
-            let entered = waits.enter("test", Instant::now() + 60 * SECOND).await.unwrap();
+            let entered = waits.acquire("test", Instant::now() + 60 * SECOND).await.unwrap();
             (entered, Instant::now())
         });
         sleep(7 * SECOND + Duration::from_millis(97 * round)).await;
@@ -124,7 +124,7 @@ async fn without_a_watch_who_waits_looks_each_second() {
         world.others.unlock(CCM).await.unwrap();
         let (entered, at) = waits.await.unwrap();
         assert!(at - given_back < 3 * SECOND / 2, "{:?}", at - given_back);
-        entered.leave().await;
+        entered.release().await;
         let requests = world.fake.requests().len();
         sleep(60 * SECOND).await;
         let later = world.fake.requests().len() - requests;
@@ -140,20 +140,20 @@ async fn a_watch_that_says_nothing_costs_five_seconds() {
     sleep(SECOND).await;
     world.line.set_for(Fault::CutOff, is_watch);
     let waits = world.locker.handle();
-    let waits = tokio::spawn(async move { waits.enter("test", Instant::now() + 60 * SECOND).await });
+    let waits = tokio::spawn(async move { waits.acquire("test", Instant::now() + 60 * SECOND).await });
     sleep(7 * SECOND).await;
     let given_back = Instant::now();
     world.others.unlock(CCM).await.unwrap();
     let entered = waits.await.unwrap().unwrap();
     assert!(given_back.elapsed() < 7 * SECOND, "{:?}", given_back.elapsed());
-    entered.leave().await;
+    entered.release().await;
     // What it tells when it is heard again is the past.
     let others = *world.locker.released_by_others().borrow();
     world.line.set(Fault::None);
     sleep(SECOND).await;
     assert_eq!(*world.locker.released_by_others().borrow(), others);
     let entered = world.locker.enters(SECOND).await.unwrap();
-    assert!(entered.open());
+    assert!(entered.accepts_writes());
 }
 
 #[tokio::test(start_paused = true)]
@@ -164,9 +164,9 @@ async fn an_api_server_that_comes_back_finds_the_hold_as_it_was() {
     world.fake.restart(20 * SECOND);
     world.line.cut_watches();
     sleep(10 * SECOND).await;
-    assert!(entered.open(), "nobody else can take it either");
+    assert!(entered.accepts_writes(), "nobody else can take it either");
     let left = Instant::now();
-    entered.leave().await;
+    entered.release().await;
     assert!(left.elapsed() <= 3 * SECOND, "{:?}", left.elapsed());
     let error = world.locker.enters(SECOND).await.unwrap_err();
     assert!(
@@ -206,7 +206,7 @@ async fn whatever_befalls_requests_no_hold_is_lost_for_long() {
             assert!(began.elapsed() <= 3 * SECOND, "{fault:?}");
             if let Err(error) = &entered {
                 assert!(
-                    matches!(error, LockError::Failed { .. } | LockError::TooLate { .. }),
+                    matches!(error, LockError::Failed { .. } | LockError::Timeout { .. }),
                     "{fault:?}: {error}"
                 );
             }
@@ -218,10 +218,10 @@ async fn whatever_befalls_requests_no_hold_is_lost_for_long() {
             assert_eq!(world.others.holder().await, "", "{fault:?} when it is taken");
             // When it is given back.
             let mut entered = world.locker.enters(SECOND).await.unwrap();
-            entered.wrote();
+            entered.mark_written();
             world.line.set_for(fault, befalls);
             let left = Instant::now();
-            entered.leave().await;
+            entered.release().await;
             assert!(left.elapsed() <= 3 * SECOND, "{fault:?}: {:?}", left.elapsed());
             sleep(5 * SECOND).await;
             world.line.set(Fault::None);
@@ -233,7 +233,7 @@ async fn whatever_befalls_requests_no_hold_is_lost_for_long() {
             world.others.lock(CCM).await.unwrap();
             assert!(world.locker.enters(SECOND).await.is_err());
             world.others.unlock(CCM).await.unwrap();
-            world.locker.enters(SECOND).await.unwrap().leave().await;
+            world.locker.enters(SECOND).await.unwrap().release().await;
         }
     }
 }

@@ -65,22 +65,22 @@ fn holder(fake: &FakeApi) -> String {
 async fn writes(lock: ArmLock, fake: FakeApi, seed: u64, holds: Arc<AtomicU32>) {
     for round in 0_u64.. {
         sleep(Duration::from_millis((seed * 577 + round * 131) % 900)).await;
-        let Ok(mut entered) = lock.enter("test", Instant::now() + 5 * SECOND).await else {
+        let Ok(mut entered) = lock.acquire("test", Instant::now() + 5 * SECOND).await else {
             continue;
         };
         holds.fetch_add(1, Ordering::Relaxed);
         for _ in 0..(seed + round) % 40 {
-            if entered.open() {
+            if entered.accepts_writes() {
                 assert_eq!(holder(&fake), "headgate", "in an open hold");
             }
             sleep(Duration::from_millis(20)).await;
         }
         match round % 3 {
             0 => drop(entered),
-            1 => entered.leave().await,
+            1 => entered.release().await,
             _ => {
-                entered.wrote();
-                entered.leave().await;
+                entered.mark_written();
+                entered.release().await;
             }
         }
     }

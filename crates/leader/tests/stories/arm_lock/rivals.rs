@@ -65,16 +65,16 @@ async fn both_work(client: impl Fn() -> Client, lease: &str, rounds: u32) {
         let (room, lock) = (Arc::clone(&room), locker.handle());
         tokio::spawn(async move {
             for round in 0..rounds {
-                let mut entered = lock.enter("test", Instant::now() + 60 * SECOND).await.unwrap();
-                assert!(entered.open());
+                let mut entered = lock.acquire("test", Instant::now() + 60 * SECOND).await.unwrap();
+                assert!(entered.accepts_writes());
                 room.stay(&room.ours, chance(round, 15)).await;
                 if round % 3 == 0 {
-                    entered.wrote();
+                    entered.mark_written();
                 }
                 if round % 7 == 0 {
                     drop(entered);
                 } else {
-                    entered.leave().await;
+                    entered.release().await;
                 }
                 sleep(chance(round, 30)).await;
             }

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_leader::{ArmLock, Entered, LeaseName, LockError, LockMetrics};
+use headgate_leader::{ArmLock, LeaseName, LockError, LockGuard, LockMetrics};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -48,14 +48,14 @@ impl Locker {
             namespace: NAMESPACE.to_owned(),
             name: lease.to_owned(),
         };
-        let (lock, keep) = ArmLock::over(client, name, holder, clock, metrics);
+        let (lock, keep) = ArmLock::with_lease(client, name, holder, clock, metrics);
         let task = tokio::spawn(keep);
         Self { lock, task, registry }
     }
 
     /// Enters within so long.
-    pub(crate) async fn enters(&self, within: Duration) -> Result<Entered, LockError> {
-        self.lock.enter("test", Instant::now() + within).await
+    pub(crate) async fn enters(&self, within: Duration) -> Result<LockGuard, LockError> {
+        self.lock.acquire("test", Instant::now() + within).await
     }
 
     /// A handle for other tasks.

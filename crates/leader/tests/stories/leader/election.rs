@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_leader::{Elector, Fleet, LeaseName, NODES, Parts, Term, Timing, identity, run};
+use headgate_leader::{
+    CANDIDATES_ANNOTATION, Fleet, LeaderElectionConfig, LeaderElector, LeaseName, Term, Timing, candidate_identity, run,
+};
 use headgate_node::Report;
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::control_plane;
@@ -25,13 +27,13 @@ struct Candidate {
 fn candidate(client: Client, name: &str) -> Candidate {
     let second = Duration::from_secs(1);
     let (fleet, known) = watch::channel(None);
-    let elector = Elector::new(Parts {
+    let elector = LeaderElector::new(LeaderElectionConfig {
         client,
         lease: LeaseName {
             name: name.to_owned(),
             ..LeaseName::default()
         },
-        identity: identity("node"),
+        identity: candidate_identity("node"),
         timing: Timing::new(2 * second, second, second / 4).unwrap(),
         reports: watch::channel(Report::initial(None, &[], Clock::System.now())).1,
         fleet: known,
@@ -45,9 +47,9 @@ fn candidate(client: Client, name: &str) -> Candidate {
         async move {
             fleet.lock().unwrap().send_replace(Some(Fleet {
                 candidates: 2,
-                relief: true,
+                has_healthy_peer: true,
             }));
-            term.leaving().await;
+            term.handover_requested().await;
             Ok::<_, String>(())
         }
     };
@@ -93,7 +95,13 @@ async fn goes_its_way(client: impl Fn() -> Client, name: &str) {
     sleep(Duration::from_secs(2)).await;
     assert_eq!(led_by(both[first]), Some(1));
     let annotations = leases.get(name).await.unwrap().metadata.annotations.unwrap();
-    assert_eq!((annotations["other"].as_str(), annotations[NODES].as_str()), ("1", "2"));
+    assert_eq!(
+        (
+            annotations["other"].as_str(),
+            annotations[CANDIDATES_ANNOTATION].as_str()
+        ),
+        ("1", "2")
+    );
 
     // Deleted: never two, then one.
     leases.delete(name, &DeleteParams::default()).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_leader::{FAILED_TERMS, Fleet};
+use headgate_leader::{FAILED_TERMS_ANNOTATION, Fleet};
 use headgate_test_kubernetes::Fault;
 use hyper::Method;
 use tokio::time::Instant;
@@ -23,7 +23,7 @@ async fn settled(count: u8) -> (World, Vec<Member>, i32, String) {
 
 fn failed_terms(world: &World) -> Option<String> {
     let annotations = world.lease()?.metadata.annotations?;
-    annotations.get(FAILED_TERMS).cloned()
+    annotations.get(FAILED_TERMS_ANNOTATION).cloned()
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,7 +93,12 @@ async fn a_leader_with_a_signal_hands_over_to_one_without() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_with_a_signal_stays_until_there_is_somebody_without_one() {
     let (world, members, number, holder) = settled(2).await;
-    let fleet = |relief| Some(Fleet { candidates: 2, relief });
+    let fleet = |has_healthy_peer| {
+        Some(Fleet {
+            candidates: 2,
+            has_healthy_peer,
+        })
+    };
     world.fleet.send_replace(fleet(false));
     named(&members, &holder).signal(true);
     world.pass(MINUTE).await;
@@ -129,7 +134,7 @@ async fn where_everybody_has_a_signal_one_stands_in() {
     );
     world.fleet.send_replace(Some(Fleet {
         candidates: 3,
-        relief: false,
+        has_healthy_peer: false,
     }));
     named(&members, &heir).kill();
     let (last, _, took) = world.leader_after(next, 2 * MINUTE).await;
@@ -146,7 +151,7 @@ async fn a_lone_candidate_with_a_signal_leads_nearly_all_the_time() {
     // A Deployment that was scaled down to one: by the Nodes, somebody could take over.
     world.fleet.send_replace(Some(Fleet {
         candidates: 2,
-        relief: true,
+        has_healthy_peer: true,
     }));
     members[0].signal(true);
     let (began, mut without) = (Instant::now(), Duration::ZERO);

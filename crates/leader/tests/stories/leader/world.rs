@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_leader::{Elector, Fleet, LeaseName, Parts, Term, Timing, run};
+use headgate_leader::{Fleet, LeaderElectionConfig, LeaderElector, LeaseName, Term, Timing, run};
 use headgate_node::{Facts, Report};
 use headgate_test_kubernetes::{FakeApi, Line};
 use jiff::{SignedDuration, Timestamp};
@@ -141,7 +141,7 @@ async fn work(
                 }
                 tokio::select! {
                     () = term.ended() => return Ok(()),
-                    () = term.leaving(), if leave_by.is_none() => leave_by = Some(Instant::now() + longer),
+                    () = term.handover_requested(), if leave_by.is_none() => leave_by = Some(Instant::now() + longer),
                     () = sleep(TICK * 2) => {}
                 }
             }
@@ -158,7 +158,7 @@ impl World {
             fake: FakeApi::default(),
             fleet: watch::Sender::new(Some(Fleet {
                 candidates,
-                relief: true,
+                has_healthy_peer: true,
             })),
             journal: Arc::default(),
             anchor: Clock::anchored(wall).now(),
@@ -197,7 +197,7 @@ impl World {
         let (stop, stopping) = watch::channel(false);
         let (frozen, thawed) = watch::channel(false);
         let kind = watch::Sender::new(Work::Writes(Duration::ZERO));
-        let elector = Elector::new(Parts {
+        let elector = LeaderElector::new(LeaderElectionConfig {
             client,
             lease: LeaseName::default(),
             identity: name.to_owned(),
