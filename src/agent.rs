@@ -7,14 +7,14 @@
 //! the health port, whose connections are handed on, and ends with the watch, so that the answers are right to the last.
 //!
 //! What runs depends on the [`Role`]: operations and the own Node's watch in any case, `answering` where it answers for
-//! its node, `leading` where it may lead.
+//! its node, `leader_election` where it may lead.
 
 mod addresses;
 mod answering;
 mod azure_access;
 mod channels;
 mod health_thread;
-mod leading;
+mod leader_election;
 mod operations;
 mod probe_socket;
 mod role;
@@ -40,13 +40,13 @@ use headgate_kubernetes::NodeEventRecorder;
 use headgate_kubernetes::api_server::ApiServer;
 use headgate_node::{Memory, Report};
 use health_thread::{HealthThread, Heartbeat};
-use leading::LeaderElection;
+use leader_election::LeaderElection;
 use operations::Operations;
 use supervise::Tasks;
 
 pub use addresses::Addresses;
 pub use azure_access::{AzureAccess, ConnectError, Connected, check_azure};
-pub use leading::LeaderContext;
+pub use leader_election::LeaderContext;
 pub use probe_socket::{PROBE_SOCKET, connect as connect_probe_socket};
 pub use role::Role;
 
@@ -108,7 +108,7 @@ pub enum AgentError {
 /// A running agent.
 pub struct Running {
     health: Option<HealthThread>,
-    candidacy: Option<LeaderElection>,
+    leader_election: Option<LeaderElection>,
     tasks: Tasks,
     listeners: Listeners,
     stopping: watch::Sender<bool>,
@@ -180,14 +180,27 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     };
     let close = channels.close_operations.subscribe();
     listen_for_operations(&mut tasks, router, socket, binder, metrics.listeners.clone(), close);
-    let candidacy = (role.may_lead() && settings.azure.is_said()).then(|| {
-        let desk = LeaderContext::new(&settings, (&client, &node_name, role), metrics.azure, &clock);
+    let leader_election = (role.may_lead() && settings.azure.is_said()).then(|| {
+        let azure = AzureAccess {
+            settings: settings.azure.clone(),
+            client: client.clone(),
+            metrics: metrics.azure,
+            clock: clock.clone(),
+        };
+        let context = LeaderContext {
+            client: client.clone(),
+            azure,
+            settings: settings.clone(),
+            placement: role.candidate_placement(),
+            node_name: node_name.clone(),
+            clock: clock.clone(),
+        };
         LeaderElection::start(
             &mut tasks,
-            desk,
+            context,
             inputs.node.clone(),
             metrics.leader,
-            leading::work(metrics.admin_state, metrics.lock),
+            leader_election::work(metrics.admin_state, metrics.lock),
         )
     });
     let node_watch = headgate_node::watch(
@@ -230,7 +243,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     };
     Ok(Running {
         health,
-        candidacy,
+        leader_election,
         tasks,
         listeners,
         stopping: channels.stopping,
@@ -306,8 +319,8 @@ impl Running {
             }
         };
         let release_lease = async {
-            if let Some(candidacy) = &mut self.candidacy {
-                candidacy.release_lease().await;
+            if let Some(leader_election) = &self.leader_election {
+                leader_election.release_lease().await;
             }
         };
         tokio::join!(answer_first, release_lease);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::{AdminState, Class, LoadBalancerId, PoolId};
 use headgate_clock::Clock;
+use headgate_kubernetes::WatchErrorCounter;
 use headgate_leader::{ArmLock, LockMetrics, Term};
 use kube::Client;
 use tokio::sync::watch;
@@ -228,6 +229,7 @@ async fn work(
         // No signal counts: everything is to go back.
         taint_keys: Vec::new(),
         exclude_control_plane: parts.reached.exclude_control_plane,
+        watch_errors: WatchErrorCounter::default(),
         clock: parts.clock.clone(),
     };
     tasks.spawn(nodes::run(parts.client.clone(), reading, desired));

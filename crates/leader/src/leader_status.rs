@@ -1,53 +1,47 @@
-//! Who leads, as the Lease says. Pure.
+//! Who leads, as the Lease shows it to an operator. Pure.
 //!
-//! Whether the holder still lives is judged by its times and this machine's clock: good enough to show, not to act on.
+//! Whether the holder is alive follows from the times in the Lease and this machine's clock. That is good enough to show,
+//! not to act on.
 
-use std::time::Duration;
-
-use crate::record::CANDIDATES_ANNOTATION;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde::Serialize;
 
-/// Who holds the leader's Lease, or held it last.
+use super::election_record::ElectionRecord;
+
+/// The holder of the election's Lease, or its last term.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaderStatus {
-    /// The holder's name; none where it was given back.
+    /// The identity of the holder; `None` if the Lease is released.
     pub holder: Option<String>,
-    /// Since when it leads.
+    /// The start of its term, by the holder's clock.
     pub since: Option<Timestamp>,
-    /// When it last said so.
+    /// The last renewal, by the clock of the holder then.
     pub renewed: Option<Timestamp>,
-    /// Whether that is recent enough, by this machine's clock.
+    /// Whether the last renewal is younger than the duration of the Lease, by this machine's clock.
     pub alive: bool,
-    /// The number of its term.
+    /// The number of the term.
     pub term: i32,
-    /// How many candidates there are, as far as a leader has said.
+    /// The number of candidates that a leader published last.
     pub candidates: Option<u32>,
 }
 
 impl LeaderStatus {
-    /// What the Lease says now.
+    /// The status that the Lease shows at `now`.
     #[must_use]
-    pub fn of(lease: &Lease, now: Timestamp) -> Self {
-        let spec = lease.spec.clone().unwrap_or_default();
-        let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
-        let renewed = spec.renew_time.map(|time| time.0);
-        let seconds = u64::try_from(spec.lease_duration_seconds.unwrap_or_default()).unwrap_or_default();
-        let lasts = SignedDuration::try_from(Duration::from_secs(seconds)).unwrap_or(SignedDuration::MAX);
-        let candidates = lease
-            .metadata
-            .annotations
-            .as_ref()
-            .and_then(|all| all.get(CANDIDATES_ANNOTATION));
+    pub fn from_lease(lease: &Lease, now: Timestamp) -> Self {
+        let ElectionRecord { lease, candidates, .. } = ElectionRecord::from_lease(lease);
+        let is_held = !lease.is_released();
+        let duration = SignedDuration::from_secs(lease.duration_seconds.max(0).into());
+        let is_young = |renewed| now.duration_since(renewed) < duration;
         Self {
-            alive: holder.is_some() && renewed.is_some_and(|renewed| now.duration_since(renewed) < lasts),
-            since: spec.acquire_time.map(|time| time.0).filter(|_| holder.is_some()),
-            holder,
-            renewed,
-            term: spec.lease_transitions.unwrap_or_default(),
-            candidates: candidates.and_then(|count| count.trim().parse().ok()),
+            alive: is_held && lease.renewed.is_some_and(is_young),
+            since: lease.acquired.filter(|_| is_held),
+            renewed: lease.renewed,
+            term: lease.transitions,
+            candidates,
+            holder: is_held.then_some(lease.holder),
         }
     }
 }
@@ -56,6 +50,7 @@ impl LeaderStatus {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::election_record::CANDIDATES_ANNOTATION;
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -68,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_lives_as_long_as_it_renews() {
+    fn a_holder_is_alive_while_it_renews() {
         let held = lease(
             &json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 4,
             "acquireTime": "1970-01-01T00:00:10.000000Z", "renewTime": "1970-01-01T00:01:40.000000Z"}),
@@ -84,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_nobody_holds_names_nobody() {
+    fn a_released_lease_has_no_holder() {
         for spec in [
             json!({"holderIdentity": "", "renewTime": "1970-01-01T00:01:40.000000Z", "leaseDurationSeconds": 1,
                 "acquireTime": "1970-01-01T00:01:40.000000Z"}),
