@@ -174,9 +174,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let spans = Spans::install(&settings, &node_name, runtime.handle());
     let outcome = runtime.block_on(async {
         let kubeconfig = arguments.kubeconfig().map_err(Failure::settings)?;
-        let config = api_server::configuration(kubeconfig.as_deref()).await;
+        let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
-        let api_server = api_server::connect(&config).map_err(Failure::settings)?;
+        let api_server = api_server::build_lazy_client(&config).map_err(Failure::settings)?;
         tracing::info!(version = headgate_telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
         let parts = agent::Parts {

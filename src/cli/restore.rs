@@ -10,7 +10,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::Reached;
 use headgate_controller::restore::{Order, give_back};
 use headgate_kubernetes::api_server;
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 
 use crate::config::Settings;
 use crate::status::{self, Looking, Report, StatusError};
@@ -66,8 +66,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
-    let config = api_server::persons_configuration(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
     let target = arguments.azure.connect(settings, &client).await?;
     let target = target.map_err(|why| Failure::runtime(anyhow!("Azure cannot be reached: {why}")))?;
     let report = read_report(arguments, settings, &client, &target).await?;
@@ -189,7 +189,7 @@ fn not_restored(count: usize) -> Failure {
 
 /// Refuses the command while a leader is alive, unless `--wait` is given: the leader would set nodes with a signal Down
 /// again.
-fn refuse_beside_leader(leader: Option<&Leader>, wait: Option<Duration>) -> anyhow::Result<()> {
+fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
     match leader
         .filter(|leader| leader.alive && wait.is_none())
         .and_then(|leader| leader.holder.as_ref())
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn refused_beside_a_living_leader_without_wait() {
-        let mut leader = Leader {
+        let mut leader = LeaderStatus {
             holder: Some("n1_0a".to_owned()),
             since: None,
             renewed: None,

@@ -77,8 +77,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<Report, Failure> {
-    let config = api_server::persons_configuration(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
     let sight = status::look(Looking {
         client: &client,
         azure: arguments.azure.connect(settings, &client).await?,

@@ -46,8 +46,8 @@ enum Output {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = config::load(arguments.config.as_deref(), &[]).map_err(Failure::settings)?;
     let explanation = build_runtime()?.block_on(async {
-        let config = api_server::persons_configuration(arguments.kubeconfig.as_deref()).await;
-        let client = api_server::client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+        let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+        let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
         why::ask(
             &client,
             &arguments.node,
