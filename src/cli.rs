@@ -118,7 +118,7 @@ impl Failure {
 /// Prints an error with its causes to standard error.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
 fn report(error: &anyhow::Error) {
-    eprintln!("headgate: {}", headgate_telemetry::chain(error.as_ref()));
+    eprintln!("headgate: {}", headgate_telemetry::error_chain(error.as_ref()));
 }
 
 /// Builds a runtime on this thread.

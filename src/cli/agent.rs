@@ -167,7 +167,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.check_config {
         return print(settings.to_yaml().as_bytes());
     }
-    server::raise_open_files();
+    server::raise_open_file_limit();
     let runtime = build_runtime()?;
     // Clap requires it without --check-config.
     let node_name = arguments.node_name.clone().unwrap_or_default();
@@ -176,14 +176,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let kubeconfig = arguments.kubeconfig().map_err(Failure::settings)?;
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
-        let api_server = api_server::build_lazy_client(&config).map_err(Failure::settings)?;
+        let client = api_server::build_lazy_client(&config).map_err(Failure::settings)?;
         tracing::info!(version = headgate_telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
-        let parts = agent::Parts {
+        let parts = agent::AgentParts {
             settings,
             role,
             node_name,
-            api_server,
+            client,
             clock: Clock::System,
             addresses_file: arguments.addresses_file.clone(),
         };
@@ -196,7 +196,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it. A second signal ends the process at once.
-async fn serve(parts: agent::Parts) -> anyhow::Result<()> {
+async fn serve(parts: agent::AgentParts) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     let mut hang_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;

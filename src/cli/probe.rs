@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
-use crate::agent::{PROBE_SOCKET, connect_probe_socket};
+use crate::agent::{PROBE_SOCKET_FILE, connect_probe_socket};
 use crate::config::{self, FlagOverride};
 
 use super::{Failure, print};
@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Sends one request. The agent closes an HTTP/1.0 connection after its answer, so the end of the stream is the end of the
 /// body.
 fn request(state_dir: &Path, path: &str) -> anyhow::Result<Answer> {
-    let socket = state_dir.join(PROBE_SOCKET);
+    let socket = state_dir.join(PROBE_SOCKET_FILE);
     let context = || format!("asking the agent at {}", socket.display());
     let mut stream = connect_probe_socket(state_dir).with_context(context)?;
     stream.set_read_timeout(Some(IO_TIMEOUT)).with_context(context)?;

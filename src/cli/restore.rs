@@ -13,7 +13,7 @@ use headgate_kubernetes::api_server;
 use headgate_leader::LeaderStatus;
 
 use crate::config::Settings;
-use crate::status::{self, Looking, Report, StatusError};
+use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::{Failure, azure, build_runtime, duration_up_to, print};
 
@@ -71,7 +71,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     let target = arguments.azure.connect(settings, &client).await?;
     let target = target.map_err(|why| Failure::runtime(anyhow!("Azure cannot be reached: {why}")))?;
     let report = read_report(arguments, settings, &client, &target).await?;
-    let ours: Vec<_> = report.ours().collect();
+    let ours: Vec<_> = report.down_by_headgate().collect();
     for (node, entry) in &ours {
         let name = entry.entry.as_deref().unwrap_or("?");
         print_line(&format!(
@@ -146,15 +146,15 @@ async fn read_report(
     settings: &Settings,
     client: &kube::Client,
     target: &Reached,
-) -> Result<Report, Failure> {
-    let looking = Looking {
+) -> Result<StatusReport, Failure> {
+    let looking = SnapshotRequest {
         client,
         azure: Ok(target.clone()),
         settings,
         clock: Clock::System,
     };
-    let sight = status::look(looking).await.map_err(Failure::runtime)?;
-    let mut report = Report::of(&sight, &settings.signals.admin_state);
+    let sight = status::take_snapshot(looking).await.map_err(Failure::runtime)?;
+    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(Failure::runtime(anyhow!("headgate's own entries are unknown: {why}")));
     }
@@ -169,7 +169,7 @@ async fn read_report(
 }
 
 /// Prints the entries that headgate set Down and that belong to no Node. Returns their number.
-fn print_unmatched(report: &Report) -> usize {
+fn print_unmatched(report: &StatusReport) -> usize {
     let unmatched = report
         .unmatched_ledger
         .iter()

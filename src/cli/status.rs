@@ -8,7 +8,7 @@ use headgate_kubernetes::api_server;
 use hyper::Uri;
 
 use crate::config::{METRICS_PORT, Settings};
-use crate::status::{self, Detail, Looking, Places, Report, StatusError};
+use crate::status::{self, AgentEndpoints, Detail, SnapshotRequest, StatusError, StatusReport};
 
 use super::{Failure, azure, build_runtime, print, print_json};
 
@@ -70,23 +70,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Requests that got no answer are abandoned.
     runtime.shutdown_background();
     match arguments.output {
-        Output::Text => print(status::text(&report, Detail::Narrow).as_bytes()),
-        Output::Wide => print(status::text(&report, Detail::Wide).as_bytes()),
+        Output::Text => print(status::render(&report, Detail::Narrow).as_bytes()),
+        Output::Wide => print(status::render(&report, Detail::Wide).as_bytes()),
         Output::Json => print_json(&report),
     }
 }
 
-async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<Report, Failure> {
+async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<StatusReport, Failure> {
     let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
     let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
-    let sight = status::look(Looking {
+    let sight = status::take_snapshot(SnapshotRequest {
         client: &client,
         azure: arguments.azure.connect(settings, &client).await?,
         settings,
         clock: Clock::System,
     });
     let sight = sight.await.map_err(Failure::runtime)?;
-    let mut report = Report::of(&sight, &settings.signals.admin_state);
+    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if !arguments.nodes.is_empty() {
         let kept = report.keep_named(&arguments.nodes);
         kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
@@ -94,11 +94,11 @@ async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<Repor
         report.keep_notable();
     }
     if !arguments.no_agents {
-        let places = Places {
+        let places = AgentEndpoints {
             port: arguments.port,
-            elsewhere: arguments.statusz.iter().cloned().collect(),
+            overrides: arguments.statusz.iter().cloned().collect(),
         };
-        status::ask_agents(&mut report, &places).await;
+        status::query_agents(&mut report, &places).await;
     }
     Ok(report)
 }

@@ -48,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let explanation = build_runtime()?.block_on(async {
         let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
         let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
-        why::ask(
+        why::explain_node(
             &client,
             &arguments.node,
             arguments.port,

@@ -48,7 +48,7 @@ const CRATES: &[Crate] = &[
         directory: "crates/http",
         modules: &[
             ("body", &["telemetry"]),
-            ("fetch", &["body", "telemetry"]),
+            ("bounded_client", &["body", "telemetry"]),
             ("server", &[]),
             ("lib", &[]),
         ],
@@ -158,7 +158,7 @@ const CRATES: &[Crate] = &[
 ];
 
 /// What every module may use, but for these themselves.
-const OPEN_TO_ALL: [&str; 5] = ["body", "clock", "fetch", "settings", "telemetry"];
+const OPEN_TO_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
 
 /// Crates that know nothing of Kubernetes: their manifests do not name what speaks to it.
 const WITHOUT_KUBERNETES: [&str; 8] = [

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_telemetry::{Announced, Tally};
+use headgate_telemetry::{DescribedFamily, UnsuffixedCounter};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -59,11 +59,11 @@ type Durations = Family<Labels, Histogram, fn() -> Histogram>;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     op_duration: Durations,
-    op_failures: Family<Labels, Tally>,
+    op_failures: Family<Labels, UnsuffixedCounter>,
     api_duration: Durations,
-    api_errors: Family<ErrorLabels, Tally>,
-    api_ratelimited: Family<Labels, Tally>,
-    api_throttled: Family<Labels, Tally>,
+    api_errors: Family<ErrorLabels, UnsuffixedCounter>,
+    api_ratelimited: Family<Labels, UnsuffixedCounter>,
+    api_throttled: Family<Labels, UnsuffixedCounter>,
 }
 
 impl Default for Metrics {
@@ -89,17 +89,17 @@ impl Metrics {
         registry.register(
             "cloudprovider_azure_op_duration_seconds",
             format!("Duration of operations on Azure in seconds, each with its reads, waits and retries, {labels}"),
-            Announced(metrics.op_duration.clone()),
+            DescribedFamily(metrics.op_duration.clone()),
         );
         registry.register(
             "cloudprovider_azure_op_failure_count",
             format!("Operations on Azure that failed, {labels}; a counter, named as in cloud-provider-azure"),
-            Announced(metrics.op_failures.clone()),
+            DescribedFamily(metrics.op_failures.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_duration_seconds",
             format!("Duration of HTTP requests to ARM in seconds, each retry counted separately, {labels}"),
-            Announced(metrics.api_duration.clone()),
+            DescribedFamily(metrics.api_duration.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_errors",
@@ -107,17 +107,17 @@ impl Metrics {
                 "HTTP requests to ARM with an error response or no response, {labels} and code: ARM's error code, the HTTP status if \
                  there is none, or Connection or Deadline without a response; a counter"
             ),
-            Announced(metrics.api_errors.clone()),
+            DescribedFamily(metrics.api_errors.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_ratelimited_count",
             format!("Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, {labels}; a counter"),
-            Announced(metrics.api_ratelimited.clone()),
+            DescribedFamily(metrics.api_ratelimited.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_throttled_count",
             format!("HTTP requests to ARM that ARM answered with 429, {labels}; a counter"),
-            Announced(metrics.api_throttled.clone()),
+            DescribedFamily(metrics.api_throttled.clone()),
         );
         metrics
     }
@@ -234,7 +234,7 @@ pub(crate) fn code_label(code: &str, status: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use headgate_telemetry::{Format, encode};
+    use headgate_telemetry::{MetricsFormat, encode_metrics};
 
     use super::*;
 
@@ -267,7 +267,7 @@ mod tests {
         requests.record_attempt(Duration::from_secs(3), None);
         requests.record_rate_limited();
         requests.record_throttled();
-        let text = encode(&registry, Format::Prometheus).unwrap();
+        let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
         let labels = "request=\"loadbalancer_adminstate_update_backend_pool\",resource_group=\"rg\",subscription_id=\"Sub\",\
                       source=\"admin_state_controller\"";
         let api = "request=\"p_get\",resource_group=\"rg\",subscription_id=\"Sub\",source=\"s\"";

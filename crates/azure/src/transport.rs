@@ -124,7 +124,7 @@ impl Transport {
                 let response = client
                     .request(request.map(Full::new))
                     .await
-                    .map_err(|error| TransportError::Connection(headgate_telemetry::chain(&error)))?;
+                    .map_err(|error| TransportError::Connection(headgate_telemetry::error_chain(&error)))?;
                 let (parts, body) = response.into_parts();
                 match read_body(body, MAX_RESPONSE_BYTES).await {
                     Ok(body) => Ok(Response::from_parts(parts, body)),

@@ -78,7 +78,7 @@ impl TraceExporter {
             .with_endpoint(url)
             .with_timeout(EXPORT_TIMEOUT)
             .build()
-            .map_err(|error| TraceExporterError::Exporter(headgate_telemetry::chain(&error)))?;
+            .map_err(|error| TraceExporterError::Exporter(headgate_telemetry::error_chain(&error)))?;
         let batches = BatchConfigBuilder::default()
             .with_max_queue_size(MAX_QUEUED_SPANS)
             .with_scheduled_delay(EXPORT_INTERVAL)
@@ -119,7 +119,10 @@ impl TraceExporter {
         let shutdown = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT));
         match timeout(SHUTDOWN_TIMEOUT + EXPORT_TIMEOUT, shutdown).await {
             Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!(error = headgate_telemetry::chain(&error), "last spans not exported"),
+            Ok(Ok(Err(error))) => tracing::warn!(
+                error = headgate_telemetry::error_chain(&error),
+                "last spans not exported"
+            ),
             Ok(Err(_)) | Err(_) => tracing::warn!("last spans not exported in time"),
         }
     }

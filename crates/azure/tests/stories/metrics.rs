@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headgate_azure::{AdminState, Metrics, RateLimit, RateLimits};
-use headgate_telemetry::{Format, encode};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use super::{TestBed, load_balancer, permit, pool_id, soon};
 
 /// The values of one metric by the label `request`, and the label `code` if it has one.
 fn series(registry: &Registry, name: &str) -> BTreeMap<String, String> {
-    let text = encode(registry, Format::Prometheus).unwrap();
+    let text = encode_metrics(registry, MetricsFormat::Prometheus).unwrap();
     let samples = text.lines().filter_map(|line| line.strip_prefix(&format!("{name}{{")));
     let all = samples.map(|sample| {
         let (labels, value) = sample.rsplit_once("} ").unwrap();
