@@ -126,7 +126,7 @@ async fn story(happenings: Vec<Happening>, holds: Arc<AtomicU32>) {
         let time = Duration::from_millis(lasts * 100);
         match trouble {
             Trouble::Line(fault) => line.set(fault),
-            Trouble::Watches(fault) => line.set_for(fault, |asked| asked.watch),
+            Trouble::Watches(fault) => line.set_for(fault, |asked| asked.is_watch),
             Trouble::CutWatches => line.cut_watches(),
             Trouble::Restart => fake.restart(time),
             Trouble::Annotate => fake.annotate::<Lease>(NAMESPACE, LEASE, "other", "1"),

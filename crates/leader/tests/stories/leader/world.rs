@@ -11,7 +11,7 @@ use std::time::Duration;
 use headgate_clock::{Clock, Moment};
 use headgate_leader::{Elector, Fleet, LeaseName, Parts, Term, Timing, run};
 use headgate_node::{Facts, Report};
-use headgate_test_kubernetes::{FakeApi, Line};
+use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::sync::watch;
@@ -75,7 +75,7 @@ fn lease(fake: &FakeApi) -> Option<Lease> {
 /// One candidate.
 pub(crate) struct Member {
     pub(crate) name: String,
-    pub(crate) line: Line,
+    pub(crate) line: ClientFaults,
     pub(crate) work: watch::Sender<Work>,
     stop: watch::Sender<bool>,
     reports: watch::Sender<Report>,
