@@ -7,14 +7,14 @@
 //! the health port, whose connections are handed on, and ends with the watch, so that the answers are right to the last.
 //!
 //! What runs depends on the [`Role`]: operations and the own Node's watch in any case, `answering` where it answers for
-//! its node, `leading` where it may lead.
+//! its node, `leader_election` where it may lead.
 
 mod addresses;
 mod answering;
 mod azure_access;
 mod channels;
 mod health_thread;
-mod leading;
+mod leader_election;
 mod operations;
 mod probe_socket;
 mod role;
@@ -36,17 +36,17 @@ use answering::Answering;
 use channels::{Channels, Metrics};
 use headgate_clock::Clock;
 use headgate_http::server::{self, BindState, Binder, ServeError};
-use headgate_kubernetes::NodeEvents;
+use headgate_kubernetes::NodeEventRecorder;
 use headgate_kubernetes::api_server::ApiServer;
 use headgate_node::{Memory, Report};
 use health_thread::{HealthThread, Heartbeat};
-use leading::Candidacy;
+use leader_election::LeaderElection;
 use operations::Operations;
 use supervise::Tasks;
 
 pub use addresses::Addresses;
 pub use azure_access::{AzureAccess, ConnectError, Connected, check_azure};
-pub use leading::Desk;
+pub use leader_election::LeaderContext;
 pub use probe_socket::{PROBE_SOCKET, connect as connect_probe_socket};
 pub use role::Role;
 
@@ -108,14 +108,14 @@ pub enum AgentError {
 /// A running agent.
 pub struct Running {
     health: Option<HealthThread>,
-    candidacy: Option<Candidacy>,
+    leader_election: Option<LeaderElection>,
     tasks: Tasks,
     listeners: Listeners,
     stopping: watch::Sender<bool>,
     health_bound: watch::Sender<BindState>,
     close_operations: watch::Sender<bool>,
     settings: Settings,
-    events: NodeEvents,
+    events: NodeEventRecorder,
     reports: watch::Receiver<Report>,
 }
 
@@ -150,17 +150,17 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     if let Err(error) = std::fs::create_dir_all(&settings.state_dir) {
         tracing::error!(%error, directory = %settings.state_dir.display(), "the state directory cannot be made");
     }
-    let memory = role.answers().then(|| memory(&settings, &node_name)).flatten();
+    let memory = role.answers_probes().then(|| memory(&settings, &node_name)).flatten();
     let channels = Channels::new(&settings, memory, &clock);
     let metrics = Metrics::register(&settings, role, &channels, &clock);
     let (inputs, listeners) = (channels.inputs(), channels.listeners(role));
     let client = api_server.client.clone();
-    let events = NodeEvents::new(client.clone(), node_name.clone());
+    let events = NodeEventRecorder::new(client.clone(), node_name.clone());
     let mut tasks = Tasks::new(clock.clone());
     if let Some(path) = addresses_file {
         addresses::keep(&mut tasks, path, listeners.clone(), &channels.close_operations)?;
     }
-    let heartbeat = role.answers().then(Heartbeat::new);
+    let heartbeat = role.answers_probes().then(Heartbeat::new);
     let operations = Operations::new(
         (metrics.registry, metrics.leader.clone()),
         &channels,
@@ -180,14 +180,27 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     };
     let close = channels.close_operations.subscribe();
     listen_for_operations(&mut tasks, router, socket, binder, metrics.listeners.clone(), close);
-    let candidacy = (role.may_lead() && settings.azure.is_said()).then(|| {
-        let desk = Desk::new(&settings, (&client, &node_name, role), metrics.azure, &clock);
-        Candidacy::start(
+    let leader_election = (role.may_lead() && settings.azure.is_said()).then(|| {
+        let azure = AzureAccess {
+            settings: settings.azure.clone(),
+            client: client.clone(),
+            metrics: metrics.azure,
+            clock: clock.clone(),
+        };
+        let context = LeaderContext {
+            client: client.clone(),
+            azure,
+            settings: settings.clone(),
+            placement: role.candidate_placement(),
+            node_name: node_name.clone(),
+            clock: clock.clone(),
+        };
+        LeaderElection::start(
             &mut tasks,
-            desk,
+            context,
             inputs.node.clone(),
             metrics.leader,
-            leading::work(metrics.admin_state, metrics.lock),
+            leader_election::work(metrics.admin_state, metrics.lock),
         )
     });
     let node_watch = headgate_node::watch(
@@ -230,7 +243,7 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
     };
     Ok(Running {
         health,
-        candidacy,
+        leader_election,
         tasks,
         listeners,
         stopping: channels.stopping,
@@ -285,7 +298,9 @@ impl Running {
         if let AgentError::Bind { listener, source } = &error {
             // Nobody will try again, so this is the last word about it.
             let note = format!("headgate's listener {listener} cannot be bound: {source}; the process exits");
-            self.events.warn(answering::bind_event(note), uid(&self.reports)).await;
+            self.events
+                .record_warning(answering::bind_event(note), uid(&self.reports))
+                .await;
         }
         error
     }
@@ -303,12 +318,12 @@ impl Running {
                 tokio::time::sleep(self.settings.shutdown_delay).await;
             }
         };
-        let hand_over = async {
-            if let Some(candidacy) = &mut self.candidacy {
-                candidacy.hand_over().await;
+        let release_lease = async {
+            if let Some(leader_election) = &self.leader_election {
+                leader_election.release_lease().await;
             }
         };
-        tokio::join!(answer_first, hand_over);
+        tokio::join!(answer_first, release_lease);
         let health = match &mut self.health {
             Some(health) => {
                 tracing::info!("stopping: handing the health port on");

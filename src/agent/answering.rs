@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headgate_clock::Clock;
 use headgate_health::{Inputs, LastChange, ProxyStatus};
 use headgate_http::server::{self, BindState, Binder, Limits};
-use headgate_kubernetes::{NodeEvent, NodeEvents};
+use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
 use headgate_node::Report;
 use kube::Client;
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ pub(super) struct Answering<'a> {
     pub(super) settings: &'a Settings,
     pub(super) client: &'a Client,
     pub(super) node_name: &'a str,
-    pub(super) events: &'a NodeEvents,
+    pub(super) events: &'a NodeEventRecorder,
     pub(super) inputs: Inputs,
     pub(super) clock: Clock,
     pub(super) heartbeat: Arc<Heartbeat>,
@@ -97,8 +97,8 @@ fn limits(settings: &Settings) -> Limits {
 }
 
 /// That the health port is not bound.
-pub(super) fn bind_event(note: String) -> NodeEvent {
-    NodeEvent {
+pub(super) fn bind_event(note: String) -> WarningEvent {
+    WarningEvent {
         reason: "FailedToStartHealthServer",
         action: "Listen",
         note,
@@ -108,7 +108,7 @@ pub(super) fn bind_event(note: String) -> NodeEvent {
 /// Tells people with `kubectl` that the health port is not bound, once for each reason.
 async fn bind_events(
     mut states: watch::Receiver<BindState>,
-    events: NodeEvents,
+    events: NodeEventRecorder,
     reports: watch::Receiver<Report>,
     address: SocketAddr,
 ) {
@@ -116,7 +116,7 @@ async fn bind_events(
         let state = states.borrow_and_update().clone();
         if let BindState::Failed(why) = state {
             let note = format!("headgate cannot serve /healthz on {address}: {why}; it tries again every 5 s");
-            events.warn(bind_event(note), uid(&reports)).await;
+            events.record_warning(bind_event(note), uid(&reports)).await;
         }
         if states.changed().await.is_err() {
             // The listener is gone: the agent is stopping, and this task with it.

@@ -194,7 +194,7 @@ pub fn check_azure(settings: &Settings, role: Role) -> Result<(), Mistakes> {
     let azure = &settings.azure;
     match (&azure.config_file, &azure.config_secret) {
         _ if !role.may_lead() => Ok(()),
-        (None, None) if role.answers() => Ok(()),
+        (None, None) if role.answers_probes() => Ok(()),
         (None, None) => Err(Mistakes(vec![Mistake {
             origin: format!("--role={}", role.as_str()),
             key: Some("azure.configFile".to_owned()),

@@ -56,7 +56,7 @@ impl Channels {
 
     pub(super) fn listeners(&self, role: Role) -> Listeners {
         Listeners {
-            healthz: role.answers().then(|| self.health_bound.subscribe()),
+            healthz: role.answers_probes().then(|| self.health_bound.subscribe()),
             metrics: self.operations_bound.subscribe(),
         }
     }
@@ -71,7 +71,7 @@ pub(super) struct Metrics {
     pub(super) services: headgate_health::services::Metrics,
     pub(super) spot: headgate_spot::Metrics,
     pub(super) azure: headgate_azure::Metrics,
-    pub(super) leader: headgate_leader::Metrics,
+    pub(super) leader: headgate_leader::LeaderMetrics,
     pub(super) lock: headgate_leader::LockMetrics,
     pub(super) admin_state: admin_state::Metrics,
 }
@@ -88,19 +88,24 @@ impl Metrics {
         for listener in ["metrics", "probe"] {
             listeners.announce(listener);
         }
-        if role.answers() {
+        if role.answers_probes() {
             listeners.announce("healthz");
             listeners.announce_proxy_headers("healthz");
         }
         let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
-        let leader = headgate_leader::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
+        let leader =
+            headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut unread });
         let leads = if role.may_lead() { &mut registry } else { &mut unread };
         let (lock, admin_state) = (
             headgate_leader::LockMetrics::register(leads),
             admin_state::Metrics::register(leads),
         );
-        let answers = if role.answers() { &mut registry } else { &mut unread };
+        let answers = if role.answers_probes() {
+            &mut registry
+        } else {
+            &mut unread
+        };
         Self {
             listeners,
             node,

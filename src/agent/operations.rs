@@ -49,14 +49,14 @@ pub(super) struct Operations {
     pub(super) role: Role,
     /// Whether it stands for election.
     pub(super) stands: bool,
-    pub(super) terms: headgate_leader::Metrics,
+    pub(super) terms: headgate_leader::LeaderMetrics,
     pub(super) started: Timestamp,
     pub(super) clock: Clock,
 }
 
 impl Operations {
     pub(super) fn new(
-        (registry, terms): (Registry, headgate_leader::Metrics),
+        (registry, terms): (Registry, headgate_leader::LeaderMetrics),
         channels: &Channels,
         heartbeat: Option<Arc<Heartbeat>>,
         tasks: watch::Receiver<Vec<TaskInfo>>,
@@ -74,8 +74,8 @@ impl Operations {
             tasks,
             node_name,
             proxy_server: settings.proxy.healthz_authority.clone(),
-            services: channels.services.view().filter(|_| role.answers()),
-            seen: channels.azure.view().filter(|_| role.answers()),
+            services: channels.services.view().filter(|_| role.answers_probes()),
+            seen: channels.azure.view().filter(|_| role.answers_probes()),
             role,
             stands: role.may_lead() && settings.azure.is_said(),
             terms,

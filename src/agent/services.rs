@@ -15,7 +15,7 @@ use headgate_health::{
     services::Routes, services::SystemSockets, services::Table,
 };
 use headgate_http::server::ServeError;
-use headgate_kubernetes::NodeEvents;
+use headgate_kubernetes::NodeEventRecorder;
 use headgate_node::Trouble;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -76,7 +76,7 @@ impl Channels {
         self,
         tasks: &mut Tasks,
         settings: &Settings,
-        (client, node, events): (Client, String, NodeEvents),
+        (client, node, events): (Client, String, NodeEventRecorder),
         inputs: Inputs,
         metrics: Metrics,
     ) -> Extra {

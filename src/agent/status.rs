@@ -117,14 +117,14 @@ impl Status {
             BindState::Failed(why) => format!("cannot be bound: {why}"),
             BindState::Closing => "closing".to_owned(),
         };
-        let answers = operations.role.answers();
+        let answers = operations.role.answers_probes();
         let path = |good: bool, since| {
             answers.then_some(PathStatus {
                 code: if good { 200 } else { 503 },
                 since,
             })
         };
-        let term = operations.terms.present();
+        let term = operations.terms.current_term();
         let listeners = &operations.listeners;
         let health = listeners
             .healthz
@@ -137,8 +137,8 @@ impl Status {
             leader: LeaderStatus {
                 role: operations.role.as_str(),
                 stands: operations.stands,
-                term: term.map(|(number, _)| number),
-                since: term.map(|(_, since)| since),
+                term: term.map(|term| term.number),
+                since: term.map(|term| term.since),
             },
             node: NodeStatus {
                 name: operations.node_name.clone(),

@@ -186,11 +186,11 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(error) => return fail(EXIT_SETTINGS, &error),
     };
     let code = runtime.block_on(async {
-        let config = match api_server::configuration(kubeconfig.as_deref()).await {
+        let config = match api_server::load_config(kubeconfig.as_deref()).await {
             Ok(config) => config,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
-        let api_server = match api_server::connect(&config) {
+        let api_server = match api_server::build_lazy_client(&config) {
             Ok(api_server) => api_server,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };

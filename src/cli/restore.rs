@@ -11,7 +11,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::Reached;
 use headgate_controller::restore::{Order, give_back};
 use headgate_kubernetes::api_server;
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 
 use crate::config::Settings;
 use crate::status::{self, Looking, Report, StatusError};
@@ -83,8 +83,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
-    let config = api_server::persons_configuration(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::client(&config.map_err(wrong)?).map_err(wrong)?;
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(wrong)?).map_err(wrong)?;
     let reached = arguments.azure.reach(settings, &client).await.map_err(wrong)?;
     let reached = reached.map_err(|why| failed(anyhow!("Azure cannot be asked: {why}")))?;
     let report = seen(arguments, settings, &client, &reached).await?;
@@ -204,7 +204,7 @@ fn left(count: usize) -> anyhow::Error {
 }
 
 /// A living leader would set Down again what has a signal.
-fn refuse_beside(leader: Option<&Leader>, wait: Option<Duration>) -> anyhow::Result<()> {
+fn refuse_beside(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
     match leader
         .filter(|leader| leader.alive && wait.is_none())
         .and_then(|leader| leader.holder.as_ref())
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn beside_a_living_leader_it_is_refused_unless_it_may_wait() {
-        let mut leader = Leader {
+        let mut leader = LeaderStatus {
             holder: Some("n1_0a".to_owned()),
             since: None,
             renewed: None,

@@ -95,8 +95,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 async fn ask(arguments: &Arguments, settings: &Settings) -> Result<Report, (u8, anyhow::Error)> {
     let wrong = |error: anyhow::Error| (EXIT_SETTINGS, error);
     let failed = |error: StatusError| (EXIT_RUNTIME, error.into());
-    let config = api_server::persons_configuration(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::client(&config.map_err(|error| wrong(error.into()))?);
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(|error| wrong(error.into()))?);
     let client = client.map_err(|error| wrong(error.into()))?;
     let azure = arguments.azure.reach(settings, &client).await;
     let sight = status::look(Looking {

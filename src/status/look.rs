@@ -10,7 +10,7 @@ use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::AdminStateMode;
 use headgate_controller::admin_state::{Book, Desired, Policy, Reached, read_ledger};
 use headgate_controller::pool::{Interfaces, Listing, Wanted, follow_listing};
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
 use headgate_node::{Signal, signals};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -68,7 +68,7 @@ pub struct Sight {
     /// The signals that `/healthz` heeds, by the Node's name, where there are any.
     pub health: BTreeMap<String, BTreeSet<Signal>>,
     /// Who leads; nothing where nobody ever did.
-    pub leader: Result<Option<Leader>, String>,
+    pub leader: Result<Option<LeaderStatus>, String>,
     /// What is ours.
     pub ledger: Result<Book, String>,
     /// What Azure has.
@@ -119,7 +119,7 @@ pub async fn look(looking: Looking<'_>) -> Result<Sight, StatusError> {
         now,
         desired,
         health,
-        leader: lease.map(|lease| lease.map(|lease| Leader::of(&lease, now.wall))),
+        leader: lease.map(|lease| lease.map(|lease| LeaderStatus::from_lease(&lease, now.wall))),
         ledger: ledger.map_err(|error| error.to_string()),
         azure,
         policy,

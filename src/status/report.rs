@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::reaches::Reaches;
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 
 mod made;
 
@@ -17,7 +17,7 @@ pub struct Report {
     /// When it was asked.
     pub asked_at: Timestamp,
     /// Who leads; null where nobody ever did, or where that could not be read.
-    pub leader: Option<Leader>,
+    pub leader: Option<LeaderStatus>,
     /// Why the leader's Lease could not be read.
     pub leader_error: Option<String>,
     /// `enforce`, `observe` or `off`, by the settings that were given.

@@ -29,4 +29,4 @@ pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
 pub use reached::Reached;
 pub use restore::{Ours, RestoreError, Restored, Restoring, restore};
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
-pub use work::{Candidates, Parts, WorkError, not_begun, run};
+pub use work::{Parts, WorkError, not_begun, run};

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use crate::admin_state::{self, Reached, Restored, Restoring};
 use headgate_clock::Clock;
-use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
+use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
 use headgate_node::Report;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 /// What is to be given back, and how long that may take.
 pub struct Order {
@@ -62,14 +63,13 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
         clock,
     } = order;
     let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
-    let (_fleet, fleet) = watch::channel(None);
-    let elector = Elector::new(headgate_leader::Parts {
+    let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
-        identity: headgate_leader::identity("headgate-restore"),
-        timing: Timing::default(),
+        identity: headgate_leader::candidate_identity("headgate-restore"),
+        placement: CandidatePlacement::EveryNode,
         reports,
-        fleet,
+        metrics: LeaderMetrics::default(),
         clock: clock.clone(),
     });
     let parts = Restoring {
@@ -80,7 +80,7 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
         lock_metrics: LockMetrics::register(&mut Registry::default()),
         clock,
     };
-    let (stop, stopping) = watch::channel(false);
+    let stop = CancellationToken::new();
     let (told, mut outcomes) = mpsc::channel(1);
     let mut terms = elector.terms();
     let work = move |term: headgate_leader::Term| {
@@ -90,11 +90,11 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
             // Whoever does not listen any more has been interrupted.
             let _ = told.send(outcome).await;
             // Ending now would count as a failure of the leader's work.
-            term.leaving().await;
+            term.handover_requested().await;
             Ok::<(), Infallible>(())
         }
     };
-    let mut running = std::pin::pin!(headgate_leader::run(elector, stopping, work));
+    let mut running = std::pin::pin!(elector.run(stop.clone(), work));
     let patience = Instant::now() + wait;
     let mut interrupted = std::pin::pin!(interrupted);
     let (elected, mut outcome) = tokio::select! {
@@ -111,7 +111,7 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
             () = &mut interrupted => Err(OrderError::TermEnded),
         };
     }
-    stop.send_replace(true);
+    stop.cancel();
     // The Lease is given back, within the elector's bounds.
     tokio::select! {
         () = &mut running => {}

@@ -79,11 +79,11 @@ impl Components {
                 self.kubeconfig = std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.clone());
                 // Only for kubectl, so they may be missing.
                 self.assets = Assets::find(None).ok();
-                api_server::configuration(Some(&self.kubeconfig)).await?
+                api_server::load_config(Some(&self.kubeconfig)).await?
             }
         };
         let server = config.cluster_url.to_string();
-        let client = api_server::client(&config)?;
+        let client = api_server::build_client(&config)?;
         self.client = Some(DebugClient(client.clone()));
         if options.kubeconfig.is_some() {
             progress.print(format_args!("using the cluster at {server}"));

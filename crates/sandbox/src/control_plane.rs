@@ -129,7 +129,7 @@ impl ControlPlane {
             path: kubeconfig.clone(),
             source,
         })?;
-        let client_config = api_server::configuration(Some(&kubeconfig)).await?;
+        let client_config = api_server::load_config(Some(&kubeconfig)).await?;
 
         let etcd = start(&assets, &directory, "etcd", arguments::etcd())?;
         let mut control_plane = Self {
@@ -200,7 +200,7 @@ impl ControlPlane {
         }
         let arguments = arguments::apiserver(self.port.number(), &self.certificates);
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
-        let client = api_server::client(&self.client_config)?;
+        let client = api_server::build_client(&self.client_config)?;
         tokio::select! {
             ready = readiness::wait_for_apiserver(&client, START_TIMEOUT, apiserver.log().to_owned()) => ready?,
             end = apiserver.wait_for_exit() => return Err(end.into()),

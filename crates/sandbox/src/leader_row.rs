@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_leader::Leader;
-use headgate_leader::LeaseName;
+use headgate_leader::{LeaderStatus, LeaseName};
 use jiff::{Timestamp, Unit};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
@@ -29,7 +28,7 @@ pub(super) struct LeaderRow {
 }
 
 impl LeaderRow {
-    fn from_leader(leader: Leader, now: Timestamp) -> Self {
+    fn from_status(leader: LeaderStatus, now: Timestamp) -> Self {
         let holder = leader.holder.filter(|_| leader.alive);
         let since = leader.since.filter(|_| holder.is_some()).unwrap_or(now);
         Self {
@@ -54,7 +53,7 @@ pub(super) async fn follow(client: Client, rows: mpsc::Sender<LeaderRow>) {
         // Without an answer, the last known leader stays.
         if let Ok(Ok(Some(lease))) = timeout(REQUEST_TIMEOUT, leases.get_opt(&name)).await {
             let now = Timestamp::now();
-            let row = LeaderRow::from_leader(Leader::of(&lease, now), now);
+            let row = LeaderRow::from_status(LeaderStatus::from_lease(&lease, now), now);
             if known.as_ref().is_none_or(|known| !known.is_same_term(&row)) {
                 known = Some(row.clone());
                 if rows.send(row).await.is_err() {

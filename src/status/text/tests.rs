@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 use jiff::Timestamp;
 
 use super::*;
@@ -89,7 +89,7 @@ fn report() -> Report {
     let probed = |name| rule(name, Some("/healthz"), Reaches::Headgate);
     Report {
         asked_at: at(1000),
-        leader: Some(Leader {
+        leader: Some(LeaderStatus {
             holder: Some("n3_0a".to_owned()),
             since: Some(at(400)),
             renewed: Some(at(999)),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use headgate_kubernetes::WatchErrorCounter;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -22,6 +23,7 @@ pub(super) struct Summary {
 #[derive(Clone, Debug)]
 pub struct Metrics {
     took: Histogram,
+    watch_errors: WatchErrorCounter,
     summaries: watch::Sender<Summary>,
 }
 
@@ -35,6 +37,11 @@ impl Metrics {
         ];
         let metrics = Self {
             took: Histogram::new(buckets),
+            watch_errors: WatchErrorCounter::register(
+                registry,
+                "headgate_admin_state_watch_errors",
+                "Errors of the leader's watch of all Nodes, by reason",
+            ),
             summaries: watch::Sender::default(),
         };
         registry.register(
@@ -44,6 +51,10 @@ impl Metrics {
         );
         registry.register_collector(Box::new(Shown(metrics.summaries.subscribe())));
         metrics
+    }
+
+    pub(super) fn watch_errors(&self) -> WatchErrorCounter {
+        self.watch_errors.clone()
     }
 
     pub(super) fn took(&self, time: Duration) {

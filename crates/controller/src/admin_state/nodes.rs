@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
-use headgate_kubernetes::{EXPIRED, is_answer, pausing, watch_error_reason};
+use headgate_kubernetes::{WatchErrorCounter, WatchReporter, watch_events};
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -30,13 +30,16 @@ const AT_ONCE: usize = 10_000;
 pub(super) struct Reading {
     pub(super) taint_keys: Vec<String>,
     pub(super) exclude_control_plane: bool,
+    /// Counts the errors of the watch.
+    pub(super) watch_errors: WatchErrorCounter,
     pub(super) clock: Clock,
 }
 
 /// Watches Nodes and publishes what they wish; `None` until all are known. Never ends of itself.
 pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender<Option<Arc<Desired>>>) {
     let config = watcher::Config::default().page_size(PAGE);
-    let mut events = pausing(watcher(Api::<ClusterNodeObject>::all(client), config), is_answer);
+    let reporter = WatchReporter::new("nodes", reading.watch_errors.clone(), reading.clock.clone());
+    let mut events = watch_events(&client, Api::<ClusterNodeObject>::all, config, reporter);
     let mut following = Following {
         known: Known {
             desired,
@@ -66,13 +69,8 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
             match event {
                 None => return,
                 Some(Ok(happened)) => changed |= following.heed(happened),
-                Some(Err(error)) => {
-                    let reason = watch_error_reason(&error);
-                    if reason != EXPIRED {
-                        let error = headgate_telemetry::chain(&error);
-                        tracing::warn!(reason, error, "Nodes cannot be watched; what is known of them goes on");
-                    }
-                }
+                // The watch has reported it, and continues.
+                Some(Err(_)) => {}
             }
             match events.next().now_or_never() {
                 Some(ready) => event = ready,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::{AdminState, Class, LoadBalancerId, PoolId};
 use headgate_clock::Clock;
+use headgate_kubernetes::WatchErrorCounter;
 use headgate_leader::{ArmLock, LockMetrics, Term};
 use kube::Client;
 use tokio::sync::watch;
@@ -228,6 +229,7 @@ async fn work(
         // No signal counts: everything is to go back.
         taint_keys: Vec::new(),
         exclude_control_plane: parts.reached.exclude_control_plane,
+        watch_errors: WatchErrorCounter::default(),
         clock: parts.clock.clone(),
     };
     tasks.spawn(nodes::run(parts.client.clone(), reading, desired));
@@ -237,12 +239,12 @@ async fn work(
     let Reached { arm, scope, .. } = parts.reached.clone();
     tasks.spawn(follow_listing(arm.clone(), scope, wanted.subscribe(), listings));
     tokio::select! {
-        () = term.leaving() => return Err(RestoreError::Interrupted),
+        () = term.handover_requested() => return Err(RestoreError::Interrupted),
         synced = nodes.wait_for(Option::is_some) => drop(synced.map_err(|_| RestoreError::Nodes)?),
         () = sleep_until(until) => return Err(RestoreError::Nodes),
     }
     let listing = tokio::select! {
-        () = term.leaving() => return Err(RestoreError::Interrupted),
+        () = term.handover_requested() => return Err(RestoreError::Interrupted),
         listing = first(&mut listed) => listing?,
         () = sleep_until(until) => {
             let trouble = listed.borrow().trouble.as_ref().map(|trouble| trouble.text.clone());
@@ -279,7 +281,7 @@ async fn work(
     };
     let in_time = tokio::select! {
         () = all => true,
-        () = term.leaving() => false,
+        () = term.handover_requested() => false,
         () = sleep_until(until) => false,
     };
     drop(wanted);

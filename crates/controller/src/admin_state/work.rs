@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEvents, NodeReference};
-use headgate_leader::{ArmLock, Fleet, LockMetrics, Term};
+use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
+use headgate_leader::{ArmLock, LockMetrics, Term};
 use kube::Client;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -52,15 +52,6 @@ const LEDGER_AGAIN: Duration = Duration::from_secs(2);
 const EVENTS: usize = 10_000;
 const EVENTS_AT_ONCE: usize = 8;
 
-/// Who the candidates are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Candidates {
-    /// One on every node.
-    Nodes,
-    /// The replicas of a Deployment.
-    Replicas,
-}
-
 /// What the work is made of.
 #[derive(Clone)]
 pub struct Parts {
@@ -70,14 +61,10 @@ pub struct Parts {
     pub taint_keys: Vec<String>,
     /// How far it may go.
     pub policy: Policy,
-    /// Who the candidates are.
-    pub candidates: Candidates,
-    /// Where the elector learns of the candidates.
-    pub fleet: watch::Sender<Option<Fleet>>,
     /// The Node that this process runs on.
     pub node_name: String,
     /// Writes events.
-    pub events: ClusterEvents,
+    pub events: ClusterEventRecorder,
     /// Its metrics.
     pub metrics: Metrics,
     /// The lock's.
@@ -113,13 +100,13 @@ pub enum WorkError {
 /// # Errors
 /// Where it cannot be done here; somebody else may be able to.
 pub async fn run(term: Term, reached: Reached, parts: Parts) -> Result<(), WorkError> {
-    parts.fleet.send_replace(None);
+    term.report_nodes(None);
     let outcome = tokio::select! {
         biased;
         () = term.ended() => Ok(()),
         outcome = lead(&term, reached, &parts) => outcome,
     };
-    parts.fleet.send_replace(None);
+    term.report_nodes(None);
     parts.metrics.show(Summary::default());
     outcome
 }
@@ -152,6 +139,7 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
     let reading = nodes::Reading {
         taint_keys: parts.taint_keys.clone(),
         exclude_control_plane: reached.exclude_control_plane,
+        watch_errors: parts.metrics.watch_errors(),
         clock: parts.clock.clone(),
     };
     tasks.spawn("nodes".to_owned(), nodes::run(parts.client.clone(), reading, desired));
@@ -173,7 +161,7 @@ async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), Wo
         synced = nodes.wait_for(Option::is_some) => drop(synced),
         error = tasks.failed() => return Err(error),
         // Nothing is known, so nothing is to be written any more.
-        () = term.leaving() => return Ok(()),
+        () = term.handover_requested() => return Ok(()),
         () = sleep(FIRST_LIST) => return Err(WorkError::Nodes),
     }
     let mut policy = parts.policy;
@@ -219,12 +207,13 @@ pub async fn not_begun(term: &Term, parts: &Parts, why: &str) {
         taint_keys: parts.taint_keys.clone(),
         // What is to be done with them is not known.
         exclude_control_plane: true,
+        watch_errors: parts.metrics.watch_errors(),
         clock: parts.clock.clone(),
     };
     tasks.spawn("nodes".to_owned(), nodes::run(parts.client.clone(), reading, desired));
     tokio::select! {
         () = tell_waiting(parts, nodes, why, WHOM_TO_TELL) => {}
-        () = term.leaving() => {}
+        () = term.handover_requested() => {}
     }
 }
 
@@ -277,7 +266,7 @@ async fn keep(ledger: Ledger) {
 }
 
 /// Writes events until nobody has any more.
-async fn write_events(events: ClusterEvents, mut queue: mpsc::Receiver<Announcement>) {
+async fn write_events(events: ClusterEventRecorder, mut queue: mpsc::Receiver<Announcement>) {
     let announcements = stream::poll_fn(|context| queue.poll_recv(context));
     let write = |announcement: Announcement| {
         let events = events.clone();
@@ -288,9 +277,9 @@ async fn write_events(events: ClusterEvents, mut queue: mpsc::Receiver<Announcem
             };
             let (kind, told) = (announcement.kind, announcement.note);
             if kind.is_warning() {
-                events.warn(node, kind.reason(), told).await;
+                events.record_warning(node, kind.reason(), told).await;
             } else {
-                events.tell(node, kind.reason(), told).await;
+                events.record_normal(node, kind.reason(), told).await;
             }
         }
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{Arm, ArmError, Class, LoadBalancerId};
-use headgate_leader::{ArmLock, Entered, LockError, Term};
+use headgate_leader::{ArmLock, LockError, LockGuard, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -212,7 +212,7 @@ impl Writer {
         let outcome = match self.enter(editor, round).await {
             Ok(mut entered) => {
                 let outcome = self.batch(editor, round, &mut entered).await;
-                entered.leave().await;
+                entered.release().await;
                 outcome
             }
             Err(stop) => Err(stop),
@@ -266,9 +266,9 @@ impl Writer {
     }
 
     /// Waits for the Lease, for as long as something is to be written.
-    async fn enter<E: Editor>(&mut self, editor: &mut E, round: &mut Round) -> Result<Entered, Stop> {
+    async fn enter<E: Editor>(&mut self, editor: &mut E, round: &mut Round) -> Result<LockGuard, Stop> {
         let lock = self.lock.clone();
-        let entering = lock.enter(self.labels.caller, Instant::now() + LEASE);
+        let entering = lock.acquire(self.labels.caller, Instant::now() + LEASE);
         let mut entering = std::pin::pin!(entering);
         loop {
             tokio::select! {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate_kubernetes::{NodeEvent, NodeEvents, ServiceReference};
+use headgate_kubernetes::{NodeEventRecorder, ServiceReference, WarningEvent};
 use tokio::sync::watch;
 
 use super::state::{PortKey, Ports};
@@ -12,7 +12,7 @@ use super::state::{PortKey, Ports};
 const MOST: usize = 25;
 
 /// Writes an event on each Service with a port that cannot be opened, once for each reason, for ever.
-pub async fn tell_failures(mut states: watch::Receiver<Ports>, events: NodeEvents, node: String) {
+pub async fn tell_failures(mut states: watch::Receiver<Ports>, events: NodeEventRecorder, node: String) {
     let mut told: BTreeMap<PortKey, String> = BTreeMap::new();
     loop {
         let failed = states.borrow_and_update().failed.clone();
@@ -22,7 +22,7 @@ pub async fn tell_failures(mut states: watch::Receiver<Ports>, events: NodeEvent
                 continue;
             }
             let (service, port, error) = (&key.service, failure.port, &failure.error);
-            let event = NodeEvent {
+            let event = WarningEvent {
                 reason: "FailedToStartServiceHealthcheck",
                 action: "Listen",
                 note: format!("node {node} failed to start healthcheck \"{service}\" on port {port}: {error}"),
@@ -32,7 +32,7 @@ pub async fn tell_failures(mut states: watch::Receiver<Ports>, events: NodeEvent
                 name: &service.name,
                 uid: &failure.uid,
             };
-            events.warn_service(event, about).await;
+            events.record_service_warning(event, about).await;
             told.insert(key, failure.error);
         }
         if states.changed().await.is_err() {

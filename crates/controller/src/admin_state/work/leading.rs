@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{AdminState, Arm, Class, LoadBalancerId};
-use headgate_leader::{ArmLock, Fleet, Term};
+use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -18,7 +18,7 @@ use super::super::ledger::{Ledger, Stands};
 use super::super::metrics::Summary;
 use super::super::plan::Policy;
 use super::tasks::Tasks;
-use super::{Candidates, Parts, REFUSED, WorkError};
+use super::{Parts, REFUSED, WorkError};
 use crate::admin_state::AdminStateMode;
 use crate::pool::{Labels, Listing, Wanted, Writer};
 
@@ -36,8 +36,6 @@ const RESYNC_AT_REST: Duration = Duration::from_mins(5);
 const LAST_WRITES: Duration = Duration::from_millis(1900);
 /// Old lines in the ledger are looked for this often.
 const AGING: Duration = Duration::from_secs(30);
-/// Replicas of a leader that is no `DaemonSet`: how many are candidates cannot be seen from here.
-const REPLICAS: u32 = 2;
 
 /// A load balancer's task.
 pub(super) struct Task {
@@ -73,7 +71,7 @@ impl Leading<'_> {
         self.wish(true);
         loop {
             let desired = self.nodes.borrow_and_update().clone().unwrap_or_default();
-            self.tell_fleet(&desired);
+            self.report_nodes(&desired);
             self.wish(desired.newest() > self.newest);
             self.newest = desired.newest();
             self.follow_listing(tasks);
@@ -102,7 +100,7 @@ impl Leading<'_> {
                 },
                 () = woken.notified() => {}
                 () = sleep_until(leave_by.map_or(age_at, |leave_by: Instant| leave_by.min(age_at))) => {}
-                () = self.term.leaving(), if leave_by.is_none() => leave_by = Some(Instant::now() + LAST_WRITES),
+                () = self.term.handover_requested(), if leave_by.is_none() => leave_by = Some(Instant::now() + LAST_WRITES),
             }
         }
     }
@@ -248,24 +246,14 @@ impl Leading<'_> {
         self.ledger.note(lines);
     }
 
-    /// Tells the elector how many candidates there are, and whether somebody could take over.
-    fn tell_fleet(&self, desired: &Desired) {
+    /// Reports the Nodes to the election, which derives the number of candidates and healthy peers from them.
+    fn report_nodes(&self, desired: &Desired) {
         let now = Instant::now();
-        let others = desired.cluster.nodes().filter(|node| node.name != self.parts.node_name);
-        let fleet = Fleet {
-            candidates: match self.parts.candidates {
-                Candidates::Nodes => u32::try_from(desired.cluster.len()).unwrap_or(u32::MAX).max(1),
-                Candidates::Replicas => REPLICAS,
-            },
-            relief: others
-                .into_iter()
-                .any(|node| node.ready && desired.wish(node, now) == Wish::Free),
-        };
-        self.parts.fleet.send_if_modified(|known| {
-            let news = *known != Some(fleet);
-            *known = Some(fleet);
-            news
-        });
+        let mut others = desired.cluster.nodes().filter(|node| node.name != self.parts.node_name);
+        self.term.report_nodes(Some(NodeSummary {
+            nodes: desired.cluster.len(),
+            has_healthy_peer: others.any(|node| node.ready && desired.wish(node, now) == Wish::Free),
+        }));
     }
 
     /// Whether ARM has everything that is to be written.

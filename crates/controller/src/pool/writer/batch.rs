@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, Class, Permit, Pool, PoolId};
-use headgate_leader::Entered;
+use headgate_leader::LockGuard;
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
@@ -24,7 +24,7 @@ impl Writer {
         &mut self,
         editor: &mut E,
         round: &mut Round,
-        entered: &mut Entered,
+        entered: &mut LockGuard,
     ) -> Result<(), Stop> {
         let mut written: HashMap<PoolId, PoolEdit> = HashMap::new();
         let mut refused = HashSet::new();
@@ -44,7 +44,7 @@ impl Writer {
             if edits.is_empty() {
                 return first_refusal.map_or(Ok(()), |error| Err(Stop::Arm(error)));
             }
-            if !entered.open() {
+            if !entered.accepts_writes() {
                 return Err(Stop::Closed);
             }
             if busy {
@@ -83,14 +83,14 @@ impl Writer {
         pool: &Pool,
         editor: &mut E,
         edit: &PoolEdit,
-        entered: &mut Entered,
+        entered: &mut LockGuard,
     ) -> Result<(), ArmError> {
-        let (term, still_held) = (self.term.clone(), entered.still_held());
+        let (term, still_held) = (self.term.clone(), entered.held_check());
         let permit = Permit::new(move || term.permit().is_ok() && still_held());
         let deadline = Instant::now() + ONE_WRITE;
         let (request, source) = (self.labels.request, self.labels.source);
         let operation = self.arm.metrics().operation(request, self.id.group(), source);
-        entered.wrote();
+        entered.mark_written();
         let outcome = match self.arm.put_pool(pool, permit, deadline).await {
             Ok(accepted) => {
                 editor.outcome(Outcome::Accepted(edit.clone()));

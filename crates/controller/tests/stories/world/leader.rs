@@ -2,21 +2,22 @@
 
 use std::sync::{Arc, Mutex};
 
-use headgate_controller::admin_state::{self, Candidates, Policy};
-use headgate_kubernetes::ClusterEvents;
-use headgate_leader::{Elector, LeaseName, LockMetrics, Term, Timing};
+use headgate_controller::admin_state::{self, Policy};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::DEFAULT_SIGNALS;
 use headgate_node::Report;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use super::{Spy, World};
 
 /// A process that may lead.
 pub(crate) struct Leader {
-    stop: watch::Sender<bool>,
+    stop: CancellationToken,
     pub(crate) terms: watch::Receiver<Option<Term>>,
     task: JoinHandle<()>,
     pub(crate) registry: Registry,
@@ -41,32 +42,30 @@ impl Leader {
         let mut registry = Registry::default();
         let report = Report::initial(None, &[], world.clock.now());
         let reports = watch::Sender::new(report);
-        let fleet = watch::Sender::new(None);
-        let elector = Elector::new(headgate_leader::Parts {
+        let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
             client: client.clone(),
             lease: LeaseName::default(),
             identity: name.to_owned(),
-            timing: Timing::default(),
+            placement: CandidatePlacement::Replicas,
             reports: reports.subscribe(),
-            fleet: fleet.subscribe(),
+            metrics: LeaderMetrics::default(),
             clock: world.clock.clone(),
         });
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
         let reached = world.reached(arm.counted_in(headgate_azure::Metrics::register(&mut registry)));
         let parts = admin_state::Parts {
-            events: ClusterEvents::new(client.clone(), name.to_owned()),
+            events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
             client,
             taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
             policy,
-            candidates: Candidates::Replicas,
-            fleet,
             node_name: name.to_owned(),
             metrics: admin_state::Metrics::register(&mut registry),
             lock_metrics: LockMetrics::register(&mut registry),
             clock: world.clock.clone(),
         };
-        let (stop, stopping) = watch::channel(false);
+        let stop = CancellationToken::new();
+        let stopping = stop.clone();
         let failures = Arc::<Mutex<Vec<String>>>::default();
         let (noted, out_of_reach) = (Arc::clone(&failures), world.out_of_reach);
         let task = tokio::spawn(async move {
@@ -89,7 +88,7 @@ impl Leader {
                     outcome
                 }
             };
-            headgate_leader::run(elector, stopping, work).await;
+            elector.run(stopping, work).await;
         });
         Self {
             stop,
@@ -107,7 +106,7 @@ impl Leader {
 
     /// SIGTERM, and the end.
     pub(crate) async fn stop(&mut self) {
-        self.stop.send_replace(true);
+        self.stop.cancel();
         (&mut self.task).await.unwrap();
     }
 

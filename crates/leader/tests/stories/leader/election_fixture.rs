@@ -1,7 +1,7 @@
-//! Candidates in one process and in paused time: each with its own way to the API, its own clock, its own node's
-//! signals, and work that writes to a journal as long as it gets permits.
+//! Candidates in one process and in paused time. Each has its own connection to the API, its own clock, its own node's signals, and
+//! work that writes to a journal as long as it gets permits.
 //!
-//! Every write checks that no other term is valid at that instant, and so does [`World::pass`] every 50 ms.
+//! Every write checks that no other term is valid at that instant; [`ElectionFixture::pass`] checks it every 50 ms.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_leader::{Elector, Fleet, LeaseName, Parts, Term, Timing, run};
+use headgate_leader::{
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, NodeSummary, Term,
+};
 use headgate_node::{Facts, Report};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::{SignedDuration, Timestamp};
@@ -17,40 +19,41 @@ use k8s_openapi::api::coordination::v1::Lease;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "headgate-leader";
 const TICK: Duration = Duration::from_millis(50);
 
-/// What a term's work does.
+/// What the work of a term does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Writes until it is told that the term is leaving, and this much longer.
+    /// Writes until a handover is requested, and this much longer.
     Writes(Duration),
     /// Panics after this time.
     Panics(Duration),
-    /// Gives an error after this time.
+    /// Returns an error after this time.
     Fails(Duration),
-    /// Never ends of itself, whatever it is told.
-    Deaf,
+    /// Ignores the end of the term.
+    IgnoresEnd,
 }
 
-/// What was done in all terms.
+/// The terms and writes of all candidates.
 #[derive(Default)]
 pub(crate) struct Journal {
-    /// Each term with its holder and its beginning.
+    /// Each term with its holder and the time of its beginning.
     pub(crate) terms: Vec<(Term, String, Instant)>,
-    /// The numbers that were given, each with the Lease that gave it.
+    /// The numbers of the terms, each with the UID of its Lease.
     numbers: BTreeSet<(String, i32)>,
-    /// Each write: when, in which term.
+    /// The time and the term of each write.
     pub(crate) writes: Vec<(Instant, i32)>,
 }
 
 impl Journal {
-    /// The term that is valid now; there must not be two.
+    /// The valid term. Panics if there are two.
     pub(crate) fn valid(&self) -> Option<(i32, String)> {
-        // No term lasts without a renewal, so only the latest can be.
+        // A term ends without renewals, so only the latest can be valid.
         let recent = self.terms.iter().rev().take(12);
         let mut valid = recent.filter(|(term, ..)| term.permit().is_ok());
         let found = valid.next().map(|(term, holder, _)| (term.number(), holder.clone()));
@@ -60,10 +63,11 @@ impl Journal {
     }
 }
 
-/// All candidates' surroundings.
-pub(crate) struct World {
+/// What the candidates of a test have in common.
+pub(crate) struct ElectionFixture {
     pub(crate) fake: FakeApi,
-    pub(crate) fleet: watch::Sender<Option<Fleet>>,
+    /// What the work of each term reports.
+    pub(crate) nodes: watch::Sender<Option<NodeSummary>>,
     pub(crate) journal: Arc<Mutex<Journal>>,
     anchor: Moment,
 }
@@ -72,18 +76,18 @@ fn lease(fake: &FakeApi) -> Option<Lease> {
     fake.peek(NAMESPACE, NAME)
 }
 
-/// One candidate.
-pub(crate) struct Member {
+/// A candidate of the test.
+pub(crate) struct TestCandidate {
     pub(crate) name: String,
     pub(crate) line: ClientFaults,
     pub(crate) work: watch::Sender<Work>,
-    stop: watch::Sender<bool>,
+    stop: CancellationToken,
     reports: watch::Sender<Report>,
     frozen: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-/// A process that can be stopped, as by SIGSTOP: time goes on, it does not.
+/// Runs a process that can be stopped as by SIGSTOP, while time goes on.
 async fn freezable<F: Future>(mut frozen: watch::Receiver<bool>, process: F) -> F::Output {
     let mut process = pin!(process);
     loop {
@@ -108,6 +112,16 @@ fn report(signalled: bool, now: Moment) -> Report {
     Report::initial(None, &keys, now).observed(facts, &keys, now)
 }
 
+/// Reports what the test says about the Nodes, for as long as the work runs.
+async fn report_nodes(term: Term, mut nodes: watch::Receiver<Option<NodeSummary>>) {
+    loop {
+        term.report_nodes(*nodes.borrow_and_update());
+        if nodes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 async fn work(
     term: Term,
     holder: String,
@@ -117,31 +131,32 @@ async fn work(
 ) -> Result<(), String> {
     {
         let mut journal = journal.lock().unwrap();
-        // Whoever makes a deleted Lease anew may not have seen its latest number.
+        // The creator of a new Lease may not have observed the latest number of the deleted one.
         let uid = lease(&fake).and_then(|lease| lease.metadata.uid);
-        let given = (uid.unwrap_or_default(), term.number());
-        assert!(journal.numbers.insert(given.clone()), "{given:?} came again");
+        let number = (uid.unwrap_or_default(), term.number());
+        assert!(journal.numbers.insert(number.clone()), "{number:?} was used twice");
         journal.terms.push((term.clone(), holder, Instant::now()));
     }
     let began = Instant::now();
-    let mut leave_by = None;
+    let mut stop_at = None;
     loop {
         if let Ok(permit) = term.permit() {
             let mut journal = journal.lock().unwrap();
-            assert_eq!(journal.valid().map(|valid| valid.0), Some(permit.number()));
-            journal.writes.push((Instant::now(), permit.number()));
+            assert_eq!(journal.valid().map(|valid| valid.0), Some(term.number()));
+            journal.writes.push((Instant::now(), term.number()));
+            drop(permit);
         }
         let kind = *kind.borrow_and_update();
         match kind {
             Work::Panics(after) if began.elapsed() >= after => panic!("a defect in the work"),
             Work::Fails(after) if began.elapsed() >= after => return Err("nothing but errors".to_owned()),
             Work::Writes(longer) => {
-                if leave_by.is_some_and(|leave_by| Instant::now() >= leave_by) {
+                if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at) {
                     return Ok(());
                 }
                 tokio::select! {
                     () = term.ended() => return Ok(()),
-                    () = term.leaving(), if leave_by.is_none() => leave_by = Some(Instant::now() + longer),
+                    () = term.handover_requested(), if stop_at.is_none() => stop_at = Some(Instant::now() + longer),
                     () = sleep(TICK * 2) => {}
                 }
             }
@@ -150,60 +165,60 @@ async fn work(
     }
 }
 
-impl World {
-    /// No Lease yet, and `candidates` of them as a leader's work would count.
-    pub(crate) fn new(candidates: u32) -> Self {
+impl ElectionFixture {
+    /// No Lease yet, and so many candidates, as the work of a leader counts them.
+    pub(crate) fn new(candidates: usize) -> Self {
         let wall: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         Self {
             fake: FakeApi::default(),
-            fleet: watch::Sender::new(Some(Fleet {
-                candidates,
-                relief: true,
+            nodes: watch::Sender::new(Some(NodeSummary {
+                nodes: candidates,
+                has_healthy_peer: true,
             })),
             journal: Arc::default(),
             anchor: Clock::anchored(wall).now(),
         }
     }
 
-    /// The Lease as it is.
+    /// The current Lease.
     pub(crate) fn lease(&self) -> Option<Lease> {
         lease(&self.fake)
     }
 
-    /// Who holds it; empty if nobody.
+    /// The holder; empty if the Lease is released.
     pub(crate) fn holder(&self) -> String {
         let spec = self.lease().and_then(|lease| lease.spec);
         spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
     }
 
-    /// What people do with kubectl.
+    /// Deletes the Lease, as an operator does with kubectl.
     pub(crate) fn delete_lease(&self) {
         self.fake.delete::<Lease>(NAMESPACE, NAME);
     }
 
-    /// What people do with kubectl, too.
+    /// Annotates the Lease, as an operator does with kubectl.
     pub(crate) fn annotate(&self, annotation: &str, value: &str) {
         self.fake.annotate::<Lease>(NAMESPACE, NAME, annotation, value);
     }
 
-    /// A candidate whose clock is this many seconds off.
-    pub(crate) fn member(&self, name: &str, off: i64) -> Member {
+    /// A candidate whose clock is wrong by so many seconds.
+    pub(crate) fn candidate(&self, name: &str, clock_error: i64) -> TestCandidate {
         let (client, line) = self.fake.client();
         let clock = Clock::Anchored(Moment {
-            wall: self.anchor.wall + SignedDuration::from_secs(off),
+            wall: self.anchor.wall + SignedDuration::from_secs(clock_error),
             ..self.anchor
         });
         let reports = watch::Sender::new(report(false, clock.now()));
-        let (stop, stopping) = watch::channel(false);
+        let stop = CancellationToken::new();
         let (frozen, thawed) = watch::channel(false);
         let kind = watch::Sender::new(Work::Writes(Duration::ZERO));
-        let elector = Elector::new(Parts {
+        let elector = LeaderElector::new(LeaderElectionConfig {
             client,
             lease: LeaseName::default(),
             identity: name.to_owned(),
-            timing: Timing::default(),
+            placement: CandidatePlacement::EveryNode,
             reports: reports.subscribe(),
-            fleet: self.fleet.subscribe(),
+            metrics: LeaderMetrics::default(),
             clock,
         });
         let (journal, holder, kinds, frozen_work) = (
@@ -212,31 +227,36 @@ impl World {
             kind.subscribe(),
             thawed.clone(),
         );
-        let fake = self.fake.clone();
-        let begin = move |term| {
-            freezable(
-                frozen_work.clone(),
-                work(term, holder.clone(), kinds.clone(), Arc::clone(&journal), fake.clone()),
-            )
+        let (fake, nodes) = (self.fake.clone(), self.nodes.subscribe());
+        let begin = move |term: Term| {
+            let reports = report_nodes(term.clone(), nodes.clone());
+            let work = work(term, holder.clone(), kinds.clone(), Arc::clone(&journal), fake.clone());
+            let both = async move {
+                tokio::select! {
+                    outcome = work => outcome,
+                    () = reports => Ok(()),
+                }
+            };
+            freezable(frozen_work.clone(), both)
         };
-        Member {
+        TestCandidate {
             name: name.to_owned(),
             line,
             work: kind,
-            stop,
+            stop: stop.clone(),
             reports,
             frozen,
-            task: tokio::spawn(freezable(thawed, run(elector, stopping, begin))),
+            task: tokio::spawn(freezable(thawed, elector.run(stop, begin))),
         }
     }
 
-    /// Members `a`, `b` and so on, with right clocks.
-    pub(crate) fn members(&self, count: u8) -> Vec<Member> {
+    /// Candidates `a`, `b` and so on, with correct clocks.
+    pub(crate) fn candidates(&self, count: u8) -> Vec<TestCandidate> {
         let name = |index| char::from(b'a' + index).to_string();
-        (0..count).map(|index| self.member(&name(index), 0)).collect()
+        (0..count).map(|index| self.candidate(&name(index), 0)).collect()
     }
 
-    /// Lets time pass, watching that there are never two leaders.
+    /// Lets time pass, and checks that there are never two leaders.
     pub(crate) async fn pass(&self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -245,12 +265,12 @@ impl World {
         }
     }
 
-    /// The valid term's number and holder.
+    /// The number and the holder of the valid term.
     pub(crate) fn leader(&self) -> Option<(i32, String)> {
         self.journal.lock().unwrap().valid()
     }
 
-    /// Waits for a valid term later than `after`; gives its number, its holder, and how long it took.
+    /// Waits for a valid term with a higher number than `after`. Returns its number, its holder, and how long it took.
     pub(crate) async fn leader_after(&self, after: i32, within: Duration) -> (i32, String, Duration) {
         let began = Instant::now();
         while began.elapsed() <= within {
@@ -262,12 +282,12 @@ impl World {
         panic!("no term after {after} within {within:?}: {:?}", self.lease());
     }
 
-    /// How many terms there were so far.
+    /// The number of terms so far.
     pub(crate) fn terms(&self) -> usize {
         self.journal.lock().unwrap().terms.len()
     }
 
-    /// When something was last written in a term.
+    /// The time of the last write in a term.
     pub(crate) fn last_write(&self, number: i32) -> Instant {
         let journal = self.journal.lock().unwrap();
         let last = journal.writes.iter().rev().find(|(_, of)| *of == number);
@@ -275,25 +295,25 @@ impl World {
     }
 }
 
-impl Member {
+impl TestCandidate {
     pub(crate) fn signal(&self, signalled: bool) {
         let now = Clock::System.now();
         self.reports.send_replace(report(signalled, now));
     }
 
-    /// SIGSTOP, and SIGCONT.
+    /// Stops and continues the process, as SIGSTOP and SIGCONT do.
     pub(crate) fn freeze(&self, frozen: bool) {
         self.frozen.send_replace(frozen);
     }
 
-    /// SIGKILL.
+    /// Ends the process, as SIGKILL does.
     pub(crate) fn kill(&self) {
         self.task.abort();
     }
 
-    /// SIGTERM.
+    /// Asks the process to stop, as SIGTERM does.
     pub(crate) fn stop(&self) {
-        self.stop.send_replace(true);
+        self.stop.cancel();
     }
 
     /// Whether the process has ended.
@@ -302,13 +322,13 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for TestCandidate {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-/// The member of this name.
-pub(crate) fn named<'a>(members: &'a [Member], name: &str) -> &'a Member {
-    members.iter().find(|member| member.name == name).unwrap()
+/// The candidate with this name.
+pub(crate) fn named<'a>(candidates: &'a [TestCandidate], name: &str) -> &'a TestCandidate {
+    candidates.iter().find(|candidate| candidate.name == name).unwrap()
 }

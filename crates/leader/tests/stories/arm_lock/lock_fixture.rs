@@ -1,10 +1,10 @@
-//! A Lease, lockers of it, and somebody who locks as cloud-controller-manager's `azure_lock.go` does.
+//! A process with the ARM lock, and another process that locks as cloud-controller-manager's `azure_lock.go` does.
 
 use std::ops::Deref;
 use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_leader::{ArmLock, Entered, LeaseName, LockError, LockMetrics};
+use headgate_leader::{ArmLock, LeaseName, LockError, LockGuard, LockMetrics};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const NAMESPACE: &str = "kube-system";
-pub(crate) const PREVIOUS: &str = "aks-managed-resource-locker-previous-holder";
+pub(crate) const PREVIOUS_HOLDER_ANNOTATION: &str = "aks-managed-resource-locker-previous-holder";
 pub(crate) const CCM: &str = "cloud-controller-manager";
 
-/// A locker of this process: the lock, and the task that keeps it.
+/// A process with the lock and its task.
 pub(crate) struct Locker {
     lock: ArmLock,
     task: JoinHandle<()>,
@@ -48,22 +48,22 @@ impl Locker {
             namespace: NAMESPACE.to_owned(),
             name: lease.to_owned(),
         };
-        let (lock, keep) = ArmLock::over(client, name, holder, clock, metrics);
-        let task = tokio::spawn(keep);
+        let (lock, run) = ArmLock::with_lease(client, name, holder, clock, metrics);
+        let task = tokio::spawn(run);
         Self { lock, task, registry }
     }
 
-    /// Enters within so long.
-    pub(crate) async fn enters(&self, within: Duration) -> Result<Entered, LockError> {
-        self.lock.enter("test", Instant::now() + within).await
+    /// Acquires the lock within so long.
+    pub(crate) async fn acquire_within(&self, time: Duration) -> Result<LockGuard, LockError> {
+        self.lock.acquire("test", Instant::now() + time).await
     }
 
-    /// A handle for other tasks.
+    /// The lock, for other tasks.
     pub(crate) fn handle(&self) -> ArmLock {
         self.lock.clone()
     }
 
-    /// The process dies, and its task with it; what it holds stays.
+    /// Ends the process and its task. The Lease stays as it is.
     pub(crate) async fn crash(self) {
         self.task.abort();
         while !self.task.is_finished() {
@@ -71,8 +71,8 @@ impl Locker {
         }
     }
 
-    /// All handles are dropped; the task must end by itself.
-    pub(crate) async fn ends(mut self) -> Duration {
+    /// Drops the lock, waits for the end of the task, and returns how long that took.
+    pub(crate) async fn end(mut self) -> Duration {
         let began = Instant::now();
         let task = std::mem::replace(&mut self.task, tokio::spawn(async {}));
         drop(self);
@@ -81,15 +81,15 @@ impl Locker {
     }
 }
 
-/// What others do with the Lease.
+/// Another process, and an operator.
 #[derive(Clone)]
-pub(crate) struct Others {
+pub(crate) struct OtherProcess {
     leases: Api<Lease>,
     name: String,
     clock: Clock,
 }
 
-impl Others {
+impl OtherProcess {
     pub(crate) fn new(client: Client, name: &str, clock: Clock) -> Self {
         Self {
             leases: Api::namespaced(client, NAMESPACE),
@@ -102,22 +102,26 @@ impl Others {
         self.leases.get_opt(&self.name).await.unwrap()
     }
 
-    /// Who holds it; empty if nobody.
+    /// The holder; empty if the Lease is released.
     pub(crate) async fn holder(&self) -> String {
         let spec = self.lease().await.and_then(|lease| lease.spec);
         spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
     }
 
-    /// Who held it before, as the annotation says.
-    pub(crate) async fn previous(&self) -> Option<String> {
-        self.lease().await?.metadata.annotations?.remove(PREVIOUS)
+    /// The previous holder in the annotation.
+    pub(crate) async fn previous_holder(&self) -> Option<String> {
+        self.lease()
+            .await?
+            .metadata
+            .annotations?
+            .remove(PREVIOUS_HOLDER_ANNOTATION)
     }
 
     pub(crate) async fn delete(&self) {
         self.leases.delete(&self.name, &DeleteParams::default()).await.unwrap();
     }
 
-    /// Changes it as people do with kubectl.
+    /// Patches the Lease, as an operator does with kubectl.
     pub(crate) async fn merge(&self, patch: serde_json::Value) {
         let params = PatchParams::default();
         self.leases
@@ -126,8 +130,8 @@ impl Others {
             .unwrap();
     }
 
-    /// Makes it as it is held by `holder` since so long, or by nobody.
-    pub(crate) async fn make(&self, holder: &str, ago: Duration) {
+    /// Creates the Lease with a holder since so long ago; an empty holder means released.
+    pub(crate) async fn create(&self, holder: &str, ago: Duration) {
         let since = self.clock.now().wall - SignedDuration::try_from(ago).unwrap();
         let mut lease = Lease::default();
         lease.metadata.name = Some(self.name.clone());
@@ -147,17 +151,17 @@ impl Others {
         spec.holder_identity.as_deref().unwrap_or_default().is_empty() || self.clock.now().wall > renewed
     }
 
-    /// `Lock` of `azure_lock.go`: one attempt; whether the holder before was another, so that caches are dropped.
+    /// `Lock` of `azure_lock.go`: one attempt. Returns whether the previous holder was another, so that caches are dropped.
     pub(crate) async fn lock(&self, holder: &str) -> Result<bool, String> {
         let params = PostParams::default();
-        let told = |error: kube::Error| error.to_string();
-        if self.leases.get_opt(&self.name).await.map_err(told)?.is_none() {
+        let text = |error: kube::Error| error.to_string();
+        if self.leases.get_opt(&self.name).await.map_err(text)?.is_none() {
             let mut lease = Lease::default();
             lease.metadata.name = Some(self.name.clone());
             lease.spec.get_or_insert_default().lease_duration_seconds = Some(900);
-            self.leases.create(&params, &lease).await.map_err(told)?;
+            self.leases.create(&params, &lease).await.map_err(text)?;
         }
-        let mut lease = self.leases.get(&self.name).await.map_err(told)?;
+        let mut lease = self.leases.get(&self.name).await.map_err(text)?;
         let spec = lease.spec.get_or_insert_default();
         let is_ours = spec
             .holder_identity
@@ -170,15 +174,18 @@ impl Others {
         spec.holder_identity = Some(holder.to_owned());
         spec.acquire_time.clone_from(&now);
         spec.renew_time = now;
-        self.leases.replace(&self.name, &params, &lease).await.map_err(told)?;
+        self.leases.replace(&self.name, &params, &lease).await.map_err(text)?;
         let annotations = lease.metadata.annotations;
-        Ok(annotations.is_some_and(|all| all.get(PREVIOUS).is_none_or(|previous| previous != holder)))
+        Ok(annotations.is_some_and(|all| {
+            all.get(PREVIOUS_HOLDER_ANNOTATION)
+                .is_none_or(|previous| previous != holder)
+        }))
     }
 
     /// `Unlock` of `azure_lock.go`.
     pub(crate) async fn unlock(&self, holder: &str) -> Result<(), String> {
-        let told = |error: kube::Error| error.to_string();
-        let Some(mut lease) = self.leases.get_opt(&self.name).await.map_err(told)? else {
+        let text = |error: kube::Error| error.to_string();
+        let Some(mut lease) = self.leases.get_opt(&self.name).await.map_err(text)? else {
             return Ok(());
         };
         let spec = lease.spec.get_or_insert_default();
@@ -187,16 +194,16 @@ impl Others {
         }
         spec.holder_identity = Some(String::new());
         let annotations = lease.metadata.annotations.get_or_insert_default();
-        annotations.insert(PREVIOUS.to_owned(), holder.to_owned());
+        annotations.insert(PREVIOUS_HOLDER_ANNOTATION.to_owned(), holder.to_owned());
         let released = self.leases.replace(&self.name, &PostParams::default(), &lease).await;
-        released.map(drop).map_err(told)
+        released.map(drop).map_err(text)
     }
 }
 
-/// Waits until somebody has let go, or something else is as it should be.
-pub(crate) async fn soon(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// Waits up to 10 s for a condition.
+pub(crate) async fn soon(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let wait = async {
-        while !is_so().await {
+        while !condition().await {
             sleep(Duration::from_millis(10)).await;
         }
     };
