@@ -9,7 +9,7 @@ use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{Policy, Restored};
 use headgate_controller::restore::{Order, give_back};
-use headgate_telemetry::{Format, encode};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -268,7 +268,7 @@ impl Stage {
 
     /// A sample of the leader's metrics, by its name and labels in any order.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
-        let text = encode(&self.leader().registry, Format::Prometheus).unwrap();
+        let text = encode_metrics(&self.leader().registry, MetricsFormat::Prometheus).unwrap();
         text.lines().find_map(|line| {
             let rest = line.strip_prefix(name)?;
             let has_all = labels.iter().all(|label| rest.contains(label));
