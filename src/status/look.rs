@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::AdminStateMode;
-use headgate_controller::admin_state::{Book, Desired, Policy, Reached, read_ledger};
-use headgate_controller::pool::{Interfaces, Listing, Wanted, follow_listing};
+use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger};
+use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
 use headgate_node::{Signal, signals};
@@ -42,7 +42,7 @@ pub struct Looking<'a> {
     /// The API server.
     pub client: &'a Client,
     /// ARM, or why it is not asked.
-    pub azure: Result<Reached, String>,
+    pub azure: Result<ClusterTarget, String>,
     /// The agents' settings.
     pub settings: &'a Settings,
     /// Its time.
@@ -55,7 +55,7 @@ pub struct AzureSight {
     /// The cluster's, as they were read.
     pub listing: Listing,
     /// Whose the interfaces in their pools are.
-    pub interfaces: Interfaces,
+    pub interfaces: InterfaceCache,
 }
 
 /// What was seen.
@@ -64,13 +64,13 @@ pub struct Sight {
     /// When.
     pub now: Moment,
     /// What Nodes wish.
-    pub desired: Desired,
+    pub desired: TargetStates,
     /// The signals that `/healthz` heeds, by the Node's name, where there are any.
     pub health: BTreeMap<String, BTreeSet<Signal>>,
     /// Who leads; nothing where nobody ever did.
     pub leader: Result<Option<LeaderStatus>, String>,
     /// What is ours.
-    pub ledger: Result<Book, String>,
+    pub ledger: Result<Ledger, String>,
     /// What Azure has.
     pub azure: Result<AzureSight, String>,
     /// How far the leader goes, by the settings that were given.
@@ -95,7 +95,7 @@ pub async fn look(looking: Looking<'_>) -> Result<Sight, StatusError> {
         mode: settings.admin_state.mode,
         foreign_down: settings.admin_state.foreign_down,
     };
-    if azure.as_ref().is_ok_and(|reached| !reached.enabled) {
+    if azure.as_ref().is_ok_and(|reached| !reached.is_admin_state_enabled) {
         policy.mode = AdminStateMode::Off;
     }
     let (listed, ledger, lease, azure) = futures::join!(
@@ -105,10 +105,10 @@ pub async fn look(looking: Looking<'_>) -> Result<Sight, StatusError> {
         load_balancers(azure)
     );
     let now = clock.now();
-    let (mut desired, mut health) = (Desired::default(), BTreeMap::new());
+    let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
     for node in listed.map_err(StatusError::Nodes)? {
         let found = signals(&node.slim.facts(), &settings.signals.health);
-        if let Some(node) = node.in_pools.node(exclude_control_plane) {
+        if let Some(node) = node.in_pools.into_node(exclude_control_plane) {
             if !found.is_empty() {
                 health.insert(node.name.clone(), found);
             }
@@ -142,26 +142,29 @@ async fn lease(client: &Client) -> Result<Option<Lease>, String> {
 }
 
 /// Lists them once; what cannot be listed at the first go is an answer.
-async fn load_balancers(azure: Result<Reached, String>) -> Result<AzureSight, String> {
-    let Reached { arm, scope, .. } = azure?;
+async fn load_balancers(azure: Result<ClusterTarget, String>) -> Result<AzureSight, String> {
+    let ClusterTarget { arm, scope, .. } = azure?;
     let deadline = Instant::now() + ALL_OF_ARM;
-    let (_wanted, wishes) = watch::channel(Wanted { count: 1, every: None });
+    let (_wanted, wishes) = watch::channel(ListRequest {
+        number: 1,
+        max_age: None,
+    });
     let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));
     let answered = async {
-        let answer = listed.wait_for(|listing| listing.asked_at.is_some() || listing.trouble.is_some());
+        let answer = listed.wait_for(|listing| listing.requested_at.is_some() || listing.last_error.is_some());
         answer.await.map(|listing| Arc::clone(&listing))
     };
     let listing = tokio::select! {
         answer = timeout(ALL_OF_ARM, answered) => answer,
-        () = follow_listing(arm.clone(), scope, wishes, listings) => return Err("listing has ended".to_owned()),
+        () = list_on_request(arm.clone(), scope, wishes, listings) => return Err("listing has ended".to_owned()),
     };
     let Ok(Ok(listing)) = listing else {
         return Err(format!("ARM did not answer within {} s", ALL_OF_ARM.as_secs()));
     };
-    match &listing.trouble {
-        Some(trouble) => Err(trouble.text.clone()),
+    match &listing.last_error {
+        Some(error) => Err(error.message.clone()),
         None => Ok(AzureSight {
-            interfaces: listing.interfaces(&arm, deadline).await,
+            interfaces: listing.look_up_interfaces(&arm, deadline).await,
             listing: Listing::clone(&listing),
         }),
     }
