@@ -16,7 +16,7 @@ use headgate_controller::admin_state::{
     Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy, TargetStates, plan,
 };
 use headgate_controller::pool::{ClusterNode, ClusterNodeObject, InterfaceCache, LoadBalancerView, PoolEdit};
-use headgate_node::DEFAULT_SIGNALS;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
@@ -121,7 +121,7 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
 
 /// One flood; the bytes of all bodies.
 fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent: &mut Spent) -> anyhow::Result<usize> {
-    let keys: Vec<String> = DEFAULT_SIGNALS.iter().map(ToString::to_string).collect();
+    let keys: Vec<String> = DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect();
     let (clock, interfaces) = (Clock::System, InterfaceCache::default());
     let mut desired = TargetStates::default();
     for event in events {

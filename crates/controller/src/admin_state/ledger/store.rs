@@ -245,7 +245,7 @@ async fn put(api: &Api<ConfigMap>, last: Option<&ConfigMap>, ledger: &Ledger) ->
         if let kube::Error::Api(status) = &error {
             tracing::debug!(code = status.code, "ledger write rejected");
         } else {
-            tracing::debug!(error = headgate_telemetry::chain(&error), "ledger write failed");
+            tracing::debug!(error = headgate_telemetry::error_chain(&error), "ledger write failed");
         }
         LedgerError::Write(error)
     })

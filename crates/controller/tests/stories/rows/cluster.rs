@@ -9,7 +9,7 @@ use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{Policy, RestoreOutcome};
 use headgate_controller::restore::{RestoreRequest, run_restore};
-use headgate_telemetry::{Format, encode};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{FakeApi, Line};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -268,7 +268,7 @@ impl TestCluster {
 
     /// The value of one of the leader's metrics, by its name and parts of its labels.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
-        let text = encode(&self.leader().registry, Format::Prometheus).unwrap();
+        let text = encode_metrics(&self.leader().registry, MetricsFormat::Prometheus).unwrap();
         text.lines().find_map(|line| {
             let rest = line.strip_prefix(name)?;
             let has_all = labels.iter().all(|label| rest.contains(label));
