@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
-use headgate_test_kubernetes::{FakeApi, Fault, Line};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -66,7 +66,7 @@ struct RandomRun {
     fake: FakeApi,
     world: World,
     invariants: Invariants,
-    leaders: Vec<(Leader, Line)>,
+    leaders: Vec<(Leader, ClientFaults)>,
     born: u32,
     /// Reads of another writer, which it may write back: path, document, time.
     foreign_reads: Vec<(String, Value, tokio::time::Instant)>,

@@ -10,7 +10,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::{Policy, RestoreOutcome};
 use headgate_controller::restore::{RestoreRequest, run_restore};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
-use headgate_test_kubernetes::{FakeApi, Line};
+use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ pub(crate) struct TestCluster {
     pub(crate) world: World,
     leader: Option<Leader>,
     /// The leader's connection to the API server, for faults.
-    pub(crate) line: Line,
+    pub(crate) line: ClientFaults,
     leaders: u32,
 }
 
@@ -75,7 +75,7 @@ impl TestCluster {
             fake,
             world,
             leader: None,
-            line: Line::default(),
+            line: ClientFaults::default(),
             leaders: 0,
         }
     }
