@@ -51,7 +51,7 @@ impl StatusReport {
             Err(why) => (None, Some(why.clone())),
         };
         Self {
-            asked_at: sight.now.wall,
+            taken_at: sight.now.wall,
             leader,
             leader_error,
             mode: sight.policy.mode.as_str(),
@@ -62,7 +62,7 @@ impl StatusReport {
             probed_by_headgate: sight
                 .azure
                 .is_ok()
-                .then(|| rules().any(|rule| rule.reaches == ProbeTarget::Headgate)),
+                .then(|| rules().any(|rule| rule.target == ProbeTarget::Headgate)),
             nodes_total: nodes.len(),
             selection: Selection::All,
             nodes,
@@ -142,7 +142,7 @@ fn row(sight: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, 
             .collect(),
         verdict: VerdictRow {
             healthz: Some(implied),
-            asked: false,
+            answered: false,
             since: None,
             why: None,
         },
@@ -260,7 +260,7 @@ impl Making<'_> {
                 port: probe.port,
                 path: probe.path.clone(),
             }),
-            reaches: ProbeTarget::from_rule(rule, self.sight.health_port),
+            target: ProbeTarget::from_rule(rule, self.sight.health_port),
         }
     }
 

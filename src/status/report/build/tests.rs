@@ -243,8 +243,8 @@ fn rules_probes_and_what_belongs_to_nobody() {
     let pool = &load_balancer.pools[0];
     assert_eq!((pool.entries, pool.down, pool.desired_down), (3, 2, 1));
     assert_eq!(pool.down_without_node, ["10.0.0.9"]);
-    let reaches: Vec<_> = pool.rules.iter().map(|rule| rule.reaches).collect();
-    assert_eq!(reaches, [ProbeTarget::Headgate, ProbeTarget::NoProbe]);
+    let targets: Vec<_> = pool.rules.iter().map(|rule| rule.target).collect();
+    assert_eq!(targets, [ProbeTarget::Headgate, ProbeTarget::NoProbe]);
     assert_eq!(report.probed_by_headgate, Some(true));
     let unmatched: Vec<_> = report
         .unmatched_ledger
