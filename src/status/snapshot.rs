@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::AdminStateMode;
-use headgate_controller::admin_state::{Book, Desired, Policy, Reached, read_ledger};
-use headgate_controller::pool::{Interfaces, Listing, Wanted, follow_listing};
+use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger};
+use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
 use headgate_node::{Signal, detect_signals};
@@ -42,7 +42,7 @@ pub struct SnapshotRequest<'a> {
     /// A client of the API server.
     pub client: &'a Client,
     /// The cluster in ARM, or why ARM is not queried.
-    pub azure: Result<Reached, String>,
+    pub azure: Result<ClusterTarget, String>,
     /// The agents' settings, as the command line gives them.
     pub settings: &'a Settings,
     /// The clock that gives the snapshot its time.
@@ -55,7 +55,7 @@ pub struct AzureSnapshot {
     /// The cluster's load balancers as they were read.
     pub listing: Listing,
     /// The machines of the network interfaces in the pools.
-    pub interfaces: Interfaces,
+    pub interfaces: InterfaceCache,
 }
 
 /// The state of the cluster at one moment.
@@ -64,13 +64,13 @@ pub struct ClusterSnapshot {
     /// The time of the snapshot.
     pub now: Moment,
     /// The Nodes, and the target state that follows from their signals.
-    pub desired: Desired,
+    pub desired: TargetStates,
     /// The signals that count for `/healthz`, by the Node's name; without Nodes that have none.
     pub health: BTreeMap<String, BTreeSet<Signal>>,
     /// The leader by its Lease; `None` if there is no Lease.
     pub leader: Result<Option<LeaderStatus>, String>,
     /// The ledger, or why it cannot be read.
-    pub ledger: Result<Book, String>,
+    pub ledger: Result<Ledger, String>,
     /// The load balancers, or why they cannot be read.
     pub azure: Result<AzureSnapshot, String>,
     /// What the leader may change, by the given settings.
@@ -95,7 +95,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         mode: settings.admin_state.mode,
         foreign_down: settings.admin_state.foreign_down,
     };
-    if azure.as_ref().is_ok_and(|reached| !reached.enabled) {
+    if azure.as_ref().is_ok_and(|reached| !reached.is_admin_state_enabled) {
         policy.mode = AdminStateMode::Off;
     }
     let (listed, ledger, lease, azure) = futures::join!(
@@ -105,10 +105,10 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         load_balancers(azure)
     );
     let now = clock.now();
-    let (mut desired, mut health) = (Desired::default(), BTreeMap::new());
+    let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
     for node in listed.map_err(StatusError::Nodes)? {
         let found = detect_signals(&node.slim.facts(), &settings.signals.health);
-        if let Some(node) = node.in_pools.node(exclude_control_plane) {
+        if let Some(node) = node.in_pools.into_node(exclude_control_plane) {
             if !found.is_empty() {
                 health.insert(node.name.clone(), found);
             }
@@ -142,26 +142,29 @@ async fn lease(client: &Client) -> Result<Option<Lease>, String> {
 }
 
 /// Lists the load balancers once; a failure of this list is the result.
-async fn load_balancers(azure: Result<Reached, String>) -> Result<AzureSnapshot, String> {
-    let Reached { arm, scope, .. } = azure?;
+async fn load_balancers(azure: Result<ClusterTarget, String>) -> Result<AzureSnapshot, String> {
+    let ClusterTarget { arm, scope, .. } = azure?;
     let deadline = Instant::now() + ARM_TIMEOUT;
-    let (_requests, requested) = watch::channel(Wanted { count: 1, every: None });
+    let (_requests, requested) = watch::channel(ListRequest {
+        number: 1,
+        max_age: None,
+    });
     let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));
     let answered = async {
-        let answer = listed.wait_for(|listing| listing.asked_at.is_some() || listing.trouble.is_some());
+        let answer = listed.wait_for(|listing| listing.requested_at.is_some() || listing.last_error.is_some());
         answer.await.map(|listing| Arc::clone(&listing))
     };
     let listing = tokio::select! {
         answer = timeout(ARM_TIMEOUT, answered) => answer,
-        () = follow_listing(arm.clone(), scope, requested, listings) => return Err("listing has ended".to_owned()),
+        () = list_on_request(arm.clone(), scope, requested, listings) => return Err("listing has ended".to_owned()),
     };
     let Ok(Ok(listing)) = listing else {
         return Err(format!("ARM did not answer within {} s", ARM_TIMEOUT.as_secs()));
     };
-    match &listing.trouble {
-        Some(trouble) => Err(trouble.text.clone()),
+    match &listing.last_error {
+        Some(error) => Err(error.message.clone()),
         None => Ok(AzureSnapshot {
-            interfaces: listing.interfaces(&arm, deadline).await,
+            interfaces: listing.look_up_interfaces(&arm, deadline).await,
             listing: Listing::clone(&listing),
         }),
     }
