@@ -163,7 +163,7 @@ impl Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.settings()?;
     let role = arguments.role.into();
-    agent::check_azure(&settings, role).map_err(Failure::settings)?;
+    agent::check_azure_settings(&settings, role).map_err(Failure::settings)?;
     if arguments.check_config {
         return print(settings.to_yaml().as_bytes());
     }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 use headgate_azure::Metrics;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::Reached;
+use headgate_controller::admin_state::ClusterTarget;
 use kube::Client;
 
-use crate::agent::{AzureAccess, ConnectError};
+use crate::agent::{ArmConnectError, AzureAccess};
 use crate::config::{self, FlagOverride, Settings};
 
 use super::Failure;
@@ -52,7 +52,7 @@ impl AzureArguments {
         &self,
         settings: &Settings,
         client: &Client,
-    ) -> Result<Result<Reached, String>, Failure> {
+    ) -> Result<Result<ClusterTarget, String>, Failure> {
         if !settings.azure.is_configured() {
             return Ok(Err(
                 "give --azure-config-file or --azure-config-secret, or a --config that has one of them".to_owned(),
@@ -66,10 +66,10 @@ impl AzureArguments {
         };
         match access.connect().await {
             Ok(connected) => Ok(
-                Reached::of(connected.arm, &connected.config, &settings.azure.cluster_name)
+                ClusterTarget::new(connected.arm, &connected.config, &settings.azure.cluster_name)
                     .map_err(|error| error.to_string()),
             ),
-            Err(ConnectError::Said(error)) if self.azure_config_file.is_some() => Err(Failure::settings(error)),
+            Err(ArmConnectError::Config(error)) if self.azure_config_file.is_some() => Err(Failure::settings(error)),
             Err(error) => Ok(Err(error.to_string())),
         }
     }

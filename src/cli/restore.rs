@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::Reached;
-use headgate_controller::restore::{Order, give_back};
+use headgate_controller::admin_state::ClusterTarget;
+use headgate_controller::restore::{RestoreRequest, run_restore};
 use headgate_kubernetes::api_server;
 use headgate_leader::LeaderStatus;
 
@@ -104,12 +104,12 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         confirm(ours.len()).map_err(Failure::settings)?;
     }
     print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");
-    let order = Order {
+    let request = RestoreRequest {
         client,
-        reached: target,
+        target,
         nodes: arguments.nodes.clone(),
-        wait: arguments.wait.unwrap_or(DEFAULT_LEASE_WAIT),
-        within: arguments.timeout,
+        lease_timeout: arguments.wait.unwrap_or(DEFAULT_LEASE_WAIT),
+        work_timeout: arguments.timeout,
         clock: Clock::System,
     };
     let interrupted = async {
@@ -117,24 +117,24 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             std::future::pending::<()>().await;
         }
     };
-    let restored = give_back(order, interrupted).await.map_err(Failure::runtime)?;
-    for ours in &restored.given_back {
+    let restored = run_restore(request, interrupted).await.map_err(Failure::runtime)?;
+    for ours in &restored.restored {
         print_line(&format!(
             "{}/{}   {}   {}   restored",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    for (ours, why) in &restored.left {
+    for (ours, why) in &restored.not_restored {
         print_line(&format!(
             "{}/{}   {}   {}   still Down: {why}",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    print_line(&format!("{} entries were restored.", restored.given_back.len()));
-    if let Some(why) = restored.ledger {
+    print_line(&format!("{} entries were restored.", restored.restored.len()));
+    if let Some(why) = restored.ledger_error {
         print_progress(&format!("the ledger was not updated, which is harmless: {why}"));
     }
-    match restored.left.len() + unmatched {
+    match restored.not_restored.len() + unmatched {
         0 => Ok(()),
         count => Err(not_restored(count)),
     }
@@ -145,16 +145,16 @@ async fn read_report(
     arguments: &Arguments,
     settings: &Settings,
     client: &kube::Client,
-    target: &Reached,
+    target: &ClusterTarget,
 ) -> Result<StatusReport, Failure> {
-    let looking = SnapshotRequest {
+    let request = SnapshotRequest {
         client,
         azure: Ok(target.clone()),
         settings,
         clock: Clock::System,
     };
-    let sight = status::take_snapshot(looking).await.map_err(Failure::runtime)?;
-    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
+    let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
+    let mut report = StatusReport::from_snapshot(&snapshot, &settings.signals.admin_state);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(Failure::runtime(anyhow!("headgate's own entries are unknown: {why}")));
     }

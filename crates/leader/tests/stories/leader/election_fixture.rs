@@ -13,7 +13,7 @@ use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, NodeSummary, Term,
 };
 use headgate_node::{Facts, NodeReport};
-use headgate_test_kubernetes::{FakeApi, Line};
+use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::sync::watch;
@@ -79,7 +79,7 @@ fn lease(fake: &FakeApi) -> Option<Lease> {
 /// A candidate of the test.
 pub(crate) struct TestCandidate {
     pub(crate) name: String,
-    pub(crate) line: Line,
+    pub(crate) line: ClientFaults,
     pub(crate) work: watch::Sender<Work>,
     stop: CancellationToken,
     reports: watch::Sender<NodeReport>,

@@ -1,26 +1,26 @@
-//! What the API server refuses of an object, as far as headgate could run into it, and how it says so.
+//! The checks of objects that headgate writes, and the errors of kube-apiserver.
 
 use serde_json::{Value, json};
 
-use super::kinds::Kind;
+use super::resources::ResourceKind;
 
-/// A status and the body that goes with it.
-pub(super) type Refusal = (u16, Value);
+/// An HTTP status and a body of kind `Status`.
+pub(super) type ApiError = (u16, Value);
 
-/// The largest that a `ConfigMap`'s or a Secret's data may be, together.
-const MOST_BYTES: usize = 1024 * 1024;
+/// Largest size of all values of a `ConfigMap` or Secret together.
+const MAX_DATA_BYTES: usize = 1024 * 1024;
 
-/// Refuses an object that is wrong in itself.
-pub(super) fn validate(kind: &Kind, object: &Value) -> Result<(), Refusal> {
-    let wrong = match kind.name {
+/// Checks an object without regard to the stored one.
+pub(super) fn validate(kind: &ResourceKind, object: &Value) -> Result<(), ApiError> {
+    let mistake = match kind.name {
         "Lease" => lease(&object["spec"]),
         "Event" => event(object),
         "ConfigMap" => size(&object["data"]).or_else(|| size(&object["binaryData"])),
         "Secret" => size(&object["data"]),
         _ => None,
     };
-    match wrong {
-        Some(message) => Err(refusal(422, "Invalid", &message)),
+    match mistake {
+        Some(message) => Err(api_error(422, "Invalid", &message)),
         None => Ok(()),
     }
 }
@@ -55,18 +55,18 @@ fn event(event: &Value) -> Option<String> {
 fn size(data: &Value) -> Option<String> {
     let values = data.as_object()?.values();
     let bytes: usize = values.map(|value| value.as_str().unwrap_or_default().len()).sum();
-    (bytes > MOST_BYTES).then(|| format!("data: Too long: may not be more than {MOST_BYTES} bytes"))
+    (bytes > MAX_DATA_BYTES).then(|| format!("data: Too long: may not be more than {MAX_DATA_BYTES} bytes"))
 }
 
-pub(super) fn not_found(kind: &Kind, name: &str) -> Refusal {
-    refusal(404, "NotFound", &format!("{} \"{name}\" not found", kind.plural))
+pub(super) fn not_found(kind: &ResourceKind, name: &str) -> ApiError {
+    api_error(404, "NotFound", &format!("{} \"{name}\" not found", kind.plural))
 }
 
-pub(super) fn conflict() -> Refusal {
-    refusal(409, "Conflict", "the object has been modified")
+pub(super) fn conflict() -> ApiError {
+    api_error(409, "Conflict", "the object has been modified")
 }
 
-pub(super) fn refusal(code: u16, reason: &str, message: &str) -> Refusal {
+pub(super) fn api_error(code: u16, reason: &str, message: &str) -> ApiError {
     let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": message});
     (code, status)
 }
