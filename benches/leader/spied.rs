@@ -17,9 +17,9 @@ use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::pool::{Managed, Scope};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
-use headgate_node::DEFAULT_SIGNALS;
-use headgate_node::Report;
-use headgate_telemetry::Format;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use headgate_node::NodeReport;
+use headgate_telemetry::MetricsFormat;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy;
@@ -112,7 +112,12 @@ impl Spied {
     pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         until(
             what,
-            async || Ok(headgate_telemetry::encode(&self.registry, Format::OpenMetrics)?),
+            async || {
+                Ok(headgate_telemetry::encode_metrics(
+                    &self.registry,
+                    MetricsFormat::OpenMetrics,
+                )?)
+            },
             reached,
         )
         .await
@@ -144,7 +149,7 @@ async fn lead(
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
     let client = spied_client(config, spy.clone())?;
-    let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
+    let reports = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
     let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
@@ -167,7 +172,7 @@ async fn lead(
     let parts = admin_state::Parts {
         events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
         client,
-        taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
+        taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
         policy: Policy {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,

@@ -154,7 +154,7 @@ impl AzureAccess {
         let found = timeout(READ, secrets.get_opt(&name.name)).await;
         let found = found
             .map_err(|_| unusable(format!("was not answered within {} s", READ.as_secs())))?
-            .map_err(|error| unusable(format!("cannot be read: {}", headgate_telemetry::chain(&error))))?
+            .map_err(|error| unusable(format!("cannot be read: {}", headgate_telemetry::error_chain(&error))))?
             .ok_or_else(|| unusable("is not there".to_owned()))?;
         let text = found.data.and_then(|mut data| data.remove(SECRET_KEY));
         let text = text.ok_or_else(|| unusable(format!("has no key {SECRET_KEY}")))?;

@@ -18,13 +18,13 @@ use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
     candidate_identity,
 };
-use headgate_node::Report;
+use headgate_node::NodeReport;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::supervise::Tasks;
+use super::tasks::Tasks;
 use super::{AzureAccess, ConnectError, Connected};
 use crate::config::Settings;
 
@@ -91,7 +91,7 @@ impl LeaderElection {
     pub(super) fn start<W, F, E>(
         tasks: &mut Tasks,
         context: LeaderContext,
-        reports: watch::Receiver<Report>,
+        reports: watch::Receiver<NodeReport>,
         metrics: LeaderMetrics,
         work: W,
     ) -> Self
@@ -112,7 +112,7 @@ impl LeaderElection {
         });
         let run_term = move |term: Term| run_term(work(term, context.clone()));
         let (stop_elector, has_stopped) = (stop.clone(), stopped.clone().drop_guard());
-        tasks.endless("leader", async move {
+        tasks.spawn_endless("leader", async move {
             elector.run(stop_elector, run_term).await;
             drop(has_stopped);
             // The end of the task would end the process.

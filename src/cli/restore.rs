@@ -14,7 +14,7 @@ use headgate_kubernetes::api_server;
 use headgate_leader::LeaderStatus;
 
 use crate::config::Settings;
-use crate::status::{self, Looking, Report, StatusError};
+use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, duration, fail, print};
 
@@ -88,7 +88,7 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     let reached = arguments.azure.reach(settings, &client).await.map_err(wrong)?;
     let reached = reached.map_err(|why| failed(anyhow!("Azure cannot be asked: {why}")))?;
     let report = seen(arguments, settings, &client, &reached).await?;
-    let ours: Vec<_> = report.ours().collect();
+    let ours: Vec<_> = report.down_by_headgate().collect();
     for (node, entry) in &ours {
         let name = entry.entry.as_deref().unwrap_or("?");
         say(&format!(
@@ -162,15 +162,15 @@ async fn seen(
     settings: &Settings,
     client: &kube::Client,
     reached: &Reached,
-) -> Result<Report, Failure> {
-    let looking = Looking {
+) -> Result<StatusReport, Failure> {
+    let looking = SnapshotRequest {
         client,
         azure: Ok(reached.clone()),
         settings,
         clock: Clock::System,
     };
-    let sight = status::look(looking).await.map_err(failed)?;
-    let mut report = Report::of(&sight, &settings.signals.admin_state);
+    let sight = status::take_snapshot(looking).await.map_err(failed)?;
+    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(failed(anyhow!("what is headgate's cannot be told: {why}")));
     }
@@ -185,7 +185,7 @@ async fn seen(
 }
 
 /// Says which entries are Down by headgate and belong to no Node; how many.
-fn of_no_node(report: &Report) -> usize {
+fn of_no_node(report: &StatusReport) -> usize {
     let lost = report
         .unmatched_ledger
         .iter()

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         };
         let client = api_server::build_client(&config).map_err(|error| (EXIT_SETTINGS, error.into()))?;
         let statusz = arguments.statusz.clone();
-        why::ask(
+        why::explain_node(
             &client,
             &arguments.node,
             arguments.port,

@@ -49,7 +49,7 @@ pub(super) async fn list(client: &Client) -> Result<Vec<ListedNode>, String> {
         let page = timeout(ONE_PAGE, api.list(&params)).await;
         let page = page
             .map_err(|_| format!("no answer within {} s", ONE_PAGE.as_secs()))?
-            .map_err(|error| headgate_telemetry::chain(&error))?;
+            .map_err(|error| headgate_telemetry::error_chain(&error))?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),

@@ -11,7 +11,7 @@ use axum::Router;
 use axum::routing::any;
 use headgate::config::Settings;
 use headgate_clock::Clock;
-use headgate_health::{ProxyStatus, follow_kube_proxy};
+use headgate_health::{ProxyStatus, poll_kube_proxy};
 use headgate_http::server;
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use hyper::StatusCode;
@@ -20,6 +20,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::harness::agent::Agent;
 use crate::harness::http::{self, Response};
@@ -302,17 +303,24 @@ async fn before_1_28_healthz_is_asked_instead() {
     );
     let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = listener.local_addr().unwrap();
-    let (_close, closing) = watch::channel(false);
     let metrics = server::Metrics::default();
     let serving = tokio::spawn(async move {
-        server::serve("old", listener, router, server::Limits::OPERATIONS, &metrics, closing).await
+        server::serve(
+            "old",
+            listener,
+            router,
+            server::Limits::OPERATIONS,
+            &metrics,
+            CancellationToken::new(),
+        )
+        .await
     });
     let mut settings = Settings::default().proxy;
     settings.healthz_authority = Some(address.to_string());
     settings.poll_interval = Duration::from_millis(100);
     let state = watch::Sender::new(ProxyStatus::new(settings.health_timeout));
     let mut status = state.subscribe();
-    let polling = tokio::spawn(follow_kube_proxy(settings, state, Clock::System));
+    let polling = tokio::spawn(poll_kube_proxy(settings, state, Clock::System));
     let mut becomes = async |healthy: bool| {
         let known =
             |status: &ProxyStatus| !status.parts().is_empty() && status.health(Clock::System.now()).healthy == healthy;

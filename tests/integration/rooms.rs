@@ -46,7 +46,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/http",
-        modules: &[("fetch", &["telemetry"]), ("server", &[]), ("lib", &[])],
+        modules: &[("bounded_client", &["telemetry"]), ("server", &[]), ("lib", &[])],
         tests: &[],
     },
     Crate {
@@ -153,7 +153,7 @@ const CRATES: &[Crate] = &[
 ];
 
 /// What every module may use, but for these themselves.
-const OPEN_TO_ALL: [&str; 4] = ["clock", "fetch", "settings", "telemetry"];
+const OPEN_TO_ALL: [&str; 4] = ["clock", "bounded_client", "settings", "telemetry"];
 
 /// Crates that know nothing of Kubernetes: their manifests do not name what speaks to it.
 const WITHOUT_KUBERNETES: [&str; 8] = [

@@ -14,7 +14,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{Book, Desired, Line, Policy, Record, Stage, plan};
 use headgate_controller::pool::{ClusterNode, ClusterNodeObject, Interfaces, PoolEdit, View};
-use headgate_node::DEFAULT_SIGNALS;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
@@ -119,7 +119,7 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
 
 /// One flood; the bytes of all bodies.
 fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent: &mut Spent) -> anyhow::Result<usize> {
-    let keys: Vec<String> = DEFAULT_SIGNALS.iter().map(ToString::to_string).collect();
+    let keys: Vec<String> = DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect();
     let (clock, interfaces) = (Clock::System, Interfaces::default());
     let mut desired = Desired::default();
     for event in events {

@@ -17,8 +17,8 @@ use http_body_util::{BodyExt as _, Limited};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::chunked_body::chunked_body;
 use super::error::ArmError;
@@ -34,9 +34,9 @@ const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// Limits of connections. Large answers and stalls take up to ten minutes. No load balancer probes the emulator, so
 /// idle connections are closed at once when it stops.
 const LIMITS: Limits = Limits {
-    linger: Duration::ZERO,
-    answer: Duration::from_mins(15),
-    write: Duration::from_mins(1),
+    linger_timeout: Duration::ZERO,
+    answer_timeout: Duration::from_mins(15),
+    write_timeout: Duration::from_mins(1),
     ..Limits::HEALTH
 };
 
@@ -137,15 +137,22 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     tracing::info!(arm = %addresses.arm, armTls = addresses.arm_tls.map(tracing::field::display), control = %addresses.control, "ARM emulator started");
 
     let metrics = Metrics::register(&mut Registry::default());
-    let (close, closed) = watch::channel(false);
-    let plain = server::serve("arm", arm, emulator.router("http"), LIMITS, &metrics, closed.clone());
+    let stop_listeners = CancellationToken::new();
+    let plain = server::serve(
+        "arm",
+        arm,
+        emulator.router("http"),
+        LIMITS,
+        &metrics,
+        stop_listeners.clone(),
+    );
     let controls = server::serve(
         "control",
         control,
         emulator.control_router(),
         LIMITS,
         &metrics,
-        closed.clone(),
+        stop_listeners.clone(),
     );
     let encrypted = async {
         match tls {
@@ -157,7 +164,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
                     emulator.router("https"),
                     LIMITS,
                     &metrics,
-                    closed.clone(),
+                    stop_listeners.clone(),
                 )
                 .await
             }
@@ -166,7 +173,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let stopped = async {
         stop.await;
-        close.send_replace(true);
+        stop_listeners.cancel();
         Ok(())
     };
     let served = tokio::try_join!(plain, controls, encrypted, stopped);
@@ -179,7 +186,7 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
 
 fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
     // With SO_REUSEPORT, two emulators on one address would each receive some of the requests.
-    let bound = server::bind_alone(address);
+    let bound = server::bind_exclusive(address);
     bound.map_err(|source| ListenError::Bind { address, source })
 }
 

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use headgate_certificates::{Authority, AuthorityError};
-use headgate_http::server::Incoming;
+use headgate_certificates::{CertificateAuthority, CertificateError};
+use headgate_http::server::Listener;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -32,7 +32,7 @@ pub(super) struct Tls {
 pub enum TlsError {
     /// The certificate cannot be made.
     #[error(transparent)]
-    Certificates(#[from] AuthorityError),
+    Certificates(#[from] CertificateError),
     /// The certificate cannot be used.
     #[error("cannot serve TLS: {0}")]
     Config(#[from] rustls::Error),
@@ -40,15 +40,15 @@ pub enum TlsError {
 
 impl Tls {
     pub(super) fn new() -> Result<Self, TlsError> {
-        let authority = Authority::new("headgate azure-emulator CA")?;
-        let (certificate, key) = authority.serving("headgate azure-emulator", &HOSTS)?;
+        let authority = CertificateAuthority::new("headgate azure-emulator CA")?;
+        let (certificate, key) = authority.issue_server_certificate("headgate azure-emulator", &HOSTS)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
         Ok(Self {
-            authority: authority.pem,
+            authority: authority.certificate_pem,
             acceptor: TlsAcceptor::from(Arc::new(config)),
         })
     }
@@ -68,11 +68,11 @@ pub(super) struct TlsIncoming {
     acceptor: TlsAcceptor,
 }
 
-impl Incoming for TlsIncoming {
+impl Listener for TlsIncoming {
     type Stream = LazyStream;
 
     async fn accept(&self) -> io::Result<LazyStream> {
-        let stream = Incoming::accept(&self.listener).await?;
+        let stream = Listener::accept(&self.listener).await?;
         Ok(LazyStream::Handshake(Box::new(self.acceptor.accept(stream))))
     }
 

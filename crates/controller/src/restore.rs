@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::admin_state::{self, Reached, Restored, Restoring};
 use headgate_clock::Clock;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
-use headgate_node::Report;
+use headgate_node::NodeReport;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -62,7 +62,7 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
         within,
         clock,
     } = order;
-    let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
+    let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
     let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),

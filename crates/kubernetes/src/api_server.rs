@@ -11,19 +11,16 @@
 mod exec_credentials;
 
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response};
+use hyper::{Request, Response};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Client;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tokio::sync::watch;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder};
 
@@ -116,15 +113,6 @@ pub async fn infer_config(kubeconfig: Option<&Path>) -> Result<kube::Config, Con
     })
 }
 
-/// A client of the API server, and a count of its successful responses about Nodes.
-#[derive(Clone)]
-pub struct ApiServer {
-    /// A client that does not retry.
-    pub client: Client,
-    /// Counts the successful responses to lists and watches of Nodes.
-    pub node_answers: watch::Receiver<u64>,
-}
-
 /// Builds a client that detects a dead peer and does not retry. Blocks until the program that the kubeconfig runs for its
 /// credentials has ended, if there is one.
 ///
@@ -132,7 +120,7 @@ pub struct ApiServer {
 /// If the configuration names a proxy, or its credentials cannot be used.
 pub fn build_client(config: &kube::Config) -> Result<Client, ConnectError> {
     refuse_proxy(config)?;
-    Ok(over(transport(config)?, config).client)
+    Ok(over(transport(config)?, config))
 }
 
 /// Builds the same client without blocking: the program for the credentials runs at the first request, and its failure is
@@ -140,7 +128,7 @@ pub fn build_client(config: &kube::Config) -> Result<Client, ConnectError> {
 ///
 /// # Errors
 /// If the configuration names a proxy, or its credentials need no program and cannot be used.
-pub fn build_lazy_client(config: &kube::Config) -> Result<ApiServer, ConnectError> {
+pub fn build_lazy_client(config: &kube::Config) -> Result<Client, ConnectError> {
     refuse_proxy(config)?;
     if exec_credentials::is_needed(config) {
         return Ok(over(LazyTransport::new(config.clone()), config));
@@ -182,54 +170,10 @@ fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     Ok(Transport::new(service))
 }
 
-fn over<S>(transport: S, config: &kube::Config) -> ApiServer
+fn over<S>(transport: S, config: &kube::Config) -> Client
 where
     S: Service<Request<Body>, Response = Response<Incoming>, Error = BoxError> + Send + 'static,
     S::Future: Send + 'static,
 {
-    let (answers, node_answers) = watch::channel(0);
-    let service = CountNodeAnswers {
-        inner: transport,
-        answers,
-    };
-    ApiServer {
-        client: Client::new(service, config.default_namespace.clone()),
-        node_answers,
-    }
-}
-
-/// Counts the successful responses to lists and watches of Nodes.
-#[derive(Clone)]
-struct CountNodeAnswers<S> {
-    inner: S,
-    answers: watch::Sender<u64>,
-}
-
-impl<S, B> Service<Request<Body>> for CountNodeAnswers<S>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    B: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let counts = request.method() == Method::GET && request.uri().path() == "/api/v1/nodes";
-        let answer = self.inner.call(request);
-        let answers = self.answers.clone();
-        Box::pin(async move {
-            let response = answer.await?;
-            if counts && response.status().is_success() {
-                answers.send_modify(|count| *count += 1);
-            }
-            Ok(response)
-        })
-    }
+    Client::new(transport, config.default_namespace.clone())
 }

@@ -5,13 +5,9 @@
 
 pub mod api_server;
 mod events;
-mod pauses;
-mod reason;
 mod watch;
 
 pub use events::{ClusterEventRecorder, NodeEventRecorder, NodeReference, ServiceReference, WarningEvent};
-pub use pauses::{Pauses, is_answer, pausing};
-pub use reason::{EXPIRED, REASONS as WATCH_ERROR_REASONS, reason as watch_error_reason};
 pub use watch::{
     WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream, watch_events, watch_object,
 };

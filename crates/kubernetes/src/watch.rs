@@ -71,7 +71,7 @@ impl WatchReporter {
         if reason == WatchErrorReason::Expired || self.failure.borrow().as_ref().is_some_and(is_known) {
             return reason;
         }
-        let error = headgate_telemetry::chain(error);
+        let error = headgate_telemetry::error_chain(error);
         tracing::warn!(
             resource = self.resource,
             name = self.name,

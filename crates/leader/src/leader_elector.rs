@@ -7,7 +7,7 @@ use std::future::Future;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use headgate_clock::Clock;
-use headgate_node::Report;
+use headgate_node::NodeReport;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use tokio::sync::watch;
@@ -34,7 +34,7 @@ pub struct LeaderElectionConfig {
     /// Where the candidates run.
     pub placement: CandidatePlacement,
     /// The reports about the own node. A signalled instance leads only if no other one can.
-    pub reports: watch::Receiver<Report>,
+    pub reports: watch::Receiver<NodeReport>,
     /// Counts the terms of this instance.
     pub metrics: LeaderMetrics,
     /// The clock of the candidate.
@@ -49,7 +49,7 @@ pub struct LeaderElector {
     last_lease: Option<Lease>,
     candidate: Candidate,
     placement: CandidatePlacement,
-    reports: watch::Receiver<Report>,
+    reports: watch::Receiver<NodeReport>,
     terms: watch::Sender<Option<Term>>,
     metrics: LeaderMetrics,
     clock: Clock,
@@ -106,7 +106,7 @@ impl LeaderElector {
             let inputs = Inputs {
                 now: self.clock.now(),
                 is_stopping: stop.is_cancelled(),
-                is_signalled: !self.reports.borrow_and_update().eligible(),
+                is_signalled: !self.reports.borrow_and_update().is_eligible(),
                 fleet: task.nodes().map(|nodes| Fleet::new(self.placement, nodes)),
             };
             let action = self.candidate.step(event, inputs);

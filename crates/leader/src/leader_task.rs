@@ -167,7 +167,7 @@ fn failure(result: Result<Result<(), String>, JoinError>, is_stop_expected: bool
 mod tests {
     use std::time::Duration;
 
-    use headgate_telemetry::{Format, encode};
+    use headgate_telemetry::{MetricsFormat, encode_metrics};
     use prometheus_client::registry::Registry;
     use tokio::time::{Instant, advance};
 
@@ -207,7 +207,7 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = LeaderMetrics::register(&mut registry);
         let shows = |line: &str| {
-            let text = encode(&registry, Format::Prometheus).unwrap();
+            let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
             assert!(text.lines().any(|found| found == line), "no {line} in {text}");
         };
         shows("headgate_leader 0");

@@ -83,7 +83,7 @@ fn no_response_in_time() -> LeaseError {
 
 fn classify<T>(response: Result<T, kube::Error>) -> Result<T, LeaseError> {
     response.map_err(|error| {
-        let text = headgate_telemetry::chain(&error);
+        let text = headgate_telemetry::error_chain(&error);
         match error {
             kube::Error::Api(status) => match status.code {
                 // 404: a write of a Lease that was deleted.
@@ -121,7 +121,7 @@ mod tests {
         ] {
             let status = Status::failure("", "").with_code(code);
             let error = kube::Error::Api(status.boxed());
-            let text = headgate_telemetry::chain(&error);
+            let text = headgate_telemetry::error_chain(&error);
             assert_eq!(classify::<()>(Err(error)), Err(class(text)), "{code}");
         }
         let cut_off = kube::Error::Service("connection closed".into());

@@ -9,7 +9,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use headgate_certificates::{Authority, AuthorityError, key};
+use headgate_certificates::{CertificateAuthority, CertificateError, generate_key};
 use k8s_openapi::ByteString;
 
 /// Names and addresses in kube-apiserver's certificate; the last is the first address of the Service CIDR.
@@ -29,7 +29,7 @@ const SERVING_NAMES: [&str; 8] = [
 pub enum CertificatesError {
     /// A key or a certificate cannot be made.
     #[error(transparent)]
-    Make(#[from] AuthorityError),
+    Make(#[from] CertificateError),
     /// The system has no random bytes.
     #[error("cannot get random bytes for a token: {0}")]
     Random(io::Error),
@@ -75,13 +75,14 @@ impl Certificates {
             source,
         })?;
 
-        let authority = Authority::new("headgate sandbox CA")?;
-        let (serving_certificate, serving_key) = authority.serving("kube-apiserver", &SERVING_NAMES)?;
-        let service_account_key = key("the service-account key")?;
+        let authority = CertificateAuthority::new("headgate sandbox CA")?;
+        let (serving_certificate, serving_key) =
+            authority.issue_server_certificate("kube-apiserver", &SERVING_NAMES)?;
+        let service_account_key = generate_key("the service-account key")?;
         let token = random_hex()?;
         Ok(Self {
-            authority_file: write(directory, "ca.crt", &authority.pem)?,
-            authority: authority.pem,
+            authority_file: write(directory, "ca.crt", &authority.certificate_pem)?,
+            authority: authority.certificate_pem,
             serving_certificate_file: write(directory, "kube-apiserver.crt", &serving_certificate.pem())?,
             serving_key_file: write(directory, "kube-apiserver.key", &serving_key.serialize_pem())?,
             service_account_key_file: write(directory, "service-account.key", &service_account_key.serialize_pem())?,

@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_table_fits_eighty_columns_with_any_signals() {
-        let keys = headgate_node::DEFAULT_SIGNALS;
+        let keys = headgate_node::DEFAULT_SIGNAL_TAINTS;
         let lines = drawn(&[row("node-50", Some(503), &keys), row("node-2", None, &[])], 100);
         let text = lines.join("\n");
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");

@@ -7,7 +7,7 @@ use headgate_clock::Clock;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
 };
-use headgate_node::Report;
+use headgate_node::NodeReport;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, own_control_plane};
 use serde_json::{Value, json};
@@ -166,7 +166,7 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
 /// Stands for election, leads, is told to stop, and gives the Lease back, with the real elector.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let clock = Clock::System;
-    let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
+    let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
     let elector = LeaderElector::new(LeaderElectionConfig {
         client: leader.client.clone(),
         lease: LeaseName::default(),

@@ -297,7 +297,7 @@ async fn without_a_right_of_the_component_services_are_not_followed() {
                 }
             };
             eventually(SOON, "Services are followed", followed).await;
-            assert!(!agent.log().contains("cannot be watched"), "{}", agent.log());
+            assert!(!agent.log().contains("watch failed"), "{}", agent.log());
             agent.kill().await;
 
             let rules = take_away(&administrator, CLUSTER_ROLE, resource, verb).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
-use headgate_test_kubernetes::{FakeApi, Fault, Line};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -65,7 +65,7 @@ struct Story {
     fake: FakeApi,
     world: World,
     truth: Truth,
-    leaders: Vec<(Leader, Line)>,
+    leaders: Vec<(Leader, ClientFaults)>,
     born: u32,
     /// Pools as somebody read them and may write them yet.
     read: Vec<(String, Value, tokio::time::Instant)>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Emulator;
 use headgate_leader::Term;
-use headgate_node::DEFAULT_SIGNALS;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request};
 use serde_json::Value;
@@ -88,7 +88,7 @@ impl Truth {
 
     /// The node has these taints from now on.
     pub(crate) fn node(&self, node: usize, taints: &[&str]) {
-        let signalled = taints.iter().any(|key| DEFAULT_SIGNALS.contains(key));
+        let signalled = taints.iter().any(|key| DEFAULT_SIGNAL_TAINTS.contains(key));
         let mut known = self.known.lock().unwrap();
         let spans = known.signals.entry(node).or_default();
         match spans.last_mut() {

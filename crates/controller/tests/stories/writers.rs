@@ -8,7 +8,7 @@ use std::time::Duration;
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_leader::Term;
-use headgate_test_kubernetes::{FakeApi, Fault, Line};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use hyper::Method;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -105,7 +105,7 @@ struct Candidates {
     world: World,
     fake: FakeApi,
     writes: Writes,
-    members: BTreeMap<String, (Leader, Line)>,
+    members: BTreeMap<String, (Leader, ClientFaults)>,
     born: usize,
 }
 

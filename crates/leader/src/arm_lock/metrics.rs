@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
-use headgate_telemetry::Announced;
+use headgate_telemetry::DescribedFamily;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -35,7 +35,7 @@ impl LockMetrics {
         registry.register(
             "cloudprovider_azure_lock_wait_duration_seconds",
             "Seconds that a caller waited for a lock, whether it acquired the lock or not, by lock and caller",
-            Announced(waits.clone()),
+            DescribedFamily(waits.clone()),
         );
         let watch_errors = WatchErrorCounter::register(
             registry,

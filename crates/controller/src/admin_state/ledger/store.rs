@@ -246,7 +246,10 @@ async fn put(api: &Api<ConfigMap>, last: Option<&ConfigMap>, book: &Book) -> Res
         if let kube::Error::Api(status) = &source {
             tracing::debug!(code = status.code, "the ledger was not written");
         } else {
-            tracing::debug!(error = headgate_telemetry::chain(&source), "the ledger was not written");
+            tracing::debug!(
+                error = headgate_telemetry::error_chain(&source),
+                "the ledger was not written"
+            );
         }
         LedgerError::Api {
             done: "written",

@@ -1,6 +1,6 @@
 //! The rows of "Admin State Lifecycle".
 
-use headgate_node::DEFAULT_SIGNALS;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -9,7 +9,7 @@ use super::stage::{DOWN, DRAINING, FAILED, NONE, OUT_OF_SERVICE, SECOND, SHUTDOW
 
 #[tokio::test(start_paused = true)]
 async fn none_to_down_by_each_signal() {
-    for key in DEFAULT_SIGNALS {
+    for key in DEFAULT_SIGNAL_TAINTS {
         let stage = Stage::new(3).await;
         stage.taint(2, &["other.example/taint", key]);
         let took = stage.until_down(&["node-2"]).await;

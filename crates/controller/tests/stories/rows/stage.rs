@@ -9,8 +9,8 @@ use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{Policy, Restored};
 use headgate_controller::restore::{Order, give_back};
-use headgate_telemetry::{Format, encode};
-use headgate_test_kubernetes::{FakeApi, Line};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
+use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ pub(crate) struct Stage {
     pub(crate) world: World,
     leader: Option<Leader>,
     /// The leader's way to the API server.
-    pub(crate) line: Line,
+    pub(crate) line: ClientFaults,
     leaders: u32,
 }
 
@@ -75,7 +75,7 @@ impl Stage {
             fake,
             world,
             leader: None,
-            line: Line::default(),
+            line: ClientFaults::default(),
             leaders: 0,
         }
     }
@@ -268,7 +268,7 @@ impl Stage {
 
     /// A sample of the leader's metrics, by its name and labels in any order.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
-        let text = encode(&self.leader().registry, Format::Prometheus).unwrap();
+        let text = encode_metrics(&self.leader().registry, MetricsFormat::Prometheus).unwrap();
         text.lines().find_map(|line| {
             let rest = line.strip_prefix(name)?;
             let has_all = labels.iter().all(|label| rest.contains(label));

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use headgate_controller::admin_state::{self, Policy};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_node::DEFAULT_SIGNALS;
-use headgate_node::Report;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use headgate_node::NodeReport;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -40,7 +40,7 @@ impl Leader {
         spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
     ) -> Self {
         let mut registry = Registry::default();
-        let report = Report::initial(None, &[], world.clock.now());
+        let report = NodeReport::initial(None, &[], world.clock.now());
         let reports = watch::Sender::new(report);
         let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
             client: client.clone(),
@@ -57,7 +57,7 @@ impl Leader {
         let parts = admin_state::Parts {
             events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
             client,
-            taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
+            taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
             policy,
             node_name: name.to_owned(),
             metrics: admin_state::Metrics::register(&mut registry),
@@ -111,7 +111,7 @@ impl Leader {
     }
 
     pub(crate) fn metrics(&self) -> String {
-        headgate_telemetry::encode(&self.registry, headgate_telemetry::Format::OpenMetrics).unwrap()
+        headgate_telemetry::encode_metrics(&self.registry, headgate_telemetry::MetricsFormat::OpenMetrics).unwrap()
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headgate_clock::Clock;
 use headgate_leader::{ArmLock, LockError, LockMetrics};
-use headgate_test_kubernetes::{Asked, FakeApi, Fault, Line};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, RecordedRequest};
 use hyper::Method;
 use k8s_openapi::api::coordination::v1::Lease;
 use prometheus_client::registry::Registry;
@@ -19,7 +19,7 @@ struct Fixture {
     clock: Clock,
     others: OtherProcess,
     locker: Locker,
-    line: Line,
+    line: ClientFaults,
 }
 
 fn fixture() -> Fixture {
@@ -42,12 +42,12 @@ impl Fixture {
     }
 }
 
-fn is_write(asked: &Asked) -> bool {
+fn is_write(asked: &RecordedRequest) -> bool {
     asked.method != Method::GET
 }
 
-fn is_watch(asked: &Asked) -> bool {
-    asked.watch
+fn is_watch(asked: &RecordedRequest) -> bool {
+    asked.is_watch
 }
 
 #[tokio::test(start_paused = true)]
@@ -195,7 +195,7 @@ async fn after_any_fault_the_lease_is_soon_released() {
         Fault::Status(409),
         Fault::Status(403),
     ] {
-        for applies_to in [is_write, |_: &Asked| true] {
+        for applies_to in [is_write, |_: &RecordedRequest| true] {
             let fixture = fixture();
             fixture.others.create("", SECOND).await;
             sleep(SECOND).await;

@@ -130,7 +130,7 @@ async fn scenario(disturbances: Vec<Timed>, holds: Arc<AtomicU32>) {
         let time = Duration::from_millis(lasts * 100);
         match disturbance {
             Disturbance::Line(fault) => line.set(fault),
-            Disturbance::Watches(fault) => line.set_for(fault, |asked| asked.watch),
+            Disturbance::Watches(fault) => line.set_for(fault, |asked| asked.is_watch),
             Disturbance::CutWatches => line.cut_watches(),
             Disturbance::Restart => fake.restart(time),
             Disturbance::Annotate => fake.annotate::<Lease>(NAMESPACE, LEASE, "other", "1"),

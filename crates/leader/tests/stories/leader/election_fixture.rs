@@ -12,8 +12,8 @@ use headgate_clock::{Clock, Moment};
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, NodeSummary, Term,
 };
-use headgate_node::{Facts, Report};
-use headgate_test_kubernetes::{FakeApi, Line};
+use headgate_node::{Facts, NodeReport};
+use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::sync::watch;
@@ -79,10 +79,10 @@ fn lease(fake: &FakeApi) -> Option<Lease> {
 /// A candidate of the test.
 pub(crate) struct TestCandidate {
     pub(crate) name: String,
-    pub(crate) line: Line,
+    pub(crate) line: ClientFaults,
     pub(crate) work: watch::Sender<Work>,
     stop: CancellationToken,
-    reports: watch::Sender<Report>,
+    reports: watch::Sender<NodeReport>,
     frozen: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
@@ -102,14 +102,14 @@ async fn freezable<F: Future>(mut frozen: watch::Receiver<bool>, process: F) -> 
     }
 }
 
-fn report(signalled: bool, now: Moment) -> Report {
+fn report(signalled: bool, now: Moment) -> NodeReport {
     let keys = ["drain".to_owned()];
     let facts = Facts {
         uid: "u".to_owned(),
         taints: if signalled { keys.to_vec() } else { Vec::new() },
         ..Facts::default()
     };
-    Report::initial(None, &keys, now).observed(facts, &keys, now)
+    NodeReport::initial(None, &keys, now).with_node(facts, &keys, now)
 }
 
 /// Reports what the test says about the Nodes, for as long as the work runs.

@@ -7,7 +7,7 @@ use headgate_leader::{
     CANDIDATES_ANNOTATION, CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName,
     NodeSummary, Term, candidate_identity,
 };
-use headgate_node::Report;
+use headgate_node::NodeReport;
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::control_plane;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -34,7 +34,7 @@ fn candidate(client: Client, name: &str) -> Candidate {
         },
         identity: candidate_identity("node"),
         placement: CandidatePlacement::EveryNode,
-        reports: watch::channel(Report::initial(None, &[], Clock::System.now())).1,
+        reports: watch::channel(NodeReport::initial(None, &[], Clock::System.now())).1,
         metrics: LeaderMetrics::default(),
         clock: Clock::System,
     });
