@@ -162,7 +162,7 @@ async fn read_report(
         return Err(Failure::runtime(anyhow!("the leader is unknown: {why}")));
     }
     if !arguments.nodes.is_empty() {
-        let kept = report.keep_named(&arguments.nodes);
+        let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
     }
     Ok(report)

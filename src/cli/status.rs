@@ -88,10 +88,10 @@ async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<Statu
     let sight = sight.await.map_err(Failure::runtime)?;
     let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if !arguments.nodes.is_empty() {
-        let kept = report.keep_named(&arguments.nodes);
+        let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
     } else if !arguments.all {
-        report.keep_notable();
+        report.retain_notable();
     }
     if !arguments.no_agents {
         let places = AgentEndpoints {
