@@ -49,7 +49,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
-    assert!(!text.contains("foreign"), "{text}");
+    assert!(!text.contains("unrelated"), "{text}");
     let report = world.json(&["--all"]);
     assert_eq!(
         (&report["nodesTotal"], report["nodes"].as_array().unwrap().len()),

@@ -81,7 +81,7 @@ impl World {
             .as_array_mut()
             .unwrap()
             .push(json!({"name": "outbound", "properties": {"loadBalancerBackendAddresses": entries(false)}}));
-        let strangers = load_balancer("foreign", &[("kubernetes", entries(false))]);
+        let strangers = load_balancer("unrelated", &[("kubernetes", entries(false))]);
         let seed = directory.join("seed.json");
         std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
         let emulator = Emulator::start_with_seed(&seed, &[]).await;
