@@ -1,4 +1,4 @@
-# Shortcuts for people; each recipe is a line or two that can be typed as well. `make` lists them.
+# Shortcuts; each recipe is a line or two that you can type as well. `make` lists them.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -19,18 +19,18 @@ cloud_controller_manager := tests/cloud-controller-manager/build.sh
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'sandbox, test and bench hand on what ARGS says: make sandbox ARGS=--help'
+	@echo 'sandbox, test, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
 
 .PHONY: sandbox
-sandbox: build-tools ## the world on one machine, from source: builds all it needs, then runs headgate sandbox
+sandbox: build-tools ## build everything that headgate sandbox needs, then run it: a cluster on this machine
 	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate sandbox --assets "$$assets" $(ARGS)
 
 .PHONY: test
-test: build-tools namespace-tools azure-clients static-binary ## every test, against the real control plane and the static binary
+test: build-tools namespace-tools azure-clients static-binary ## run all tests, with the real control plane and the static binary
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
-lint: build-tools lint-tools client-tools ## formatting, clippy with and without the sandbox, licences and bans, unused dependencies, Go, Python
+lint: build-tools lint-tools client-tools ## check formatting, clippy with and without the sandbox, licences, banned and unused dependencies, Go, Python
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets --bench emulator --bench leader --bench soak -- -D warnings
 	cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
@@ -41,27 +41,27 @@ lint: build-tools lint-tools client-tools ## formatting, clippy with and without
 	$(azure_clients) lint
 
 .PHONY: bench
-bench: build-tools namespace-tools ## the benchmarks, against the real control plane
+bench: build-tools namespace-tools ## run the agent's benchmarks, with the real control plane
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked $(ARGS)
 
 .PHONY: bench-emulator
-bench-emulator: build-tools ## the benchmarks of the ARM emulator
+bench-emulator: build-tools ## run the benchmarks of the ARM emulator
 	cargo bench --locked --bench emulator $(ARGS)
 
 .PHONY: bench-leader
-bench-leader: build-tools ## the benchmarks of the leader, against the real control plane and the emulator
+bench-leader: build-tools ## run the leader's benchmarks, with the real control plane and the emulator
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader $(ARGS)
 
 .PHONY: fuzz
-fuzz: build-tools ## each fuzz target for HEADGATE_FUZZ_SECONDS (600), all at once
+fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS (600)
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16
 
 .PHONY: soak
-soak: build-tools ## an agent under probes, taints and outages of the API server for SOAK_SECONDS (3600)
+soak: build-tools ## run an agent for SOAK_SECONDS (3600) with probes, taints and outages of the API server
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench soak
 
 .PHONY: static-binary
-static-binary: build-tools ## target/static/headgate: the released binary, statically linked, without the sandbox; and one that can be told to panic
+static-binary: build-tools ## build target/static/headgate, the released binary without the sandbox, and one with panic-drill
 	host=$$(rustc -vV | sed -n 's/^host: //p'); static=$(target_dir)/static; \
 	build() { \
 	  RUSTFLAGS='-C target-feature=+crt-static' $$1 cargo build --locked --profile "$$2" --no-default-features --features "$$3" --target "$$host" --target-dir "$$4" && \
@@ -71,20 +71,20 @@ static-binary: build-tools ## target/static/headgate: the released binary, stati
 	drill=$$!; built=0; build '' release '' "$$static" headgate || built=$$?; wait $$drill; exit $$built
 
 .PHONY: control-plane
-control-plane: ## etcd, kube-apiserver, kube-proxy and the others; prints the directory they are in
+control-plane: ## build etcd, kube-apiserver, kube-proxy and the others; print their directory
 	@$(control_plane)
 
 .PHONY: azure-clients
-azure-clients: client-tools ## Microsoft's Python and Go clients, which the emulator is tested with; prints where they are
+azure-clients: client-tools ## fetch or build Microsoft's Python and Go clients for the emulator's tests; print their paths
 	@$(azure_clients)
 
 .PHONY: cloud-controller-manager
-cloud-controller-manager: build-tools ## the emulator before the real cloud-controller-manager of Azure, which is not built for make test
+cloud-controller-manager: build-tools ## test the emulator with Azure's real cloud-controller-manager, which make test does not build
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
 	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- real_cloud_controller_manager
 
 .PHONY: docs
-docs: build-tools ## write the generated parts of the documentation anew
+docs: build-tools ## regenerate the generated parts of the documentation
 	UPDATE_EXPECT=1 cargo test --locked generated
 
 .PHONY: clean

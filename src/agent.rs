@@ -1,80 +1,82 @@
-//! The composition root of the agent: which tasks run, what they share, in what order they stop.
+//! The composition root of the agent: which tasks run, what they share, and in what order they stop.
 //!
-//! The health listener runs on a thread and runtime of its own, so that nothing else can delay an
-//! answer; everything else shares the caller's runtime. Every task is owned here and none may end of
-//! itself: one that does, or panics, ends the process, and the supervisor starts another; only the work of a
-//! leader's term may, which ends the term. Stopping begins with the leader's Lease, which is given back, goes on with
-//! the health port, whose connections are handed on, and ends with the watch, so that the answers are right to the last.
+//! The health listener has a thread and a runtime of its own, so that nothing else can delay an answer. Everything
+//! else shares the caller's runtime. Every task is owned here, and none may end by itself: a task that does, or
+//! panics, ends the process, and Kubernetes starts it again. The work of a leader's term is the exception; it ends
+//! the term only. Stopping begins with the release of the leader's Lease, continues with the health port, whose
+//! connections are handed over, and ends with the watch, so that the answers are right to the last.
 //!
-//! What runs depends on the [`Role`]: operations and the own Node's watch in any case, `answering` where it answers for
-//! its node, `leading` where it may lead.
+//! What runs depends on the [`Role`]: operations and the own-Node watch always, `health_tasks` if the process answers
+//! for its node, `leader_election` if it may lead.
 
 mod addresses;
-mod answering;
 mod azure_access;
 mod channels;
+mod health_tasks;
 mod health_thread;
-mod leading;
+mod leader_election;
 mod operations;
 mod probe_socket;
 mod role;
 mod scheduled_events;
-mod services;
-mod status;
-mod supervise;
+mod service_health;
+mod statusz;
+mod tasks;
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Router;
+use headgate_clock::Clock;
+use headgate_http::server::{self, BindState, Binder, ServeError};
+use headgate_kubernetes::NodeEventRecorder;
+use headgate_node::{NodeReport, RememberedState};
+use kube::Client;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
 
 use addresses::Listeners;
-use answering::Answering;
 use channels::{Channels, Metrics};
-use headgate_clock::Clock;
-use headgate_http::server::{self, BindState, Binder, ServeError};
-use headgate_kubernetes::NodeEvents;
-use headgate_kubernetes::api_server::ApiServer;
-use headgate_node::{Memory, Report};
+use health_tasks::{HealthPublishers, HealthTasks};
 use health_thread::{HealthThread, Heartbeat};
-use leading::Candidacy;
+use leader_election::LeaderElection;
 use operations::Operations;
-use supervise::Tasks;
+use tasks::Tasks;
 
-pub use addresses::Addresses;
-pub use azure_access::{AzureAccess, ConnectError, Connected, check_azure};
-pub use leading::Desk;
-pub use probe_socket::{PROBE_SOCKET, connect as connect_probe_socket};
+pub use addresses::BoundAddresses;
+pub use azure_access::{ArmConnectError, ArmConnection, AzureAccess, check_azure_settings};
+pub use leader_election::LeaderContext;
+pub use probe_socket::{PROBE_SOCKET_FILE, connect as connect_probe_socket};
 pub use role::Role;
 
-/// What an agent is made of.
-pub struct Parts {
-    /// Its settings.
+/// What an agent is started with.
+pub struct AgentParts {
+    /// The settings of the process.
     pub settings: Settings,
-    /// Which part of the work it does.
+    /// Which part of the work the process does.
     pub role: Role,
-    /// The Node it speaks for.
+    /// The name of the own Node.
     pub node_name: String,
-    /// How it reaches the API server.
-    pub api_server: ApiServer,
-    /// Its time.
+    /// A client of the API server that does not retry by itself.
+    pub client: Client,
+    /// The clock of all tasks.
     pub clock: Clock,
-    /// Where the bound addresses are written.
+    /// The file for the bound addresses; `None` for no file.
     pub addresses_file: Option<PathBuf>,
 }
 
-/// Why an agent ended before it was told to.
+/// Why an agent ended before it was stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// A listener cannot be bound and was not to be tried again.
+    /// A listener cannot be bound, and the settings make the first failure final.
     #[error("listener {listener}: {source}")]
     Bind {
-        /// The listener.
+        /// The listener's name.
         listener: &'static str,
-        /// The system's reason, with the address.
+        /// The error of the system call, with the address.
         #[source]
         source: io::Error,
     },
@@ -82,44 +84,42 @@ pub enum AgentError {
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// The addresses file cannot be written.
-    #[error(
-        "the addresses file {path} cannot be written: {source}; name a file in a directory that is there and may be written to"
-    )]
+    #[error("the addresses file {path} cannot be written: {source}; name a file in an existing, writable directory")]
     AddressesFile {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// The health thread cannot be started, or panicked.
+    /// The health thread could not be started, or panicked.
     #[error("the health thread failed: {0}")]
     HealthThread(String),
-    /// A task ended of itself or panicked.
+    /// A task ended by itself or panicked.
     #[error("task {task} ended: {why}")]
     Task {
-        /// The task.
+        /// The task's name.
         task: &'static str,
-        /// How.
+        /// The panic, or that the task returned.
         why: String,
     },
 }
 
 /// A running agent.
-pub struct Running {
+pub struct RunningAgent {
     health: Option<HealthThread>,
-    candidacy: Option<Candidacy>,
+    leader_election: Option<LeaderElection>,
     tasks: Tasks,
     listeners: Listeners,
     stopping: watch::Sender<bool>,
     health_bound: watch::Sender<BindState>,
-    close_operations: watch::Sender<bool>,
+    stop_operations: CancellationToken,
     settings: Settings,
-    events: NodeEvents,
-    reports: watch::Receiver<Report>,
+    events: NodeEventRecorder,
+    reports: watch::Receiver<NodeReport>,
 }
 
-/// The metrics of an agent with `settings` before anything has happened, as OpenMetrics text.
+/// The metrics of an agent with `settings` at its start, as OpenMetrics text.
 ///
 /// # Errors
 /// When a collector fails to write.
@@ -127,84 +127,108 @@ pub fn metrics_at_start(settings: &Settings) -> Result<String, std::fmt::Error> 
     let clock = Clock::System;
     let channels = Channels::new(settings, None, &clock);
     let metrics = Metrics::register(settings, Role::All, &channels, &clock);
-    headgate_telemetry::encode(&metrics.registry, headgate_telemetry::Format::OpenMetrics)
+    headgate_telemetry::encode_metrics(&metrics.registry, headgate_telemetry::MetricsFormat::OpenMetrics)
 }
 
-/// Starts an agent on the present runtime. Ports may open later: see [`Running::bound`].
+/// Starts an agent on the present runtime. Its ports may be bound later: see [`RunningAgent::bound`].
 ///
 /// # Errors
 /// When the addresses file cannot be written or the health thread cannot be started.
 #[expect(
     clippy::too_many_lines,
-    reason = "the list of what runs, which reads best in one piece"
+    reason = "the list of what runs is easiest to read in one piece"
 )]
-pub fn start(parts: Parts) -> Result<Running, AgentError> {
-    let Parts {
+pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
+    let AgentParts {
         settings,
         role,
         node_name,
-        api_server,
+        client,
         clock,
         addresses_file,
     } = parts;
     if let Err(error) = std::fs::create_dir_all(&settings.state_dir) {
-        tracing::error!(%error, directory = %settings.state_dir.display(), "the state directory cannot be made");
+        tracing::error!(%error, directory = %settings.state_dir.display(), "state directory not created");
     }
-    let memory = role.answers().then(|| memory(&settings, &node_name)).flatten();
-    let channels = Channels::new(&settings, memory, &clock);
+    let answers_probes = role.answers_probes();
+    let remembered = answers_probes
+        .then(|| load_remembered_state(&settings, &node_name))
+        .flatten();
+    let channels = Channels::new(&settings, remembered, &clock);
     let metrics = Metrics::register(&settings, role, &channels, &clock);
+    let node_reporter = metrics.node.watch_reporter(&node_name, &clock);
+    let service_reporters = metrics.services.watch_reporters(&clock);
     let (inputs, listeners) = (channels.inputs(), channels.listeners(role));
-    let client = api_server.client.clone();
-    let events = NodeEvents::new(client.clone(), node_name.clone());
+    let events = NodeEventRecorder::new(client.clone(), node_name.clone());
     let mut tasks = Tasks::new(clock.clone());
+    let stop_operations = CancellationToken::new();
     if let Some(path) = addresses_file {
-        addresses::keep(&mut tasks, path, listeners.clone(), &channels.close_operations)?;
+        addresses::start_addresses_file(&mut tasks, path, listeners.clone(), stop_operations.clone())?;
     }
-    let heartbeat = role.answers().then(Heartbeat::new);
-    let operations = Operations::new(
-        (metrics.registry, metrics.leader.clone()),
-        &channels,
-        heartbeat.clone(),
-        tasks.listed(),
-        (node_name.clone(), role),
-        &settings,
-        clock.clone(),
-    );
+    let heartbeat = answers_probes.then(Heartbeat::new);
+    let operations = Operations {
+        registry: Arc::new(metrics.registry),
+        inputs: inputs.clone(),
+        last_change: channels.last_change.subscribe(),
+        watch_failure: node_reporter.failure(),
+        listeners: listeners.clone(),
+        heartbeat: heartbeat.clone(),
+        tasks: tasks.started(),
+        node_name: node_name.clone(),
+        proxy_server: settings.proxy.healthz_authority.clone(),
+        services: channels.services.view(&service_reporters).filter(|_| answers_probes),
+        scheduled_events: channels.azure.enabled_snapshots().filter(|_| answers_probes),
+        role,
+        is_candidate: role.may_lead() && settings.azure.is_said(),
+        leader: metrics.leader.clone(),
+        started_at: clock.now().wall,
+        clock: clock.clone(),
+    };
     let router = operations::router(operations);
-    let socket = settings.state_dir.join(PROBE_SOCKET);
+    let socket = settings.state_dir.join(PROBE_SOCKET_FILE);
     let binder = Binder {
         name: "metrics",
         address: settings.metrics_bind_address,
         hard_fail: settings.bind_address_hard_fail,
         state: channels.operations_bound.clone(),
     };
-    let close = channels.close_operations.subscribe();
-    listen_for_operations(&mut tasks, router, socket, binder, metrics.listeners.clone(), close);
-    let candidacy = (role.may_lead() && settings.azure.is_said()).then(|| {
-        let desk = Desk::new(&settings, (&client, &node_name, role), metrics.azure, &clock);
-        Candidacy::start(
+    serve_operations(&mut tasks, router, socket, binder, &metrics.listeners, &stop_operations);
+    let leader_election = (role.may_lead() && settings.azure.is_said()).then(|| {
+        let azure = AzureAccess {
+            settings: settings.azure.clone(),
+            client: client.clone(),
+            metrics: metrics.azure,
+            clock: clock.clone(),
+        };
+        let context = LeaderContext {
+            client: client.clone(),
+            azure,
+            settings: settings.clone(),
+            placement: role.candidate_placement(),
+            node_name: node_name.clone(),
+            clock: clock.clone(),
+        };
+        LeaderElection::start(
             &mut tasks,
-            desk,
+            context,
             inputs.node.clone(),
             metrics.leader,
-            leading::work(metrics.admin_state, metrics.lock),
+            leader_election::work(metrics.admin_state, metrics.lock),
         )
     });
-    let node_watch = headgate_node::watch(
-        api_server,
+    let node_watch = headgate_node::watch_own_node(
+        client.clone(),
         node_name.clone(),
         settings.signals.health.clone(),
-        headgate_node::Outlet {
-            reports: channels.reports,
-            trouble: channels.trouble,
-        },
+        channels.reports,
         metrics.node,
+        node_reporter,
         clock.clone(),
     );
-    tasks.endless("node-watch", node_watch);
+    tasks.spawn_endless("node-watch", node_watch);
     let health = match heartbeat {
         Some(heartbeat) => {
-            let answering = Answering {
+            let health_tasks = HealthTasks {
                 settings: &settings,
                 client: &client,
                 node_name: &node_name,
@@ -215,62 +239,63 @@ pub fn start(parts: Parts) -> Result<Running, AgentError> {
                 listeners: metrics.listeners,
                 health: metrics.health,
                 services: metrics.services,
+                service_reporters,
                 spot: metrics.spot,
             };
-            let outlets = answering::Outlets {
+            let publishers = HealthPublishers {
                 services: channels.services,
                 azure: channels.azure,
                 proxy: channels.proxy,
                 last_change: channels.last_change,
                 bound: channels.health_bound.clone(),
             };
-            Some(answering.start(&mut tasks, outlets)?)
+            Some(health_tasks.start(&mut tasks, publishers)?)
         }
         None => None,
     };
-    Ok(Running {
+    Ok(RunningAgent {
         health,
-        candidacy,
+        leader_election,
         tasks,
         listeners,
         stopping: channels.stopping,
         health_bound: channels.health_bound,
-        close_operations: channels.close_operations,
+        stop_operations,
         settings,
         events,
         reports: inputs.node,
     })
 }
 
-/// What an earlier process remembered of the Node, if that can be used.
-fn memory(settings: &Settings, node_name: &str) -> Option<Memory> {
-    Memory::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
-        tracing::warn!(%error, "starting without memory");
+fn load_remembered_state(settings: &Settings, node_name: &str) -> Option<RememberedState> {
+    RememberedState::load(&settings.state_dir, node_name).unwrap_or_else(|error| {
+        tracing::warn!(%error, "remembered state ignored");
         None
     })
 }
 
-/// Serves operations on their port and on the probe socket.
-fn listen_for_operations(
+/// Starts the tasks that serve operations on their port and on the probe socket.
+fn serve_operations(
     tasks: &mut Tasks,
     router: Router,
     socket: PathBuf,
     binder: Binder,
-    metrics: server::Metrics,
-    close: watch::Receiver<bool>,
+    metrics: &server::Metrics,
+    stop: &CancellationToken,
 ) {
-    let probes = probe_socket::serve(socket, router.clone(), metrics.clone(), close.clone());
-    tasks.listener("probe-socket", probes);
-    tasks.listener("operations", operations::serve_port(binder, router, metrics, close));
+    let probe_socket = probe_socket::serve(socket, router.clone(), metrics.clone(), stop.clone());
+    tasks.spawn_stoppable("probe-socket", probe_socket);
+    let port = operations::serve_port(binder, router, metrics.clone(), stop.clone());
+    tasks.spawn_stoppable("operations", port);
 }
 
-impl Running {
-    /// Waits until its ports are bound.
-    pub async fn bound(&self) -> Option<Addresses> {
-        addresses::bound(self.listeners.clone()).await
+impl RunningAgent {
+    /// Waits until the ports are bound; `None` if the agent stops before.
+    pub async fn bound(&self) -> Option<BoundAddresses> {
+        addresses::wait_until_bound(self.listeners.clone()).await
     }
 
-    /// Waits for the agent to fail, which it never should.
+    /// Waits until the agent fails.
     pub async fn failed(&mut self) -> AgentError {
         let health = async {
             match &mut self.health {
@@ -283,47 +308,49 @@ impl Running {
             error = self.tasks.failed() => error,
         };
         if let AgentError::Bind { listener, source } = &error {
-            // Nobody will try again, so this is the last word about it.
+            // Binding is not retried, so this is the last event about it.
             let note = format!("headgate's listener {listener} cannot be bound: {source}; the process exits");
-            self.events.warn(answering::bind_event(note), uid(&self.reports)).await;
+            self.events
+                .record_warning(health_tasks::bind_failure_event(note), node_uid(&self.reports))
+                .await;
         }
         error
     }
 
-    /// Stops the agent: gives the Lease back, answering 503 for `shutdownDelay` meanwhile, hands the health port on,
-    /// stops the rest.
+    /// Stops the agent: releases the Lease while `/healthz` answers 503 for `shutdownDelay`, hands over the health
+    /// port, and stops the other tasks.
     ///
     /// # Errors
-    /// When a listener panicked on the way.
+    /// When a listener panicked while it closed.
     pub async fn stop(mut self) -> Result<(), AgentError> {
-        let answer_first = async {
+        let drain = async {
             if !self.settings.shutdown_delay.is_zero() && self.health.is_some() {
                 tracing::info!(delay = ?self.settings.shutdown_delay, "stopping: /healthz answers 503 first");
                 self.stopping.send_replace(true);
                 tokio::time::sleep(self.settings.shutdown_delay).await;
             }
         };
-        let hand_over = async {
-            if let Some(candidacy) = &mut self.candidacy {
-                candidacy.hand_over().await;
+        let release_lease = async {
+            if let Some(leader_election) = &self.leader_election {
+                leader_election.release_lease().await;
             }
         };
-        tokio::join!(answer_first, hand_over);
+        tokio::join!(drain, release_lease);
         let health = match &mut self.health {
             Some(health) => {
-                tracing::info!("stopping: handing the health port on");
+                tracing::info!("stopping: handing over the health port");
                 self.health_bound.send_replace(BindState::Closing);
                 health.stop().await
             }
             None => Ok(()),
         };
-        self.close_operations.send_replace(true);
-        let rest = self.tasks.stop().await;
+        self.stop_operations.cancel();
+        let others = self.tasks.stop().await;
         tracing::info!("stopped");
-        health.and(rest)
+        health.and(others)
     }
 }
 
-fn uid(reports: &watch::Receiver<Report>) -> Option<String> {
+fn node_uid(reports: &watch::Receiver<NodeReport>) -> Option<String> {
     reports.borrow().facts.as_ref().map(|facts| facts.uid.clone())
 }

@@ -84,7 +84,7 @@ pub fn run() -> ExitCode {
 /// Says on standard error what went wrong, with its causes, and what to do about it.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
 fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
-    eprintln!("headgate: {}", headgate_telemetry::chain(error.as_ref()));
+    eprintln!("headgate: {}", headgate_telemetry::error_chain(error.as_ref()));
     ExitCode::from(code)
 }
 

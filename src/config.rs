@@ -22,7 +22,7 @@ use headgate_controller::admin_state::AdminStateSettings;
 use headgate_health::ProxySettings;
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
-use headgate_node::DEFAULT_SIGNALS;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
 
 pub use load::{Override, load};
 pub use reference::reference;
@@ -121,7 +121,12 @@ pub struct SignalSettings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let signals = || DEFAULT_SIGNALS.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let signals = || {
+            DEFAULT_SIGNAL_TAINTS
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
         Self {
             healthz_bind_address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTHZ_PORT)),
             proxy_protocol: ProxyProtocol::Off,

@@ -1,23 +1,22 @@
-//! Nodes and pools side by side: what each node's signals are, what its probe says, which admin state its entries have
-//! and whose it is, who leads, and whether any probe asks headgate at all.
+//! `headgate status`: nodes and pools in one report. For each node its signals, the answer of its probe, and the
+//! admin states of its pool entries with their owner; also who leads, and whether any probe targets headgate.
 //!
-//! Asks; changes nothing. The [`Report`] is a pure function of what was seen ([`Sight`]): entries stand and are wished as
-//! `admin_state`'s plan has them. Where Azure cannot be asked, it says why, and shows what Kubernetes alone knows.
+//! It writes nothing. The [`StatusReport`] is a pure function of a [`ClusterSnapshot`]; entry status and target state
+//! come from `admin_state`'s plan. Without Azure the report has the reason, and shows what Kubernetes alone shows.
 
 mod agents;
-mod ages;
-mod columns;
-mod look;
 mod nodes;
-mod reaches;
+mod probe_target;
 mod report;
+mod snapshot;
 mod text;
+mod text_format;
 
-pub use agents::{Places, ask_agents};
-pub use look::{AzureSight, Looking, Sight, StatusError, look};
-pub use reaches::Reaches;
+pub use agents::{AgentEndpoints, query_agents};
+pub use probe_target::ProbeTarget;
 pub use report::{
-    EntryRow, LedgerLine, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Report, RuleRow, Selection, SignalRow,
-    VerdictRow,
+    EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
+    StatusReport, VerdictRow,
 };
-pub use text::{Detail, text};
+pub use snapshot::{AzureSnapshot, ClusterSnapshot, SnapshotRequest, StatusError, take_snapshot};
+pub use text::{Detail, render};

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Looks for what building and testing need from the machine.
+# Checks that the machine has what building and testing need.
 #
-#   prerequisites.sh build       a C linker with the static C library, and Rust; one line for each that is missing, and a failure
-#   prerequisites.sh lint        rustfmt and clippy; likewise
-#   prerequisites.sh namespaces  what tests with network namespaces run; without it they are skipped, so only a remark
-#   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail, so a remark too
+#   prerequisites.sh build       a C linker with the static C library, and Rust; fails, with a line for each that is missing
+#   prerequisites.sh lint        rustfmt and clippy; fails likewise
+#   prerequisites.sh namespaces  the programs of tests with network namespaces; without them the tests are skipped, so this only warns
+#   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail; this only warns
 #
-# Root on a Debian-like machine gets the packages for `namespaces` and `clients` installed, and under CI=true those for
+# As root on a Debian-like machine it installs the packages for `namespaces` and `clients`, and with CI=true those for
 # `build` too.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
 
-# missing PROGRAM...: those that are not there, in one line
+# missing PROGRAM...: prints those that are missing, in one line
 missing() {
   local program
   local -a absent=()
@@ -24,7 +24,7 @@ missing() {
 
 may_install() { [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; }
 
-# install PACKAGE...: quiet unless it fails, and a failure is for the caller to notice by what is still missing
+# install PACKAGE...: prints only errors, and returns no failure; the caller checks again what is missing
 install() {
   local log
   say "installing $* with apt-get"
@@ -33,7 +33,7 @@ install() {
   fi
 }
 
-# Whether the linker finds libc.a, which the static binary is made of; told what it does not find, cc repeats the name.
+# Whether the linker finds libc.a, which the static binary needs. For a missing file, cc prints the bare name.
 has_static_libc() { [[ $(cc -print-file-name=libc.a 2>/dev/null) == */* ]]; }
 
 # at_least WANTED VERSION
@@ -54,7 +54,7 @@ build() {
   fi
 
   wanted=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' "$(dirname -- "${BASH_SOURCE[0]}")/../Cargo.toml")
-  # In the root, where no toolchain file of the caller's directory counts.
+  # In the root directory, where no toolchain file applies.
   if [[ -z $(missing cargo rustc) && $(cd / && rustc --version 2>&1) =~ ^rustc\ ([0-9]+(\.[0-9]+)+) ]]; then
     found=${BASH_REMATCH[1]}
   fi

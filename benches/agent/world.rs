@@ -10,7 +10,7 @@ use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
 use headgate_sandbox::process::Process;
-use headgate_sandbox::{agents::Agent, agents::Launch};
+use headgate_sandbox::{agents::Agent, agents::AgentConfig};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -49,7 +49,7 @@ pub(crate) struct World {
     /// A hyper responder with nothing around it.
     pub(crate) bare: Server,
     nodes: Api<Node>,
-    launch: Launch,
+    config: AgentConfig,
     /// The cores they share.
     pub(crate) cores: Cores,
     kube_proxy_metrics: SocketAddr,
@@ -69,14 +69,14 @@ impl World {
         let (nodes, _) = nodes::register(&client, 1, "bench").await?;
         let node = nodes.into_iter().next().context("the Node")?.name;
 
-        let proxy = control_plane.start_proxy(&node).await?;
+        let proxy = control_plane.start_kube_proxy(&node).await?;
         let process = child("kube-proxy")?;
         let kube_proxy = Server {
             name: "kube-proxy",
             process,
             healthz: proxy.healthz,
         };
-        let launch = Launch {
+        let config = AgentConfig {
             program: BINARY.into(),
             node,
             kubeconfig: control_plane.kubeconfig().to_owned(),
@@ -86,7 +86,7 @@ impl World {
             healthz: (Ipv4Addr::LOCALHOST, 0).into(),
             arguments: Vec::new(),
         };
-        let (agent_process, agent) = start_agent(&launch).await?;
+        let (agent_process, agent) = start_agent(&config).await?;
         settled(kube_proxy, 200).await?;
         settled(agent, 200).await?;
 
@@ -103,7 +103,7 @@ impl World {
             kube_proxy,
             bare,
             nodes: Api::all(client),
-            launch,
+            config,
             cores,
             kube_proxy_metrics: proxy.metrics,
             agent_process,
@@ -116,7 +116,7 @@ impl World {
     /// Changes the Node; returns as soon as the API server has answered.
     pub(crate) async fn patch_node(&self, patch: &Value) -> anyhow::Result<()> {
         self.nodes
-            .patch(&self.launch.node, &PatchParams::default(), &Patch::Merge(patch))
+            .patch(&self.config.node, &PatchParams::default(), &Patch::Merge(patch))
             .await
             .context("a change of the Node")?;
         Ok(())
@@ -129,26 +129,26 @@ impl World {
         if !program.is_file() {
             return Ok(None);
         }
-        let launch = Launch {
+        let config = AgentConfig {
             program,
-            ..self.launch.clone()
+            ..self.config.clone()
         };
-        Ok(Some(start_beside(launch, "image").await?))
+        Ok(Some(start_beside(config, "image").await?))
     }
 
     /// Starts one more agent of the same Node with more settings, of the image's binary where that was built.
     pub(crate) async fn start_with(&self, name: &str, settings: &str) -> anyhow::Result<(Process, Server)> {
-        let mut launch = self.launch.clone();
+        let mut config = self.config.clone();
         if image_binary().is_file() {
-            launch.program = image_binary();
+            config.program = image_binary();
         }
-        launch.settings.push_str(settings);
-        start_beside(launch, name).await
+        config.settings.push_str(settings);
+        start_beside(config, name).await
     }
 
     /// The Node that all of them speak for.
     pub(crate) fn node(&self) -> &str {
-        &self.launch.node
+        &self.config.node
     }
 
     /// The administrator's client.
@@ -158,7 +158,7 @@ impl World {
 
     /// Stops kube-proxy, for good: its ports are free then.
     pub(crate) async fn stop_kube_proxy(&mut self) {
-        self.control_plane.stop_others().await;
+        self.control_plane.stop_optional_components().await;
     }
 
     /// Gives the servers one core and the load another, until the guard is dropped.
@@ -199,8 +199,8 @@ pub(crate) fn image_binary() -> PathBuf {
         .join("headgate")
 }
 
-async fn start_agent(launch: &Launch) -> anyhow::Result<(Process, Server)> {
-    let Agent { process, addresses } = launch.start().await?;
+async fn start_agent(config: &AgentConfig) -> anyhow::Result<(Process, Server)> {
+    let Agent { process, addresses } = config.start().await?;
     let server = Server {
         name: "headgate",
         process: process.id().context("the agent's process")?,
@@ -210,10 +210,10 @@ async fn start_agent(launch: &Launch) -> anyhow::Result<(Process, Server)> {
 }
 
 /// Starts an agent beside the first, with a directory and a log of its own.
-async fn start_beside(mut launch: Launch, name: &str) -> anyhow::Result<(Process, Server)> {
-    launch.directory.set_extension(name);
-    launch.log.set_extension(format!("{name}.log"));
-    let started = start_agent(&launch).await?;
+async fn start_beside(mut config: AgentConfig, name: &str) -> anyhow::Result<(Process, Server)> {
+    config.directory.set_extension(name);
+    config.log.set_extension(format!("{name}.log"));
+    let started = start_agent(&config).await?;
     settled(started.1, 200).await?;
     Ok(started)
 }

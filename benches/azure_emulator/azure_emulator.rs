@@ -1,4 +1,4 @@
-//! The release binary's `headgate azure-emulator` as a process of its own, for the benchmarks that include this file.
+//! The release binary's `headgate azure-emulator` as a child process, for the benchmarks that include this file.
 
 pub(crate) mod client;
 
@@ -15,12 +15,11 @@ use crate::measuring::BINARY;
 use crate::measuring::addresses::written;
 use client::Client;
 
-/// Time for the end.
-const STOPPING: Duration = Duration::from_secs(10);
+/// Time between SIGTERM and SIGKILL.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A running emulator.
-pub(crate) struct AzureEmulator {
-    /// Its process.
+/// A running emulator. Dropping it kills the process.
+pub(crate) struct EmulatorProcess {
     pub(crate) id: u32,
     pub(crate) arm: SocketAddr,
     control: SocketAddr,
@@ -28,14 +27,14 @@ pub(crate) struct AzureEmulator {
     process: Process,
 }
 
-impl AzureEmulator {
-    /// Starts one with these arguments besides, which throttles nobody.
+impl EmulatorProcess {
+    /// Starts an emulator with these additional arguments, and disables its throttling.
     pub(crate) async fn start(
         directory: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> anyhow::Result<Self> {
         let addresses = directory.join("addresses.json");
-        let mut command = process::command(BINARY, directory);
+        let mut command = process::command_in(BINARY, directory);
         command.arg("azure-emulator").args(arguments);
         command.arg("--addresses-file").arg(&addresses);
         let mut process = Process::start("the emulator", command, &directory.join("emulator.log"))?;
@@ -58,10 +57,10 @@ impl AzureEmulator {
     }
 
     pub(crate) async fn stop(self) {
-        self.process.stop(STOPPING).await;
+        self.process.stop(STOP_TIMEOUT).await;
     }
 
-    /// Asks the control API.
+    /// Sends a request to the control API.
     pub(crate) async fn control(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
         let body = if body.is_null() {
             String::new()
@@ -70,23 +69,23 @@ impl AzureEmulator {
         };
         let mut client = Client::connect(self.control, "").await?;
         let answer = client
-            .ask(method, &format!("/emulator/v1/{path}"), body.as_bytes())
+            .send(method, &format!("/emulator/v1/{path}"), body.as_bytes())
             .await?;
         Ok(serde_json::from_slice(answer.body).unwrap_or_default())
     }
 
-    /// A client of ARM.
+    /// A new connection to ARM.
     pub(crate) async fn client(&self) -> anyhow::Result<Client> {
         Client::connect(self.arm, &self.token).await
     }
 }
 
-/// As AKS names nodes.
+/// A node's name in the style of AKS.
 pub(crate) fn node_name(number: usize) -> String {
     format!("aks-nodes-31415926-vmss{number:06}")
 }
 
-/// The node's address in pools.
+/// A node's address in pools.
 pub(crate) fn node_address(number: usize) -> String {
     format!("10.{}.{}.{}", number >> 16, (number >> 8) & 255, number & 255)
 }

@@ -1,4 +1,4 @@
-//! A client of ARM over one kept connection: as much of HTTP/1.1 as the emulator's answers need.
+//! A client of ARM over one persistent connection, with as much of HTTP/1.1 as the emulator's responses need.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,30 +9,30 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// How long one answer may take.
-const PATIENCE: Duration = Duration::from_mins(1);
-/// Room for one more read.
+/// Time for a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Space that is reserved for a read.
 const READ_BYTES: usize = 64 * 1024;
-/// Between two questions about an operation.
-const POLLING: Duration = Duration::from_millis(5);
+/// Time between two polls of an operation.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum OperationOutcome {
     Succeeded,
-    /// A newer write has taken its place.
+    /// A newer write superseded it.
     Superseded,
 }
 
-/// An answer that was no refusal.
+/// A response with a status of the 200s.
 #[derive(Debug)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct Response<'a> {
     pub(crate) body: &'a [u8],
-    /// Where the operation that it started can be asked about.
+    /// The status URL of the operation that the request started.
     pub(crate) operation: Option<String>,
 }
 
-/// A connection that is kept and asked again and again.
+/// A persistent connection to the emulator.
 pub(crate) struct Client {
     stream: TcpStream,
     base: String,
@@ -54,11 +54,11 @@ impl Client {
         })
     }
 
-    /// Asks once.
+    /// Sends a request and reads the response.
     ///
     /// # Errors
-    /// Where the answer does not come, or is none of the 200s.
-    pub(crate) async fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> anyhow::Result<Answer<'_>> {
+    /// There is no response in time, or its status is not one of the 200s.
+    pub(crate) async fn send(&mut self, method: &str, path: &str, body: &[u8]) -> anyhow::Result<Response<'_>> {
         let path = path.strip_prefix(&self.base).unwrap_or(path);
         let (host, token, length) = (&self.base["http://".len()..], &self.token, body.len());
         self.request.clear();
@@ -70,9 +70,13 @@ impl Client {
             .as_bytes(),
         );
         self.request.extend_from_slice(body);
-        let exchanged = timeout(PATIENCE, exchange(&mut self.stream, &self.request, &mut self.buffer)).await;
+        let exchanged = timeout(
+            RESPONSE_TIMEOUT,
+            exchange(&mut self.stream, &self.request, &mut self.buffer),
+        )
+        .await;
         let head = exchanged
-            .context("no answer in time")?
+            .context("no response in time")?
             .with_context(|| format!("{method} {path}"))?;
         let (head, body) = self.buffer.split_at(head);
         let head = std::str::from_utf8(head)?;
@@ -81,41 +85,42 @@ impl Client {
             bail!("{method} {path}: {status} {}", String::from_utf8_lossy(body));
         }
         let operation = header(head, "azure-asyncoperation").map(str::to_owned);
-        Ok(Answer { body, operation })
+        Ok(Response { body, operation })
     }
 
-    /// Asks for a document.
     pub(crate) async fn get(&mut self, path: &str) -> anyhow::Result<Value> {
-        Ok(serde_json::from_slice(self.ask("GET", path, b"").await?.body)?)
+        Ok(serde_json::from_slice(self.send("GET", path, b"").await?.body)?)
     }
 
-    /// How the operation ended, if it has.
+    /// How an operation ended, `None` if it is in progress.
     ///
     /// # Errors
-    /// Where it has failed, or was canceled without being superseded.
-    pub(crate) async fn ending(&mut self, operation: &str) -> anyhow::Result<Option<Ending>> {
+    /// The operation failed, or was canceled without being superseded.
+    pub(crate) async fn outcome(&mut self, operation: &str) -> anyhow::Result<Option<OperationOutcome>> {
         let status = self.get(operation).await?;
         let detail = status.pointer("/error/details/0/code").and_then(Value::as_str);
         match (status["status"].as_str(), detail) {
             (Some("InProgress"), _) => Ok(None),
-            (Some("Succeeded"), _) => Ok(Some(Ending::Succeeded)),
-            (Some("Canceled"), Some("CanceledAndSupersededDueToAnotherOperation")) => Ok(Some(Ending::Superseded)),
-            _ => bail!("an operation ended so: {status}"),
+            (Some("Succeeded"), _) => Ok(Some(OperationOutcome::Succeeded)),
+            (Some("Canceled"), Some("CanceledAndSupersededDueToAnotherOperation")) => {
+                Ok(Some(OperationOutcome::Superseded))
+            }
+            _ => bail!("an operation ended with {status}"),
         }
     }
 
-    /// Waits for the end of an operation.
-    pub(crate) async fn end(&mut self, operation: &str) -> anyhow::Result<Ending> {
+    /// Polls an operation until it ends.
+    pub(crate) async fn wait_for_operation(&mut self, operation: &str) -> anyhow::Result<OperationOutcome> {
         loop {
-            if let Some(ending) = self.ending(operation).await? {
-                return Ok(ending);
+            if let Some(outcome) = self.outcome(operation).await? {
+                return Ok(outcome);
             }
-            sleep(POLLING).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-/// Sends a request and reads its whole answer into `buffer`; the length of its head.
+/// Sends a request and reads the whole response into `buffer`; returns the length of its head.
 async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::Result<usize> {
     buffer.clear();
     stream.write_all(request).await?;
@@ -141,7 +146,7 @@ async fn exchange(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) 
     }
 }
 
-/// A header's value.
+/// The value of a header; names ignore case.
 fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;

@@ -1,25 +1,28 @@
-//! The benchmarks of the ARM emulator: the release `headgate azure-emulator` on a socket, over kept connections.
+//! Benchmarks of the ARM emulator: the release `headgate azure-emulator` on a socket, with persistent connections.
 //!
-//! Large pools, many clients at once, and what it holds in memory while it goes on. Each has an emulator of its own;
-//! the table and the files are as the agent's. There are no budgets: the figures are for whoever
-//! changes the emulator. `make bench-emulator ARGS='-- memory'` runs those whose names contain a word.
+//! They measure large pools, many clients at once, and the memory over many requests, each with a new emulator. Table
+//! and files are the same as in the agent's benchmarks. There are no budgets. `make bench-emulator ARGS='-- memory'`
+//! runs those whose names contain a word.
 
 #[path = "../azure_emulator/azure_emulator.rs"]
 mod azure_emulator;
-#[expect(dead_code, reason = "budgets, and medians over rounds, are the agent's")]
+#[expect(
+    dead_code,
+    reason = "only the agent's benchmarks have budgets and medians over rounds"
+)]
 #[path = "../measuring/measuring.rs"]
 mod measuring;
 
+mod fixture;
 mod load;
 mod rows;
-mod world;
 
 use std::process::ExitCode;
 
+use fixture::Fixture;
 use measuring::Machine;
 use measuring::selection::Arguments;
 use rows::ROWS;
-use world::World;
 
 fn main() -> ExitCode {
     let Some(arguments) = Arguments::read() else {
@@ -28,14 +31,14 @@ fn main() -> ExitCode {
     arguments.exit(measure(&arguments))
 }
 
-/// Runs the chosen rows; there is no budget to be missed.
+/// Runs the selected rows; there is no budget to exceed.
 fn measure(arguments: &Arguments) -> anyhow::Result<bool> {
     let chosen = arguments.choose(ROWS)?;
     Machine::take()?.report(async |cores, report| {
         for row in chosen {
-            let mut world = World::start(cores).await?;
-            let measured = measuring::measure(&[row], &mut world, report).await;
-            world.stop().await;
+            let mut fixture = Fixture::start(cores).await?;
+            let measured = measuring::measure(&[row], &mut fixture, report).await;
+            fixture.stop().await;
             measured?;
         }
         Ok(())

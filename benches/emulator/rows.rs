@@ -1,27 +1,26 @@
-//! The rows, in the order they are measured.
+//! The rows, in the order in which they are measured.
 
 mod clients;
 mod large_pool;
 mod memory;
 
+use crate::fixture::Fixture;
 use crate::measuring::selection::Benchmark;
-use crate::world::World;
 
-/// All rows.
-pub(crate) const ROWS: &[Benchmark<World>] = &[
+pub(crate) const ROWS: &[Benchmark<Fixture>] = &[
     Benchmark {
         name: "emulator-large-pool",
         about: "GET and PUT of a pool of 5,000 addresses, beside serde_json with the same documents",
-        measure: |world| Box::pin(large_pool::measure(world)),
+        measure: |fixture| Box::pin(large_pool::measure(fixture)),
     },
     Benchmark {
         name: "emulator-clients",
         about: "100 clients at once that read load balancers and pools and write pools of 20 load balancers",
-        measure: |world| Box::pin(clients::measure(world)),
+        measure: |fixture| Box::pin(clients::measure(fixture)),
     },
     Benchmark {
         name: "emulator-memory",
         about: "memory at the start, with 4 pools of 5,000 addresses, and over 100,000 requests after that",
-        measure: |world| Box::pin(memory::measure(world)),
+        measure: |fixture| Box::pin(memory::measure(fixture)),
     },
 ];

@@ -10,13 +10,13 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::azure_emulator::AzureEmulator;
+use crate::azure_emulator::EmulatorProcess;
 use crate::documents::{NAMED, RESOURCE_GROUP, SUBSCRIPTION, Shape, load_balancers_path};
 
 /// A running emulator, whose operations end at once.
 pub(crate) struct Azure {
     pub(crate) shape: Shape,
-    emulator: AzureEmulator,
+    emulator: EmulatorProcess,
     directory: TempDir,
 }
 
@@ -44,7 +44,7 @@ impl Azure {
         ];
         Ok(Self {
             shape,
-            emulator: AzureEmulator::start(directory.path(), arguments).await?,
+            emulator: EmulatorProcess::start(directory.path(), arguments).await?,
             directory,
         })
     }

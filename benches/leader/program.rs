@@ -42,7 +42,7 @@ impl Program {
         );
         let (settings_file, addresses) = (directory.join("settings.yaml"), directory.join("addresses.json"));
         fs::write(&settings_file, settings)?;
-        let mut command = process::command(BINARY, &directory);
+        let mut command = process::command_in(BINARY, &directory);
         command.args(["agent", "--role", role, "--node-name", LEADERS_NODE]);
         command.args(["--metrics-bind-address", "127.0.0.1:0"]);
         // Without a health port there is none to bind.

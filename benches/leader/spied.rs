@@ -9,17 +9,18 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, Candidates, Policy, Reached};
+use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::pool::{Managed, Scope};
-use headgate_kubernetes::ClusterEvents;
-use headgate_leader::{Elector, LeaseName, LockMetrics, Timing};
-use headgate_node::DEFAULT_SIGNALS;
-use headgate_node::Report;
-use headgate_telemetry::Format;
+use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use headgate_node::NodeReport;
+use headgate_telemetry::MetricsFormat;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, Response};
 use hyper_util::client::legacy;
@@ -28,6 +29,7 @@ use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tower::{BoxError, service_fn};
 
 use crate::azure::Azure;
@@ -64,7 +66,7 @@ impl Spy {
 pub(crate) struct Spied {
     spy: Spy,
     registry: Registry,
-    stop: watch::Sender<bool>,
+    stop: CancellationToken,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
@@ -78,8 +80,8 @@ impl Spied {
             admin_state: admin_state::Metrics::register(&mut registry),
             lock: LockMetrics::register(&mut registry),
         };
-        let (stop, stopping) = watch::channel(false);
-        let (config, arm, seen) = (world.config(), azure.arm(), spy.clone());
+        let stop = CancellationToken::new();
+        let (config, arm, seen, stopping) = (world.config(), azure.arm(), spy.clone(), stop.clone());
         let thread = thread::Builder::new().name("leader".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(lead(&config, arm, seen, metrics, stopping))
@@ -101,7 +103,7 @@ impl Spied {
 
     /// It gives its Lease back, which is bounded, and ends.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
-        self.stop.send_replace(true);
+        self.stop.cancel();
         self.thread
             .join()
             .map_err(|_| anyhow::anyhow!("the leader has panicked"))?
@@ -111,7 +113,12 @@ impl Spied {
     pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         until(
             what,
-            async || Ok(headgate_telemetry::encode(&self.registry, Format::OpenMetrics)?),
+            async || {
+                Ok(headgate_telemetry::encode_metrics(
+                    &self.registry,
+                    MetricsFormat::OpenMetrics,
+                )?)
+            },
             reached,
         )
         .await
@@ -133,60 +140,76 @@ struct Registered {
     lock: LockMetrics,
 }
 
+/// A target whose configuration never changes.
+#[derive(Clone)]
+struct FixedTarget(ClusterTarget);
+
+impl TargetSource for FixedTarget {
+    type Error = std::convert::Infallible;
+
+    async fn connect(&self) -> Result<ClusterConnection, Self::Error> {
+        Ok(ClusterConnection {
+            target: self.0.clone(),
+            config_changed: std::future::pending().boxed(),
+        })
+    }
+}
+
 /// Stands for election and leads, until it is to stop.
 async fn lead(
     config: &kube::Config,
     arm: SocketAddr,
     spy: Spy,
     metrics: Registered,
-    stopping: watch::Receiver<bool>,
+    stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
     let client = spied_client(config, spy.clone())?;
-    let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
-    let fleet = watch::Sender::new(None);
-    let elector = Elector::new(headgate_leader::Parts {
+    let reports = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
+    let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
         identity: "bench".to_owned(),
-        timing: Timing::default(),
+        placement: CandidatePlacement::Replicas,
         reports: reports.subscribe(),
-        fleet: fleet.subscribe(),
+        metrics: LeaderMetrics::default(),
         clock: clock.clone(),
     });
     let arm = spied_arm(arm, spy, clock.clone()).await?;
-    let reached = Reached {
+    let reached = ClusterTarget {
         arm: arm.counted_in(metrics.azure),
-        scope: Scope {
+        scope: ListScope {
             group: GroupId::new(SUBSCRIPTION, RESOURCE_GROUP)?,
-            managed: Managed::new([CLUSTER, NAMED]),
+            managed: ManagedLoadBalancers::new([CLUSTER, NAMED]),
         },
         exclude_control_plane: true,
         enabled: true,
     };
-    let parts = admin_state::Parts {
-        events: ClusterEvents::new(client.clone(), "bench".to_owned()),
+    let parts = admin_state::WorkContext {
+        events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
         client,
-        taint_keys: DEFAULT_SIGNALS.iter().map(ToString::to_string).collect(),
+        taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
         policy: Policy {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
         },
-        candidates: Candidates::Replicas,
-        fleet,
         node_name: "bench".to_owned(),
         metrics: metrics.admin_state,
         lock_metrics: metrics.lock,
         clock,
     };
-    let work = move |term| admin_state::run(term, reached.clone(), parts.clone());
-    headgate_leader::run(elector, stopping, work).await;
+    let source = FixedTarget(reached);
+    let work = move |term| {
+        let (source, parts) = (source.clone(), parts.clone());
+        async move { admin_state::run(term, &source, parts).await }
+    };
+    elector.run(stop, work).await;
     Ok(())
 }
 
 /// The product's client of the API server, watched.
 fn spied_client(config: &kube::Config, spy: Spy) -> anyhow::Result<Client> {
-    let inner = headgate_kubernetes::api_server::client(config)?;
+    let inner = headgate_kubernetes::api_server::build_client(config)?;
     let service = service_fn(move |request: Request<Body>| {
         let (inner, spy) = (inner.clone(), spy.clone());
         async move {

@@ -39,6 +39,6 @@ pub(crate) async fn written(file: &Path, process: &mut Process) -> anyhow::Resul
     };
     tokio::select! {
         written = timeout(STARTING, looking) => written.context("it does not say where it listens"),
-        ended = process.ended() => Err(ended.into()),
+        ended = process.wait_for_exit() => Err(ended.into()),
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use headgate_sandbox::agents::Launch;
+use headgate_sandbox::agents::AgentConfig;
 use headgate_sandbox::assets::Assets;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::nodes;
@@ -81,7 +81,7 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let client = Client::try_from(control_plane.client_config())?;
     let (nodes, _) = nodes::register(&client, 1, "soak").await?;
     let node = nodes.into_iter().next().context("the Node")?.name;
-    let launch = Launch {
+    let config = AgentConfig {
         program: env!("CARGO_BIN_EXE_headgate").into(),
         node: node.clone(),
         kubeconfig: control_plane.kubeconfig().to_owned(),
@@ -91,7 +91,7 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
         healthz: (Ipv4Addr::LOCALHOST, 0).into(),
         arguments: Vec::new(),
     };
-    let mut agent = launch.start().await?;
+    let mut agent = config.start().await?;
     let addresses = agent.addresses;
     let tasks = tasks(addresses.metrics).await?;
     say(&format!(
@@ -107,7 +107,7 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let samples = tokio::spawn(samples::take(addresses.metrics, length, stopped.clone()));
     let story = tokio::select! {
         story = story::tell(&mut control_plane, client, &node, length, &truth, &tally) => story?,
-        end = agent.process.ended() => return Err(end.into()),
+        end = agent.process.wait_for_exit() => return Err(end.into()),
     };
     stop.send_replace(true);
     probes.join_all().await;

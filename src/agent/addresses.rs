@@ -1,7 +1,7 @@
-//! Which addresses were bound, for whoever gave port 0.
+//! The addresses that were bound, for settings with port 0, and the file that contains them.
 //!
-//! The file is there only while this process answers at what it says: what an earlier one left goes
-//! before anything is bound, and it goes with a graceful stop. A waiter that finds it can connect.
+//! Invariant: the file exists only while this process accepts connections at its addresses. An old file is removed
+//! before anything is bound, and the own file at a graceful stop. So who waits for the file can connect.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -10,43 +10,44 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate_http::server::{self, BindState};
+use headgate_http::server::BindState;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 use tokio::sync::watch;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::AgentError;
-use super::supervise::Tasks;
+use super::tasks::Tasks;
 
-/// What the names of its temporary files begin with.
-const TEMPORARY: &str = ".addresses-";
-/// Whoever may look into the directory may read it.
-const MODE: u32 = 0o644;
-/// Time from one failed attempt to write it to the next.
-const RETRY: Duration = Duration::from_secs(5);
+/// The prefix of temporary files beside the addresses file.
+const TEMPORARY_PREFIX: &str = ".addresses-";
+/// The file is readable for everybody who can read the directory.
+const FILE_MODE: u32 = 0o644;
+/// Time from a failed write to the next attempt.
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The bound addresses.
+/// The bound addresses, in the form of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Addresses {
-    /// Of `/healthz` and `/livez`, where they are served.
+pub struct BoundAddresses {
+    /// The health port; `None` if this process has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthz: Option<SocketAddr>,
-    /// Of operations.
+    /// The operations port.
     pub metrics: SocketAddr,
 }
 
-/// The states of the listeners that there are.
+/// The states of the process's listeners.
 #[derive(Clone, Debug)]
 pub(super) struct Listeners {
-    /// The health port, where this process answers for its node.
+    /// The health port, if this process answers for its node.
     pub(super) healthz: Option<watch::Receiver<BindState>>,
     /// The operations port.
     pub(super) metrics: watch::Receiver<BindState>,
 }
 
-/// Waits until all listeners are bound; `None` when one never will be.
-pub(super) async fn bound(listeners: Listeners) -> Option<Addresses> {
+/// Waits until all listeners are bound; `None` if the process stops before.
+pub(super) async fn wait_until_bound(listeners: Listeners) -> Option<BoundAddresses> {
     async fn address(mut state: watch::Receiver<BindState>) -> Option<SocketAddr> {
         state.wait_for(|state| state.address().is_some()).await.ok()?.address()
     }
@@ -55,21 +56,21 @@ pub(super) async fn bound(listeners: Listeners) -> Option<Addresses> {
         None => None,
     };
     let metrics = address(listeners.metrics).await?;
-    Some(Addresses { healthz, metrics })
+    Some(BoundAddresses { healthz, metrics })
 }
 
-/// Removes what an earlier process left at `path`, finds out whether the file can be written, and has a task
-/// write it once the listeners are bound and remove it when told to close.
-pub(super) fn keep(
+/// Removes an old file at `path`, checks that the file can be written, and starts the task that writes it when the
+/// listeners are bound and removes it when `stop` is cancelled.
+pub(super) fn start_addresses_file(
     tasks: &mut Tasks,
     path: PathBuf,
     listeners: Listeners,
-    close: &watch::Sender<bool>,
+    stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let file = AddressesFile { path };
-    match file.clear() {
+    match file.prepare() {
         Ok(()) => {
-            tasks.listener("addresses-file", file.keep(listeners, close.subscribe()));
+            tasks.spawn_stoppable("addresses-file", file.run(listeners, stop));
             Ok(())
         }
         Err(source) => Err(AgentError::AddressesFile {
@@ -79,55 +80,53 @@ pub(super) fn keep(
     }
 }
 
-/// Where the addresses are to be written.
+/// The file with the bound addresses.
 struct AddressesFile {
     path: PathBuf,
 }
 
 impl AddressesFile {
-    /// Writes the file once the listeners are bound, and removes it when told to close.
-    async fn keep(self, listeners: Listeners, mut close: watch::Receiver<bool>) -> Result<(), AgentError> {
-        let mut told = close.clone();
+    async fn run(self, listeners: Listeners, stop: CancellationToken) -> Result<(), AgentError> {
         let written = tokio::select! {
-            written = self.written(listeners) => written,
-            () = server::told(&mut told) => return Ok(()),
+            written = self.write_when_bound(listeners) => written,
+            () = stop.cancelled() => return Ok(()),
         };
-        server::told(&mut close).await;
-        // Not one that a process after this one has put there.
-        let ours = |there: Metadata| (there.dev(), there.ino()) == (written.dev(), written.ino());
-        if fs::symlink_metadata(&self.path).is_ok_and(ours) {
-            // A file that cannot be removed now could not have been written.
+        stop.cancelled().await;
+        // A file that another process has put there since must stay.
+        let is_own = |found: Metadata| (found.dev(), found.ino()) == (written.dev(), written.ino());
+        if fs::symlink_metadata(&self.path).is_ok_and(is_own) {
+            // Removing needs the same rights as writing did.
             let _ = fs::remove_file(&self.path);
         }
         Ok(())
     }
 
-    /// Waits for the addresses and for the disk: from here on a failure costs the file, never health.
-    async fn written(&self, listeners: Listeners) -> Metadata {
-        let Some(addresses) = bound(listeners).await else {
+    /// Waits for the addresses, and writes the file; retries until it succeeds. A failure affects only the file.
+    async fn write_when_bound(&self, listeners: Listeners) -> Metadata {
+        let Some(addresses) = wait_until_bound(listeners).await else {
             return std::future::pending().await;
         };
-        let mut said = false;
+        let mut is_logged = false;
         loop {
             match self.replace(&addresses) {
                 Ok(written) => return written,
-                Err(error) if !said => {
-                    said = true;
-                    tracing::error!(%error, path = %self.path.display(),
-                        "the addresses file cannot be written; trying again every {} s", RETRY.as_secs());
+                Err(error) if !is_logged => {
+                    is_logged = true;
+                    tracing::error!(%error, path = %self.path.display(), retry_in = ?WRITE_RETRY_INTERVAL,
+                        "addresses file not written");
                 }
                 Err(_) => {}
             }
-            sleep(RETRY).await;
+            sleep(WRITE_RETRY_INTERVAL).await;
         }
     }
 
-    fn clear(&self) -> io::Result<()> {
-        let is_ours = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
+    fn prepare(&self) -> io::Result<()> {
+        let is_temporary = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
         let entries = fs::read_dir(self.directory()).into_iter().flatten();
         for entry in entries.filter_map(Result::ok) {
-            if is_ours(&entry.file_name()) {
-                // Litter of a process that was killed; what cannot be removed hurts nobody.
+            if is_temporary(&entry.file_name()) {
+                // A killed process left it. If it cannot be removed, it does no harm.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -135,19 +134,21 @@ impl AddressesFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.temporary().map(drop)
+        self.temporary_file().map(drop)
     }
 
-    /// Replaces the file whole or not at all.
-    fn replace(&self, addresses: &Addresses) -> io::Result<Metadata> {
-        let mut file = self.temporary()?;
+    /// Replaces the file completely or not at all.
+    fn replace(&self, addresses: &BoundAddresses) -> io::Result<Metadata> {
+        let mut file = self.temporary_file()?;
         serde_json::to_writer(&mut file, addresses)?;
-        file.as_file().set_permissions(Permissions::from_mode(MODE))?;
+        file.as_file().set_permissions(Permissions::from_mode(FILE_MODE))?;
         file.persist(&self.path)?.metadata()
     }
 
-    fn temporary(&self) -> io::Result<NamedTempFile> {
-        tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(self.directory())
+    fn temporary_file(&self) -> io::Result<NamedTempFile> {
+        tempfile::Builder::new()
+            .prefix(TEMPORARY_PREFIX)
+            .tempfile_in(self.directory())
     }
 
     fn directory(&self) -> &Path {

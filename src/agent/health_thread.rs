@@ -1,10 +1,9 @@
-//! The thread that answers `/healthz` and `/livez`: its own runtime, one listener, and those of the
-//! Services' own ports where they are opened; nothing else.
+//! The thread that answers `/healthz` and `/livez`. It has its own runtime with the health listener, with the
+//! Services' node ports if these are opened, and with nothing else.
 //!
-//! When the port opens: at once where something is remembered; otherwise after the first sync with the
-//! API server, or after 5 s as eligible. Where it also answers for Services it waits, within the same
-//! 5 s, until these are known, so that a roll of headgate fails none. It is never closed by a failure
-//! elsewhere.
+//! The port opens at once if there is a remembered state; otherwise after the first sync with the API server, or
+//! after 5 s as eligible. If the thread also answers about Services, it waits within the same 5 s until they are
+//! listed, so that a roll of headgate fails no Service. No failure elsewhere closes the port.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,24 +13,25 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use futures::future::OptionFuture;
-use headgate_health::services::Table;
+use headgate_health::services::ServiceTable;
 use headgate_http::server::{self, Binder, Limits, Metrics};
-use headgate_node::{Report, Source};
+use headgate_node::{NodeReport, Source};
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{interval, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::AgentError;
-use super::services::Extra;
+use super::service_health::HealthThreadExtras;
 
-/// How long an unknown state is waited for before the port opens as eligible (DESIGN decision 3).
-const SYNC_PATIENCE: Duration = Duration::from_secs(5);
-/// Time between beats.
-const BEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// A health thread that has not moved for this long is stuck.
-pub(super) const STUCK: Duration = Duration::from_secs(15);
+/// Time to wait for the first sync before the port opens as eligible (docs/decisions.md 3).
+const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two heartbeats.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// A health thread without a heartbeat for this time is stuck.
+pub(super) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A sign of life of the health thread, for the process's own `/livez`.
+/// The time of the health thread's last heartbeat, for the process's own `/livez`.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     origin: Instant,
@@ -51,7 +51,7 @@ impl Heartbeat {
         self.last_millis.store(millis, Ordering::Relaxed);
     }
 
-    /// Time since the last beat.
+    /// Time since the last heartbeat.
     pub(super) fn age(&self) -> Duration {
         self.origin
             .elapsed()
@@ -59,62 +59,53 @@ impl Heartbeat {
     }
 }
 
-/// The running thread.
+/// What the health thread serves.
+pub(super) struct HealthServer {
+    pub(super) binder: Binder,
+    pub(super) router: Router,
+    pub(super) limits: Limits,
+    pub(super) extras: HealthThreadExtras,
+    pub(super) metrics: Metrics,
+    pub(super) reports: watch::Receiver<NodeReport>,
+    pub(super) heartbeat: Arc<Heartbeat>,
+}
+
+/// The running thread. It stops when this is dropped.
 pub(super) struct HealthThread {
     thread: Option<thread::JoinHandle<()>>,
     outcome: oneshot::Receiver<Result<(), AgentError>>,
-    close: watch::Sender<bool>,
+    stop: CancellationToken,
+    _stop_on_drop: DropGuard,
 }
 
 impl HealthThread {
-    /// Starts the thread, which binds and serves `router` and what there is besides.
-    pub(super) fn start(
-        binder: Binder,
-        router: Router,
-        limits: Limits,
-        extra: Extra,
-        metrics: Metrics,
-        reports: watch::Receiver<Report>,
-        heartbeat: Arc<Heartbeat>,
-    ) -> Result<Self, AgentError> {
+    /// Starts the thread.
+    pub(super) fn start(server: HealthServer) -> Result<Self, AgentError> {
         let failed = |error: std::io::Error| AgentError::HealthThread(error.to_string());
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(failed)?;
         let (done, outcome) = oneshot::channel();
-        let (close, closing) = watch::channel(false);
+        let stop = CancellationToken::new();
+        let stop_server = stop.clone();
         let thread = thread::Builder::new()
             .name("health".to_owned())
             .spawn(move || {
-                let served = runtime.block_on(async {
-                    let beside = extra.ports.map(|ports| ports(closing.clone()));
-                    let (router, tables) = match extra.path {
-                        Some((more, tables)) => (router.merge(more), Some(tables)),
-                        None => (router, None),
-                    };
-                    let known = known(reports, tables);
-                    let all = async {
-                        let beside = async { Ok(OptionFuture::from(beside).await.transpose().map(drop)?) };
-                        tokio::try_join!(serve(binder, router, limits, metrics, known, closing), beside).map(drop)
-                    };
-                    tokio::select! {
-                        served = all => served,
-                        () = beat(&heartbeat) => Ok(()),
-                    }
-                });
-                // A receiver that is gone has stopped caring.
-                let _ = done.send(served);
+                let result = runtime.block_on(server.run(stop_server));
+                // Without a receiver the outcome is of no interest any more.
+                let _ = done.send(result);
             })
             .map_err(failed)?;
         Ok(Self {
             thread: Some(thread),
             outcome,
-            close,
+            _stop_on_drop: stop.clone().drop_guard(),
+            stop,
         })
     }
 
-    /// Waits for the thread to end of itself.
+    /// Waits for the thread to end.
     pub(super) async fn ended(&mut self) -> Result<(), AgentError> {
         match (&mut self.outcome).await {
             Ok(outcome) => outcome,
@@ -122,39 +113,70 @@ impl HealthThread {
         }
     }
 
-    /// Hands the port on, closes it, and joins the thread.
+    /// Hands the port over, closes it, and joins the thread.
     pub(super) async fn stop(&mut self) -> Result<(), AgentError> {
-        self.close.send_replace(true);
+        self.stop.cancel();
         let outcome = self.ended().await;
         if let Some(thread) = self.thread.take() {
-            // Its outcome is known; only its last instructions are left to run.
+            // The outcome was sent, so the thread is about to return.
             let _ = thread.join();
         }
         outcome
     }
 }
 
+impl HealthServer {
+    async fn run(self, stop: CancellationToken) -> Result<(), AgentError> {
+        let Self {
+            binder,
+            router,
+            limits,
+            extras,
+            metrics,
+            reports,
+            heartbeat,
+        } = self;
+        let node_ports = extras.node_ports.map(|serve| serve(stop.clone()));
+        let (router, tables) = match extras.routes {
+            Some(extra) => (router.merge(extra.router), Some(extra.tables)),
+            None => (router, None),
+        };
+        let synced = wait_for_sync(reports, tables);
+        let all = async {
+            let node_ports = async { Ok(OptionFuture::from(node_ports).await.transpose().map(drop)?) };
+            tokio::try_join!(serve(binder, router, limits, metrics, synced, stop), node_ports).map(drop)
+        };
+        tokio::select! {
+            served = all => served,
+            () = beat(&heartbeat) => Ok(()),
+        }
+    }
+}
+
 async fn beat(heartbeat: &Heartbeat) {
-    let mut beats = interval(BEAT_INTERVAL);
+    let mut beats = interval(HEARTBEAT_INTERVAL);
     loop {
         beats.tick().await;
         heartbeat.beat();
     }
 }
 
-/// Waits, not for ever, for what the answers are made from.
-async fn known(mut reports: watch::Receiver<Report>, tables: Option<watch::Receiver<Option<Arc<Table>>>>) {
-    let deadline = Instant::now() + SYNC_PATIENCE;
-    let known = |report: &Report| report.synced() || report.source == Source::Remembered;
-    if timeout_at(deadline.into(), reports.wait_for(known)).await.is_err() {
-        tracing::warn!("nothing is known of the Node yet and nothing is remembered: it counts as eligible");
+/// Waits, with a limit, until the inputs of the answers are known.
+async fn wait_for_sync(
+    mut reports: watch::Receiver<NodeReport>,
+    tables: Option<watch::Receiver<Option<Arc<ServiceTable>>>>,
+) {
+    let deadline = Instant::now() + SYNC_TIMEOUT;
+    let is_known = |report: &NodeReport| report.is_synced() || report.source == Source::Remembered;
+    if timeout_at(deadline.into(), reports.wait_for(is_known)).await.is_err() {
+        tracing::warn!("state of the Node unknown and no remembered state found, it counts as eligible");
     }
     if let Some(mut tables) = tables
         && timeout_at(deadline.into(), tables.wait_for(Option::is_some))
             .await
             .is_err()
     {
-        tracing::warn!("Services and EndpointSlices were not listed yet: each Service is answered with 503");
+        tracing::warn!("Services and EndpointSlices not listed in time, requests about them are answered with 503");
     }
 }
 
@@ -163,11 +185,11 @@ async fn serve(
     router: Router,
     limits: Limits,
     metrics: Metrics,
-    known: impl Future<Output = ()>,
-    mut close: watch::Receiver<bool>,
+    synced: impl Future<Output = ()>,
+    stop: CancellationToken,
 ) -> Result<(), AgentError> {
     let open = async {
-        known.await;
+        synced.await;
         let name = binder.name;
         binder
             .bind(&metrics)
@@ -176,8 +198,8 @@ async fn serve(
     };
     let listener = tokio::select! {
         listener = open => listener?,
-        () = server::told(&mut close) => return Ok(()),
+        () = stop.cancelled() => return Ok(()),
     };
-    server::serve("healthz", listener, router, limits, &metrics, close).await?;
+    server::serve("healthz", listener, router, limits, &metrics, stop).await?;
     Ok(())
 }

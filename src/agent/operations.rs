@@ -1,5 +1,5 @@
-//! The operations port and the probe socket: metrics, the process's own liveness and readiness, and
-//! `/statusz` for people. Nothing here depends on taints, and nothing a load balancer should look at.
+//! The operations port and the probe socket: metrics, the process's own liveness and readiness, and `/statusz` for
+//! operators. No answer here depends on signals, so no load balancer should probe it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,80 +11,52 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use headgate_clock::Clock;
-use headgate_health::{Inputs, LastChange};
+use headgate_health::{LastChange, VerdictInputs};
 use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
-use headgate_node::{Source, Trouble};
-use headgate_spot::Seen;
-use headgate_telemetry::Format;
+use headgate_kubernetes::WatchFailure;
+use headgate_leader::LeaderMetrics;
+use headgate_node::Source;
+use headgate_spot::EventsSnapshot;
+use headgate_telemetry::MetricsFormat;
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::addresses::Listeners;
-use super::channels::Channels;
-use super::health_thread::{Heartbeat, STUCK};
-use super::services::View;
-use super::status::Status;
-use super::supervise::TaskInfo;
+use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
+use super::service_health::ServiceHealthView;
+use super::statusz::Statusz;
+use super::tasks::TaskInfo;
 use super::{AgentError, Role};
-use crate::config::Settings;
 
-/// What operations look at.
+/// What the answers are computed from.
 #[derive(Clone)]
 pub(super) struct Operations {
     pub(super) registry: Arc<Registry>,
-    pub(super) inputs: Inputs,
+    pub(super) inputs: VerdictInputs,
     pub(super) last_change: watch::Receiver<Option<LastChange>>,
-    pub(super) trouble: watch::Receiver<Option<Trouble>>,
+    /// The current failure of the own-Node watch.
+    pub(super) watch_failure: watch::Receiver<Option<WatchFailure>>,
     pub(super) listeners: Listeners,
-    /// Of the health thread, where there is one.
+    /// The heartbeat of the health thread, if this process has one.
     pub(super) heartbeat: Option<Arc<Heartbeat>>,
     pub(super) tasks: watch::Receiver<Vec<TaskInfo>>,
     pub(super) node_name: String,
     pub(super) proxy_server: Option<String>,
-    /// Of per-Service health, where it is on.
-    pub(super) services: Option<View>,
-    /// Events of the VM, where they are asked for.
-    pub(super) seen: Option<watch::Receiver<Seen>>,
+    /// Service health, if it is on.
+    pub(super) services: Option<ServiceHealthView>,
+    /// The events of the VM, if Scheduled Events are enabled.
+    pub(super) scheduled_events: Option<watch::Receiver<EventsSnapshot>>,
     pub(super) role: Role,
-    /// Whether it stands for election.
-    pub(super) stands: bool,
-    pub(super) terms: headgate_leader::Metrics,
-    pub(super) started: Timestamp,
+    /// Whether this instance stands for election.
+    pub(super) is_candidate: bool,
+    pub(super) leader: LeaderMetrics,
+    pub(super) started_at: Timestamp,
     pub(super) clock: Clock,
 }
 
-impl Operations {
-    pub(super) fn new(
-        (registry, terms): (Registry, headgate_leader::Metrics),
-        channels: &Channels,
-        heartbeat: Option<Arc<Heartbeat>>,
-        tasks: watch::Receiver<Vec<TaskInfo>>,
-        (node_name, role): (String, Role),
-        settings: &Settings,
-        clock: Clock,
-    ) -> Self {
-        Self {
-            registry: Arc::new(registry),
-            inputs: channels.inputs(),
-            last_change: channels.last_change.subscribe(),
-            trouble: channels.trouble.subscribe(),
-            listeners: channels.listeners(role),
-            heartbeat,
-            tasks,
-            node_name,
-            proxy_server: settings.proxy.healthz_authority.clone(),
-            services: channels.services.view().filter(|_| role.answers()),
-            seen: channels.azure.view().filter(|_| role.answers()),
-            role,
-            stands: role.may_lead() && settings.azure.is_said(),
-            terms,
-            started: clock.now().wall,
-            clock,
-        }
-    }
-}
-
+/// The routes of the operations port and of the probe socket.
 pub(super) fn router(operations: Operations) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
@@ -95,29 +67,35 @@ pub(super) fn router(operations: Operations) -> Router {
 }
 
 async fn metrics(State(operations): State<Operations>, headers: HeaderMap) -> Response {
-    let format = Format::from_accept(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
-    match headgate_telemetry::encode(&operations.registry, format) {
-        Ok(text) => ([(CONTENT_TYPE, headgate_telemetry::content_type(format))], text).into_response(),
+    let format = MetricsFormat::from_accept(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    match headgate_telemetry::encode_metrics(&operations.registry, format) {
+        Ok(text) => ([(CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(error) => (
             StatusCode::INTERNAL_SERVER_ERROR,
-            format!("metrics cannot be written: {error}\n"),
+            format!("the metrics cannot be encoded: {error}\n"),
         )
             .into_response(),
     }
 }
 
-/// Each check with its outcome, in the form of the API server's own `/readyz`; 503 if one fails.
-fn checks(checks: &[(&str, Result<(), String>)]) -> Response {
+/// One line of `/livez` or `/readyz`.
+struct Check {
+    name: &'static str,
+    outcome: Result<(), String>,
+}
+
+/// The outcomes of checks in the format of the API server's `/readyz`; 503 if one failed.
+fn check_response(checks: &[Check]) -> Response {
     let mut text = String::new();
-    for (name, outcome) in checks {
+    for Check { name, outcome } in checks {
         // Writing to a String cannot fail.
         let _ = match outcome {
             Ok(()) => writeln!(text, "[+]{name} ok"),
-            Err(why) => writeln!(text, "[-]{name} failed: {why}"),
+            Err(error) => writeln!(text, "[-]{name} failed: {error}"),
         };
     }
-    let good = checks.iter().all(|(_, outcome)| outcome.is_ok());
-    let status = if good {
+    let is_ok = checks.iter().all(|check| check.outcome.is_ok());
+    let status = if is_ok {
         StatusCode::OK
     } else {
         StatusCode::SERVICE_UNAVAILABLE
@@ -125,68 +103,78 @@ fn checks(checks: &[(&str, Result<(), String>)]) -> Response {
     (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
 }
 
-/// Whether restarting this process could help: only if its health thread is stuck. That this answer is
-/// given at all shows the other runtime to be moving.
+/// Fails if a restart of the process could help: if its health thread is stuck. The answer itself shows that the
+/// other runtime works.
 async fn livez(State(operations): State<Operations>) -> Response {
-    let moving = operations.heartbeat.map(|heartbeat| {
+    let health_thread = operations.heartbeat.map(|heartbeat| {
         let age = heartbeat.age();
-        let moving = if age < STUCK {
+        let outcome = if age < HEARTBEAT_TIMEOUT {
             Ok(())
         } else {
-            Err(format!("it has not moved for {} s", age.as_secs()))
+            Err(format!("no heartbeat for {} s", age.as_secs()))
         };
-        ("health-thread", moving)
+        Check {
+            name: "health-thread",
+            outcome,
+        }
     });
-    checks(moving.as_slice())
+    check_response(health_thread.as_slice())
 }
 
-/// Whether this process answers for its node, where it does, on the grounds of something it knows.
+/// Fails until the health port is bound, if the role has one, and the state of the Node is known.
 async fn readyz(State(operations): State<Operations>) -> Response {
-    let bound = operations.listeners.healthz.as_ref().map(|state| {
-        let bound = match &*state.borrow() {
+    let health_port = operations.listeners.healthz.as_ref().map(|state| {
+        let outcome = match &*state.borrow() {
             BindState::Bound(_) => Ok(()),
             BindState::Waiting => Err("not bound yet".to_owned()),
-            BindState::Failed(why) => Err(format!("cannot be bound: {why}")),
-            BindState::Closing => Err("closing: the process was told to stop".to_owned()),
+            BindState::Failed(error) => Err(format!("cannot be bound: {error}")),
+            BindState::Closing => Err("closing: the process stops".to_owned()),
         };
-        ("health-port", bound)
+        Check {
+            name: "health-port",
+            outcome,
+        }
     });
     let report = operations.inputs.node.borrow();
-    let known = if report.synced() || report.source == Source::Remembered {
+    let outcome = if report.is_synced() || report.source == Source::Remembered {
         Ok(())
     } else {
-        Err("not seen yet, and nothing is remembered".to_owned())
+        Err("not observed yet, and there is no remembered state".to_owned())
     };
     drop(report);
-    let services = operations.services.as_ref().map(|view| ("services", view.ready()));
-    let all: Vec<_> = bound.into_iter().chain([("node", known)]).chain(services).collect();
-    checks(&all)
+    let node = Check { name: "node", outcome };
+    let services = operations.services.as_ref().map(|view| Check {
+        name: "services",
+        outcome: view.ready(),
+    });
+    let all: Vec<_> = health_port.into_iter().chain([node]).chain(services).collect();
+    check_response(&all)
 }
 
 async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Response {
-    let status = Status::of(&operations);
-    let json = headers
+    let statusz = Statusz::new(&operations);
+    let accepts_json = headers
         .get(ACCEPT)
         .and_then(|accept| accept.to_str().ok())
-        .is_some_and(|a| a.contains("application/json"));
-    if json {
-        Json(status).into_response()
+        .is_some_and(|accept| accept.contains("application/json"));
+    if accepts_json {
+        Json(statusz).into_response()
     } else {
-        status.to_string().into_response()
+        statusz.to_string().into_response()
     }
 }
 
-/// Binds and serves the operations port until told to close.
+/// Binds and serves the operations port until `stop` is cancelled.
 pub(super) async fn serve_port(
     binder: Binder,
     router: Router,
     metrics: Metrics,
-    close: watch::Receiver<bool>,
+    stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    let (name, mut told) = (binder.name, close.clone());
+    let name = binder.name;
     let listener = tokio::select! {
         bound = binder.bind(&metrics) => bound.map_err(|source| AgentError::Bind { listener: name, source })?,
-        () = server::told(&mut told) => return Ok(()),
+        () = stop.cancelled() => return Ok(()),
     };
-    Ok(server::serve(name, listener, router, Limits::OPERATIONS, &metrics, close).await?)
+    Ok(server::serve(name, listener, router, Limits::OPERATIONS, &metrics, stop).await?)
 }

@@ -1,6 +1,5 @@
-//! The Unix socket `headgate probe` asks over: where it is, and serving it.
-//!
-//! What is answered there is the operations port's; this room only makes and takes away the file.
+//! The Unix socket over which `headgate probe` queries its own process. It has the same routes as the operations
+//! port; this module creates, serves and removes the file.
 
 use std::fs::File;
 use std::io;
@@ -11,89 +10,97 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
-use headgate_http::server::{self, Limits, Metrics, UnixIncoming};
+use headgate_http::server::{self, Limits, Metrics};
 use tokio::net::UnixListener;
-use tokio::sync::watch;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::AgentError;
 
-/// File name of the probe socket in the state directory.
-pub const PROBE_SOCKET: &str = "headgate.sock";
+/// The name of the socket in the state directory.
+pub const PROBE_SOCKET_FILE: &str = "headgate.sock";
 
-/// A socket's path may have this many bytes: Linux' `sun_path` without its final NUL.
+/// The longest path in a socket address: Linux' `sun_path` without its final NUL.
 const MAX_PATH_BYTES: usize = 107;
-/// Time from one failed attempt to make the socket to the next.
-const RETRY: Duration = Duration::from_secs(5);
+/// Time from a failed attempt to create the socket to the next.
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Connects to the agent whose state directory this is.
+/// Connects to the agent with this state directory.
 ///
 /// # Errors
-///
-/// Where nobody serves there.
+/// When no process serves the socket.
 pub fn connect(state_dir: &Path) -> io::Result<UnixStream> {
-    let address = Address::of(&state_dir.join(PROBE_SOCKET))?;
+    let address = SocketPath::new(&state_dir.join(PROBE_SOCKET_FILE))?;
     UnixStream::connect(&address.path)
 }
 
-/// Serves the socket at `path` until told to close; tries again where it cannot be made.
+/// Serves the socket at `path` until `stop` is cancelled; retries while it cannot be created.
 pub(super) async fn serve(
     path: PathBuf,
     router: Router,
     metrics: Metrics,
-    close: watch::Receiver<bool>,
+    stop: CancellationToken,
 ) -> Result<(), AgentError> {
-    let mut told = close.clone();
-    let mut said = false;
+    let mut is_logged = false;
     let listener = loop {
         match bind(&path) {
             Ok(listener) => break listener,
-            Err(error) if !said => {
-                said = true;
-                tracing::error!(%error, socket = %path.display(),
-                    "the probe socket cannot be made, so `headgate probe` fails; trying again every {} s", RETRY.as_secs());
+            Err(error) if !is_logged => {
+                is_logged = true;
+                tracing::error!(%error, socket = %path.display(), retry_in = ?BIND_RETRY_INTERVAL,
+                    "probe socket not created, `headgate probe` fails");
             }
             Err(_) => {}
         }
         tokio::select! {
-            () = sleep(RETRY) => {}
-            () = server::told(&mut told) => return Ok(()),
+            () = sleep(BIND_RETRY_INTERVAL) => {}
+            () = stop.cancelled() => return Ok(()),
         }
     };
-    let ours = identity(&path).ok();
-    let incoming = UnixIncoming(listener);
-    let served = server::serve("probe", incoming, router, Limits::OPERATIONS, &metrics, close).await;
-    // A file that is left answers nobody; but another process may have put its own in the place.
-    if identity(&path).ok() == ours {
+    let own_file = FileIdentity::read(&path).ok();
+    let served = server::serve("probe", listener, router, Limits::OPERATIONS, &metrics, stop).await;
+    // Another process may have put its own socket there since; that one must stay.
+    if FileIdentity::read(&path).ok() == own_file {
         let _ = std::fs::remove_file(&path);
     }
     Ok(served?)
 }
 
-/// Which file stands at `path`: its device and inode.
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let file = std::fs::symlink_metadata(path)?;
-    Ok((file.dev(), file.ino()))
+/// What distinguishes a file from another one at the same path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn read(path: &Path) -> io::Result<Self> {
+        let file = std::fs::symlink_metadata(path)?;
+        Ok(Self {
+            device: file.dev(),
+            inode: file.ino(),
+        })
+    }
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {
-    // What an earlier process of this container left.
+    // An earlier process of this container may have left its socket.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    UnixListener::bind(&Address::of(path)?.path)
+    UnixListener::bind(&SocketPath::new(path)?.path)
 }
 
-/// A spelling of a socket's path that a socket address has room for.
-struct Address {
+/// A path to the socket that fits into a socket address.
+struct SocketPath {
     path: PathBuf,
-    /// What a path below `/proc/self/fd` leads through.
+    /// Keeps a path below `/proc/self/fd` valid.
     _directory: Option<File>,
 }
 
-impl Address {
-    fn of(path: &Path) -> io::Result<Self> {
+impl SocketPath {
+    fn new(path: &Path) -> io::Result<Self> {
         if path.as_os_str().len() <= MAX_PATH_BYTES {
             let path = path.to_owned();
             return Ok(Self { path, _directory: None });

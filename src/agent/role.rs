@@ -1,11 +1,13 @@
-//! Which part of the work a process does.
+//! The role of a process: whether it answers for its node, and whether it may lead.
 
-/// Which part of the work a process does.
+use headgate_leader::CandidatePlacement;
+
+/// The role of a process, from `--role`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// It answers for its node, and never leads.
+    /// Answers for its node, and never leads.
     Agent,
-    /// It stands for election and leads, and does not answer for its node.
+    /// Is a candidate for leader, and does not answer for its node.
     Controller,
     /// Both.
     #[default]
@@ -13,7 +15,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Its name on the command line.
+    /// The value of `--role`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -23,15 +25,25 @@ impl Role {
         }
     }
 
-    /// Whether it answers load balancers' probes.
+    /// Whether the process answers the probes of load balancers.
     #[must_use]
-    pub fn answers(self) -> bool {
+    pub fn answers_probes(self) -> bool {
         self != Self::Controller
     }
 
-    /// Whether it may lead.
+    /// Whether the process may lead.
     #[must_use]
     pub fn may_lead(self) -> bool {
         self != Self::Agent
+    }
+
+    /// Where the candidates run if this process is one of them.
+    #[must_use]
+    pub fn candidate_placement(self) -> CandidatePlacement {
+        if self.answers_probes() {
+            CandidatePlacement::EveryNode
+        } else {
+            CandidatePlacement::Replicas
+        }
     }
 }

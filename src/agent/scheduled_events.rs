@@ -1,23 +1,25 @@
-//! Azure's Scheduled Events in the agent: asked for, made a signal of the health port, kept as a taint.
+//! Azure's Scheduled Events in the agent: the tasks that poll them, turn an eviction into a signal, and reconcile the
+//! taint.
 
 use std::collections::BTreeMap;
 
 use headgate_clock::Clock;
-use headgate_node::Report;
-use headgate_spot::{Seen, Timing};
+use headgate_node::{NodeReport, Signal};
+use headgate_spot::{EventsSnapshot, Timing};
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
-use super::supervise::Tasks;
+use super::tasks::Tasks;
 use crate::config::AzureSettings;
 
-/// What is seen, and what of it is a signal.
+/// The channels of Scheduled Events.
 pub(super) struct Channels {
     settings: AzureSettings,
     clock: Clock,
-    pub(super) seen: watch::Sender<Seen>,
-    pub(super) notices: watch::Sender<BTreeMap<String, Timestamp>>,
+    pub(super) snapshots: watch::Sender<EventsSnapshot>,
+    /// The signals that follow from the latest snapshot, for the verdict.
+    pub(super) notices: watch::Sender<BTreeMap<Signal, Timestamp>>,
 }
 
 impl Channels {
@@ -25,61 +27,65 @@ impl Channels {
         Self {
             settings: settings.clone(),
             clock: clock.clone(),
-            seen: watch::Sender::default(),
+            snapshots: watch::Sender::default(),
             notices: watch::Sender::default(),
         }
     }
 
-    /// What is seen, where events are asked for.
-    pub(super) fn view(&self) -> Option<watch::Receiver<Seen>> {
-        self.settings.scheduled_events.then(|| self.seen.subscribe())
+    /// The snapshots, if Scheduled Events are enabled.
+    pub(super) fn enabled_snapshots(&self) -> Option<watch::Receiver<EventsSnapshot>> {
+        self.settings.scheduled_events.then(|| self.snapshots.subscribe())
     }
 
-    /// Starts the tasks; where events are not asked for, one that only keeps the channel open.
+    /// Starts the tasks. If Scheduled Events are disabled, one task keeps the channel open.
     pub(super) fn start(
         self,
         tasks: &mut Tasks,
-        (client, node_name): (&Client, &str),
-        reports: &watch::Receiver<Report>,
+        client: &Client,
+        node_name: &str,
+        reports: &watch::Receiver<NodeReport>,
         metrics: headgate_spot::Metrics,
     ) {
         let Self {
             settings,
             clock,
-            seen,
+            snapshots,
             notices,
         } = self;
         if !settings.scheduled_events {
-            tasks.endless("azure-notices", async move { notices.closed().await });
+            tasks.spawn_endless("azure-notices", async move { notices.closed().await });
             return;
         }
-        tasks.endless("azure-notices", pass_on(seen.subscribe(), notices));
-        let keeper = headgate_spot::keep(
+        tasks.spawn_endless("azure-notices", publish_signals(snapshots.subscribe(), notices));
+        let reconcile = headgate_spot::reconcile_taint(
             client.clone(),
             node_name.to_owned(),
             reports.clone(),
-            seen.subscribe(),
+            snapshots.subscribe(),
             metrics.clone(),
             clock.clone(),
         );
-        tasks.endless("spot-taint", keeper);
+        tasks.spawn_endless("spot-taint", reconcile);
         let authority = settings.imds_authority;
-        let poll = headgate_spot::poll(authority, reports.clone(), seen, Timing::default(), metrics, clock);
-        tasks.endless("scheduled-events", poll);
+        let poll = headgate_spot::poll_imds(authority, reports.clone(), snapshots, Timing::default(), metrics, clock);
+        tasks.spawn_endless("scheduled-events", poll);
     }
 }
 
-/// Tells the health port what is announced.
-async fn pass_on(mut seen: watch::Receiver<Seen>, notices: watch::Sender<BTreeMap<String, Timestamp>>) {
+/// Publishes the signals of each snapshot until the task is aborted.
+async fn publish_signals(
+    mut snapshots: watch::Receiver<EventsSnapshot>,
+    notices: watch::Sender<BTreeMap<Signal, Timestamp>>,
+) {
     loop {
-        let signals = seen.borrow_and_update().signals();
+        let signals = snapshots.borrow_and_update().signals();
         notices.send_if_modified(|current| {
-            let changed = *current != signals;
+            let is_changed = *current != signals;
             *current = signals;
-            changed
+            is_changed
         });
-        if seen.changed().await.is_err() {
-            // The poll is gone: the agent is stopping, and this task with it.
+        if snapshots.changed().await.is_err() {
+            // The poll ended: the agent stops, and aborts this task.
             return std::future::pending().await;
         }
     }

@@ -167,13 +167,13 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
     };
     let role = arguments.role.into();
-    if let Err(mistakes) = agent::check_azure(&settings, role) {
+    if let Err(mistakes) = agent::check_azure_settings(&settings, role) {
         return fail(EXIT_SETTINGS, &mistakes.into());
     }
     if arguments.check_config {
         return print(settings.to_yaml().as_bytes());
     }
-    server::raise_open_files();
+    server::raise_open_file_limit();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
@@ -186,22 +186,22 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(error) => return fail(EXIT_SETTINGS, &error),
     };
     let code = runtime.block_on(async {
-        let config = match api_server::configuration(kubeconfig.as_deref()).await {
+        let config = match api_server::load_config(kubeconfig.as_deref()).await {
             Ok(config) => config,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
-        let api_server = match api_server::connect(&config) {
-            Ok(api_server) => api_server,
+        let client = match api_server::build_lazy_client(&config) {
+            Ok(client) => client,
             Err(error) => return fail(EXIT_SETTINGS, &error.into()),
         };
         tracing::info!(version = headgate_telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
         let addresses_file = arguments.addresses_file.clone();
-        let parts = agent::Parts {
+        let parts = agent::AgentParts {
             settings,
             role,
             node_name,
-            api_server,
+            client,
             clock: Clock::System,
             addresses_file,
         };
@@ -217,7 +217,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it; a second signal ends the process at once.
-async fn serve(parts: agent::Parts) -> anyhow::Result<()> {
+async fn serve(parts: agent::AgentParts) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
     let mut hang_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;

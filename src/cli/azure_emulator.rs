@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     operation_delay: Duration,
 
     /// Retry-After of an operation in progress; what Azure sends is not recorded, 10 fits what was seen
-    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=Settings::LONGEST_POLL))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=Settings::MAX_POLL_RETRY_AFTER_SECONDS))]
     poll_retry_after: u64,
 
     /// Items on a page of a list
@@ -66,7 +66,7 @@ pub(super) struct Arguments {
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
-    let most = Settings::LONGEST_DELAY;
+    let most = Settings::MAX_OPERATION_DELAY;
     Some(duration(text)?)
         .filter(|delay| *delay <= most)
         .ok_or_else(|| format!("give at most {}h", most.as_secs() / 3600))

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
-use crate::agent::{PROBE_SOCKET, connect_probe_socket};
+use crate::agent::{PROBE_SOCKET_FILE, connect_probe_socket};
 use crate::config::{self, Override};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 /// The status and body of one request. HTTP/1.0 closes after the answer, which is all that is needed.
 fn ask(state_dir: &Path, path: &str) -> anyhow::Result<(u16, String)> {
-    let socket = state_dir.join(PROBE_SOCKET);
+    let socket = state_dir.join(PROBE_SOCKET_FILE);
     let context = || format!("asking the agent at {}", socket.display());
     let mut stream = connect_probe_socket(state_dir).with_context(context)?;
     stream.set_read_timeout(Some(TIMEOUT)).with_context(context)?;

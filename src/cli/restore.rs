@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::Reached;
-use headgate_controller::restore::{Order, give_back};
+use headgate_controller::admin_state::ClusterTarget;
+use headgate_controller::restore::{RestoreRequest, run_restore};
 use headgate_kubernetes::api_server;
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 
 use crate::config::Settings;
-use crate::status::{self, Looking, Report, StatusError};
+use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, duration, fail, print};
 
@@ -83,12 +83,12 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
-    let config = api_server::persons_configuration(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::client(&config.map_err(wrong)?).map_err(wrong)?;
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(wrong)?).map_err(wrong)?;
     let reached = arguments.azure.reach(settings, &client).await.map_err(wrong)?;
     let reached = reached.map_err(|why| failed(anyhow!("Azure cannot be asked: {why}")))?;
     let report = seen(arguments, settings, &client, &reached).await?;
-    let ours: Vec<_> = report.ours().collect();
+    let ours: Vec<_> = report.down_by_headgate().collect();
     for (node, entry) in &ours {
         let name = entry.entry.as_deref().unwrap_or("?");
         say(&format!(
@@ -121,12 +121,12 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         ask(ours.len()).map_err(wrong)?;
     }
     tell("waiting for the leader's Lease, so that nobody else writes; this may take half a minute");
-    let order = Order {
+    let order = RestoreRequest {
         client,
-        reached,
+        target: reached,
         nodes: arguments.nodes.clone(),
-        wait: arguments.wait.unwrap_or(WAIT),
-        within: arguments.timeout,
+        lease_timeout: arguments.wait.unwrap_or(WAIT),
+        work_timeout: arguments.timeout,
         clock: Clock::System,
     };
     let interrupted = async {
@@ -134,24 +134,24 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             std::future::pending::<()>().await;
         }
     };
-    let restored = give_back(order, interrupted).await.map_err(failed)?;
-    for ours in &restored.given_back {
+    let restored = run_restore(order, interrupted).await.map_err(failed)?;
+    for ours in &restored.restored {
         say(&format!(
             "{}/{}   {}   {}   given back",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    for (ours, why) in &restored.left {
+    for (ours, why) in &restored.not_restored {
         say(&format!(
             "{}/{}   {}   {}   still Down: {why}",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    say(&format!("{} entries were given back.", restored.given_back.len()));
-    if let Some(why) = restored.ledger {
+    say(&format!("{} entries were given back.", restored.restored.len()));
+    if let Some(why) = restored.ledger_error {
         tell(&format!("the ledger is not up to date, which does no harm: {why}"));
     }
-    match restored.left.len() + lost {
+    match restored.not_restored.len() + lost {
         0 => Ok(()),
         count => Err(failed(left(count))),
     }
@@ -161,16 +161,16 @@ async fn seen(
     arguments: &Arguments,
     settings: &Settings,
     client: &kube::Client,
-    reached: &Reached,
-) -> Result<Report, Failure> {
-    let looking = Looking {
+    reached: &ClusterTarget,
+) -> Result<StatusReport, Failure> {
+    let looking = SnapshotRequest {
         client,
         azure: Ok(reached.clone()),
         settings,
         clock: Clock::System,
     };
-    let sight = status::look(looking).await.map_err(failed)?;
-    let mut report = Report::of(&sight, &settings.signals.admin_state);
+    let sight = status::take_snapshot(looking).await.map_err(failed)?;
+    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(failed(anyhow!("what is headgate's cannot be told: {why}")));
     }
@@ -178,14 +178,14 @@ async fn seen(
         return Err(failed(anyhow!("who leads cannot be told: {why}")));
     }
     if !arguments.nodes.is_empty() {
-        let kept = report.keep_named(&arguments.nodes);
+        let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| failed(StatusError::NoSuchNode(missing)))?;
     }
     Ok(report)
 }
 
 /// Says which entries are Down by headgate and belong to no Node; how many.
-fn of_no_node(report: &Report) -> usize {
+fn of_no_node(report: &StatusReport) -> usize {
     let lost = report
         .unmatched_ledger
         .iter()
@@ -204,7 +204,7 @@ fn left(count: usize) -> anyhow::Error {
 }
 
 /// A living leader would set Down again what has a signal.
-fn refuse_beside(leader: Option<&Leader>, wait: Option<Duration>) -> anyhow::Result<()> {
+fn refuse_beside(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
     match leader
         .filter(|leader| leader.alive && wait.is_none())
         .and_then(|leader| leader.holder.as_ref())
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn beside_a_living_leader_it_is_refused_unless_it_may_wait() {
-        let mut leader = Leader {
+        let mut leader = LeaderStatus {
             holder: Some("n1_0a".to_owned()),
             since: None,
             renewed: None,

@@ -20,7 +20,7 @@ impl Spans {
             Ok(Some(url)) => headgate_otlp::Traces::start(url, node, runtime.clone()).map(Some),
             Ok(None) | Err(_) => Ok(None),
         };
-        headgate_telemetry::install_logs_and(
+        headgate_telemetry::install_logs_with(
             started
                 .as_ref()
                 .ok()

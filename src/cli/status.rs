@@ -9,7 +9,7 @@ use headgate_kubernetes::api_server;
 use hyper::Uri;
 
 use crate::config::{METRICS_PORT, Settings};
-use crate::status::{self, Detail, Looking, Places, Report, StatusError};
+use crate::status::{self, AgentEndpoints, Detail, SnapshotRequest, StatusError, StatusReport};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, fail, print};
 
@@ -80,8 +80,8 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     // Whoever did not answer is not waited for.
     runtime.shutdown_background();
     match arguments.output {
-        Output::Text => print(status::text(&report, Detail::Narrow).as_bytes()),
-        Output::Wide => print(status::text(&report, Detail::Wide).as_bytes()),
+        Output::Text => print(status::render(&report, Detail::Narrow).as_bytes()),
+        Output::Wide => print(status::render(&report, Detail::Wide).as_bytes()),
         Output::Json => match serde_json::to_vec_pretty(&report) {
             Ok(mut json) => {
                 json.push(b'\n');
@@ -92,33 +92,33 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-async fn ask(arguments: &Arguments, settings: &Settings) -> Result<Report, (u8, anyhow::Error)> {
+async fn ask(arguments: &Arguments, settings: &Settings) -> Result<StatusReport, (u8, anyhow::Error)> {
     let wrong = |error: anyhow::Error| (EXIT_SETTINGS, error);
     let failed = |error: StatusError| (EXIT_RUNTIME, error.into());
-    let config = api_server::persons_configuration(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::client(&config.map_err(|error| wrong(error.into()))?);
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(|error| wrong(error.into()))?);
     let client = client.map_err(|error| wrong(error.into()))?;
     let azure = arguments.azure.reach(settings, &client).await;
-    let sight = status::look(Looking {
+    let sight = status::take_snapshot(SnapshotRequest {
         client: &client,
         azure: azure.map_err(|mistakes| wrong(mistakes.into()))?,
         settings,
         clock: Clock::System,
     });
     let sight = sight.await.map_err(failed)?;
-    let mut report = Report::of(&sight, &settings.signals.admin_state);
+    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if !arguments.nodes.is_empty() {
-        let kept = report.keep_named(&arguments.nodes);
+        let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| failed(StatusError::NoSuchNode(missing)))?;
     } else if !arguments.all {
-        report.keep_notable();
+        report.retain_notable();
     }
     if !arguments.no_agents {
-        let places = Places {
+        let places = AgentEndpoints {
             port: arguments.port,
-            elsewhere: arguments.statusz.iter().cloned().collect(),
+            overrides: arguments.statusz.iter().cloned().collect(),
         };
-        status::ask_agents(&mut report, &places).await;
+        status::query_agents(&mut report, &places).await;
     }
     Ok(report)
 }

@@ -54,13 +54,13 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
     };
     let asked = runtime.block_on(async {
-        let config = match api_server::persons_configuration(arguments.kubeconfig.as_deref()).await {
+        let config = match api_server::infer_config(arguments.kubeconfig.as_deref()).await {
             Ok(config) => config,
             Err(error) => return Err((EXIT_SETTINGS, anyhow::Error::from(error))),
         };
-        let client = api_server::client(&config).map_err(|error| (EXIT_SETTINGS, error.into()))?;
+        let client = api_server::build_client(&config).map_err(|error| (EXIT_SETTINGS, error.into()))?;
         let statusz = arguments.statusz.clone();
-        why::ask(
+        why::explain_node(
             &client,
             &arguments.node,
             arguments.port,

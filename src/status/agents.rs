@@ -1,7 +1,7 @@
-//! What the agents of the nodes that are shown answer at `/healthz`, by their own word.
+//! The health answers of the nodes' agents, from their `/statusz`.
 //!
-//! All are asked side by side and within one bound, since from outside the cluster none may answer; for those who have
-//! not by then, what their signals imply stays.
+//! All agents are queried concurrently and within one time limit, because from outside the cluster none may answer. A
+//! node without an answer keeps the verdict that its signals imply.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,74 +10,71 @@ use futures::{StreamExt as _, stream};
 use hyper::Uri;
 use tokio::time::{Instant, timeout_at};
 
-use super::report::{Report, VerdictRow};
-use crate::why::{AgentView, statusz_uri};
+use super::report::{StatusReport, VerdictRow};
+use crate::why::{AgentStatus, statusz_uri};
 
-/// For all of them together.
-const ALL: Duration = Duration::from_secs(3);
-/// Asked at a time.
-const AT_ONCE: usize = 64;
+/// Time for all agents together.
+const ALL_AGENTS_TIMEOUT: Duration = Duration::from_secs(3);
+/// Agents that are queried at the same time.
+const MAX_CONCURRENT_QUERIES: usize = 64;
 
-/// Where agents show their status.
+/// Where the agents serve `/statusz`.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct AgentEndpoints {
     /// The port on the node's address.
     pub port: u16,
-    /// Where it is not there, by the node's name.
-    pub elsewhere: BTreeMap<String, Uri>,
+    /// Other addresses, by the node's name.
+    pub overrides: BTreeMap<String, Uri>,
 }
 
-/// Asks the agents of the report's nodes.
-pub async fn ask_agents(report: &mut Report, places: &Places) {
-    let by = Instant::now() + ALL;
-    let questions = report.nodes.iter().enumerate().map(|(number, node)| {
-        let own = || statusz_uri(node.address?, places.port);
+/// Queries the agents of the report's nodes and enters their answers.
+pub async fn query_agents(report: &mut StatusReport, endpoints: &AgentEndpoints) {
+    let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;
+    let queries = report.nodes.iter().enumerate().map(|(index, node)| {
+        let own_address = || statusz_uri(node.address?, endpoints.port);
         let (uri, name) = (
-            places.elsewhere.get(&node.name).cloned().or_else(own),
+            endpoints.overrides.get(&node.name).cloned().or_else(own_address),
             node.name.clone(),
         );
         async move {
             let Some(uri) = uri else {
-                return (number, Err("its address is not known".to_owned()));
+                return (index, Err("its address is not known".to_owned()));
             };
-            let late = |_| Err(format!("no answer within {} s", ALL.as_secs()));
-            (
-                number,
-                timeout_at(by, AgentView::ask(uri, &name)).await.unwrap_or_else(late),
-            )
+            let late = |_| Err(format!("no answer within {} s", ALL_AGENTS_TIMEOUT.as_secs()));
+            let answer = timeout_at(deadline, AgentStatus::fetch(uri, &name)).await;
+            (index, answer.unwrap_or_else(late))
         }
     });
-    let questions: Vec<_> = questions.collect();
-    let mut answers = stream::iter(questions).buffer_unordered(AT_ONCE);
+    let queries: Vec<_> = queries.collect();
+    let mut answers = stream::iter(queries).buffer_unordered(MAX_CONCURRENT_QUERIES);
     let mut verdicts = Vec::new();
-    while let Some((number, answer)) = answers.next().await {
-        verdicts.push((number, answer.map(|agent| heard(&agent))));
+    while let Some((index, answer)) = answers.next().await {
+        verdicts.push((index, answer.map(|agent| verdict_row(&agent))));
     }
-    for (number, answer) in verdicts {
-        let Some(node) = report.nodes.get_mut(number) else {
+    for (index, verdict) in verdicts {
+        let Some(node) = report.nodes.get_mut(index) else {
             continue;
         };
-        match answer {
+        match verdict {
             Ok(verdict) => node.verdict = verdict,
-            Err(why) => node.verdict.why = Some(why),
+            Err(error) => node.verdict.why = Some(error),
         }
     }
 }
 
-/// What an agent says of its health port.
-fn heard(agent: &AgentView) -> VerdictRow {
-    match agent.health_port_trouble() {
+fn verdict_row(agent: &AgentStatus) -> VerdictRow {
+    match agent.health_port_error() {
         None => VerdictRow {
             healthz: Some(agent.healthz.code),
-            asked: true,
+            answered: true,
             since: agent.healthz.since,
             why: None,
         },
-        Some(trouble) => VerdictRow {
+        Some(error) => VerdictRow {
             healthz: None,
-            asked: true,
+            answered: true,
             since: None,
-            why: Some(format!("its health port: {trouble}")),
+            why: Some(format!("its health port: {error}")),
         },
     }
 }

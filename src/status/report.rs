@@ -1,215 +1,219 @@
-//! The report, as `-o json` prints it: every field is documented here, and stays as it is within a version.
+//! The report in the form of `-o json`. The names of the fields are a contract; docs/status.md lists them.
 
 use std::net::IpAddr;
 
+use headgate_leader::LeaderStatus;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::reaches::Reaches;
-use headgate_leader::Leader;
+use super::probe_target::ProbeTarget;
 
-mod made;
+mod build;
 
-/// Everything there is to say. Times are in UTC; what is not known is null.
+/// The whole report. Times are in UTC; `None` means unknown.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
-    /// When it was asked.
-    pub asked_at: Timestamp,
-    /// Who leads; null where nobody ever did, or where that could not be read.
-    pub leader: Option<Leader>,
+pub struct StatusReport {
+    /// The time of the snapshot.
+    #[serde(rename = "askedAt")]
+    pub taken_at: Timestamp,
+    /// The leader, by its Lease; `None` if there is no Lease or it could not be read.
+    pub leader: Option<LeaderStatus>,
     /// Why the leader's Lease could not be read.
     pub leader_error: Option<String>,
-    /// `enforce`, `observe` or `off`, by the settings that were given.
+    /// `enforce`, `observe` or `off`, by the given settings.
     pub mode: &'static str,
-    /// `keep` or `restore`, by the settings that were given.
+    /// `keep` or `restore`, by the given settings.
     pub foreign_down: &'static str,
-    /// Why nothing is known of load balancers.
+    /// Why load balancers are unknown.
     pub azure_error: Option<String>,
-    /// Why it is not known whose a Down is.
+    /// Why the ledger, and so the owner of a `Down`, is unknown.
     pub ledger_error: Option<String>,
-    /// The agents' health port, by the settings that were given.
+    /// The agents' health port, by the given settings.
     pub health_port: u16,
-    /// Whether the probe of any rule asks headgate; null where rules are not known.
+    /// Whether the probe of any rule targets headgate; `None` if the rules are unknown.
     pub probed_by_headgate: Option<bool>,
-    /// How many Nodes there are; `nodes` may have fewer.
+    /// The number of Nodes in the cluster; `nodes` may have fewer.
     pub nodes_total: usize,
-    /// Which of them are in `nodes`.
+    /// Which Nodes are in `nodes`.
     pub selection: Selection,
-    /// Nodes, by name.
+    /// The selected Nodes in the order of their names.
     pub nodes: Vec<NodeRow>,
-    /// The cluster's load balancers.
+    /// The load balancers of the cluster.
     pub load_balancers: Vec<LoadBalancerRow>,
-    /// Lines of the ledger whose entry was not seen, or belongs to no Node.
-    pub unmatched_ledger: Vec<LedgerLine>,
+    /// Ledger entries whose pool entry was not found or belongs to no Node.
+    pub unmatched_ledger: Vec<LedgerRow>,
 }
 
-/// Which Nodes a report has.
+/// Which Nodes a report contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Selection {
-    /// All.
+    /// All Nodes of the cluster.
     All,
-    /// Those with a signal, an admin state, or a line in the ledger.
+    /// The Nodes with a signal, an admin state or a ledger entry.
     Notable,
-    /// Those asked for.
+    /// The Nodes that the command line names.
     Named,
 }
 
-/// One Node.
+/// The row of one Node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRow {
-    /// Its name.
+    /// The name of the Node.
     pub name: String,
-    /// Its first internal address.
+    /// The Node's first internal address.
     pub address: Option<IpAddr>,
-    /// Whether kubelet says it is ready.
+    /// Whether kubelet reports Ready.
     pub ready: bool,
-    /// The label by which it belongs in no load balancer.
+    /// The label that excludes the Node from load balancers.
     pub excluded: Option<&'static str>,
-    /// What speaks against it.
+    /// The signals of the Node object.
     pub signals: Vec<SignalRow>,
-    /// What its probe is told.
+    /// The answer of the node's `/healthz`.
     pub verdict: VerdictRow,
-    /// Its entries, by load balancer and pool.
+    /// The Node's pool entries, in the order of load balancer and pool.
     pub entries: Vec<EntryRow>,
 }
 
-/// One signal.
+/// A signal of a Node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SignalRow {
-    /// Its name.
+    /// The signal's name.
     pub name: String,
-    /// Whether `/healthz` heeds it.
+    /// Whether the signal counts for `/healthz`.
     pub health: bool,
-    /// Whether admin states follow it.
+    /// Whether the signal counts for admin states.
     pub admin_state: bool,
 }
 
-/// What probes are told.
+/// The answer of a node's `/healthz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerdictRow {
-    /// The status of `/healthz`; null where the agent does not serve it.
+    /// The status code; `None` if the agent does not serve `/healthz`.
     pub healthz: Option<u16>,
-    /// Whether that is its agent's word; otherwise it is what the Node's signals imply.
-    pub asked: bool,
-    /// Since when, where the agent was asked.
+    /// Whether the agent answered; otherwise the code follows from the Node's signals.
+    #[serde(rename = "asked")]
+    pub answered: bool,
+    /// The time of the last change, if the agent answered.
     pub since: Option<Timestamp>,
-    /// What stood in the way of asking.
+    /// Why the agent did not answer, or does not serve `/healthz`.
     pub why: Option<String>,
 }
 
-/// Whose an admin state is.
+/// Who set an admin state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Owner {
-    /// headgate's, by the ledger.
+    /// headgate, according to the ledger.
     Headgate,
-    /// Somebody else's, which is left alone.
+    /// Another writer; headgate leaves it alone.
     Foreign,
-    /// The ledger could not be read.
+    /// Unknown, because the ledger could not be read.
     Unknown,
 }
 
-/// A line of the ledger.
+/// The row of a ledger entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct LedgerLine {
-    /// The pool's load balancer.
+pub struct LedgerRow {
+    /// The name of the pool's load balancer.
     pub load_balancer: String,
-    /// The pool.
+    /// The name of the pool.
     pub pool: String,
-    /// The entry: its address, or `name:` and its name.
+    /// The address of the pool entry, or `name:` and its name.
     pub entry: String,
     /// `intended`, `down` or `restored`.
     pub stage: &'static str,
-    /// Since when.
+    /// The start of the stage.
     pub since: Timestamp,
-    /// The entry's admin state, where it was seen.
+    /// The admin state of the pool entry, if it was found.
     pub admin_state: Option<&'static str>,
 }
 
-/// One entry of a pool.
+/// The row of a pool entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EntryRow {
-    /// The pool's load balancer.
+    /// The name of the pool's load balancer.
     pub load_balancer: String,
-    /// The pool.
+    /// The name of the pool.
     pub pool: String,
-    /// The entry: its address, or `name:` and its name; null where it has neither.
+    /// The address of the entry, or `name:` and its name; `None` if it has neither.
     pub entry: Option<String>,
-    /// `None`, `Down` or `Up`; null where it is not known.
+    /// `None`, `Down` or `Up`, if it is known.
     pub admin_state: Option<&'static str>,
-    /// Whose that is, unless it is `None`.
+    /// Who set the admin state, unless it is `None`.
     pub owner: Option<Owner>,
-    /// `intended`, `down` or `restored`, where the ledger has a line.
+    /// `intended`, `down` or `restored`, if the ledger has the entry.
     pub stage: Option<&'static str>,
-    /// Since when the ledger says so.
+    /// The start of the ledger's stage.
     pub since: Option<Timestamp>,
-    /// It is not yet as it is wished.
+    /// Whether the entry is not in its target state yet.
     pub pending: bool,
-    /// What it is to become, where it is pending.
+    /// The target state, if it is pending.
     pub becomes: Option<&'static str>,
 }
 
-/// One load balancer.
+/// The row of a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadBalancerRow {
-    /// Its name.
+    /// The name of the load balancer.
     pub name: String,
-    /// Its id.
+    /// The ARM id of the load balancer.
     pub id: String,
-    /// Whether ARM is busy with it, so that nothing is written now.
+    /// Whether ARM is busy with the load balancer, so that headgate does not write it.
     pub busy: bool,
-    /// The pools that rules use.
+    /// The pools that a load-balancing rule uses.
     pub pools: Vec<PoolRow>,
-    /// The others. Nobody is taken out of them; entries of theirs that are on record are their Nodes'.
+    /// The names of the other pools. headgate sets nothing `Down` there; entries that are in the ledger appear with
+    /// their Nodes.
     pub not_considered: Vec<String>,
 }
 
-/// One pool.
+/// The row of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolRow {
-    /// Its name.
+    /// The name of the pool.
     pub name: String,
-    /// Entries.
+    /// The number of entries.
     pub entries: usize,
-    /// Entries that are Down, whoever set them.
+    /// The number of entries that are `Down`, by any writer.
     pub down: usize,
-    /// Entries whose Node wishes them Down.
+    /// The number of entries whose target state is `Down`.
     pub desired_down: usize,
-    /// Entries that are Down and belong to no Node, which are left alone.
+    /// The entries that are `Down` and belong to no Node; headgate leaves them alone.
     pub down_without_node: Vec<String>,
-    /// The rules that use it.
+    /// The load-balancing rules that use the pool.
     pub rules: Vec<RuleRow>,
 }
 
-/// One load-balancing rule.
+/// The row of a load-balancing rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RuleRow {
-    /// Its name.
+    /// The name of the rule.
     pub name: String,
-    /// How it asks; null without a probe, and then Down has no effect.
+    /// The rule's probe; without one, `Down` has no effect.
     pub probe: Option<ProbeRow>,
-    /// Whom it asks.
-    pub reaches: Reaches,
+    /// What the probe targets.
+    #[serde(rename = "reaches")]
+    pub target: ProbeTarget,
 }
 
-/// How a rule asks whether a member is well.
+/// The probe of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeRow {
     /// `Http`, `Https` or `Tcp`.
     pub protocol: String,
-    /// Where.
+    /// The port on the node.
     pub port: u16,
-    /// What for, unless by TCP.
+    /// The request path of an HTTP probe.
     pub path: Option<String>,
 }

@@ -1,62 +1,62 @@
-//! The report for people: who leads, a table of nodes and pools, a table of pools and their probes, and what to mind.
+//! The text of `headgate status`: the leader, a table of nodes and pools, a table of pools and probes, and notes.
 //! Pure.
 //!
-//! Pools are columns by number, since their names are long; `-o wide` has the names, and the ledger's word.
+//! In the table of nodes, pools are columns with numbers, because their names are long; `-o wide` shows the names and
+//! the ledger's stages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::ages::age;
-use super::columns::columns;
-use super::reaches::Reaches;
-use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Report, Selection};
+use super::probe_target::ProbeTarget;
+use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Selection, StatusReport};
+use super::text_format::{format_age, format_columns};
 
-/// How much of it.
+/// The level of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// What fits a terminal.
+    /// For the width of a terminal.
     Narrow,
-    /// Everything.
+    /// All columns and all rules.
     Wide,
 }
 
-/// Columns of pools in a narrow table; beyond, only those with something in them.
-const MOST_POOLS: usize = 8;
-/// Lines of one kind below the tables.
-const MOST_LINES: usize = 10;
+/// Pool columns in a narrow table. With more pools, only those with a notable entry are shown.
+const MAX_POOL_COLUMNS: usize = 8;
+/// Notes below the tables.
+const MAX_NOTES: usize = 10;
 
-/// A pool by its load balancer's name and its own, in lower case: the ledger's spelling is that.
-type Place = (String, String);
+/// The names of a load balancer and its pool in lower case, as the ledger has them.
+type PoolNames = (String, String);
 
-/// A pool's column.
+/// The column of a pool.
 #[derive(Clone, Debug)]
-struct Column {
+struct PoolColumn {
     number: usize,
-    /// Its names as they are spelled.
+    /// `LOAD BALANCER/POOL` in the original spelling.
     name: String,
 }
 
-fn place(load_balancer: &str, pool: &str) -> Place {
+fn pool_names(load_balancer: &str, pool: &str) -> PoolNames {
     (load_balancer.to_ascii_lowercase(), pool.to_ascii_lowercase())
 }
 
-/// The report in words.
+/// Renders the report as text.
 #[must_use]
-pub fn text(report: &Report, detail: Detail) -> String {
-    let mut text = head(report);
-    let places = places(report);
+pub fn render(report: &StatusReport, detail: Detail) -> String {
+    let mut text = render_header(report);
+    let columns = pool_columns(report);
     if !report.nodes.is_empty() {
         text.push('\n');
-        text += &nodes(report, &places, detail);
+        text += &render_nodes(report, &columns, detail);
     }
     text.push('\n');
-    text += &shown(report);
-    let pools = pools(report, &places, detail);
+    text += &render_selection(report);
+    let pools = render_pools(report, &columns, detail);
     if !pools.is_empty() {
         text.push('\n');
         text += &pools;
     }
-    let notes = notes(report);
+    let notes = render_notes(report);
     if !notes.is_empty() {
         text.push('\n');
         text += &notes;
@@ -64,122 +64,124 @@ pub fn text(report: &Report, detail: Detail) -> String {
     text
 }
 
-fn head(report: &Report) -> String {
-    let now = report.asked_at;
-    let leads = match (&report.leader, &report.leader_error) {
-        (_, Some(why)) => format!("not known: {why}"),
-        (None, None) => "nobody: there is no Lease".to_owned(),
+fn render_header(report: &StatusReport) -> String {
+    let now = report.taken_at;
+    let leader = match (&report.leader, &report.leader_error) {
+        (_, Some(error)) => format!("not known: {error}"),
+        (None, None) => "none: there is no Lease".to_owned(),
         (Some(leader), None) => {
             let renewed = leader
                 .renewed
-                .map_or_else(|| "never".to_owned(), |at| format!("{} ago", age(at, now)));
+                .map_or_else(|| "never".to_owned(), |at| format!("{} ago", format_age(at, now)));
             match (&leader.holder, leader.since) {
                 (Some(holder), Some(since)) if leader.alive => format!(
                     "{holder} since {since:.0} ({}), term {}, renewed {renewed}",
-                    age(since, now),
+                    format_age(since, now),
                     leader.term
                 ),
-                (Some(holder), _) => format!("nobody: {holder} did, and renewed its Lease {renewed}"),
-                (None, _) => format!("nobody: the Lease was given back {renewed}"),
+                (Some(holder), _) => format!("none: {holder} was the last one, and renewed the Lease {renewed}"),
+                (None, _) => format!("none: the Lease was released {renewed}"),
             }
         }
     };
     let mut text = format!(
-        "Leader:        {leads}\nAdmin states:  mode {}, others' Down: {}\n",
+        "Leader:        {leader}\nAdmin states:  mode {}, foreign Down: {}\n",
         report.mode, report.foreign_down
     );
-    if let Some(why) = &report.azure_error {
+    if let Some(error) = &report.azure_error {
         let _ = writeln!(
             text,
-            "Azure:         not asked: {why}\n               What follows is what Kubernetes alone knows."
+            "Azure:         not queried: {error}\n               The rest is what Kubernetes alone shows."
         );
     }
-    if let Some(why) = &report.ledger_error {
+    if let Some(error) = &report.ledger_error {
         let _ = writeln!(
             text,
-            "Ledger:        {why}\n               Whose a Down is, is not known."
+            "Ledger:        {error}\n               The owner of a Down is not known."
         );
     }
     text
 }
 
-/// The pools by number.
-fn places(report: &Report) -> BTreeMap<Place, Column> {
-    let known = report.load_balancers.iter();
-    let known = known.flat_map(|found| found.pools.iter().map(|pool| (&found.name, &pool.name)));
-    // Where Azure was not asked, the ledger's; otherwise those of pools that no rule uses any more.
+/// The column of each pool.
+fn pool_columns(report: &StatusReport) -> BTreeMap<PoolNames, PoolColumn> {
+    let pools = report.load_balancers.iter();
+    let pools = pools.flat_map(|found| found.pools.iter().map(|pool| (&found.name, &pool.name)));
+    // Without Azure, entries come from the ledger; otherwise these are pools that no rule uses any more.
     let entries = report.nodes.iter().flat_map(|node| &node.entries);
     let entries = entries.map(|entry| (&entry.load_balancer, &entry.pool));
-    let mut places = BTreeMap::new();
-    for (load_balancer, pool) in known.chain(entries) {
-        let number = places.len() + 1;
-        let column = || Column {
+    let mut columns = BTreeMap::new();
+    for (load_balancer, pool) in pools.chain(entries) {
+        let number = columns.len() + 1;
+        let column = || PoolColumn {
             number,
             name: format!("{load_balancer}/{pool}"),
         };
-        places.entry(place(load_balancer, pool)).or_insert_with(column);
+        columns.entry(pool_names(load_balancer, pool)).or_insert_with(column);
     }
-    places
+    columns
 }
 
-fn nodes(report: &Report, places: &BTreeMap<Place, Column>, detail: Detail) -> String {
-    let wide = detail == Detail::Wide;
-    let mut shown: Vec<(&Place, &Column)> = places.iter().collect();
+fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>, detail: Detail) -> String {
+    let is_wide = detail == Detail::Wide;
+    let mut shown: Vec<(&PoolNames, &PoolColumn)> = columns.iter().collect();
     shown.sort_by_key(|(_, column)| column.number);
     let mut hidden = 0;
-    if !wide && shown.len() > MOST_POOLS {
+    if !is_wide && shown.len() > MAX_POOL_COLUMNS {
         let is_notable =
             |entry: &&EntryRow| entry.pending || entry.stage.is_some() || entry.admin_state != Some("None");
         let entries = report.nodes.iter().flat_map(|node| &node.entries).filter(is_notable);
-        let notable: BTreeSet<Place> = entries.map(|entry| place(&entry.load_balancer, &entry.pool)).collect();
+        let notable: BTreeSet<PoolNames> = entries
+            .map(|entry| pool_names(&entry.load_balancer, &entry.pool))
+            .collect();
         hidden = shown.len();
-        shown.retain(|(place, _)| notable.contains(place));
-        shown.truncate(MOST_POOLS);
+        shown.retain(|(names, _)| notable.contains(names));
+        shown.truncate(MAX_POOL_COLUMNS);
         hidden -= shown.len();
     }
     let mut header = vec!["NODE".to_owned(), "/healthz".to_owned(), "SIGNALS".to_owned()];
-    if wide {
-        header.push("ASKED".to_owned());
+    if is_wide {
+        header.push("ANSWERED".to_owned());
     }
     header.extend(shown.iter().map(|(_, column)| {
-        if wide {
+        if is_wide {
             column.name.clone()
         } else {
             column.number.to_string()
         }
     }));
     let rows = report.nodes.iter().map(|node| {
-        let mut row = vec![node.name.clone(), verdict(node), signals(node, wide)];
-        if wide {
+        let mut row = vec![node.name.clone(), format_healthz(node), format_signals(node, is_wide)];
+        if is_wide {
             let why = node.verdict.why.clone().unwrap_or_else(|| "no".to_owned());
-            row.push(if node.verdict.asked { "yes".to_owned() } else { why });
+            row.push(if node.verdict.answered { "yes".to_owned() } else { why });
         }
-        row.extend(shown.iter().map(|(place, _)| cell(report, node, place, wide)));
+        row.extend(shown.iter().map(|(names, _)| format_cell(report, node, names, is_wide)));
         row
     });
-    let mut text = columns(&header, &rows.collect::<Vec<_>>());
+    let mut text = format_columns(&header, &rows.collect::<Vec<_>>());
     if hidden > 0 {
         let _ = writeln!(text, "{hidden} more pools are not shown; -o wide shows all.");
     }
     text
 }
 
-fn verdict(node: &NodeRow) -> String {
-    let doubt = if node.verdict.asked { "" } else { "?" };
+fn format_healthz(node: &NodeRow) -> String {
+    let doubt = if node.verdict.answered { "" } else { "?" };
     node.verdict
         .healthz
         .map_or_else(|| "not served".to_owned(), |code| format!("{code}{doubt}"))
 }
 
-fn signals(node: &NodeRow, wide: bool) -> String {
+fn format_signals(node: &NodeRow, is_wide: bool) -> String {
     let mut words: Vec<_> = node.signals.iter().map(|signal| signal.name.clone()).collect();
-    if !wide && words.len() > 1 {
+    if !is_wide && words.len() > 1 {
         let more = words.len() - 1;
         words.truncate(1);
         words.push(format!("+{more}"));
     }
     words.extend(node.excluded.map(|label| {
-        if wide {
+        if is_wide {
             format!("excluded by {label}")
         } else {
             "excluded".to_owned()
@@ -191,11 +193,11 @@ fn signals(node: &NodeRow, wide: bool) -> String {
     words.join(", ")
 }
 
-/// What a Node has in a pool; of several entries in one, such as after a change of address, all.
-fn cell(report: &Report, node: &NodeRow, wanted: &Place, wide: bool) -> String {
+/// The node's entries in one pool; there can be several, for example after a change of address.
+fn format_cell(report: &StatusReport, node: &NodeRow, pool: &PoolNames, is_wide: bool) -> String {
     let entries = node.entries.iter();
-    let here = entries.filter(|entry| place(&entry.load_balancer, &entry.pool) == *wanted);
-    let mut words: Vec<_> = here.map(|entry| state(report, entry, wide)).collect();
+    let in_pool = entries.filter(|entry| pool_names(&entry.load_balancer, &entry.pool) == *pool);
+    let mut words: Vec<_> = in_pool.map(|entry| format_entry(report, entry, is_wide)).collect();
     words.dedup();
     if words.is_empty() {
         return "-".to_owned();
@@ -203,7 +205,7 @@ fn cell(report: &Report, node: &NodeRow, wanted: &Place, wide: bool) -> String {
     words.join(" + ")
 }
 
-fn state(report: &Report, entry: &EntryRow, wide: bool) -> String {
+fn format_entry(report: &StatusReport, entry: &EntryRow, is_wide: bool) -> String {
     let mut text = entry.admin_state.unwrap_or("?").to_owned();
     if let Some(becomes) = entry.becomes {
         let _ = write!(text, "→{becomes} pending");
@@ -211,34 +213,35 @@ fn state(report: &Report, entry: &EntryRow, wide: bool) -> String {
     match entry.owner {
         Some(Owner::Headgate) => text.push_str(" ours"),
         Some(Owner::Foreign) => text.push_str(" foreign"),
-        Some(Owner::Unknown) => text.push_str(" whose?"),
+        Some(Owner::Unknown) => text.push_str(" owner?"),
         None => {}
     }
     if let (Some(stage), Some(since)) = (entry.stage, entry.since)
-        && (wide || entry.admin_state.is_none())
+        && (is_wide || entry.admin_state.is_none())
     {
-        let _ = write!(text, " ({stage} {})", age(since, report.asked_at));
+        let _ = write!(text, " ({stage} {})", format_age(since, report.taken_at));
     }
     text
 }
 
-fn shown(report: &Report) -> String {
+fn render_selection(report: &StatusReport) -> String {
     let (shown, total) = (report.nodes.len(), report.nodes_total);
     let mut text = match report.selection {
         Selection::All => format!("All {total} nodes."),
         Selection::Named => format!("{shown} of {total} nodes."),
-        Selection::Notable => format!(
-            "{shown} of {total} nodes: those with a signal, an admin state or a line in the ledger; --all shows all."
-        ),
+        Selection::Notable => {
+            format!("{shown} of {total} nodes: those with a signal, an admin state or a ledger entry; --all shows all.")
+        }
     };
-    if report.nodes.iter().any(|node| !node.verdict.asked) {
-        text += " With \"?\" the agent was not asked, or did not answer: the Node's signals imply it.";
+    if report.nodes.iter().any(|node| !node.verdict.answered) {
+        text +=
+            " \"?\" means that the agent was not queried or did not answer: the code follows from the Node's signals.";
     }
     text.push('\n');
     text
 }
 
-fn pools(report: &Report, places: &BTreeMap<Place, Column>, detail: Detail) -> String {
+fn render_pools(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>, detail: Detail) -> String {
     let header = [
         "#",
         "LOAD BALANCER",
@@ -247,14 +250,14 @@ fn pools(report: &Report, places: &BTreeMap<Place, Column>, detail: Detail) -> S
         "DOWN",
         "RULES",
         "PROBE",
-        "ASKS",
+        "TARGET",
     ]
     .map(str::to_owned);
     let mut rows = Vec::new();
     for load_balancer in &report.load_balancers {
         for pool in &load_balancer.pools {
-            let number = places.get(&place(&load_balancer.name, &pool.name));
-            let number = number.map_or_else(String::new, |column| column.number.to_string());
+            let column = columns.get(&pool_names(&load_balancer.name, &pool.name));
+            let number = column.map_or_else(String::new, |column| column.number.to_string());
             let mut left = [
                 number,
                 load_balancer.name.clone(),
@@ -262,107 +265,122 @@ fn pools(report: &Report, places: &BTreeMap<Place, Column>, detail: Detail) -> S
                 pool.entries.to_string(),
                 pool.down.to_string(),
             ];
-            for (rules, probe, reaches) in rules(pool, detail) {
-                rows.push([left.as_slice(), &[rules, probe, reaches.words().to_owned()]].concat());
+            for line in rule_lines(pool, detail) {
+                let target = line.target.description().to_owned();
+                rows.push([left.as_slice(), &[line.rules, line.probe, target]].concat());
                 left = Default::default();
             }
         }
         rows.extend(load_balancer.not_considered.iter().map(|pool| {
-            // It is a column where something in it is on record.
-            let (number, why) = match places.get(&place(&load_balancer.name, pool)) {
+            // The pool has a column if one of its entries is in the ledger.
+            let (number, note) = match columns.get(&pool_names(&load_balancer.name, pool)) {
                 Some(column) => (
                     column.number.to_string(),
-                    "no rule uses it any more: what is ours is given back",
+                    "no rule uses it any more: headgate restores its own entries",
                 ),
                 None => (String::new(), "not considered: no rule uses it"),
             };
-            let words = [&*number, &load_balancer.name, pool, "", "", "-", "-", why];
-            words.map(str::to_owned).to_vec()
+            let cells = [&*number, &load_balancer.name, pool, "", "", "-", "-", note];
+            cells.map(str::to_owned).to_vec()
         }));
     }
     if rows.is_empty() {
         return String::new();
     }
-    columns(&header, &rows)
+    format_columns(&header, &rows)
 }
 
-/// The rules that ask alike are one line, unless each is wanted.
-fn rules(pool: &PoolRow, detail: Detail) -> Vec<(String, String, Reaches)> {
-    let mut alike: BTreeMap<(Reaches, Option<&ProbeRow>), Vec<&str>> = BTreeMap::new();
+/// A line for one or several rules with the same probe.
+struct RuleLine {
+    /// The name of the rule, or the number of rules.
+    rules: String,
+    probe: String,
+    target: ProbeTarget,
+}
+
+/// The lines for a pool's rules. In a narrow table, rules with the same probe share a line.
+fn rule_lines(pool: &PoolRow, detail: Detail) -> Vec<RuleLine> {
+    let mut by_probe: BTreeMap<(ProbeTarget, Option<&ProbeRow>), Vec<&str>> = BTreeMap::new();
     for rule in &pool.rules {
-        alike
-            .entry((rule.reaches, rule.probe.as_ref()))
+        by_probe
+            .entry((rule.target, rule.probe.as_ref()))
             .or_default()
             .push(&rule.name);
     }
     let mut lines = Vec::new();
-    for ((reaches, probe), names) in alike {
-        let probe = probe.map_or_else(|| "none".to_owned(), probe_words);
+    for ((target, probe), names) in by_probe {
+        let probe = probe.map_or_else(|| "none".to_owned(), format_probe);
+        let line = |rules: String| RuleLine {
+            rules,
+            probe: probe.clone(),
+            target,
+        };
         match names.as_slice() {
             names if detail == Detail::Wide || names.len() == 1 => {
-                lines.extend(names.iter().map(|name| ((*name).to_owned(), probe.clone(), reaches)));
+                lines.extend(names.iter().map(|name| line((*name).to_owned())));
             }
-            names => lines.push((format!("{} rules", names.len()), probe, reaches)),
+            names => lines.push(line(format!("{} rules", names.len()))),
         }
     }
     lines
 }
 
-fn probe_words(probe: &ProbeRow) -> String {
+fn format_probe(probe: &ProbeRow) -> String {
     let path = probe.path.as_deref().unwrap_or_default();
     format!("{} :{}{path}", probe.protocol, probe.port)
 }
 
-/// What is to be minded.
-fn notes(report: &Report) -> String {
+/// What needs attention, one line for each note.
+fn render_notes(report: &StatusReport) -> String {
     let mut notes = Vec::new();
     if report.probed_by_headgate == Some(false) {
         notes.push(format!(
-            "No rule's probe asks headgate (Http :{}/healthz): nodes are taken out by admin states alone.",
+            "No rule's probe targets headgate (Http :{}/healthz): only admin states take nodes out.",
             report.health_port
         ));
     }
     for load_balancer in &report.load_balancers {
-        notes.extend(about(load_balancer));
+        notes.extend(load_balancer_notes(load_balancer));
     }
-    for line in &report.unmatched_ledger {
-        let state = line
-            .admin_state
-            .map_or_else(|| "not seen".to_owned(), |state| format!("{state}, of no Node"));
+    for row in &report.unmatched_ledger {
+        let state = row.admin_state.map_or_else(
+            || "was not found".to_owned(),
+            |state| format!("is {state} and belongs to no Node"),
+        );
         notes.push(format!(
-            "The ledger has {} of {}/{} as {} for {}; the entry is {state}.",
-            line.entry,
-            line.load_balancer,
-            line.pool,
-            line.stage,
-            age(line.since, report.asked_at)
+            "The ledger has {} of {}/{} as {} for {}; the pool entry {state}.",
+            row.entry,
+            row.load_balancer,
+            row.pool,
+            row.stage,
+            format_age(row.since, report.taken_at)
         ));
     }
-    let more = notes.len().saturating_sub(MOST_LINES);
+    let more = notes.len().saturating_sub(MAX_NOTES);
     if more > 1 {
-        notes.truncate(MOST_LINES);
-        notes.push(format!("And {more} more remarks; -o json has all."));
+        notes.truncate(MAX_NOTES);
+        notes.push(format!("{more} more notes are not shown; -o json has all."));
     }
     notes.iter().flat_map(|note| [note, "\n"]).collect()
 }
 
-fn about(load_balancer: &LoadBalancerRow) -> Vec<String> {
+fn load_balancer_notes(load_balancer: &LoadBalancerRow) -> Vec<String> {
     let name = &load_balancer.name;
     let mut notes = Vec::new();
     if load_balancer.busy {
         notes.push(format!(
-            "ARM is busy with {name}: nothing is written to it until that is over."
+            "ARM is busy with {name}: headgate writes nothing to it in the meantime."
         ));
     }
     for pool in &load_balancer.pools {
-        let bare = pool
+        let without_probe = pool
             .rules
             .iter()
-            .filter(|rule| rule.reaches == Reaches::NoProbe)
+            .filter(|rule| rule.target == ProbeTarget::NoProbe)
             .count();
-        if bare > 0 {
+        if without_probe > 0 {
             notes.push(format!(
-                "{bare} of {} rules of {name}/{} have no probe: Down has no effect on them.",
+                "{without_probe} of {} rules of {name}/{} have no probe: Down has no effect on them.",
                 pool.rules.len(),
                 pool.name
             ));
@@ -382,7 +400,7 @@ fn about(load_balancer: &LoadBalancerRow) -> Vec<String> {
         }
         if pool.entries > 0 && pool.down == pool.entries {
             notes.push(format!(
-                "All entries of {name}/{} are Down: nobody gets its new connections.",
+                "All entries of {name}/{} are Down: no node gets its new connections.",
                 pool.name
             ));
         }

@@ -1,163 +1,177 @@
-//! The explanation: from the two views to words and to JSON. Pure.
+//! The explanation: from the two observations to text and JSON. Pure.
 
 use std::fmt;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::observations::{AgentStatus, NodeObject, Observations};
 use super::reasons;
-use super::views::{AgentView, ApiView, Views};
 
-/// Whether new connections are sent, as far as probes and the Node's labels decide it.
+/// Whether new connections are sent to the node, as far as probes and the Node's labels decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Sent {
-    /// Probes are told that the node is good.
+pub enum NewConnections {
+    /// Probes get 200.
     Yes,
-    /// Probes are told, or must conclude, that it is not; or it is left out of load balancers.
+    /// Probes get 503 or no answer, or the node is excluded from load balancers.
     No,
-    /// The agent could not be asked, so it is not known what probes are told.
+    /// The agent did not answer, so it is not known what probes get.
     Unknown,
 }
 
-/// One thing that speaks against the node.
+/// One reason why new connections are not sent to the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reason {
-    /// The signal or the label, `health port`, or `kube-proxy`.
+    /// The name of the signal or of the label, `health port`, or `kube-proxy`.
     pub name: String,
-    /// Since when, where that is known.
+    /// The start, if it is known.
     pub since: Option<Timestamp>,
-    /// What it means.
+    /// What the reason means, as one or two sentences.
     pub meaning: String,
-    /// What would end it.
+    /// What ends it; completes "Ends with …".
     pub ends: String,
 }
 
-/// Why traffic is or is not sent to a node.
+/// Why new connections are or are not sent to a node; `-o json` prints this.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Explanation {
-    /// The node.
+    /// The name of the node.
     pub node: String,
-    /// Whether traffic is sent.
-    pub sent: Sent,
-    /// Since when it is so, where that is known.
+    /// Whether new connections are sent.
+    pub sent: NewConnections,
+    /// The time of the last change, if it is known.
     pub since: Option<Timestamp>,
-    /// What `/healthz` answers, where its agent was asked and serves it.
+    /// The status of `/healthz`, if the agent answered and serves it.
     pub healthz: Option<u16>,
-    /// What speaks against it.
+    /// The reasons against new connections.
     pub reasons: Vec<Reason>,
-    /// What else there is to know, a sentence each.
+    /// Further facts, one sentence or two each.
     pub notes: Vec<String>,
-    /// Whether its agent was asked, or this is the API server's word alone.
-    pub agent_asked: bool,
-    /// When this was asked.
-    pub asked_at: Timestamp,
+    /// Whether the agent answered; otherwise only the Node object is known.
+    #[serde(rename = "agentAsked")]
+    pub agent_answered: bool,
+    /// The time of the queries.
+    #[serde(rename = "askedAt")]
+    pub taken_at: Timestamp,
 }
 
-/// Explains a node. Pure.
+/// Explains the node `name` from its observations. Pure.
 #[must_use]
-pub fn explain(node: &str, views: &Views, now: Timestamp) -> Explanation {
+pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Explanation {
     let (mut reasons, mut notes) = (Vec::new(), Vec::new());
-    let (mut sent, mut since, mut healthz) = (Sent::Unknown, None, None);
-    match (&views.agent, &views.api) {
+    let (mut sent, mut since, mut healthz) = (NewConnections::Unknown, None, None);
+    match (&observations.agent, &observations.api) {
         (Ok(agent), api) => {
-            heed_agent(node, agent, now, &mut reasons, &mut notes);
-            if let Ok(api) = api {
-                compare(agent, api, &mut notes);
+            explain_agent(name, agent, now, &mut reasons, &mut notes);
+            if let Ok(node) = api {
+                compare(agent, node, &mut notes);
             }
-            if agent.health_port_trouble().is_none() {
+            if agent.health_port_error().is_none() {
                 healthz = Some(agent.healthz.code);
                 since = agent.healthz.since;
             }
-            sent = if healthz == Some(200) { Sent::Yes } else { Sent::No };
+            sent = if healthz == Some(200) {
+                NewConnections::Yes
+            } else {
+                NewConnections::No
+            };
         }
-        (Err(why), Ok(api)) => {
+        (Err(error), Ok(node)) => {
             notes.push(format!(
-                "Asking its agent: {why}. If probes get no answer either, load balancers take the node out."
+                "The agent did not answer: {error}. If probes get no answer either, load balancers take the node out."
             ));
             reasons.extend(
-                api.signals
+                node.signals
                     .iter()
-                    .map(|view| reasons::signal(node, &view.signal, view.since)),
+                    .map(|status| reasons::signal(name, &status.parse(), status.since)),
             );
-            if !api.signals.is_empty() {
-                sent = Sent::No;
+            if !node.signals.is_empty() {
+                sent = NewConnections::No;
             }
         }
         (Err(_), Err(_)) => {}
     }
-    match &views.api {
-        Err(why) => notes.push(format!(
-            "The API server could not be asked ({why}); this is the agent's word alone."
+    match &observations.api {
+        Err(error) => notes.push(format!(
+            "The API server did not answer ({error}); this is the agent's status alone."
         )),
-        Ok(api) => {
-            if api.cordoned {
-                notes.push("It is cordoned. That keeps new Pods away, not traffic.".to_owned());
+        Ok(node) => {
+            if node.cordoned {
+                notes.push("The node is cordoned. That keeps new Pods away, not traffic.".to_owned());
             }
-            if api.excluded {
-                reasons.push(reasons::excluded(node));
-                // Since when somebody labelled it is not known; since when probes fail is.
-                since = since.filter(|_| sent == Sent::No);
-                sent = Sent::No;
+            if node.excluded {
+                reasons.push(reasons::exclude_label(name));
+                // The time of the label is not known; the time since which probes fail is.
+                since = since.filter(|_| sent == NewConnections::No);
+                sent = NewConnections::No;
             }
         }
     }
     reasons.sort_by(|a, b| a.name.cmp(&b.name));
     Explanation {
-        node: node.to_owned(),
+        node: name.to_owned(),
         sent,
         since,
         healthz,
         reasons,
         notes,
-        agent_asked: views.agent.is_ok(),
-        asked_at: now,
+        agent_answered: observations.agent.is_ok(),
+        taken_at: now,
     }
 }
 
-/// What the agent says of itself.
-fn heed_agent(node: &str, agent: &AgentView, now: Timestamp, reasons: &mut Vec<Reason>, notes: &mut Vec<String>) {
+/// Adds the reasons and notes that follow from the agent's status.
+fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut Vec<Reason>, notes: &mut Vec<String>) {
     if agent.node.source != "watch" {
-        notes.push(reasons::known_from(&agent.node.source).to_owned());
+        notes.push(reasons::source_note(&agent.node.source).to_owned());
     }
-    if let Some(trouble) = &agent.node.watch_error {
-        let (since, error) = (Since(trouble.since, now), &trouble.error);
+    if let Some(failure) = &agent.node.watch_error {
+        let (since, error) = (Since(failure.since, now), &failure.error);
         notes.push(format!(
-            "Its agent cannot watch the Node{since}: {error}. What it knows goes on."
+            "The agent cannot watch the Node{since}: {error}. The last known state stays in use."
         ));
     }
     let signals = agent.node.signals.iter();
-    reasons.extend(signals.map(|view| reasons::signal(node, &view.signal, view.since)));
+    reasons.extend(signals.map(|status| reasons::signal(name, &status.parse(), status.since)));
     if agent.livez.code != 200 {
-        reasons.push(reasons::stale_proxy(agent.proxy.server.as_deref(), agent.livez.since));
-    }
-    reasons.extend(agent.health_port_trouble().map(reasons::health_port));
-}
-
-/// Where the two do not agree.
-fn compare(agent: &AgentView, api: &ApiView, notes: &mut Vec<String>) {
-    let seen = |signal: &str| agent.node.signals.iter().any(|view| view.signal == signal);
-    for view in api.signals.iter().filter(|view| !seen(&view.signal)) {
-        notes.push(format!(
-            "The Node carries {}, which its agent does not act on: it has not seen it yet, or its settings leave it out.",
-            view.signal
+        reasons.push(reasons::unhealthy_kube_proxy(
+            agent.proxy.server.as_deref(),
+            agent.livez.since,
         ));
     }
-    // By any taint: the agent's settings may list others than were given here.
-    let carried = |signal: &str| {
-        api.signals.iter().any(|view| view.signal == signal) || api.taints.iter().any(|key| key == signal)
+    reasons.extend(agent.health_port_error().map(reasons::unbound_health_port));
+}
+
+/// Adds notes about differences between the agent's signals and those of the Node object.
+fn compare(agent: &AgentStatus, node: &NodeObject, notes: &mut Vec<String>) {
+    let is_known = |signal: &str| agent.node.signals.iter().any(|status| status.signal == signal);
+    for status in node.signals.iter().filter(|status| !is_known(&status.signal)) {
+        notes.push(format!(
+            "The Node has {}, which the agent does not act on: it has not observed it yet, or its settings do not list it.",
+            status.signal
+        ));
+    }
+    // Any taint counts, since the agent's settings may list other keys than those given here.
+    let is_in_node = |signal: &str| {
+        node.signals.iter().any(|status| status.signal == signal) || node.taints.iter().any(|key| key == signal)
     };
-    let old = agent.node.signals.iter().map(|view| view.signal.as_str());
-    for signal in old.filter(|signal| !reasons::is_agents_own(signal) && !carried(signal)) {
+    let in_node_object = agent
+        .node
+        .signals
+        .iter()
+        .filter(|status| status.parse().is_in_node_object());
+    for status in in_node_object.filter(|status| !is_in_node(&status.signal)) {
         notes.push(format!(
-            "The Node no longer carries {signal}, which its agent has not seen yet."
+            "The Node no longer has {}, which the agent has not observed yet.",
+            status.signal
         ));
     }
 }
 
-/// "since 2026-01-02T03:04:05Z (12 s)", or nothing.
+/// Formats as ", since 2026-01-02T03:04:05Z (12 s)", or as nothing for `None`.
 struct Since(Option<Timestamp>, Timestamp);
 
 impl fmt::Display for Since {
@@ -173,41 +187,44 @@ impl fmt::Display for Since {
     }
 }
 
+/// The text that `headgate why` prints.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since = Since(self.since, self.asked_at);
+        let since = Since(self.since, self.taken_at);
         let node = &self.node;
         match self.sent {
-            Sent::Yes => writeln!(f, "{node}: new connections are sent here{since}: /healthz answers 200.")?,
-            Sent::No if self.healthz == Some(200) => {
+            NewConnections::Yes => {
+                writeln!(f, "{node}: new connections are sent here{since}: /healthz answers 200.")?;
+            }
+            NewConnections::No if self.healthz == Some(200) => {
                 writeln!(
                     f,
                     "{node}: no new connections should be sent here, though /healthz answers 200."
                 )?;
             }
-            Sent::No if self.healthz.is_some() => {
+            NewConnections::No if self.healthz.is_some() => {
                 writeln!(
                     f,
                     "{node}: no new connections are sent here{since}: /healthz answers 503."
                 )?;
             }
-            Sent::No if self.agent_asked => {
+            NewConnections::No if self.agent_answered => {
                 writeln!(
                     f,
                     "{node}: no new connections should be sent here: its agent does not serve /healthz."
                 )?;
             }
-            Sent::No => writeln!(
+            NewConnections::No => writeln!(
                 f,
-                "{node}: no new connections should be sent here, but its agent could not be asked."
+                "{node}: no new connections should be sent here, but its agent did not answer."
             )?,
-            Sent::Unknown => writeln!(
+            NewConnections::Unknown => writeln!(
                 f,
-                "{node}: nothing speaks against it, but its agent could not be asked."
+                "{node}: there is no reason against new connections, but its agent did not answer."
             )?,
         }
         for reason in &self.reasons {
-            writeln!(f, "\n  {}{}", reason.name, Since(reason.since, self.asked_at))?;
+            writeln!(f, "\n  {}{}", reason.name, Since(reason.since, self.taken_at))?;
             writeln!(f, "    {}", reason.meaning)?;
             writeln!(f, "    Ends with {}", reason.ends)?;
         }

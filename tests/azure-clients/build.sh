@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Provides Microsoft's own Azure clients, which judge the emulator, where that has not been done yet. Says on stderr what
-# it does and prints one line on stdout for each part asked for:
+# Provides Microsoft's Azure clients for the emulator's tests; fetches and builds them if they are not in the cache.
+# Reports on stderr what it does, and prints one line on stdout for each requested part:
 #
-#   build.sh python  an interpreter that has the packages of python/requirements.txt
-#   build.sh go      the program made of go/
+#   build.sh python  the path of an interpreter that has the packages of python/requirements.txt
+#   build.sh go      the path of the program built from go/
 #   build.sh         both
 #   build.sh lint    checks the code instead
 #
-#   HEADGATE_CACHE   where they are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
+#   HEADGATE_CACHE   the cache directory; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
@@ -17,10 +17,10 @@ source ../from-source.sh
 venv=$root/python-$(key python/requirements.txt)
 program=$root/go-$(key go/go.mod go/go.sum go/*.go ../from-source.sh)
 
-# A finished environment whose interpreter is still there.
+# Whether the environment is complete and its interpreter still exists.
 has_venv() { [[ -e $venv/finished ]] && "$venv/bin/python" -c '' 2>/dev/null; }
 
-# An environment cannot be moved: it is made where it stays, and is finished by a file's being there.
+# An environment cannot be moved, so it is created in place; the file `finished` marks it as complete.
 make_venv() {
   if has_venv; then return; fi
   needs_venv "python3 with venv for Microsoft's Python client"
@@ -38,7 +38,7 @@ make_program() {
   cd go
   find_go
   say "building a program of Microsoft's Go client with Go $(go_version "$go"); the first time a minute on 2 cores"
-  rm -f -- "$root"/.building.* # left behind by builds that were killed: none runs now, the lock is ours
+  rm -f -- "$root"/.building.* # of killed builds; none is running, since this one has the lock
   run_go build -ldflags '-s -w' -o "$root/.building.go" .
   mv -T -- "$root/.building.go" "$program"
   cd ..

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Provides the real cloud-controller-manager of Azure, which judges the emulator, building it where that has not been
-# done yet. Says on stderr what it does and prints one line on stdout: the program.
+# Provides Azure's real cloud-controller-manager for a test of the emulator; builds it if it is not in the cache.
+# Reports on stderr what it does, and prints the path of the program on stdout.
 #
-#   HEADGATE_CACHE  where builds are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
+#   HEADGATE_CACHE  the cache directory; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail
 
 if (($#)); then
@@ -20,7 +20,7 @@ build() {
   if [[ -x $program ]]; then return; fi
   find_go
   say "building cloud-provider-azure with Go $(go_version "$go"); the first time 5 minutes on 2 cores, 2 GB of Go's build cache"
-  rm -f -- "$root"/.building # left behind by a build that was killed: none runs now, the lock is ours
+  rm -f -- "$root"/.building # of a killed build; none is running, since this one has the lock
   run_go build -ldflags '-s -w' -o "$root/.building" .
   mv -T -- "$root/.building" "$program"
   say "built in $(elapsed): $program"

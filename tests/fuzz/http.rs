@@ -6,16 +6,17 @@ use std::time::Duration;
 use bolero::generator::produce;
 use bolero::{TypeGenerator, check};
 use headgate_clock::Clock;
-use headgate_health::{Inputs, LastChange, ProxyStatus};
+use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_http::server::ProxyProtocol;
-use headgate_http::server::{self, Incoming, Limits, ServeError};
-use headgate_node::{Facts, Report};
-use headgate_telemetry::{Format, encode};
+use headgate_http::server::{self, Limits, Listener, ServeError};
+use headgate_node::{Facts, NodeReport};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::like::{Like, time};
 
@@ -88,7 +89,7 @@ struct Peer {
 /// Connections that the test hands in.
 struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 
-impl Incoming for Handed {
+impl Listener for Handed {
     type Stream = DuplexStream;
 
     async fn accept(&self) -> std::io::Result<DuplexStream> {
@@ -146,7 +147,7 @@ struct Port {
     tainted: bool,
     registry: Registry,
     hand: mpsc::UnboundedSender<DuplexStream>,
-    close: watch::Sender<bool>,
+    stop: CancellationToken,
     served: JoinHandle<Result<(), ServeError>>,
 }
 
@@ -163,8 +164,8 @@ impl Port {
             taints: peer.tainted.then(|| "drain".to_owned()).into_iter().collect(),
             ..Facts::default()
         };
-        let report = Report::initial(None, &[], now).observed(facts, &["drain".to_owned()], now);
-        let inputs = Inputs {
+        let report = NodeReport::initial(None, &[], now).with_node(facts, &["drain".to_owned()], now);
+        let inputs = VerdictInputs {
             node: watch::Sender::new(report).subscribe(),
             proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),
             notices: watch::Sender::default().subscribe(),
@@ -176,16 +177,17 @@ impl Port {
         let counts = headgate_health::Metrics::register(&mut registry, inputs.clone(), last_change, clock.clone());
         let router = headgate_health::router(inputs, counts, clock);
         let (hand, handed) = mpsc::unbounded_channel();
-        let (close, closing) = watch::channel(false);
+        let stop = CancellationToken::new();
+        let stopping = stop.clone();
         let served = tokio::spawn(async move {
-            server::serve("fuzz", Handed(Mutex::new(handed)), router, limits, &metrics, closing).await
+            server::serve("fuzz", Handed(Mutex::new(handed)), router, limits, &metrics, stopping).await
         });
         Self {
             limits,
             tainted: peer.tainted,
             registry,
             hand,
-            close,
+            stop,
             served,
         }
     }
@@ -197,7 +199,7 @@ impl Port {
     }
 
     fn counter(&self, series: &str) -> usize {
-        let text = encode(&self.registry, Format::OpenMetrics).unwrap();
+        let text = encode_metrics(&self.registry, MetricsFormat::OpenMetrics).unwrap();
         let value = text
             .lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -232,8 +234,8 @@ impl Port {
     }
 
     async fn close(self) {
-        self.close.send_replace(true);
-        let end = self.limits.linger + Duration::from_secs(5);
+        self.stop.cancel();
+        let end = self.limits.linger_timeout + Duration::from_secs(5);
         let closed = timeout(end, self.served).await.expect("the listener closes");
         closed.unwrap().unwrap();
     }
@@ -270,7 +272,7 @@ impl Peer {
             tokio::io::split(port.connect(self.narrow.map_or(ROOM, |narrow| 16 + usize::from(narrow))));
         let mut answers = Vec::new();
         // The longest limit is the one between requests; it begins with the last byte at the latest.
-        let end = port.limits.idle + Duration::from_secs(3);
+        let end = port.limits.idle_timeout + Duration::from_secs(3);
         if self.reads {
             let over = async {
                 self.send(bytes, write).await;
@@ -282,7 +284,7 @@ impl Peer {
                 () = over => panic!("the connection has not ended"),
             }
         } else {
-            let longest = Duration::from_secs(30 * self.pieces.len() as u64) + port.limits.write + end;
+            let longest = Duration::from_secs(30 * self.pieces.len() as u64) + port.limits.write_timeout + end;
             let sent = timeout(longest, self.send(bytes, write));
             sent.await.expect("who never reads is closed");
             sleep(end).await;

@@ -1,11 +1,14 @@
-//! The documents of Scheduled Events: whatever IMDS sends, an eviction of this VM that can be read counts at once,
-//! only whole documents show it gone, and one notice taints once.
+//! The documents of Scheduled Events: with any response of IMDS, a readable eviction of this VM counts at once, only complete
+//! documents end it, and one notice taints the Node once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_spot::{ANNOTATION, Document, Follow, Kind, Notice, Record, ResourceName, State, Wish, wish};
+use headgate_spot::{
+    EventStatus, EventType, EventsDocument, NOTICE_ANNOTATION, Notice, NoticeRecord, NoticeTracker, TaintAction,
+    VmName, next_taint_action,
+};
 use serde_json::Value;
 
 use crate::like;
@@ -13,8 +16,8 @@ use crate::like;
 const VM: &str = "aks-spot-1-vmss_3";
 const PROVIDER_ID: &str = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/aks-spot-1-vmss/virtualMachines/3";
 const GRACE: Duration = Duration::from_mins(1);
-/// From one document to the next: the grace ends with the third that is without a notice.
-const PAUSE: Duration = Duration::from_secs(30);
+/// Time between two documents: the grace ends with the third document without a notice.
+const POLL_INTERVAL: Duration = Duration::from_secs(30);
 const WORDS: &[&[u8]] = &[
     b"\"Events\":[",
     b"\"DocumentIncarnation\":",
@@ -49,7 +52,7 @@ const WORDS: &[&[u8]] = &[
     b"\\u0000",
 ];
 
-/// Whether a list entry is a readable eviction of this VM, said otherwise than the code does.
+/// Whether a list entry is a readable eviction of this VM, by a second implementation.
 fn evicts(event: &Value) -> bool {
     let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
     let id = text("EventId");
@@ -59,10 +62,10 @@ fn evicts(event: &Value) -> bool {
     named && text("EventType").eq_ignore_ascii_case("Preempt") && (1..=128).contains(&id.chars().count())
 }
 
-/// Reads a document; whether it lists an eviction of this VM, with what can be followed of it.
-fn read(bytes: &[u8]) -> Option<(Document, bool)> {
+/// Parses a document; returns it, and whether it lists an eviction of this VM.
+fn read(bytes: &[u8]) -> Option<(EventsDocument, bool)> {
     let value = serde_json::from_slice::<Value>(bytes).unwrap_or_default();
-    let Ok(document) = Document::parse(bytes) else {
+    let Ok(document) = EventsDocument::parse(bytes) else {
         assert!(value["Events"].as_array().is_none(), "a list of events is a document");
         return None;
     };
@@ -71,53 +74,53 @@ fn read(bytes: &[u8]) -> Option<(Document, bool)> {
     for event in &document.events {
         assert!((1..=128).contains(&event.event_id.chars().count()));
         assert!(event.description.chars().count() <= 256);
-        assert!(event.state != State::Started || event.not_before.is_none());
+        assert!(event.status != EventStatus::Started || event.not_before.is_none());
     }
     Some((document, listed.iter().any(evicts)))
 }
 
-/// A node as the keeper would leave it.
+/// A Node, and the notices that it was tainted for.
 struct Node {
-    record: Option<Record>,
+    record: Option<NoticeRecord>,
     tainted: Vec<Notice>,
 }
 
 impl Node {
-    /// Carries out what is wished; nothing is wished after that.
-    fn carry_out(&mut self, follow: &Follow, now: Moment) -> Option<Wish> {
-        let wished = wish(follow, self.record.as_ref(), "boot-1");
-        match &wished {
-            Some(Wish::Taint(notice)) => {
+    /// Applies the next action; no action follows it.
+    fn reconcile(&mut self, tracker: &NoticeTracker, now: Moment) -> Option<TaintAction> {
+        let action = next_taint_action(tracker, self.record.as_ref(), "boot-1");
+        match &action {
+            Some(TaintAction::Add(notice)) => {
                 assert!(
-                    !self.tainted.last().is_some_and(|last| last.same(notice)),
+                    !self.tainted.last().is_some_and(|last| last.is_same_eviction(notice)),
                     "a notice taints once"
                 );
                 self.tainted.push(notice.clone());
-                self.record = Some(Record {
+                self.record = Some(NoticeRecord {
                     event_id: notice.event_id.clone(),
                     not_before: notice.not_before,
                     boot_id: "boot-1".to_owned(),
                     tainted_at: Some(now.wall),
                 });
             }
-            Some(Wish::Untaint) => {
-                let record = self.record.as_mut().expect("only what is recorded is taken back");
+            Some(TaintAction::Remove) => {
+                let record = self.record.as_mut().expect("only a recorded taint is removed");
                 assert!(record.tainted_at.take().is_some());
             }
             None => {}
         }
         assert_eq!(
-            wish(follow, self.record.as_ref(), "boot-1"),
+            next_taint_action(tracker, self.record.as_ref(), "boot-1"),
             None,
-            "what was done is done"
+            "one action is enough"
         );
-        wished
+        action
     }
 }
 
 #[test]
-fn an_eviction_counts_at_once_and_goes_only_by_whole_documents() {
-    let vm = ResourceName::from_provider_id(PROVIDER_ID).unwrap();
+fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
+    let vm = VmName::from_provider_id(PROVIDER_ID).unwrap();
     assert_eq!(vm.as_str(), VM);
     let start = Clock::System.now();
     like::fuzz("imds_document", WORDS, |bytes| {
@@ -125,48 +128,51 @@ fn an_eviction_counts_at_once_and_goes_only_by_whole_documents() {
             record: None,
             tainted: Vec::new(),
         };
-        let mut follow = Follow::default();
+        let mut tracker = NoticeTracker::default();
         let mut now = start;
         for bytes in bytes.split(|byte| *byte == b'\n') {
-            now.mono += PAUSE;
+            now.mono += POLL_INTERVAL;
             let Some((document, evicted)) = read(bytes) else {
                 continue;
             };
-            let events = vm.events_of(&document);
-            assert_eq!(events.iter().any(|event| event.kind == Kind::Preempt), evicted);
-            let before = follow.clone();
-            follow = before.next(&events, document.unreadable == 0, GRACE, now);
-            let wished = node.carry_out(&follow, now);
+            let events = vm.own_events(&document);
+            assert_eq!(
+                events.iter().any(|event| event.event_type == EventType::Preempt),
+                evicted
+            );
+            let before = tracker.clone();
+            tracker = before.next(&events, document.unreadable == 0, GRACE, now);
+            let action = node.reconcile(&tracker, now);
             if evicted {
-                let notice = follow.notice.as_ref().expect("an eviction is followed");
-                assert!(notice.listed && !follow.clear);
-                assert_ne!(wished, Some(Wish::Untaint));
-                let known = node.tainted.iter().any(|tainted| notice.is(tainted));
-                assert!(known, "the node was tainted for it, now or before");
+                let notice = tracker.notice.as_ref().expect("an eviction is tracked");
+                assert!(notice.is_listed && !tracker.is_clear);
+                assert_ne!(action, Some(TaintAction::Remove));
+                let known = node.tainted.iter().any(|tainted| notice.matches(tainted));
+                assert!(known, "the Node was tainted for it, now or before");
             } else if document.unreadable > 0 {
-                assert_eq!(follow, before, "what cannot be read proves nothing");
-                assert_eq!(wished, None);
+                assert_eq!(tracker, before, "a document with unreadable events ends no notice");
+                assert_eq!(action, None);
             } else {
-                assert_eq!(follow.notice.is_some(), before.notice.is_some() && !follow.clear);
-                assert!(wished.is_none() || (follow.clear && wished == Some(Wish::Untaint)));
+                assert_eq!(tracker.notice.is_some(), before.notice.is_some() && !tracker.is_clear);
+                assert!(action.is_none() || (tracker.is_clear && action == Some(TaintAction::Remove)));
                 let ours = node.record.as_ref().and_then(|record| record.tainted_at);
-                assert!(ours.is_none() || !follow.clear, "no taint of ours outlives its notice");
+                assert!(ours.is_none() || !tracker.is_clear, "the taint ends with its notice");
             }
         }
     });
 }
 
 #[test]
-fn a_record_and_a_provider_id_are_read_or_not() {
+fn records_and_provider_ids_are_read_or_rejected() {
     like::fuzz("imds_document", WORDS, |bytes| {
         let Ok(text) = str::from_utf8(bytes) else { return };
-        if let Some(name) = ResourceName::from_provider_id(text) {
+        if let Some(name) = VmName::from_provider_id(text) {
             assert!(!name.as_str().is_empty() && !name.as_str().contains('/'));
         }
-        let annotations = |text: &str| BTreeMap::from([(ANNOTATION.to_owned(), text.to_owned())]);
-        if let Some(record) = Record::in_annotations(&annotations(text)) {
+        let annotations = |text: &str| BTreeMap::from([(NOTICE_ANNOTATION.to_owned(), text.to_owned())]);
+        if let Some(record) = NoticeRecord::from_annotations(&annotations(text)) {
             let again = serde_json::to_string(&record).unwrap();
-            assert_eq!(Record::in_annotations(&annotations(&again)), Some(record));
+            assert_eq!(NoticeRecord::from_annotations(&annotations(&again)), Some(record));
         }
     });
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_health::{Part, ProxyStatus, kube_proxy_answered};
+use headgate_health::{ProxyPart, ProxyStatus, apply_kube_proxy_answer};
 use hyper::StatusCode;
 use serde::Deserialize;
 
@@ -40,7 +40,7 @@ struct Claim {
 }
 
 /// The parts a state has, and whether it is healthy.
-fn seen(status: &ProxyStatus, now: Moment) -> (Vec<Part>, bool) {
+fn seen(status: &ProxyStatus, now: Moment) -> (Vec<ProxyPart>, bool) {
     (status.parts(), status.health(now).healthy)
 }
 
@@ -58,27 +58,27 @@ fn the_status_code_is_obeyed_whatever_the_body_says() {
                 StatusCode::OK,
                 StatusCode::SERVICE_UNAVAILABLE,
             ] {
-                kube_proxy_answered(&mut status, code, body, now);
+                apply_kube_proxy_answer(&mut status, code, body, now);
                 let (parts, healthy) = seen(&status, now);
                 assert!((1..=3).contains(&parts.len()), "{parts:?}");
                 let health = status.health(now);
                 assert!(health.families.len() <= 2);
                 if code == StatusCode::OK {
                     assert!(healthy, "200 is healthy");
-                    assert!(health.families.values().all(|(_, healthy)| *healthy));
+                    assert!(health.families.values().all(|family| family.healthy));
                 } else if !claims_health {
                     assert!(!healthy, "503 without a claim of health is not");
                 }
                 // The same answer once more changes nothing; the state is that of the last answer alone.
                 let mut again = status.clone();
-                kube_proxy_answered(&mut again, code, body, now);
+                apply_kube_proxy_answer(&mut again, code, body, now);
                 assert_eq!(again, status);
                 let mut fresh = ProxyStatus::new(TIMEOUT);
-                kube_proxy_answered(&mut fresh, code, body, now);
+                apply_kube_proxy_answer(&mut fresh, code, body, now);
                 assert_eq!(seen(&fresh, now), seen(&status, now), "history leaves nothing behind");
                 // Silence counts after the timeout, and not before.
                 let mut silent = status.clone();
-                silent.all_queued(now);
+                silent.mark_all_pending(now);
                 let later = |mono| Moment { mono, ..now };
                 assert_eq!(silent.health(later(now.mono + TIMEOUT / 2)).healthy, healthy);
                 assert!(!silent.health(later(now.mono + TIMEOUT)).healthy);

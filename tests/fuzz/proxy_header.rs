@@ -2,7 +2,7 @@
 //! protocol says is found where it ends.
 
 use bolero::{TypeGenerator, check};
-use headgate_http::server::{proxy_protocol::Start, proxy_protocol::Version, proxy_protocol::parse};
+use headgate_http::server::{proxy_protocol::Prefix, proxy_protocol::Version, proxy_protocol::parse_prefix};
 
 use crate::like;
 
@@ -32,25 +32,29 @@ const WORDS: &[&[u8]] = &[
 #[test]
 fn a_start_is_judged_the_same_however_it_is_split() {
     like::fuzz("proxy_header", WORDS, |bytes| {
-        let whole = parse(bytes);
-        let decided = (0..=bytes.len()).find(|&end| parse(&bytes[..end]) != Start::Undecided);
+        let whole = parse_prefix(bytes);
+        let decided = (0..=bytes.len()).find(|&end| parse_prefix(&bytes[..end]) != Prefix::Incomplete);
         let Some(decided) = decided else {
-            assert_eq!(whole, Start::Undecided);
+            assert_eq!(whole, Prefix::Incomplete);
             assert!(bytes.len() < 2048, "more is waited for than any header has");
             return;
         };
         for end in decided..=bytes.len() {
-            assert_eq!(parse(&bytes[..end]), whole, "with {end} bytes, decided with {decided}");
+            assert_eq!(
+                parse_prefix(&bytes[..end]),
+                whole,
+                "with {end} bytes, decided with {decided}"
+            );
         }
         match whole {
-            Start::Undecided => unreachable!(),
-            Start::Header(version, length) => {
+            Prefix::Incomplete => unreachable!(),
+            Prefix::Header(version, length) => {
                 assert_eq!(length, decided, "a header is known when it is whole, and not later");
                 assert!(length <= if version == Version::One { 107 } else { 2048 });
             }
             // The first byte that no signature has.
-            Start::Plain => assert!(decided <= 12),
-            Start::Invalid | Start::Oversized => assert!(decided <= 107),
+            Prefix::NoHeader => assert!(decided <= 12),
+            Prefix::Invalid | Prefix::Oversized => assert!(decided <= 107),
         }
     });
 }
@@ -115,10 +119,10 @@ fn a_header_as_it_should_be_is_found_and_what_follows_is_not_touched() {
                 Version::Two
             };
             if version == Version::Two && header.len() > 2048 {
-                assert_eq!(parse(&bytes), Start::Oversized);
+                assert_eq!(parse_prefix(&bytes), Prefix::Oversized);
                 return;
             }
-            assert_eq!(parse(&bytes), Start::Header(version, header.len()));
+            assert_eq!(parse_prefix(&bytes), Prefix::Header(version, header.len()));
             assert_eq!(&bytes[header.len()..], rest);
         });
 }

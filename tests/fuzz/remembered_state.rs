@@ -1,8 +1,8 @@
-//! The remembered state: any file is of use or is refused by name; what is of use is that node's alone and
-//! survives being written.
+//! The remembered state: any file is usable or refused with its name; a usable one is usable for one node only and can be
+//! written again without a loss.
 
 use headgate_clock::Clock;
-use headgate_node::{Memory, RememberedError, Report, Source};
+use headgate_node::{NodeReport, RememberedState, RememberedStateError, Source};
 
 use crate::like;
 
@@ -37,40 +37,46 @@ const WORDS: &[&[u8]] = &[
 ];
 
 #[test]
-fn a_memory_is_of_use_to_its_node_alone_and_survives_being_written() {
+fn state_is_usable_for_its_node_only_and_survives_being_written() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("state.json");
     let keys = ["ToBeDeletedByClusterAutoscaler".to_owned(), "a.io/b".to_owned()];
     let now = Clock::System.now();
     like::fuzz("remembered_state", WORDS, |bytes| {
         std::fs::write(&file, bytes).unwrap();
-        let memory = match Memory::load(directory.path(), NODE) {
-            Ok(memory) => memory.expect("the file is there"),
+        let state = match RememberedState::load(directory.path(), NODE) {
+            Ok(state) => state.expect("the file is there"),
             Err(error) => {
-                let told = error.to_string();
-                assert!(told.contains("state.json"), "{told}");
+                let text = error.to_string();
+                assert!(text.contains("state.json"), "{text}");
                 return;
             }
         };
         for other in ["node-2", "", "NODE-1", "node-1 "] {
-            let refused = Memory::load(directory.path(), other);
+            let refused = RememberedState::load(directory.path(), other);
             assert!(
-                matches!(refused, Err(RememberedError::Foreign { .. })),
+                matches!(refused, Err(RememberedStateError::Foreign { .. })),
                 "{other}: {refused:?}"
             );
         }
-        memory.store(directory.path()).unwrap();
-        assert_eq!(Memory::load(directory.path(), NODE).unwrap().as_ref(), Some(&memory));
+        state.store(directory.path()).unwrap();
+        assert_eq!(
+            RememberedState::load(directory.path(), NODE).unwrap().as_ref(),
+            Some(&state)
+        );
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 
-        let report = Report::initial(Some(memory.clone()), &keys, now);
-        assert_eq!((report.source, report.synced()), (Source::Remembered, false));
-        let facts = &memory.facts;
+        let report = NodeReport::initial(Some(state.clone()), &keys, now);
+        assert_eq!((report.source, report.is_synced()), (Source::Remembered, false));
+        let facts = &state.facts;
         let tainted = facts.taints.iter().any(|taint| keys.contains(taint));
-        assert_eq!(report.eligible(), !(facts.deleting || facts.shutting_down || tainted));
-        // What is remembered of it is the same again, but for what is no signal by these keys.
-        let second = Memory::of(NODE, &report, now).unwrap();
-        assert_eq!(second.facts, memory.facts);
-        assert_eq!(Report::initial(Some(second), &keys, now), report);
+        assert_eq!(
+            report.is_eligible(),
+            !(facts.deleting || facts.shutting_down || tainted)
+        );
+        // The state that is stored for this report has the same facts; keys that are no signals may be missing in `since`.
+        let second = RememberedState::from_report(NODE, &report, now).unwrap();
+        assert_eq!(second.facts, state.facts);
+        assert_eq!(NodeReport::initial(Some(second), &keys, now), report);
     });
 }

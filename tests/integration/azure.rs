@@ -8,7 +8,7 @@ use headgate_azure::{Credential, ManagedIdentity, Secret};
 use headgate_clock::Clock;
 use tokio::time::Instant;
 
-use crate::emulator::process::Emulator;
+use crate::emulator::emulator_process::Emulator;
 
 const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
 const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";

@@ -1,4 +1,4 @@
-//! The emulator before the real cloud-controller-manager of Azure: a test target of its own, run by name only, as
+//! The emulator with Azure's real cloud-controller-manager: a test target of its own, run by name only, as
 //! `make cloud-controller-manager` does.
 
 #![allow(
@@ -8,12 +8,12 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "what a test cannot do without fails the test; most of the integration tests' means are not needed here"
+    reason = "an unmet requirement fails the test; this target uses only a part of the integration tests' harness"
 )]
 
 mod emulator {
     pub(crate) mod cloud_controller_manager;
-    pub(crate) mod process;
+    pub(crate) mod emulator_process;
     mod real_cloud_controller_manager;
 }
 mod harness;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use headgate_clock::Clock;
-use headgate_health::{Family, Inputs, LastChange, Part, ProxyStatus};
-use headgate_node::{Facts, Report};
-use headgate_telemetry::{Format, encode};
+use headgate_health::{IpFamily, LastChange, ProxyPart, ProxyStatus, VerdictInputs};
+use headgate_node::{Facts, NodeReport};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use prometheus_client::registry::Registry;
@@ -16,8 +16,8 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tower::ServiceExt as _;
 
-const V4: Part = Part::Family(Family::IPv4);
-const V6: Part = Part::Family(Family::IPv6);
+const V4: ProxyPart = ProxyPart::Family(IpFamily::IPv4);
+const V6: ProxyPart = ProxyPart::Family(IpFamily::IPv6);
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// The health port's routes with everything that feeds them in the test's hand.
@@ -25,7 +25,7 @@ struct Server {
     router: Router,
     registry: Registry,
     clock: Clock,
-    node: watch::Sender<Report>,
+    node: watch::Sender<NodeReport>,
     proxy: watch::Sender<ProxyStatus>,
     _stopping: watch::Sender<bool>,
     path: &'static str,
@@ -35,10 +35,10 @@ struct Server {
 impl Server {
     fn new(path: &'static str) -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let node = watch::Sender::new(Report::initial(None, &[], clock.now()));
+        let node = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
         let stopping = watch::Sender::new(false);
-        let inputs = Inputs {
+        let inputs = VerdictInputs {
             node: node.subscribe(),
             proxy: proxy.subscribe(),
             stopping: stopping.subscribe(),
@@ -60,16 +60,16 @@ impl Server {
         }
     }
 
-    fn updated(&self, parts: &[Part]) {
+    fn updated(&self, parts: &[ProxyPart]) {
         let now = self.clock.now().wall;
         self.proxy
-            .send_modify(|status| parts.iter().for_each(|part| status.updated(*part, now)));
+            .send_modify(|status| parts.iter().for_each(|part| status.mark_updated(*part, now)));
     }
 
-    fn queued(&self, parts: &[Part]) {
+    fn queued(&self, parts: &[ProxyPart]) {
         let now = self.clock.now();
         self.proxy
-            .send_modify(|status| parts.iter().for_each(|part| status.queued(*part, now)));
+            .send_modify(|status| parts.iter().for_each(|part| status.mark_pending(*part, now)));
     }
 
     fn sees_node(&self, taints: &[&str], deleting: bool) {
@@ -82,7 +82,7 @@ impl Server {
         let report = self
             .node
             .borrow()
-            .observed(facts, &[TAINT.to_owned()], self.clock.now());
+            .with_node(facts, &[TAINT.to_owned()], self.clock.now());
         self.node.send_replace(report);
     }
 
@@ -149,7 +149,7 @@ impl Server {
     }
 
     fn assert_counts(&self) {
-        let text = encode(&self.registry, Format::OpenMetrics).unwrap();
+        let text = encode_metrics(&self.registry, MetricsFormat::OpenMetrics).unwrap();
         for (code, count) in [("200", self.counts[0]), ("503", self.counts[1])] {
             let name = self.path.trim_start_matches('/');
             let line = format!("proxy_{name}_total{{code=\"{code}\"}} {count}");

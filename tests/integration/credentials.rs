@@ -55,7 +55,7 @@ async fn a_credential_program_is_run_again_until_it_has_credentials() {
     assert_eq!(agent.healthz().await.json()["source"], "none");
     eventually(SOON, "its failure is told", async || {
         let log = agent.log();
-        let told = log.contains("the own Node cannot be watched") && log.contains("No such file");
+        let told = log.contains("watch failed") && log.contains("No such file");
         told.then_some(()).ok_or(log)
     })
     .await;

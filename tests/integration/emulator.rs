@@ -1,36 +1,36 @@
-//! The ARM emulator, judged by clients that nobody here wrote.
+//! The ARM emulator as a process, with Microsoft's clients and the requests of cloud-controller-manager.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use headgate_test_kubernetes::eventually;
 
-use self::process::Emulator;
+use self::emulator_process::Emulator;
 use crate::harness::http::{Connection, exchange};
 
 mod clients;
 mod cloud_controller_manager;
+pub(crate) mod emulator_process;
 mod evidence;
-pub(crate) mod process;
 
 #[tokio::test]
-async fn it_ends_at_once_although_connections_are_kept_open() {
+async fn it_stops_at_once_with_open_connections() {
     let emulator = Emulator::start(&[]).await;
     let addresses = emulator.directory.join("addresses.json");
     assert!(addresses.exists());
-    let mut kept = Connection::open(emulator.arm).await.unwrap();
-    kept.send(b"GET / HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
-    kept.answer().await.unwrap();
+    let mut kept_open = Connection::open(emulator.arm).await.unwrap();
+    kept_open.send(b"GET / HTTP/1.1\r\nHost: arm\r\n\r\n").await.unwrap();
+    kept_open.response().await.unwrap();
 
-    let told = Instant::now();
+    let stopped_at = Instant::now();
     emulator.stop().await;
-    let took = told.elapsed();
+    let took = stopped_at.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
-    assert!(!addresses.exists(), "it names addresses where nobody is any more");
-    assert_eq!(kept.rest().await.unwrap(), b"", "closed");
+    assert!(!addresses.exists(), "its addresses are no longer served");
+    assert_eq!(kept_open.rest().await.unwrap(), b"", "closed");
 }
 
-/// What the command says and its exit code, where it has to end by itself.
+/// The exit code and the standard error of a command that has to end by itself.
 async fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = tokio::process::Command::from(Command::new(env!("CARGO_BIN_EXE_headgate")));
     command.arg("azure-emulator").args(arguments).kill_on_drop(true);
@@ -40,24 +40,24 @@ async fn refused(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn an_address_is_one_listeners() {
+async fn an_address_in_use_is_refused() {
     let emulator = Emulator::start(&[]).await;
     let taken = emulator.arm.to_string();
     for flag in ["--listen", "--tls-listen", "--control-listen"] {
-        let (code, said) = refused(&[flag, &taken]).await;
-        assert_eq!(code, Some(1), "{flag}: {said}");
+        let (code, stderr) = refused(&[flag, &taken]).await;
+        assert_eq!(code, Some(1), "{flag}: {stderr}");
         assert!(
-            said.contains(&format!("cannot listen on {taken}: Address already in use")),
-            "{said}"
+            stderr.contains(&format!("cannot listen on {taken}: Address already in use")),
+            "{stderr}"
         );
     }
     emulator.stop().await;
-    let (code, said) = refused(&["--listen", &taken, "--tls-listen", &taken]).await;
-    assert_eq!(code, Some(1), "one address for two: {said}");
+    let (code, stderr) = refused(&["--listen", &taken, "--tls-listen", &taken]).await;
+    assert_eq!(code, Some(1), "one address for two: {stderr}");
 }
 
 #[tokio::test]
-async fn a_seed_that_cannot_be_used_is_a_mistake_in_the_settings() {
+async fn an_invalid_seed_ends_with_exit_code_2() {
     let seed = headgate_test_kubernetes::scratch("seed").join("seed.yaml");
     let file = seed.to_str().unwrap();
     let lb = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/lb";
@@ -86,19 +86,19 @@ async fn a_seed_that_cannot_be_used_is_a_mistake_in_the_settings() {
         if let Some(text) = &text {
             std::fs::write(&seed, text).unwrap();
         }
-        let (code, said) = refused(&["--seed", file]).await;
-        assert_eq!(code, Some(2), "{text:?}: {said}");
-        assert!(said.contains(&wanted), "{text:?}: {said}");
+        let (code, stderr) = refused(&["--seed", file]).await;
+        assert_eq!(code, Some(2), "{text:?}: {stderr}");
+        assert!(stderr.contains(&wanted), "{text:?}: {stderr}");
     }
 }
 
 #[tokio::test]
-async fn a_body_of_more_than_four_mebibytes_is_refused_in_arms_words() {
-    const MOST: usize = 4 * 1024 * 1024;
+async fn a_body_of_more_than_four_mebibytes_is_refused_with_413() {
+    const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
     let emulator = Emulator::start(&[]).await;
     for (length, status, error) in [
-        (MOST, 401, "AuthenticationFailed"),
-        (MOST + 1, 413, "RequestContentTooLarge"),
+        (MAX_BODY_BYTES, 401, "AuthenticationFailed"),
+        (MAX_BODY_BYTES + 1, 413, "RequestContentTooLarge"),
     ] {
         let head = "PUT /subscriptions/s HTTP/1.1\r\nHost: arm\r\n";
         let body = vec![b'x'; length];
@@ -123,7 +123,7 @@ async fn a_body_of_more_than_four_mebibytes_is_refused_in_arms_words() {
 }
 
 #[tokio::test]
-async fn it_ends_at_once_although_a_fault_stalls_an_answer() {
+async fn it_stops_at_once_while_a_fault_stalls_an_answer() {
     let emulator = Emulator::start(&[]).await;
     let rule = r#"{"action": {"stall": "10m"}}"#;
     let request = format!(
@@ -148,8 +148,8 @@ async fn it_ends_at_once_although_a_fault_stalls_an_answer() {
     })
     .await;
 
-    let told = Instant::now();
+    let stopped_at = Instant::now();
     emulator.stop().await;
-    let took = told.elapsed();
+    let took = stopped_at.elapsed();
     assert!(took < Duration::from_secs(8), "{took:?}");
 }

@@ -1,12 +1,12 @@
-//! What the integration tests stand on besides a control plane: agents, plain HTTP and network namespaces.
+//! The harness of the integration tests besides the control plane: agents, plain HTTP and network namespaces.
 //!
-//! Processes end with the thread that starts them, so a test starts its agents from the thread it runs on:
-//! `#[tokio::test]` as it is, never `flavor = "multi_thread"`.
+//! Processes end with the thread that starts them, so a test must start its agents on its own thread: use
+//! `#[tokio::test]` without `flavor = "multi_thread"`.
 
 #![allow(
     dead_code,
     unused_imports,
-    reason = "what a test needs next is here before the test is"
+    reason = "a test target may use only a part of the harness"
 )]
 
 pub(crate) mod agent;
@@ -14,4 +14,4 @@ pub(crate) mod http;
 pub(crate) mod network;
 
 pub(crate) use agent::AgentOptions;
-pub(crate) use network::in_own_network;
+pub(crate) use network::in_network_namespace;

@@ -46,9 +46,9 @@ fn empty_root() -> PathBuf {
 fn headgate_in(root: &Path) -> Command {
     let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
     let mut command = if is_root {
-        process::command("chroot", root)
+        process::command_in("chroot", root)
     } else {
-        let mut command = process::command("unshare", root);
+        let mut command = process::command_in("unshare", root);
         command.arg("--map-root-user");
         command
     };
@@ -155,7 +155,7 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
     let shipped = files(root);
     let log = scratch("image").join("agent.log");
     let agent = Process::start("the agent in an empty root", command, &log).unwrap();
-    let told = |reason: String| format!("{reason}; its log:\n{}", process::tail(&log));
+    let told = |reason: String| format!("{reason}; its log:\n{}", process::last_log_lines(&log));
     let addresses: Addresses = eventually(SOON, "its addresses", async || {
         let text = fs::read(root.join("state/addresses.json")).map_err(|error| told(error.to_string()))?;
         Ok(serde_json::from_slice(&text).unwrap())
@@ -187,7 +187,11 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
         let (code, said) = run(headgate().args(arguments));
         assert_eq!(code, Some(0), "{arguments:?}: {said}");
     }
-    assert!(agent.stop(SOON).await.unwrap().success(), "{}", process::tail(&log));
+    assert!(
+        agent.stop(SOON).await.unwrap().success(),
+        "{}",
+        process::last_log_lines(&log)
+    );
     fs::remove_dir_all(root.join("state")).unwrap();
     assert!(
         files(root).is_subset(&shipped),

@@ -11,7 +11,7 @@ use axum::Router;
 use axum::routing::any;
 use headgate::config::Settings;
 use headgate_clock::Clock;
-use headgate_health::{ProxyStatus, follow_kube_proxy};
+use headgate_health::{ProxyStatus, poll_kube_proxy};
 use headgate_http::server;
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use hyper::StatusCode;
@@ -20,10 +20,11 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::harness::agent::Agent;
-use crate::harness::http::{self, Answer};
-use crate::harness::{AgentOptions, in_own_network};
+use crate::harness::http::{self, Response};
+use crate::harness::{AgentOptions, in_network_namespace};
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const SOON: Duration = Duration::from_mins(1);
@@ -37,7 +38,7 @@ async fn patch(client: &Client, node: &str, patch: Value) {
 }
 
 /// What both must agree on: status, the headers of the contract, and the body without times and additions.
-fn comparable(answer: &Answer) -> Value {
+fn comparable(answer: &Response) -> Value {
     let headers: Vec<_> = ["Content-Type", "X-Content-Type-Options"]
         .iter()
         .map(|name| {
@@ -64,7 +65,7 @@ fn comparable(answer: &Answer) -> Value {
 }
 
 /// The names of a JSON object's fields, in their order.
-fn fields(answer: &Answer) -> Vec<String> {
+fn fields(answer: &Response) -> Vec<String> {
     let text = answer.text();
     let depth_one = text
         .char_indices()
@@ -134,18 +135,18 @@ async fn same_requests(agent: &Agent, proxy: SocketAddr) {
         let theirs = http::exchange(proxy, bytes).await.unwrap();
         let shown = String::from_utf8_lossy(bytes);
         assert_eq!(ours.status, theirs.status, "{shown}");
-        let version = |answer: &Answer| answer.status_line.split(' ').next().unwrap().to_owned();
+        let version = |answer: &Response| answer.status_line.split(' ').next().unwrap().to_owned();
         assert_eq!(version(&ours), version(&theirs), "{shown}");
     }
 }
 
 #[test]
 fn the_same_answers_to_the_same_requests() {
-    in_own_network("kube_proxy::the_same_answers_to_the_same_requests", async || {
+    in_network_namespace("kube_proxy::the_same_answers_to_the_same_requests", async || {
         let mut control_plane = own_control_plane().await;
         let client = Client::try_from(control_plane.client_config()).unwrap();
         let node = create_node(&client, "beside").await;
-        let proxy = control_plane.start_proxy(&node).await.unwrap().healthz;
+        let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
         let settings = format!("proxy: {{healthzUrl: \"http://{proxy}\", pollInterval: 100ms, healthTimeout: 2s}}\n");
         let agent = AgentOptions::new(&node, control_plane.kubeconfig())
             .settings(&settings)
@@ -201,7 +202,7 @@ fn the_same_answers_to_the_same_requests() {
 
         // kube-proxy falls silent: that counts after the health timeout, and not before.
         let silent = Instant::now();
-        control_plane.stop_others().await;
+        control_plane.stop_optional_components().await;
         eventually(SOON, "/livez follows kube-proxy", async || {
             let answer = http::get(agent.healthz_address(), "/livez").await.unwrap();
             if answer.status == 503 {
@@ -225,7 +226,7 @@ fn the_same_answers_to_the_same_requests() {
 
 #[test]
 fn a_connection_that_dies_without_a_word_is_noticed_within_a_minute() {
-    in_own_network(
+    in_network_namespace(
         "kube_proxy::a_connection_that_dies_without_a_word_is_noticed_within_a_minute",
         async || {
             let control_plane = own_control_plane().await;
@@ -302,17 +303,24 @@ async fn before_1_28_healthz_is_asked_instead() {
     );
     let listener = server::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let address = listener.local_addr().unwrap();
-    let (_close, closing) = watch::channel(false);
     let metrics = server::Metrics::default();
     let serving = tokio::spawn(async move {
-        server::serve("old", listener, router, server::Limits::OPERATIONS, &metrics, closing).await
+        server::serve(
+            "old",
+            listener,
+            router,
+            server::Limits::OPERATIONS,
+            &metrics,
+            CancellationToken::new(),
+        )
+        .await
     });
     let mut settings = Settings::default().proxy;
     settings.healthz_authority = Some(address.to_string());
     settings.poll_interval = Duration::from_millis(100);
     let state = watch::Sender::new(ProxyStatus::new(settings.health_timeout));
     let mut status = state.subscribe();
-    let polling = tokio::spawn(follow_kube_proxy(settings, state, Clock::System));
+    let polling = tokio::spawn(poll_kube_proxy(settings, state, Clock::System));
     let mut becomes = async |healthy: bool| {
         let known =
             |status: &ProxyStatus| !status.parts().is_empty() && status.health(Clock::System.now()).healthy == healthy;

@@ -47,7 +47,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/http",
-        modules: &[("fetch", &["telemetry"]), ("server", &[]), ("lib", &[])],
+        modules: &[("bounded_client", &["telemetry"]), ("server", &[]), ("lib", &[])],
         tests: &[],
     },
     Crate {
@@ -154,7 +154,7 @@ const CRATES: &[Crate] = &[
 ];
 
 /// Modules that every module may use, except these four among each other.
-const USABLE_BY_ALL: [&str; 4] = ["clock", "fetch", "settings", "telemetry"];
+const USABLE_BY_ALL: [&str; 4] = ["clock", "bounded_client", "settings", "telemetry"];
 
 /// Crates that must not depend on Kubernetes client crates.
 const WITHOUT_KUBERNETES: [&str; 8] = [
@@ -394,5 +394,29 @@ fn layers_list_every_crate_of_the_workspace() {
     assert_eq!(
         members.collect::<BTreeSet<_>>(),
         listed.filter(|directory| !directory.is_empty()).collect()
+    );
+}
+
+/// A file of more lines is an exception: one idea that a split would only hide.
+const RECOMMENDED_MAX_LINES: usize = 400;
+/// A file of more lines holds more than one idea.
+const MAX_LINES: usize = 600;
+
+#[test]
+fn long_files_are_exceptions() {
+    let mut files = Vec::new();
+    for krate in CRATES {
+        sources(&krate.sources(), &mut files);
+    }
+    let lines = |file: &PathBuf| std::fs::read_to_string(file).unwrap().lines().count();
+    let long: Vec<_> = files
+        .iter()
+        .map(|file| (lines(file), file))
+        .filter(|(lines, _)| *lines > RECOMMENDED_MAX_LINES)
+        .collect();
+    assert!(long.iter().all(|(lines, _)| *lines <= MAX_LINES), "{long:?}");
+    assert!(
+        long.len() * 20 <= files.len(),
+        "more than one file in 20 is long: {long:?}"
     );
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use headgate_sandbox::{process::Process, process::tail};
+use headgate_sandbox::{process::Process, process::last_log_lines};
 use headgate_test_kubernetes::{control_plane, create_node, eventually, scratch};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -122,14 +122,14 @@ impl Instance {
     }
 
     fn log(&self) -> String {
-        tail(self.process.log())
+        last_log_lines(self.process.log())
     }
 
     /// What it wrote of where it listens, once it has.
     async fn addresses(&mut self) -> Value {
         let file = self.directory.join("addresses.json");
         eventually(SOON, "its addresses", async || {
-            if let Some(end) = self.process.has_ended() {
+            if let Some(end) = self.process.try_wait() {
                 panic!("{end}");
             }
             let text = std::fs::read(&file).map_err(|error| error.to_string())?;

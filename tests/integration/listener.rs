@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use headgate_http::server::{Incoming, Limits, Metrics, ServeError, serve};
-use headgate_telemetry::{Format, encode};
+use headgate_http::server::{Limits, Listener, Metrics, ServeError, serve};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// Connections that a test hands in.
 struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 
-impl Incoming for Handed {
+impl Listener for Handed {
     type Stream = DuplexStream;
 
     async fn accept(&self) -> std::io::Result<DuplexStream> {
@@ -38,17 +39,18 @@ async fn defect() {
 }
 
 /// A listener under test.
-pub(crate) struct Listener {
+pub(crate) struct TestListener {
     hand: mpsc::UnboundedSender<DuplexStream>,
-    close: watch::Sender<bool>,
+    stop: CancellationToken,
     registry: Registry,
     served: JoinHandle<Result<(), ServeError>>,
 }
 
-impl Listener {
+impl TestListener {
     pub(crate) fn start(limits: Limits) -> Self {
         let (hand, handed) = mpsc::unbounded_channel();
-        let (close, closing) = watch::channel(false);
+        let stop = CancellationToken::new();
+        let stopping = stop.clone();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let router = Router::new()
@@ -56,11 +58,11 @@ impl Listener {
             .route("/panic", get(defect));
         let served =
             tokio::spawn(
-                async move { serve("test", Handed(Mutex::new(handed)), router, limits, &metrics, closing).await },
+                async move { serve("test", Handed(Mutex::new(handed)), router, limits, &metrics, stopping).await },
             );
         Self {
             hand,
-            close,
+            stop,
             registry,
             served,
         }
@@ -70,9 +72,9 @@ impl Listener {
         self.connect_with_buffer(64 * 1024)
     }
 
-    /// Tells it to close.
+    /// Makes it close.
     pub(crate) fn close(&self) {
-        self.close.send_replace(true);
+        self.stop.cancel();
     }
 
     /// Waits until it has closed.
@@ -94,7 +96,7 @@ impl Listener {
 
     /// The value of a series.
     pub(crate) fn counter(&self, series: &str) -> String {
-        let text = encode(&self.registry, Format::OpenMetrics).unwrap();
+        let text = encode_metrics(&self.registry, MetricsFormat::OpenMetrics).unwrap();
         text.lines()
             .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))
             .unwrap()
@@ -118,7 +120,7 @@ async fn ask(stream: &mut DuplexStream) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn half_a_request_is_closed_after_15_s_however_it_trickles() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut silent = listener.connect();
     let mut half = listener.connect();
     half.write_all(&REQUEST[..10]).await.unwrap();
@@ -136,7 +138,7 @@ async fn half_a_request_is_closed_after_15_s_however_it_trickles() {
 
 #[tokio::test(start_paused = true)]
 async fn a_keep_alive_prober_has_two_minutes_between_probes() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut prober = listener.connect();
     for _ in 0..3 {
         assert!(ask(&mut prober).await.ends_with("good"));
@@ -148,7 +150,7 @@ async fn a_keep_alive_prober_has_two_minutes_between_probes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_second_half_request_does_not_get_the_idle_time() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     assert!(ask(&mut stream).await.ends_with("good"));
     sleep(60 * SECOND).await;
@@ -159,7 +161,7 @@ async fn a_second_half_request_does_not_get_the_idle_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_never_reads_is_closed_after_10_s() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect_with_buffer(256);
     let flood = tokio::spawn(async move {
         // Ends when the other side closes.
@@ -171,8 +173,8 @@ async fn a_peer_that_never_reads_is_closed_after_10_s() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_cap_the_one_that_waited_longest_goes() {
-    let listener = Listener::start(Limits {
-        connections: 3,
+    let listener = TestListener::start(Limits {
+        max_connections: 3,
         ..Limits::HEALTH
     });
     let mut waiting = Vec::new();
@@ -199,7 +201,7 @@ async fn at_the_cap_the_one_that_waited_longest_goes() {
 
 #[tokio::test(start_paused = true)]
 async fn ten_thousand_half_requests_at_once_keep_no_probe_out() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut peers = Vec::new();
     for number in 0..10_000 {
         let mut stream = listener.connect_with_buffer(64);
@@ -217,7 +219,7 @@ async fn ten_thousand_half_requests_at_once_keep_no_probe_out() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_are_none() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let huge = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(64 * 1024));
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(200));
     for (bytes, status) in [
@@ -250,7 +252,7 @@ async fn requests_that_are_none() {
 
 #[tokio::test(start_paused = true)]
 async fn nonsense_behind_requests_whose_answers_are_not_read_harms_nobody() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let request = b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabcnonsense\n";
     for room in 16..200 {
         let mut stream = listener.connect_with_buffer(room);
@@ -266,7 +268,7 @@ async fn nonsense_behind_requests_whose_answers_are_not_read_harms_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn http_1_0_is_answered_as_such() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
     let (answer, closed) = read(&mut stream, SECOND).await;
@@ -285,7 +287,7 @@ async fn http_1_0_is_answered_as_such() {
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_has_finished_sending_still_gets_its_answer() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     stream.write_all(REQUEST).await.unwrap();
     stream.shutdown().await.unwrap();
@@ -295,7 +297,7 @@ async fn a_peer_that_has_finished_sending_still_gets_its_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_closing_listener_gives_open_connections_a_last_answer() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut prober = listener.connect();
     let answer = ask(&mut prober).await;
     assert!(
@@ -304,7 +306,7 @@ async fn a_closing_listener_gives_open_connections_a_last_answer() {
     );
     let mut idle = listener.connect();
     assert!(ask(&mut idle).await.ends_with("good"));
-    listener.close.send_replace(true);
+    listener.stop.cancel();
     sleep(8 * SECOND).await;
     prober.write_all(REQUEST).await.unwrap();
     let (answer, closed) = read(&mut prober, SECOND).await;
@@ -322,8 +324,8 @@ async fn a_closing_listener_gives_open_connections_a_last_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn what_waits_in_the_queue_is_answered_before_the_listener_goes() {
-    let listener = Listener::start(Limits::OPERATIONS);
-    listener.close.send_replace(true);
+    let listener = TestListener::start(Limits::OPERATIONS);
+    listener.stop.cancel();
     let mut queued: Vec<_> = (0..20).map(|_| listener.connect()).collect();
     for stream in &mut queued {
         let answer = ask(stream).await;
@@ -337,7 +339,7 @@ async fn what_waits_in_the_queue_is_answered_before_the_listener_goes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_while_serving_is_not_lived_with() {
-    let listener = Listener::start(Limits::HEALTH);
+    let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     stream
         .write_all(b"GET /panic HTTP/1.1\r\nHost: x\r\n\r\n")

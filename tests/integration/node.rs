@@ -21,7 +21,7 @@ const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const SOON: Duration = Duration::from_mins(1);
 
 /// Logged when the health port opens after 5 s because nothing was learnt until then.
-const UNKNOWN: &str = "nothing is known of the Node yet and nothing is remembered";
+const UNKNOWN: &str = "state of the Node unknown and no remembered state found";
 
 async fn patch(client: &Client, node: &str, patch: Value) {
     let nodes = Api::<Node>::all(client.clone());
@@ -106,7 +106,7 @@ async fn each_signal_turns_healthz_503_and_its_end_turns_it_200() {
     let node = create_node(&client, "signals").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
     answers(&agent, 200, &[], "watch").await;
-    for key in headgate_node::DEFAULT_SIGNALS {
+    for key in headgate_node::DEFAULT_SIGNAL_TAINTS {
         taint(&client, &node, key).await;
         answers(&agent, 503, &[key], "watch").await;
         let line = format!("headgate_node_signal{{signal=\"{key}\"}} 1");

@@ -92,7 +92,7 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(code), "{said}");
         for part in [
             "2 mistakes",
-            ": subscriptionId: is not there; allowed: ",
+            ": subscriptionId: is missing; allowed: ",
             ": resourceGroup: \"a/b\" is not allowed; allowed: ",
         ] {
             assert_eq!(said.contains(part), code == 2, "{part:?} in {said}");
@@ -243,7 +243,7 @@ async fn probes_speak_to_this_very_process() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "probe").await;
     // Longer than the address of a socket may be.
-    let options = AgentOptions::new(&node, &cluster.kubeconfig).below(&"d".repeat(120));
+    let options = AgentOptions::new(&node, &cluster.kubeconfig).in_subdirectory(&"d".repeat(120));
     let state_dir = options.directory().to_str().unwrap().to_owned();
     let probe = |question: &str| headgate(&["probe", question, "--state-dir", &state_dir]).status.code();
     assert_eq!(probe("livez"), Some(1), "nobody is there");
@@ -279,7 +279,7 @@ async fn statusz_is_for_people_and_for_tools() {
         "/healthz   200 since",
         "node-watch",
         "health-thread",
-        "kube-proxy not asked",
+        "kube-proxy not polled",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }

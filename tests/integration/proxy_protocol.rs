@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::sleep;
 
 use crate::harness::{AgentOptions, http};
-use crate::listener::{Listener, REQUEST, SECOND, read};
+use crate::listener::{REQUEST, SECOND, TestListener, read};
 
 const V1: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.4 50000 10356\r\n";
 const V1_UNKNOWN: &[u8] = b"PROXY UNKNOWN\r\n";
@@ -19,14 +19,14 @@ const V2: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x01\x0a\0\0\x04\xc3\x50\x28\x74\xee\0\x05\x01\x04\x03\x02\x01";
 const V2_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
-fn start(proxy_protocol: ProxyProtocol) -> Listener {
-    Listener::start(Limits {
+fn start(proxy_protocol: ProxyProtocol) -> TestListener {
+    TestListener::start(Limits {
         proxy_protocol,
         ..Limits::HEALTH
     })
 }
 
-fn outcome(listener: &Listener, outcome: &str) -> String {
+fn outcome(listener: &TestListener, outcome: &str) -> String {
     listener.counter(&format!(
         "headgate_listener_proxy_headers_total{{listener=\"test\",outcome=\"{outcome}\"}}"
     ))
@@ -78,7 +78,7 @@ async fn who_is_slow_with_a_header_keeps_nobody_waiting() {
     assert!(read(&mut prober, SECOND).await.0.ends_with("good"));
     assert_eq!(
         outcome(&listener, "half"),
-        (2001 - Limits::HEALTH.connections).to_string(),
+        (2001 - Limits::HEALTH.max_connections).to_string(),
         "those that were evicted at the cap"
     );
 }

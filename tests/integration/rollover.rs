@@ -10,7 +10,7 @@ use headgate_test_kubernetes::{control_plane, create_node, own_control_plane};
 use kube::Client;
 use nix::sys::signal::Signal;
 
-use crate::harness::{AgentOptions, http, in_own_network};
+use crate::harness::{AgentOptions, http, in_network_namespace};
 
 /// Probes a second, as promised in the README.
 const RATE: u32 = 500;
@@ -61,7 +61,7 @@ async fn probe_kept(address: SocketAddr, tally: Arc<Tally>) {
         let asked = async {
             kept.send(format!("GET /healthz HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
                 .await?;
-            kept.answer().await
+            kept.response().await
         };
         match asked.await {
             Ok(answer) => {
@@ -145,7 +145,7 @@ async fn two_that_leave_at_once_lose_none() {
 /// `[::]` binds where IPv6 is switched off by sysctl, but `::1` cannot be reached.
 #[test]
 fn a_roll_without_ipv6_loses_none() {
-    in_own_network("rollover::a_roll_without_ipv6_loses_none", async || {
+    in_network_namespace("rollover::a_roll_without_ipv6_loses_none", async || {
         for interface in ["all", "lo"] {
             let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
             if Path::new(&path).exists() {

@@ -1,4 +1,4 @@
-//! The sandbox, as a user meets it: the command with real parts, and what it leaves behind: nothing.
+//! The command `headgate sandbox` with real components, and that it removes everything at the end.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,12 +15,12 @@ use self::command::Sandbox;
 use crate::harness::http;
 
 mod command;
-mod journey;
+mod end_to_end;
 
-const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
+const DRAIN_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 #[tokio::test]
-async fn a_taint_shows_as_503_and_ctrl_c_leaves_nothing() {
+async fn a_taint_shows_as_503_and_ctrl_c_removes_everything() {
     let mut sandbox = Sandbox::start(&["--nodes", "2"]);
     let description = sandbox.description().await;
     let kubeconfig = Path::new(description["kubeconfig"].as_str().unwrap()).to_owned();
@@ -28,7 +28,7 @@ async fn a_taint_shows_as_503_and_ctrl_c_leaves_nothing() {
     for (number, node) in ["node-1", "node-2"].into_iter().enumerate() {
         assert_eq!(description["nodes"][number]["name"], node);
         sandbox
-            .says(node, |line| line["healthz"] == 200 && line["source"] == "watch")
+            .wait_for_line(node, |line| line["healthz"] == 200 && line["source"] == "watch")
             .await;
     }
     let address: SocketAddr = description["nodes"][0]["healthz"].as_str().unwrap().parse().unwrap();
@@ -40,12 +40,12 @@ async fn a_taint_shows_as_503_and_ctrl_c_leaves_nothing() {
             .unwrap();
         assert!(output.status.success(), "{output:?}");
     };
-    taint(&format!("{DRAIN}=1:NoSchedule"));
-    let line = sandbox.says("node-1", |line| line["healthz"] == 503).await;
-    assert_eq!(line["signals"], serde_json::json!([DRAIN]));
+    taint(&format!("{DRAIN_TAINT}=1:NoSchedule"));
+    let line = sandbox.wait_for_line("node-1", |line| line["healthz"] == 503).await;
+    assert_eq!(line["signals"], serde_json::json!([DRAIN_TAINT]));
     assert_eq!(http::get(address, "/healthz").await.unwrap().status, 503);
-    taint(&format!("{DRAIN}-"));
-    let line = sandbox.says("node-1", |line| line["healthz"] == 200).await;
+    taint(&format!("{DRAIN_TAINT}-"));
+    let line = sandbox.wait_for_line("node-1", |line| line["healthz"] == 200).await;
     assert_eq!(line["signals"], serde_json::json!([]));
     for node in ["node-1", "node-2"] {
         let rest = sandbox.unread(node);
@@ -55,12 +55,12 @@ async fn a_taint_shows_as_503_and_ctrl_c_leaves_nothing() {
     let (directory, hints) = (sandbox.directory(), sandbox.errors());
     assert!(hints.contains(&format!("curl -i http://{address}/healthz")), "{hints}");
     sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
-    sandbox.left_nothing(&directory);
+    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
+    sandbox.assert_nothing_left(&directory);
 }
 
 #[tokio::test]
-async fn it_ends_by_itself_and_keeps_only_the_logs_of_a_named_directory() {
+async fn it_exits_by_itself_and_keeps_only_the_logs_of_a_named_directory() {
     let directory = scratch("named").join("made");
     let mut sandbox = Sandbox::start(&[
         "--nodes",
@@ -70,18 +70,18 @@ async fn it_ends_by_itself_and_keeps_only_the_logs_of_a_named_directory() {
         "--dir",
         directory.to_str().unwrap(),
     ]);
-    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
+    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
     let left: Vec<_> = std::fs::read_dir(&directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
         .collect();
     assert_eq!(left, ["logs"]);
     assert!(directory.join("logs/agent-node-1.log").exists());
-    sandbox.left_nothing(&directory.join("nothing"));
+    sandbox.assert_nothing_left(&directory.join("nothing"));
 }
 
 #[tokio::test]
-async fn killed_it_leaves_no_process() {
+async fn a_killed_sandbox_leaves_no_process() {
     let mut sandbox = Sandbox::start(&["--nodes", "2"]);
     sandbox.description().await;
     let directory = sandbox.directory();
@@ -90,7 +90,7 @@ async fn killed_it_leaves_no_process() {
         "etcd, kube-apiserver, two agents"
     );
     sandbox.signal(Signal::SIGKILL);
-    assert_eq!(sandbox.ended().await, None);
+    assert_eq!(sandbox.exit_code().await, None);
     eventually(
         Duration::from_mins(1),
         "no process is left",
@@ -102,29 +102,29 @@ async fn killed_it_leaves_no_process() {
     .await;
 }
 
-/// One story, because Nodes of a given cluster are found by their names: only one sandbox at a time.
+/// One test for all of this, because the names of the Nodes in a given cluster are fixed: only one sandbox at a time.
 #[tokio::test]
 async fn in_a_given_cluster_it_deletes_only_what_it_made() {
     let cluster = control_plane();
     let nodes = Api::<Node>::all(cluster.client());
-    let before = headgate_sandbox::nodes::node("node-1", 1, "somebody-else");
+    let before = headgate_sandbox::nodes::ready_node("node-1", 1, "another-sandbox");
     nodes.create(&PostParams::default(), &before).await.unwrap();
     let given = ["--nodes", "2", "--kubeconfig", cluster.kubeconfig.to_str().unwrap()];
 
-    // An agent that dies is said and ends everything.
+    // The death of an agent is reported and stops the sandbox.
     let mut sandbox = Sandbox::start(&given);
     let description = sandbox.description().await;
     assert_eq!(description["kubeconfig"], cluster.kubeconfig.to_str().unwrap());
     nodes.get("node-2").await.unwrap();
     let directory = sandbox.directory();
     command::signal_agent(&directory, "node-2", Signal::SIGKILL);
-    assert_eq!(sandbox.ended().await, Some(1));
+    assert_eq!(sandbox.exit_code().await, Some(1));
     let errors = sandbox.errors();
     assert!(
         errors.contains("the agent of node-2 ended (signal: 9 (SIGKILL)); its last log lines:\n"),
         "{errors}"
     );
-    sandbox.left_nothing(&directory);
+    sandbox.assert_nothing_left(&directory);
     assert!(nodes.get_opt("node-2").await.unwrap().is_none());
 
     // A second interrupt does not wait for an agent that does not end.
@@ -142,22 +142,26 @@ async fn in_a_given_cluster_it_deletes_only_what_it_made() {
     })
     .await;
     sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.ended().await, Some(1), "had it waited, this were 0");
+    assert_eq!(
+        sandbox.exit_code().await,
+        Some(1),
+        "with a wait for the agent this would be 0"
+    );
     let errors = sandbox.errors();
     assert!(
         errors.contains("kubectl delete nodes -l headgate.dev/sandbox="),
         "{errors}"
     );
-    sandbox.left_nothing(&directory);
+    sandbox.assert_nothing_left(&directory);
 
     nodes.get("node-1").await.unwrap();
     nodes.delete("node-1", &DeleteParams::default()).await.unwrap();
-    // The second interrupt left this one, as it said.
+    // The second interrupt left this one, as reported.
     nodes.delete("node-2", &DeleteParams::default()).await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_missing_or_wrong_is_said_at_once() {
+async fn missing_programs_and_invalid_flags_are_reported_at_once() {
     let empty = scratch("empty");
     let empty = empty.to_str().unwrap();
     for (arguments, code, text) in [
@@ -172,14 +176,19 @@ async fn what_is_missing_or_wrong_is_said_at_once() {
         (&["--exit-after", "soon"], 2, "such as 500ms, 30s or 1m30s"),
     ] {
         let mut sandbox = Sandbox::run(arguments);
-        assert_eq!(sandbox.ended().await, Some(code), "{arguments:?}: {}", sandbox.errors());
+        assert_eq!(
+            sandbox.exit_code().await,
+            Some(code),
+            "{arguments:?}: {}",
+            sandbox.errors()
+        );
         assert!(sandbox.errors().contains(text), "{arguments:?}: {}", sandbox.errors());
-        sandbox.left_nothing(Path::new("/nonexistent"));
+        sandbox.assert_nothing_left(Path::new("/nonexistent"));
     }
 }
 
 #[tokio::test]
-async fn a_node_made_by_us_is_ready_and_untainted() {
+async fn a_created_node_is_ready_and_not_tainted() {
     let client = control_plane().client();
     let name = create_node(&client, "plain").await;
     let node = Api::<Node>::all(client).get(&name).await.unwrap();
@@ -193,7 +202,7 @@ async fn a_node_made_by_us_is_ready_and_untainted() {
 }
 
 #[tokio::test]
-async fn kube_apiserver_goes_away_and_comes_back_at_the_same_address() {
+async fn kube_apiserver_stops_and_starts_at_the_same_address() {
     let mut control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let name = create_node(&client, "lasting").await;
@@ -215,7 +224,7 @@ async fn kube_apiserver_goes_away_and_comes_back_at_the_same_address() {
 }
 
 #[tokio::test]
-async fn kube_controller_manager_and_kube_scheduler_do_their_work() {
+async fn kube_controller_manager_and_kube_scheduler_work() {
     let mut control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let node = create_node(&client, "scheduled").await;
@@ -258,7 +267,7 @@ async fn kube_controller_manager_and_kube_scheduler_do_their_work() {
 }
 
 #[tokio::test]
-async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states() {
+async fn its_emulator_has_the_nodes_in_load_balancers_and_its_output_shows_admin_states() {
     let mut sandbox = Sandbox::start(&["--nodes", "2"]);
     let emulator = sandbox.description().await["emulator"].clone();
     let address = |name: &str| emulator[name].as_str().unwrap().parse::<SocketAddr>().unwrap();
@@ -269,7 +278,7 @@ async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states(
         ("kubernetes-nic", "kubernetes"),
     ] {
         let pool = format!("{load_balancer}/{pool}");
-        let line = sandbox.says(&pool, |line| line["addresses"] == 2).await;
+        let line = sandbox.wait_for_line(&pool, |line| line["addresses"] == 2).await;
         assert_eq!(line["down"], serde_json::json!([]), "{line}");
     }
     let authority = std::fs::read_to_string(emulator["caFile"].as_str().unwrap()).unwrap();
@@ -281,7 +290,7 @@ async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states(
         emulator["subscription"].as_str().unwrap(),
         emulator["resourceGroup"].as_str().unwrap()
     );
-    let ask = async |method: &str, body: &str| {
+    let send = async |method: &str, body: &str| {
         let head = format!(
             "Authorization: Bearer {}\r\nContent-Length: {}",
             token["token"].as_str().unwrap(),
@@ -292,19 +301,19 @@ async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states(
         assert_eq!(answer.status, 200, "{}", answer.text());
         answer.json()
     };
-    let mut pool = ask("GET", "").await;
+    let mut pool = send("GET", "").await;
     let first = &mut pool["properties"]["loadBalancerBackendAddresses"][0];
     first["properties"]["adminState"] = "Down".into();
     let name = first["name"].clone();
-    ask("PUT", &pool.to_string()).await;
+    send("PUT", &pool.to_string()).await;
     let line = sandbox
-        .says("kubernetes-nic/kubernetes", |line| {
+        .wait_for_line("kubernetes-nic/kubernetes", |line| {
             line["down"] == serde_json::json!([name])
         })
         .await;
     assert_eq!(line["addresses"], 2);
 
-    // The same by the command that the hints show, which is counted as a caller.
+    // The same with the command in the hints, which the output then shows as a caller.
     let description = sandbox.description().await;
     let text = |name: &str| description[name].as_str().unwrap().to_owned();
     let (azure_json, kubeconfig) = (text("azureJson"), text("kubeconfig"));
@@ -329,24 +338,26 @@ async fn its_azure_has_the_nodes_in_load_balancers_and_shows_their_admin_states(
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["azureError"], serde_json::Value::Null, "{report}");
     let node = &report["nodes"][0];
-    let out: Vec<_> = node["entries"]
+    let down: Vec<_> = node["entries"]
         .as_array()
         .unwrap()
         .iter()
         .filter(|entry| entry["adminState"] == "Down")
         .collect();
     assert_eq!(
-        (out.len(), &out[0]["loadBalancer"], &out[0]["owner"]),
+        (down.len(), &down[0]["loadBalancer"], &down[0]["owner"]),
         (1, &"kubernetes-nic".into(), &"foreign".into()),
         "{node}"
     );
     let caller = format!("headgate/{}", headgate_telemetry::VERSION);
-    let line = sandbox.says(&caller, |line| line["reads"].as_u64() > Some(0)).await;
+    let line = sandbox
+        .wait_for_line(&caller, |line| line["reads"].as_u64() > Some(0))
+        .await;
     assert_eq!(line["writes"], 0, "{line}");
     let settings = std::fs::read_to_string(sandbox.directory().join("nodes/node-1/settings.yaml")).unwrap();
     assert!(settings.contains("configFile: \""), "{settings}");
     let directory = sandbox.directory();
     sandbox.signal(Signal::SIGINT);
-    assert_eq!(sandbox.ended().await, Some(0), "{}", sandbox.errors());
-    sandbox.left_nothing(&directory);
+    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
+    sandbox.assert_nothing_left(&directory);
 }

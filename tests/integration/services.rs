@@ -15,14 +15,14 @@ use axum::Router;
 use axum::body::Body;
 use headgate_clock::Clock;
 use headgate_health::services::Cidr;
-use headgate_health::{Inputs, ProxyStatus};
+use headgate_health::{ProxyStatus, VerdictInputs};
 use headgate_health::{
-    services::Index, services::Metrics, services::NodePorts, services::Ports, services::Routes, services::SlimService,
-    services::SlimSlice, services::Sockets, services::Table,
+    services::Metrics, services::NodePortServer, services::PortStates, services::ServiceIndex, services::ServiceRoutes,
+    services::ServiceTable, services::SlimEndpointSlice, services::SlimService, services::Sockets,
 };
-use headgate_http::server::{Incoming, ServeError};
-use headgate_node::Report;
-use headgate_telemetry::{Format, encode};
+use headgate_http::server::{Listener, ServeError};
+use headgate_node::NodeReport;
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request};
 use kube::runtime::watcher::Event;
@@ -32,6 +32,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 mod cluster;
@@ -43,7 +44,7 @@ mod upstream;
 /// Connections that a test hands in.
 struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 
-impl Incoming for Handed {
+impl Listener for Handed {
     type Stream = DuplexStream;
 
     async fn accept(&self) -> io::Result<DuplexStream> {
@@ -71,7 +72,7 @@ struct Inside {
 }
 
 impl Sockets for Machine {
-    type Incoming = Handed;
+    type Listener = Handed;
 
     fn bind(&self, address: SocketAddr) -> io::Result<Handed> {
         let mut inside = self.inside();
@@ -119,17 +120,17 @@ impl Machine {
 
 /// The two watches' events, the proxy and the machine in the test's hand.
 struct Server {
-    index: Index,
+    index: ServiceIndex,
     known: Vec<SlimService>,
     machine: Machine,
-    tables: watch::Sender<Option<Arc<Table>>>,
+    tables: watch::Sender<Option<Arc<ServiceTable>>>,
     proxy: watch::Sender<ProxyStatus>,
-    ports: watch::Receiver<Ports>,
-    close: watch::Sender<bool>,
+    ports: watch::Receiver<PortStates>,
+    stop: CancellationToken,
     serving: JoinHandle<Result<(), ServeError>>,
     path: Router,
     registry: Registry,
-    _others: (watch::Sender<Report>, watch::Sender<bool>),
+    _others: (watch::Sender<NodeReport>, watch::Sender<bool>),
 }
 
 /// `ns/name` as its parts.
@@ -145,7 +146,7 @@ fn service(key: &str, port: u16, addresses: &[&str]) -> SlimService {
 }
 
 /// EndpointSlices with `count` ready endpoints on this node, and others that do not count.
-fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimSlice> {
+fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimEndpointSlice> {
     let (namespace, name) = parts(key);
     let address = |number: u8| {
         if kind == "IPv6" {
@@ -169,10 +170,10 @@ fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimSlice> {
 impl Server {
     fn new(selection: &[&str], local: &[&str]) -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let node = watch::Sender::new(Report::initial(None, &[], clock.now()));
+        let node = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
         let stopping = watch::Sender::new(false);
-        let inputs = Inputs {
+        let inputs = VerdictInputs {
             node: node.subscribe(),
             proxy: proxy.subscribe(),
             stopping: stopping.subscribe(),
@@ -183,7 +184,7 @@ impl Server {
         let ports = state.subscribe();
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry, tables.subscribe(), ports.clone());
-        let routes = Routes {
+        let routes = ServiceRoutes {
             tables: tables.subscribe(),
             inputs,
             metrics,
@@ -192,22 +193,22 @@ impl Server {
         let machine = Machine::default();
         machine.inside().local = local.iter().map(|ip| ip.parse().unwrap()).collect();
         let path = routes.clone().path_router();
-        let node_ports = NodePorts {
+        let node_ports = NodePortServer {
             routes,
             selection: selection.iter().map(|range| range.parse::<Cidr>().unwrap()).collect(),
             sockets: machine.clone(),
             state,
         };
-        let (close, closing) = watch::channel(false);
+        let stop = CancellationToken::new();
         Self {
-            index: Index::new("here".to_owned()),
+            index: ServiceIndex::new("here".to_owned()),
             known: Vec::new(),
             machine,
             tables,
             proxy,
             ports,
-            close,
-            serving: tokio::spawn(node_ports.run(closing)),
+            serving: tokio::spawn(node_ports.run(stop.clone())),
+            stop,
             path,
             registry,
             _others: (node, stopping),
@@ -238,11 +239,11 @@ impl Server {
 
     async fn list_services(&mut self, services: Vec<SlimService>) {
         self.known.clone_from(&services);
-        self.index.service(Event::Init);
+        self.index.apply_service(Event::Init);
         for service in services {
-            self.index.service(Event::InitApply(service));
+            self.index.apply_service(Event::InitApply(service));
         }
-        self.index.service(Event::InitDone);
+        self.index.apply_service(Event::InitDone);
         self.settled().await;
     }
 
@@ -252,12 +253,12 @@ impl Server {
         self.list_slices(slices.collect()).await;
     }
 
-    async fn list_slices(&mut self, slices: Vec<SlimSlice>) {
-        self.index.slice(Event::Init);
+    async fn list_slices(&mut self, slices: Vec<SlimEndpointSlice>) {
+        self.index.apply_slice(Event::Init);
         for slice in slices {
-            self.index.slice(Event::InitApply(slice));
+            self.index.apply_slice(Event::InitApply(slice));
         }
-        self.index.slice(Event::InitDone);
+        self.index.apply_slice(Event::InitDone);
         self.settled().await;
     }
 
@@ -266,7 +267,7 @@ impl Server {
     }
 
     fn counted(&self, line: &str) -> u64 {
-        let text = encode(&self.registry, Format::OpenMetrics).unwrap();
+        let text = encode_metrics(&self.registry, MetricsFormat::OpenMetrics).unwrap();
         let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' '));
         found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
     }

@@ -8,7 +8,7 @@ mod writers;
 
 use std::time::{Duration, Instant};
 
-use headgate_spot::Record;
+use headgate_spot::NoticeRecord;
 use headgate_test_kubernetes::{control_plane, eventually};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -103,14 +103,14 @@ async fn metric(agent: &Agent, series: &str) -> u64 {
 }
 
 /// The Node's taints, each as `key=value:effect`, and the record of its notice.
-async fn state(client: &Client, name: &str) -> (Vec<String>, Option<Record>) {
+async fn state(client: &Client, name: &str) -> (Vec<String>, Option<NoticeRecord>) {
     let node = Api::<Node>::all(client.clone()).get(name).await.unwrap();
     let taints = node.spec.unwrap().taints.unwrap_or_default();
     let taints = taints.iter().map(|taint| {
         let value = taint.value.as_deref().unwrap_or_default();
         format!("{}={value}:{}", taint.key, taint.effect)
     });
-    let record = Record::in_annotations(&node.metadata.annotations.unwrap_or_default());
+    let record = NoticeRecord::from_annotations(&node.metadata.annotations.unwrap_or_default());
     (taints.collect(), record)
 }
 
@@ -123,7 +123,7 @@ fn our_taint() -> String {
 }
 
 /// Waits for the Node's taints to be the other one and, if `tainted`, ours; gives the record.
-async fn tainted(client: &Client, name: &str, tainted: bool) -> Record {
+async fn tainted(client: &Client, name: &str, tainted: bool) -> NoticeRecord {
     let mut want = vec![other_taint()];
     want.extend(tainted.then(our_taint));
     eventually(SOON, &format!("{want:?}"), async || {

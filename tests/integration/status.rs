@@ -40,10 +40,10 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
     let text = world.status(&[]);
     println!("{text}");
     for part in [
-        "nobody: there is no Lease",
+        "none: there is no Lease",
         "0 of 3 nodes",
         "Http :10456/healthz",
-        "nobody: Down has no effect",
+        "no probe: Down has no effect",
         "not considered: no rule uses it",
         "1 of 2 rules of kubernetes/kubernetes-IPv6 have no probe",
     ] {
@@ -151,7 +151,7 @@ fn in_other_ways(world: &World) {
     let text = said(world.headgate(&["status", "--no-agents"]));
     println!("{text}");
     assert!(
-        text.contains("Azure:         not asked: give --azure-config-file"),
+        text.contains("Azure:         not queried: give --azure-config-file"),
         "{text}"
     );
     assert!(text.contains("? ours (down "), "{text}");

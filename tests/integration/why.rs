@@ -63,7 +63,7 @@ async fn a_taint_is_explained_while_it_lasts() {
         "karpenter.sh/disrupted, since ",
         "Karpenter is about to replace or remove the node.",
         &format!("kubectl taint node {node} karpenter.sh/disrupted-"),
-        "It is cordoned. That keeps new Pods away, not traffic.",
+        "The node is cordoned. That keeps new Pods away, not traffic.",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
@@ -77,7 +77,7 @@ async fn a_taint_is_explained_while_it_lasts() {
     agent.kill().await;
     let text = said(why(&node, &["--statusz", &statusz]));
     assert!(
-        text.contains("karpenter.sh/disrupted\n") && text.contains("its agent could not be asked"),
+        text.contains("karpenter.sh/disrupted\n") && text.contains("its agent did not answer"),
         "{text}"
     );
 }

@@ -1,7 +1,7 @@
-//! One client and one large pool: a GET, and a PUT of what the GET showed with one admin state changed.
+//! One client and one large pool: a GET, and a PUT of the same document with one admin state changed.
 //!
-//! The floor is what nobody who keeps documents as JSON can do without: for a GET the document's text made, for a
-//! PUT what was sent read and what is answered made into text, in this process.
+//! For comparison, the work that every server of JSON documents has, done in this process: for a GET it serializes the
+//! document, for a PUT it parses the request's body and serializes the response's.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
-use crate::azure_emulator::client::Ending;
+use crate::azure_emulator::client::OperationOutcome;
+use crate::fixture::{Fixture, load_balancer_path, pool_path};
 use crate::measuring::figures::{float, millis, percentile, rounded};
 use crate::measuring::report::{Beside, Budget, Check, Row};
-use crate::world::{World, load_balancer_path, pool_path};
 
 const ADDRESSES: usize = 5000;
 const ROUNDS: usize = 200;
-/// Before anything is counted.
+/// Rounds before the measurement.
 const WARM_UP: usize = 10;
 
 #[derive(Default)]
@@ -28,9 +28,9 @@ struct Times {
     put_floor: Vec<Duration>,
 }
 
-pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
-    world.create("large", 1, ADDRESSES).await?;
-    let mut client = world.client().await?;
+pub(super) async fn measure(fixture: &Fixture) -> anyhow::Result<Row> {
+    fixture.create("large", 1, ADDRESSES).await?;
+    let mut client = fixture.client().await?;
     let (pool, load_balancer) = (pool_path("large-0"), load_balancer_path("large-0"));
     let mut times = Times::default();
     let (mut answered, mut sent) = (0, 0);
@@ -38,36 +38,39 @@ pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
         if round == WARM_UP {
             times = Times::default();
         }
-        let asked = Instant::now();
-        let shown = client.ask("GET", &pool, b"").await?.body;
-        times.get.push(asked.elapsed());
+        let sent_at = Instant::now();
+        let shown = client.send("GET", &pool, b"").await?.body;
+        times.get.push(sent_at.elapsed());
         answered = shown.len();
         let mut document: Value = serde_json::from_slice(shown)?;
 
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         black_box(serde_json::to_vec(&document)?);
-        times.get_floor.push(asked.elapsed());
+        times.get_floor.push(sent_at.elapsed());
 
         let state = document.pointer_mut("/properties/loadBalancerBackendAddresses/7/properties");
         state.context("an address")?["adminState"] = ["Up", "Down"][round % 2].into();
         let text = document.to_string();
         sent = text.len();
-        let asked = Instant::now();
-        let written = client.ask("PUT", &pool, text.as_bytes()).await?;
-        times.put.push(asked.elapsed());
+        let sent_at = Instant::now();
+        let written = client.send("PUT", &pool, text.as_bytes()).await?;
+        times.put.push(sent_at.elapsed());
         let operation = written.operation.context("an operation")?;
         let answer: Value = serde_json::from_slice(written.body)?;
 
-        let asked = Instant::now();
+        let sent_at = Instant::now();
         black_box(serde_json::from_str::<Value>(&text)?);
         black_box(serde_json::to_vec(&answer)?);
-        times.put_floor.push(asked.elapsed());
+        times.put_floor.push(sent_at.elapsed());
 
-        let ending = client.end(&operation).await?;
-        ensure!(ending == Ending::Succeeded, "a write was superseded by nobody's");
-        let asked = Instant::now();
-        client.ask("GET", &load_balancer, b"").await?;
-        times.get_load_balancer.push(asked.elapsed());
+        let outcome = client.wait_for_operation(&operation).await?;
+        ensure!(
+            outcome == OperationOutcome::Succeeded,
+            "a write was superseded without another writer"
+        );
+        let sent_at = Instant::now();
+        client.send("GET", &load_balancer, b"").await?;
+        times.get_load_balancer.push(sent_at.elapsed());
     }
     let kibibytes = |bytes: usize| float(bytes as u64) / 1024.0;
     let at = |times: &[Duration], per_mille| millis(percentile(times, per_mille));

@@ -1,45 +1,46 @@
-//! Memory while it goes on: what is kept of the past (journal, operations) is full long before the end, so the last
-//! figures must be those before them.
+//! Memory over many requests. What is kept of the past (journal, operations) is full long before the end, so the last
+//! figures must not be higher than those before.
 
 use serde_json::json;
 
+use crate::fixture::{Fixture, pool_path};
 use crate::load::{self, ADDRESSES, LOAD_BALANCERS};
 use crate::measuring::figures::mebibytes;
 use crate::measuring::memory::{Memory, forget_peak};
 use crate::measuring::report::{Beside, Budget, Check, Row};
-use crate::world::{World, pool_path};
 
-/// Load balancers with one large pool each.
-const LARGE: (usize, usize) = (4, 5000);
-/// Fills the journal and the operations.
-const FILLING: usize = 20_000;
-/// After that, in so many parts with a look at the memory after each.
+/// The number of large pools, each in a load balancer of its own, and of their addresses.
+const LARGE_POOLS: usize = 4;
+const LARGE_POOL_ADDRESSES: usize = 5000;
+/// Requests that fill the journal and the list of operations.
+const FILL_REQUESTS: usize = 20_000;
+/// Requests after that, in parts; the memory is read after each part.
 const REQUESTS: usize = 100_000;
 const PARTS: usize = 5;
 
-pub(super) async fn measure(world: &World) -> anyhow::Result<Row> {
-    let start = world.memory()?;
-    world.create("large", LARGE.0, LARGE.1).await?;
-    let large = world.memory()?;
-    world.create(load::NAME, LOAD_BALANCERS, ADDRESSES).await?;
-    load::run(world, FILLING).await?;
-    let full = world.memory()?;
-    forget_peak(world.id)?;
+pub(super) async fn measure(fixture: &Fixture) -> anyhow::Result<Row> {
+    let start = fixture.memory()?;
+    fixture.create("large", LARGE_POOLS, LARGE_POOL_ADDRESSES).await?;
+    let large = fixture.memory()?;
+    fixture.create(load::NAME_PREFIX, LOAD_BALANCERS, ADDRESSES).await?;
+    load::run(fixture, FILL_REQUESTS).await?;
+    let full = fixture.memory()?;
+    forget_peak(fixture.id)?;
     let mut later = Vec::new();
     for _ in 0..PARTS {
-        load::run(world, REQUESTS / PARTS).await?;
-        later.push(world.memory()?);
+        load::run(fixture, REQUESTS / PARTS).await?;
+        later.push(fixture.memory()?);
     }
     let last = later.last().copied().unwrap_or(full);
-    // Each has had a large answer and stays open.
+    // Connections that have had a large response and stay open.
     let mut open = Vec::new();
     for number in 0..load::CLIENTS {
-        let mut client = world.client().await?;
-        let path = pool_path(&format!("large-{}", number % LARGE.0));
-        client.ask("GET", &path, b"").await?;
+        let mut client = fixture.client().await?;
+        let path = pool_path(&format!("large-{}", number % LARGE_POOLS));
+        client.send("GET", &path, b"").await?;
         open.push(client);
     }
-    let connected = world.memory()?;
+    let connected = fixture.memory()?;
     drop(open);
     let check = |figure, bytes, beside| Check::new(figure, mebibytes(bytes), "MiB", beside, Budget::None);
     let after = Beside::one("when full", mebibytes(last.resident), mebibytes(full.resident));

@@ -1,46 +1,49 @@
-//! What is special about `Microsoft.Compute`: instance views, and the listing of providers.
+//! `Microsoft.Compute`: instance views, and the list of resource providers.
 
 use serde_json::{Value, json};
 
-use super::id::{ResourceId, is};
-use super::record::Record;
+use super::id::{ResourceId, same_name};
+use super::resource::Resource;
 
-/// Adds the instance view where it is asked for, takes it away where not.
+/// Adds the instance view where `$expand` requests it, and removes it otherwise.
 pub(super) fn expand(shown: &mut Value, id: &ResourceId, expand: Option<&str>) {
-    if !is(&id.namespace, "Microsoft.Compute")
-        || !id.segments.last().is_some_and(|(kind, _)| is(kind, "virtualMachines"))
+    if !same_name(&id.namespace, "Microsoft.Compute")
+        || !id
+            .segments
+            .last()
+            .is_some_and(|(kind, _)| same_name(kind, "virtualMachines"))
     {
         return;
     }
-    let wanted = expand.is_some_and(|expand| is(expand, "instanceView"));
+    let is_requested = expand.is_some_and(|expand| same_name(expand, "instanceView"));
     let Some(properties) = shown.get_mut("properties").and_then(Value::as_object_mut) else {
         return;
     };
-    if wanted {
+    if is_requested {
         properties.entry("instanceView").or_insert_with(running);
     } else {
         properties.remove("instanceView");
     }
 }
 
-/// What stands at a word below a resource that is no collection, if it is one of those.
-pub(super) fn view(record: &Record, word: &str) -> Option<Value> {
-    let machine = record
+/// The view at `RESOURCE/word`, such as `instanceView`, where `word` is not a collection.
+pub(super) fn view(resource: &Resource, word: &str) -> Option<Value> {
+    let machine = resource
         .id
         .segments
         .last()
-        .is_some_and(|(kind, _)| is(kind, "virtualMachines"));
-    if !(is(word, "instanceView") && machine) {
+        .is_some_and(|(kind, _)| same_name(kind, "virtualMachines"));
+    if !(same_name(word, "instanceView") && machine) {
         return None;
     }
-    let kept = record
+    let kept = resource
         .document
         .get("properties")
         .and_then(|properties| properties.get("instanceView"));
     Some(kept.cloned().unwrap_or_else(running))
 }
 
-/// The instance view of a machine that nothing is known about.
+/// The instance view of a machine whose document has none.
 fn running() -> Value {
     json!({"statuses": [
         {"code": "ProvisioningState/succeeded", "level": "Info", "displayStatus": "Provisioning succeeded"},
@@ -48,7 +51,7 @@ fn running() -> Value {
     ]})
 }
 
-/// The providers of a subscription, or one of them. An unknown one is registered without types.
+/// All resource providers of a subscription, or one. An unknown one is shown as registered, without types.
 pub(super) fn providers(subscription: &str, namespace: Option<&str>) -> Value {
     const TYPES: [(&str, &[&str]); 2] = [
         (
@@ -76,7 +79,7 @@ pub(super) fn providers(subscription: &str, namespace: Option<&str>) -> Value {
     let provider = |namespace: &str| {
         let types = TYPES
             .iter()
-            .find(|(known, _)| is(known, namespace))
+            .find(|(known, _)| same_name(known, namespace))
             .map_or(&[] as &[&str], |(_, types)| types);
         let types: Vec<Value> = types
             .iter()

@@ -1,36 +1,32 @@
-//! Errors as ARM spells them: a status, and `{"error": {"code", "message", "details"?}}`.
+//! ARM's error responses: a status, and `{"error": {"code", "message", "details"?}}`.
 
 use axum::http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use axum::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// One refusal.
+/// An error response of ARM or of the control API.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ArmError {
-    /// The HTTP status.
     pub(super) status: StatusCode,
-    /// ARM's code, which clients match on.
+    /// ARM's error code; clients match on it.
     pub(super) code: String,
-    /// For people.
     pub(super) message: String,
-    /// Causes; an empty list is shown as such, none is left out.
+    /// Causes. `Some` with no element is written as `"details": []`, `None` leaves the field out.
     pub(super) details: Option<Vec<Detail>>,
-    /// What else is said, in headers.
+    /// Headers of the response, besides `Content-Type`.
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
-/// One cause.
+/// One cause of an error, an element of `error.details`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Detail {
-    /// Its code.
     pub(super) code: String,
-    /// For people.
     pub(super) message: String,
 }
 
 impl ArmError {
-    /// An error without details.
+    /// An error without the field `details`.
     pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -41,13 +37,12 @@ impl ArmError {
         }
     }
 
-    /// With an empty list of details, as the network provider writes it.
+    /// Writes `"details": []`, as the network provider does.
     pub(super) fn without_details(mut self) -> Self {
         self.details = Some(Vec::new());
         self
     }
 
-    /// With one more detail.
     pub(super) fn detail(mut self, code: &str, message: impl Into<String>) -> Self {
         self.details.get_or_insert_default().push(Detail {
             code: code.to_owned(),
@@ -56,24 +51,23 @@ impl ArmError {
         self
     }
 
-    /// With a header.
     pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.push((name, value));
         self
     }
 
-    /// With this many seconds to wait.
+    /// Adds `Retry-After`, in seconds.
     pub(super) fn retry_after(self, seconds: u64) -> Self {
         self.header(RETRY_AFTER, seconds.into())
     }
 
-    /// As the gateway answers before a resource provider is asked.
+    /// Marks the error as ARM's own, sent before a resource provider handles the request.
     pub(super) fn by_gateway(self) -> Self {
         let name = HeaderName::from_static("x-ms-failure-cause");
         self.header(name, HeaderValue::from_static("gateway"))
     }
 
-    /// The `error` object.
+    /// The JSON object under `error`.
     pub(super) fn object(&self) -> Value {
         let mut error = json!({"code": self.code, "message": self.message});
         if let Some(details) = &self.details {
@@ -85,14 +79,14 @@ impl ArmError {
         error
     }
 
-    /// The same in a line, for people.
-    pub(super) fn told(&self) -> String {
+    /// Message and details in one line.
+    pub(super) fn summary(&self) -> String {
         let details = self.details.iter().flatten();
         let messages = std::iter::once(self.message.as_str()).chain(details.map(|detail| detail.message.as_str()));
         messages.collect::<Vec<_>>().join(" ")
     }
 
-    /// The answer.
+    /// The error as an HTTP response.
     pub(super) fn response(&self) -> Response<Bytes> {
         let body = json!({"error": self.object()}).to_string();
         let mut response = Response::new(Bytes::from(body));

@@ -1,6 +1,6 @@
-//! Entity tags and the preconditions that name them.
+//! Etags, and the preconditions `If-Match` and `If-None-Match`.
 //!
-//! Recorded: `If-Match: invalid` is taken as `W/"invalid"`, so only the opaque part is compared.
+//! Recorded: `If-Match: invalid` is read as `W/"invalid"`, so only the opaque part is compared.
 
 use axum::http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::error::ArmError;
 
-/// The tag of one state of a top-level resource, shared by all its children.
+/// The etag of one version of a top-level resource; all its children share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Etag(pub(super) Uuid);
 
@@ -18,22 +18,22 @@ impl std::fmt::Display for Etag {
     }
 }
 
-/// Checks `If-Match` and `If-None-Match` of a write against the state there is.
+/// Checks `If-Match` and `If-None-Match` of a write against the current etag.
 ///
 /// # Errors
-/// 412, as recorded.
+/// 412 with the recorded body.
 pub(super) fn check(headers: &HeaderMap, current: Option<Etag>, id: &str) -> Result<(), ArmError> {
     let matches = |value: &String| match current {
         Some(etag) => value == "*" || opaque(value).eq_ignore_ascii_case(&etag.0.to_string()),
-        // A guess: nothing matches what is not there.
+        // Guess: nothing matches a resource that does not exist, not even `*`.
         None => false,
     };
-    if let Some(given) = given(headers, &IF_MATCH)
+    if let Some(given) = header_etags(headers, &IF_MATCH)
         && !given.iter().any(matches)
     {
         return Err(mismatch("if-match", &given, current, id));
     }
-    if let Some(given) = given(headers, &IF_NONE_MATCH)
+    if let Some(given) = header_etags(headers, &IF_NONE_MATCH)
         && given.iter().any(matches)
     {
         return Err(mismatch("if-none-match", &given, current, id));
@@ -41,16 +41,16 @@ pub(super) fn check(headers: &HeaderMap, current: Option<Etag>, id: &str) -> Res
     Ok(())
 }
 
-/// The etags of a header, if it is there. One that is empty or cannot be read guards all the same: it is an etag
-/// that nothing has.
-fn given(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<String>> {
+/// The etags in a header, `None` without the header. An empty or unreadable value is an etag that no resource has, so
+/// the write is refused.
+fn header_etags(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<String>> {
     let values = headers.get_all(name).iter();
     let texts: Vec<_> = values.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
     let etags = texts.iter().flat_map(|text| text.split(',')).map(str::trim);
     (!texts.is_empty()).then(|| etags.map(str::to_owned).collect())
 }
 
-/// `x` of `W/"x"`, `"x"` and `x`.
+/// The part between the quotes: `x` of `W/"x"`, `"x"` and `x`.
 fn opaque(value: &str) -> &str {
     let value = value.trim();
     let value = value
@@ -76,10 +76,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_if_match() {
+    fn every_spelling_of_if_match_is_understood() {
         let uuid = Uuid::from_u128(7);
         let etag = Some(Etag(uuid));
-        let asked = |value: &str, current| {
+        let check_value = |value: &str, current| {
             let mut headers = HeaderMap::new();
             headers.insert(IF_MATCH, value.parse().unwrap());
             check(&headers, current, "/x").map_err(|error| error.status.as_u16())
@@ -92,17 +92,17 @@ mod tests {
             "*".to_owned(),
             format!("\"other\", \"{uuid}\""),
         ] {
-            assert_eq!(asked(&value, etag), Ok(()), "{value}");
-            assert_eq!(asked(&value, None), Err(412), "{value}");
+            assert_eq!(check_value(&value, etag), Ok(()), "{value}");
+            assert_eq!(check_value(&value, None), Err(412), "{value}");
         }
         for value in ["invalid", "", " ", ",", "\"\""] {
-            assert_eq!(asked(value, etag), Err(412), "{value:?}");
+            assert_eq!(check_value(value, etag), Err(412), "{value:?}");
         }
         assert_eq!(check(&HeaderMap::new(), None, "/x"), Ok(()));
     }
 
     #[test]
-    fn a_precondition_that_cannot_be_read_does_not_hold() {
+    fn an_unreadable_precondition_refuses_the_write() {
         let etag = Some(Etag(Uuid::from_u128(7)));
         let mut headers = HeaderMap::new();
         headers.insert(IF_MATCH, HeaderValue::from_bytes("W/\"…\"".as_bytes()).unwrap());
@@ -116,17 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn if_none_match() {
+    fn if_none_match_is_understood() {
         let uuid = Uuid::from_u128(7);
-        let asked = |value: &str, current| {
+        let check_value = |value: &str, current| {
             let mut headers = HeaderMap::new();
             headers.insert(IF_NONE_MATCH, value.parse().unwrap());
             check(&headers, current, "/x").is_ok()
         };
         let etag = Some(Etag(uuid));
-        assert!(!asked("*", etag));
-        assert!(asked("*", None));
-        assert!(!asked(&format!("\"other\", W/\"{uuid}\""), etag));
-        assert!(asked("other", etag));
+        assert!(!check_value("*", etag));
+        assert!(check_value("*", None));
+        assert!(!check_value(&format!("\"other\", W/\"{uuid}\""), etag));
+        assert!(check_value("other", etag));
     }
 }

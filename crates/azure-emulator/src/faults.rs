@@ -1,8 +1,8 @@
-//! The rules by which requests meet faults, in the order they were given; the first that matches acts.
+//! The fault rules, in the order in which they were added. The first rule that matches a request acts on it.
 //!
-//! A rule counts the requests it matches. It lets its first ones through (`skip`), acts on the next ones
-//! (`times`), and then is spent: it stays listed with its hits and steps aside for later rules. A rule that lets a
-//! request through steps aside as well, and a rule behind one that acts does not count the request.
+//! A rule counts the requests that it matches. It lets the first `skip` of them through, acts on the next `times`, and
+//! is then spent: it stays in the list with its counts, and later rules are tried. A rule that lets a request through
+//! does not stop later rules either. A rule behind one that acts does not count the request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,32 +13,35 @@ use axum::http::request::Parts;
 use regex::bytes::Regex;
 use serde_json::{Value, json};
 
+use self::action::Action;
 use super::error::ArmError;
-use super::fault::Action;
 use super::{fields, pattern};
 
-/// No more rules: every request is held against each of them.
+pub(super) mod action;
+mod injected_response;
+mod parse_response;
+
+/// Rules at a time; every request is matched against each.
 pub(super) const MAX_RULES: usize = 100;
-/// All rules as JSON are no longer than this; enough for a few pools of 5,000 addresses in answers and writes.
+/// Size of all rules as JSON: enough for a few pools of 5,000 addresses in responses and writes.
 pub(super) const MAX_BYTES: usize = 8 * 1024 * 1024;
-/// More requests than a test makes, so that sums cannot overflow.
+/// Upper bound of `skip` and `times`, so that their sum does not overflow.
 const MAX_COUNT: u64 = 1_000_000_000;
 
-/// A request, as far as rules and answers look at it.
+/// The parts of a request that rules match and injected responses repeat.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked<'a> {
+pub(super) struct RequestSummary<'a> {
     pub(super) method: &'a str,
-    /// Without the query.
+    /// The path without the query.
     pub(super) path: &'a str,
     pub(super) user_agent: &'a str,
     pub(super) if_match: Option<&'a str>,
-    /// Who it is from, where that is known.
+    /// The caller's object id, `None` if it is not authenticated.
     pub(super) principal: Option<&'a str>,
 }
 
-impl<'a> Asked<'a> {
-    /// What a request asks.
-    pub(super) fn of(request: &'a Parts, principal: Option<&'a str>) -> Self {
+impl<'a> RequestSummary<'a> {
+    pub(super) fn from_parts(request: &'a Parts, principal: Option<&'a str>) -> Self {
         let text = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
         Self {
             method: request.method.as_str(),
@@ -50,61 +53,60 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// A rule has acted.
+/// A rule that acts on a request.
 #[derive(Clone, Debug)]
-pub(super) struct Hit {
-    /// Which one.
+pub(super) struct FaultHit {
+    /// The id of the rule.
     pub(super) rule: u64,
     pub(super) action: Arc<Action>,
 }
 
-/// The rules.
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(super) struct FaultRules {
     rules: VecDeque<Rule>,
-    /// The number of the last one ever added: numbers are not given twice.
+    /// The id of the rule that was added last. Ids are not used twice.
     last: u64,
 }
 
 #[derive(Debug)]
 struct Rule {
     id: u64,
-    /// As given.
+    /// The JSON that the client sent.
     given: Value,
     bytes: usize,
-    wanted: Wanted,
+    matcher: RequestMatcher,
     skip: u64,
     times: Option<u64>,
     action: Arc<Action>,
-    /// Requests let through.
+    /// Matching requests that were let through.
     passed: u64,
-    /// Requests acted on.
+    /// Requests that the rule acted on.
     hits: u64,
 }
 
-/// Which requests; a part that is not given takes all.
+/// The requests that a rule matches. A part that is `None` matches every request.
 #[derive(Debug, Default)]
-struct Wanted {
+struct RequestMatcher {
     method: Option<Regex>,
     path: Option<Regex>,
     caller: Option<Regex>,
 }
 
-impl Faults {
-    /// Adds a rule and gives its number.
+impl FaultRules {
+    /// Adds a rule and returns its id.
     pub(super) fn add(&mut self, given: Value) -> Result<u64, ArmError> {
         let bytes = given.to_string().len();
         if bytes > MAX_BYTES {
             return Err(too_much(format!(
-                "The fault has {bytes} bytes; all together may have {MAX_BYTES}."
+                "The fault has {bytes} bytes; all faults together may have {MAX_BYTES}."
             )));
         }
         let mut rule = Rule::read(self.last + 1, given, bytes)?;
         while self.is_full(bytes) {
-            // Spent ones are kept for their counts only.
+            // A spent rule is kept only for its counts.
             let Some(spent) = self.rules.iter().position(Rule::is_spent) else {
                 return Err(too_much(format!(
-                    "There are {} faults of {} bytes, and there is room for {MAX_RULES} of {MAX_BYTES} bytes; remove some.",
+                    "There are {} faults of {} bytes; at most {MAX_RULES} of together {MAX_BYTES} bytes are allowed. Remove some.",
                     self.rules.len(),
                     self.bytes()
                 )));
@@ -117,29 +119,28 @@ impl Faults {
         Ok(self.last)
     }
 
-    /// The rules as given, with their numbers and counts.
+    /// The rules as they were sent, with their ids and counts.
     pub(super) fn list(&self) -> Value {
         json!({"faults": self.rules.iter().map(Rule::shown).collect::<Value>()})
     }
 
-    /// Whether there was such a rule to remove.
+    /// Removes a rule; false if there is none with this id.
     pub(super) fn remove(&mut self, id: u64) -> bool {
         let before = self.rules.len();
         self.rules.retain(|rule| rule.id != id);
         self.rules.len() < before
     }
 
-    /// Removes all.
     pub(super) fn clear(&mut self) {
         self.rules.clear();
     }
 
-    /// What happens to this request, which is counted.
-    pub(super) fn next(&mut self, asked: &Asked<'_>) -> Option<Hit> {
+    /// The rule that acts on this request. Counts the request.
+    pub(super) fn next(&mut self, request: &RequestSummary<'_>) -> Option<FaultHit> {
         let mut matching = self
             .rules
             .iter_mut()
-            .filter(|rule| !rule.is_spent() && rule.wanted.is(asked));
+            .filter(|rule| !rule.is_spent() && rule.matcher.matches(request));
         let rule = matching.find_map(|rule| {
             if rule.passed < rule.skip {
                 rule.passed += 1;
@@ -148,7 +149,7 @@ impl Faults {
             rule.hits += 1;
             Some(rule)
         })?;
-        Some(Hit {
+        Some(FaultHit {
             rule: rule.id,
             action: Arc::clone(&rule.action),
         })
@@ -167,11 +168,11 @@ impl Rule {
     fn read(id: u64, given: Value, bytes: usize) -> Result<Self, ArmError> {
         let shown = given.clone();
         fields::read(given, "fault", |fields| {
-            let wanted = fields.object("match", |fields| {
-                Some(Wanted {
-                    method: fields.text("method", pattern::whole),
-                    path: fields.text("path", pattern::anywhere),
-                    caller: fields.text("caller", pattern::anywhere),
+            let matcher = fields.object("match", |fields| {
+                Some(RequestMatcher {
+                    method: fields.text("method", pattern::anchored),
+                    path: fields.text("path", pattern::unanchored),
+                    caller: fields.text("caller", pattern::unanchored),
                 })
             });
             let times = fields.number("times", 1..=MAX_COUNT);
@@ -185,7 +186,7 @@ impl Rule {
                 id,
                 given: shown,
                 bytes,
-                wanted: wanted.unwrap_or_default(),
+                matcher: matcher.unwrap_or_default(),
                 skip: skip.unwrap_or(0),
                 times,
                 action: Arc::new(action),
@@ -204,7 +205,7 @@ impl Rule {
         shown["id"] = self.id.into();
         shown["passed"] = self.passed.into();
         shown["hits"] = self.hits.into();
-        // Absent: for ever.
+        // Absent without `times`: the rule acts without limit.
         if let Some(times) = self.times {
             shown["left"] = times.saturating_sub(self.hits).into();
         }
@@ -212,12 +213,14 @@ impl Rule {
     }
 }
 
-impl Wanted {
-    fn is(&self, asked: &Asked<'_>) -> bool {
-        let fits = |pattern: &Option<Regex>, text: &str| {
+impl RequestMatcher {
+    fn matches(&self, request: &RequestSummary<'_>) -> bool {
+        let matches = |pattern: &Option<Regex>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.is_match(text.as_bytes()))
         };
-        fits(&self.method, asked.method) && fits(&self.path, asked.path) && fits(&self.caller, asked.user_agent)
+        matches(&self.method, request.method)
+            && matches(&self.path, request.path)
+            && matches(&self.caller, request.user_agent)
     }
 }
 
@@ -232,36 +235,36 @@ mod tests {
     const POOL: &str =
         "/subscriptions/s/resourceGroups/G/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/p";
 
-    fn faults(given: &[Value]) -> Faults {
-        let mut faults = Faults::default();
+    fn faults(given: &[Value]) -> FaultRules {
+        let mut faults = FaultRules::default();
         for value in given {
             faults.add(value.clone()).unwrap();
         }
         faults
     }
 
-    /// The rules that act on these requests one after the other, 0 where none does.
-    fn story(faults: &mut Faults, requests: &[(&str, &str, &str)]) -> Vec<u64> {
+    /// The ids of the rules that act on these requests, 0 where none does.
+    fn acting_rules(faults: &mut FaultRules, requests: &[(&str, &str, &str)]) -> Vec<u64> {
         let hit = |&(method, path, user_agent)| {
-            let asked = Asked {
+            let request = RequestSummary {
                 method,
                 path,
                 user_agent,
-                ..Asked::default()
+                ..RequestSummary::default()
             };
-            faults.next(&asked).map_or(0, |hit| hit.rule)
+            faults.next(&request).map_or(0, |hit| hit.rule)
         };
         requests.iter().map(hit).collect()
     }
 
     #[test]
-    fn which_requests() {
+    fn rules_match_by_method_path_and_caller() {
         let requests = [
             ("PUT", POOL, "azsdk-go-armnetwork/v9.0.0"),
             ("GET", POOL, "azsdk-python-mgmt-network/33.1.0"),
             ("PUT", "/x", ""),
         ];
-        for (wanted, want) in [
+        for (matcher, want) in [
             (json!({}), [1, 1, 1]),
             (json!({"method": "PUT"}), [1, 0, 1]),
             (json!({"method": "get|head"}), [0, 1, 0]),
@@ -269,13 +272,13 @@ mod tests {
             (json!({"caller": "azsdk-GO"}), [1, 0, 0]),
             (json!({"method": "PUT", "path": "Pools", "caller": "python"}), [0, 0, 0]),
         ] {
-            let mut faults = faults(&[json!({"match": wanted, "action": {"cut": "before"}})]);
-            assert_eq!(story(&mut faults, &requests), want, "{wanted}");
+            let mut faults = faults(&[json!({"match": matcher, "action": {"cut": "before"}})]);
+            assert_eq!(acting_rules(&mut faults, &requests), want, "{matcher}");
         }
     }
 
     #[test]
-    fn skip_times_and_order() {
+    fn skip_and_times_apply_in_order() {
         let cut = |times: Value, skip: Value| json!({"times": times, "skip": skip, "action": {"cut": "before"}});
         let null = Value::Null;
         for (rules, want) in [
@@ -286,7 +289,7 @@ mod tests {
                 vec![cut(json!(1), null.clone()), cut(json!(2), null.clone())],
                 [1, 2, 2, 0, 0],
             ),
-            // What the first lets through, the second acts on.
+            // A request that the first rule lets through reaches the second.
             (
                 vec![cut(json!(1), json!(1)), cut(json!(2), null.clone())],
                 [2, 1, 2, 0, 0],
@@ -297,15 +300,15 @@ mod tests {
             ),
         ] {
             let mut faults = faults(&rules);
-            assert_eq!(story(&mut faults, &[("PUT", "/", ""); 5]), want, "{rules:?}");
+            assert_eq!(acting_rules(&mut faults, &[("PUT", "/", ""); 5]), want, "{rules:?}");
         }
     }
 
     #[test]
-    fn the_list_counts() {
+    fn list_shows_counts() {
         let rule = json!({"match": {"method": "PUT"}, "times": 2, "skip": 1, "action": {"stall": "1s"}});
         let mut faults = faults(&[rule.clone(), json!({"action": {"cut": "after"}})]);
-        story(&mut faults, &[("PUT", "/", ""), ("PUT", "/", "")]);
+        acting_rules(&mut faults, &[("PUT", "/", ""), ("PUT", "/", "")]);
         let mut shown = rule;
         for (key, value) in [("id", 1), ("passed", 1), ("hits", 1), ("left", 1)] {
             shown[key] = value.into();
@@ -319,16 +322,16 @@ mod tests {
         assert_eq!(
             faults.add(json!({"action": {"cut": "after"}})),
             Ok(3),
-            "numbers are not given twice"
+            "ids are not used twice"
         );
     }
 
     #[test]
-    fn mistakes_are_told_together() {
+    fn all_mistakes_are_reported_at_once() {
         let given = json!({"match": {"path": "(", "host": "x"}, "times": 0, "action": {"cut": 1}, "extra": 1});
-        let error = Faults::default().add(given).unwrap_err();
+        let error = FaultRules::default().add(given).unwrap_err();
         assert_eq!(error.status, StatusCode::BAD_REQUEST);
-        let told: Vec<_> = error
+        let mistakes: Vec<_> = error
             .details
             .unwrap()
             .into_iter()
@@ -341,14 +344,14 @@ mod tests {
             "action.cut must be one of before, after",
             "extra is unknown; known here: match, times, skip, action",
         ];
-        assert_eq!(told, want);
-        let error = Faults::default().add(json!({})).unwrap_err();
+        assert_eq!(mistakes, want);
+        let error = FaultRules::default().add(json!({})).unwrap_err();
         assert_eq!(error.details.unwrap()[0].message, "it must have action");
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
-        let mut faults = Faults::default();
+    fn rules_are_bounded_and_spent_ones_make_room() {
+        let mut faults = FaultRules::default();
         faults.add(json!({"times": 1, "action": {"cut": "after"}})).unwrap();
         for _ in 1..MAX_RULES {
             faults.add(json!({"action": {"cut": "after"}})).unwrap();
@@ -357,9 +360,9 @@ mod tests {
             faults.add(json!({"action": {"cut": "after"}})).unwrap_err().code,
             "TooManyFaults"
         );
-        story(&mut faults, &[("PUT", "/", "")]);
+        acting_rules(&mut faults, &[("PUT", "/", "")]);
         faults.add(json!({"action": {"cut": "after"}})).unwrap();
-        assert_eq!(faults.rules[0].id, 2, "the spent one has made room");
+        assert_eq!(faults.rules[0].id, 2, "the spent rule was removed");
         let large = json!({"action": {"answer": {"status": 200, "text": "x".repeat(MAX_BYTES)}}});
         assert_eq!(faults.add(large).unwrap_err().code, "TooManyFaults");
     }

@@ -1,5 +1,5 @@
-//! Reads the control API's objects strictly: every mistake is noted with its place and what is allowed there,
-//! and all of them are told at once.
+//! Strict reading of the control API's JSON objects. Every mistake is collected with its place and what is allowed
+//! there, and all of them are reported in one response.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 
 use super::error::ArmError;
 
-/// No more mistakes are told at once; nobody reads on.
+/// Mistakes that one response lists.
 const MAX_MISTAKES: usize = 20;
-/// No more of a field's name is shown.
+/// Characters of an unknown field's name that a mistake shows.
 const MAX_NAME_CHARS: usize = 60;
 
-/// Reads all of `value`, which people call `what`.
+/// Reads the object `value`; `what` names it in messages.
 pub(super) fn read<T>(
     value: Value,
     what: &str,
@@ -29,8 +29,8 @@ pub(super) fn read<T>(
         (Some(result), 0) => Ok(result),
         (_, count) => {
             let message = match count {
-                0 | 1 => format!("The {what} is not taken: it has a mistake."),
-                _ => format!("The {what} is not taken: it has {count} mistakes."),
+                0 | 1 => format!("The {what} is not accepted: it has a mistake."),
+                _ => format!("The {what} is not accepted: it has {count} mistakes."),
             };
             let error = ArmError::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message).without_details();
             Err(mistakes
@@ -41,10 +41,10 @@ pub(super) fn read<T>(
     }
 }
 
-/// One object that is being read. `null` is the same as absent.
+/// An object being read. A field that is `null` counts as absent.
 pub(super) struct Fields<'a> {
-    /// Where it stands, such as `match.`; empty at the top.
-    at: String,
+    /// Path of the object with a trailing dot, such as `match.`; empty for the outermost object.
+    prefix: String,
     left: Map<String, Value>,
     known: Vec<&'static str>,
     mistakes: &'a mut Vec<String>,
@@ -52,73 +52,73 @@ pub(super) struct Fields<'a> {
 
 impl Fields<'_> {
     fn read<T>(
-        at: String,
+        prefix: String,
         value: Value,
         mistakes: &mut Vec<String>,
         read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
     ) -> Option<T> {
         let Value::Object(left) = value else {
-            let place = if at.is_empty() { "it." } else { &at };
+            let place = if prefix.is_empty() { "it." } else { &prefix };
             mistakes.push(format!("{} must be an object", place.trim_end_matches('.')));
             return None;
         };
         let known = Vec::new();
         let mut fields = Fields {
-            at,
+            prefix,
             left,
             known,
             mistakes,
         };
         let result = read(&mut fields);
-        fields.end();
+        fields.report_unknown();
         result
     }
 
-    /// What nobody has asked for is unknown.
-    fn end(self) {
+    /// Reports the fields that were not read as unknown.
+    fn report_unknown(self) {
         for key in self.left.keys() {
             let shown: String = key.chars().take(MAX_NAME_CHARS).collect();
             self.mistakes.push(format!(
                 "{}{} is unknown; known here: {}",
-                self.at,
+                self.prefix,
                 shown.escape_debug(),
                 self.known.join(", ")
             ));
         }
     }
 
-    /// Says what `key` must be.
+    /// Adds the mistake that `key` must be `what`.
     pub(super) fn must_be(&mut self, key: &str, what: impl Display) {
-        self.mistakes.push(format!("{}{key} must be {what}", self.at));
+        self.mistakes.push(format!("{}{key} must be {what}", self.prefix));
     }
 
-    /// Says what is wrong with the object, in a sentence that begins with its verb.
+    /// Adds a mistake of the whole object: a sentence that begins with its verb.
     pub(super) fn mistake(&mut self, what: impl Display) {
-        let place = if self.at.is_empty() { "it." } else { &self.at };
+        let place = if self.prefix.is_empty() { "it." } else { &self.prefix };
         self.mistakes.push(format!("{} {what}", place.trim_end_matches('.')));
     }
 
-    /// Says that `key` must be there, unless something was wrong with it.
+    /// Adds the mistake that `key` is missing, unless `key` has a mistake already.
     pub(super) fn missing(&mut self, key: &str) {
-        let place = format!("{}{key}", self.at);
+        let place = format!("{}{key}", self.prefix);
         if !self.mistakes.iter().any(|mistake| mistake.starts_with(&place)) {
             self.mistake(format_args!("must have {key}"));
         }
     }
 
-    /// How many of these are given.
-    pub(super) fn has(&self, keys: &[&str]) -> usize {
+    /// How many of these fields are present.
+    pub(super) fn count_given(&self, keys: &[&str]) -> usize {
         let given = |key: &&&str| self.left.get(**key).is_some_and(|value| !value.is_null());
         keys.iter().filter(given).count()
     }
 
-    /// Any value.
+    /// Reads a field of any type.
     pub(super) fn value(&mut self, key: &'static str) -> Option<Value> {
         self.known.push(key);
         self.left.remove(key).filter(|value| !value.is_null())
     }
 
-    /// What `parse` makes of the value, or a mistake that says what it must be.
+    /// Reads a field with `parse`, whose error says what the field must be.
     pub(super) fn parsed<T>(&mut self, key: &'static str, parse: impl FnOnce(Value) -> Result<T, String>) -> Option<T> {
         match parse(self.value(key)?) {
             Ok(value) => Some(value),
@@ -129,7 +129,7 @@ impl Fields<'_> {
         }
     }
 
-    /// Text.
+    /// Reads a string with `parse`.
     pub(super) fn text<T>(&mut self, key: &'static str, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         self.parsed(key, |value| match value {
             Value::String(text) => parse(&text),
@@ -137,7 +137,7 @@ impl Fields<'_> {
         })
     }
 
-    /// A whole number.
+    /// Reads a whole number in the range.
     pub(super) fn number(&mut self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         self.parsed(key, |value| {
             let number = value.as_u64().filter(|number| range.contains(number));
@@ -145,30 +145,30 @@ impl Fields<'_> {
         })
     }
 
-    /// A duration with its unit.
+    /// Reads a duration with its unit, such as `5s`.
     pub(super) fn duration(&mut self, key: &'static str, range: RangeInclusive<Duration>) -> Option<Duration> {
         self.parsed(key, |value| duration(&value, &range))
     }
 
-    /// One of these words.
+    /// Reads one of these words and returns what it stands for.
     pub(super) fn word<T: Copy>(&mut self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
         self.parsed(key, |value| {
             let chosen = words.iter().find(|(word, _)| value.as_str() == Some(word));
-            chosen.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            chosen.map(|(_, value)| *value).ok_or_else(|| {
                 let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
                 format!("one of {}", words.join(", "))
             })
         })
     }
 
-    /// An object in it.
+    /// Reads an object within the object.
     pub(super) fn object<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
     ) -> Option<T> {
         let value = self.value(key)?;
-        Fields::read(format!("{}{key}.", self.at), value, self.mistakes, read)
+        Fields::read(format!("{}{key}.", self.prefix), value, self.mistakes, read)
     }
 }
 
@@ -195,14 +195,14 @@ mod tests {
     type Sample = (Option<u64>, Option<Duration>, Option<u8>, Option<u64>);
 
     fn sample(value: Value) -> Result<Sample, Vec<String>> {
-        let taken = read(value, "sample", |fields| {
+        let result = read(value, "sample", |fields| {
             let number = fields.number("number", 1..=9);
             let wait = fields.duration("wait", Duration::ZERO..=Duration::from_mins(1));
             let word = fields.word("word", &[("one", 1), ("two", 2)]);
             let inner = fields.object("inner", |fields| fields.number("deep", 0..=1));
             Some((number, wait, word, inner))
         });
-        taken.map_err(|error| {
+        result.map_err(|error| {
             assert_eq!(error.status, StatusCode::BAD_REQUEST);
             let details = error.details.unwrap();
             details.into_iter().map(|detail| detail.message).collect()
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_is_taken() {
+    fn valid_objects_are_read() {
         let (one, two) = (Duration::from_millis(1500), Duration::from_mins(1));
         for (value, want) in [
             (json!({}), (None, None, None, None)),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_with_its_place() {
+    fn every_mistake_is_reported_with_its_place() {
         for (value, want) in [
             (json!([]), vec!["it must be an object"]),
             (
@@ -254,12 +254,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_bounded() {
+    fn reported_mistakes_are_bounded() {
         let many: Map<_, _> = (0..1000)
             .map(|n| (format!("{n}{}", "x".repeat(1000)), json!(1)))
             .collect();
-        let told = sample(Value::Object(many)).unwrap_err();
-        assert_eq!(told.len(), MAX_MISTAKES);
-        assert!(told.iter().all(|mistake| mistake.len() < 200));
+        let reported = sample(Value::Object(many)).unwrap_err();
+        assert_eq!(reported.len(), MAX_MISTAKES);
+        assert!(reported.iter().all(|mistake| mistake.len() < 200));
     }
 }

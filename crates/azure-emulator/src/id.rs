@@ -1,7 +1,7 @@
-//! Paths of ARM: which resource, collection or operation a request is about.
+//! ARM paths: which resource, collection or operation a request is about.
 //!
-//! Names compare without regard to case; the spelling first seen is kept by whoever stores the id.
-//! Known words of types are spelled as ARM spells them.
+//! Names compare without regard to case; the store keeps the spelling of the first request. Known names of types are
+//! spelled as ARM spells them.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use percent_encoding::percent_decode_str;
 
 use super::error::ArmError;
 
-/// Words of namespaces and types as ARM spells them.
-const WORDS: [&str; 31] = [
+/// Namespaces and types as ARM spells them.
+const KNOWN_NAMES: [&str; 31] = [
     "Microsoft.Compute",
     "Microsoft.Network",
     "applicationSecurityGroups",
@@ -44,36 +44,36 @@ const WORDS: [&str; 31] = [
     "virtualNetworks",
     "proximityPlacementGroups",
 ];
-/// More segments than any path of ARM has.
+/// Segments of a path; no path of ARM has more.
 const MAX_SEGMENTS: usize = 24;
 
-/// A resource below a resource group.
+/// The id of a resource in a resource group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ResourceId {
     pub(super) subscription: String,
     pub(super) group: String,
     pub(super) namespace: String,
-    /// Types and names, from the outermost; at least one.
+    /// Types and names, outermost first; at least one.
     pub(super) segments: Vec<(String, String)>,
 }
 
-/// What a path names.
+/// What an ARM path addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// One subscription.
+    /// A subscription, by its id.
     Subscription(String),
     /// The resource groups of a subscription.
     Groups(String),
-    /// One resource group.
+    /// A resource group, by its name.
     Group { subscription: String, group: String },
-    /// Everything in a resource group.
+    /// All resources in a resource group.
     GroupResources { subscription: String, group: String },
-    /// The providers of a subscription, or one.
+    /// The resource providers of a subscription, or one of them.
     Providers {
         subscription: String,
         namespace: Option<String>,
     },
-    /// The status or, with `results`, the outcome of a long-running operation.
+    /// The status of a long-running operation or, with `results`, its result.
     Operation { id: String, results: bool },
     /// The resources of one type in a subscription.
     All {
@@ -81,8 +81,8 @@ pub(super) enum Target {
         namespace: String,
         kind: String,
     },
-    /// The resources of one type in a resource group or below another resource. For some types a word
-    /// in this place is not a type but a view, such as `instanceView`.
+    /// The resources of one type in a resource group or below another resource. For some types the last segment is not
+    /// a type but a view, such as `instanceView`.
     Collection {
         subscription: String,
         group: String,
@@ -90,12 +90,12 @@ pub(super) enum Target {
         parents: Vec<(String, String)>,
         kind: String,
     },
-    /// One resource.
+    /// A resource or a child of one.
     Resource(ResourceId),
 }
 
 impl ResourceId {
-    /// The id that `text` spells, if it spells one.
+    /// Parses an id; `None` if the text is not the path of a resource.
     pub(super) fn parse(text: &str) -> Option<Self> {
         match Target::parse(text) {
             Ok(Target::Resource(id)) => Some(id),
@@ -103,7 +103,7 @@ impl ResourceId {
         }
     }
 
-    /// `Microsoft.Network/loadBalancers/backendAddressPools`.
+    /// The full type, such as `Microsoft.Network/loadBalancers/backendAddressPools`.
     pub(super) fn kind(&self) -> String {
         let kinds = self.segments.iter().map(|(kind, _)| kind.as_str());
         std::iter::once(self.namespace.as_str())
@@ -112,17 +112,17 @@ impl ResourceId {
             .join("/")
     }
 
-    /// The last name.
+    /// The name of the innermost resource.
     pub(super) fn name(&self) -> &str {
         self.segments.last().map_or("", |(_, name)| name)
     }
 
-    /// What the id is found by: its text in lower case.
+    /// The key in the store: the id in lower case.
     pub(super) fn key(&self) -> String {
         self.to_string().to_lowercase()
     }
 
-    /// The resource this one is below, by this many segments.
+    /// The id with only the first `segments` segments.
     pub(super) fn ancestor(&self, segments: usize) -> Self {
         let mut id = self.clone();
         id.segments.truncate(segments);
@@ -147,10 +147,10 @@ impl fmt::Display for ResourceId {
 }
 
 impl Target {
-    /// Reads a path, which may have escapes.
+    /// Parses a path, which may be percent-encoded.
     ///
     /// # Errors
-    /// Paths that are none of ARM's.
+    /// 404 for a path that ARM does not have.
     pub(super) fn parse(path: &str) -> Result<Self, ArmError> {
         let segments = path
             .trim_matches('/')
@@ -163,31 +163,31 @@ impl Target {
         let [first, subscription, rest @ ..] = words.as_slice() else {
             return Err(not_a_path(path));
         };
-        if !is(first, "subscriptions") {
+        if !same_name(first, "subscriptions") {
             return Err(not_a_path(path));
         }
         let subscription = (*subscription).to_owned();
         match rest {
             [] => Ok(Self::Subscription(subscription)),
-            [groups] if is(groups, "resourceGroups") => Ok(Self::Groups(subscription)),
-            [providers] if is(providers, "providers") => Ok(Self::Providers {
+            [groups] if same_name(groups, "resourceGroups") => Ok(Self::Groups(subscription)),
+            [providers] if same_name(providers, "providers") => Ok(Self::Providers {
                 subscription,
                 namespace: None,
             }),
-            [providers, namespace] if is(providers, "providers") => Ok(Self::Providers {
+            [providers, namespace] if same_name(providers, "providers") => Ok(Self::Providers {
                 subscription,
                 namespace: Some(spelled(namespace)),
             }),
-            [providers, namespace, kind] if is(providers, "providers") => Ok(Self::All {
+            [providers, namespace, kind] if same_name(providers, "providers") => Ok(Self::All {
                 subscription,
                 namespace: spelled(namespace),
                 kind: spelled(kind),
             }),
             [providers, _, locations, _, operations, id]
-                if is(providers, "providers") && is(locations, "locations") =>
+                if same_name(providers, "providers") && same_name(locations, "locations") =>
             {
-                let results = is(operations, "operationResults");
-                if !results && !is(operations, "operations") {
+                let results = same_name(operations, "operationResults");
+                if !results && !same_name(operations, "operations") {
                     return Err(not_a_path(path));
                 }
                 Ok(Self::Operation {
@@ -195,12 +195,14 @@ impl Target {
                     results,
                 })
             }
-            [groups, group, rest @ ..] if is(groups, "resourceGroups") => {
+            [groups, group, rest @ ..] if same_name(groups, "resourceGroups") => {
                 let group = (*group).to_owned();
                 match rest {
                     [] => Ok(Self::Group { subscription, group }),
-                    [resources] if is(resources, "resources") => Ok(Self::GroupResources { subscription, group }),
-                    [providers, namespace, rest @ ..] if is(providers, "providers") && !rest.is_empty() => {
+                    [resources] if same_name(resources, "resources") => {
+                        Ok(Self::GroupResources { subscription, group })
+                    }
+                    [providers, namespace, rest @ ..] if same_name(providers, "providers") && !rest.is_empty() => {
                         Ok(Self::below(subscription, group, spelled(namespace), rest))
                     }
                     _ => Err(not_a_path(path)),
@@ -234,18 +236,18 @@ impl Target {
     }
 }
 
-/// Whether two words are the same to ARM.
-pub(super) fn is(one: &str, other: &str) -> bool {
+/// Whether two names are the same to ARM, which ignores case.
+pub(super) fn same_name(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other)
 }
 
-/// A word as ARM spells it, where that is known.
+/// A name as ARM spells it, unchanged if it is not a known one.
 fn spelled(word: &str) -> String {
-    let known = WORDS.iter().find(|known| is(known, word));
+    let known = KNOWN_NAMES.iter().find(|known| same_name(known, word));
     known.map_or(word, |known| known).to_owned()
 }
 
-/// A segment without its escapes; none where it is empty or cannot be part of a name.
+/// A percent-decoded segment; `None` if it is empty or has characters that no name may have.
 fn segment(text: &str) -> Option<String> {
     let decoded = percent_decode_str(text).decode_utf8().ok()?;
     let allowed = !decoded.is_empty() && !decoded.contains(|c: char| c.is_control() || "/\\<>%&?#".contains(c));
@@ -254,7 +256,7 @@ fn segment(text: &str) -> Option<String> {
 
 fn not_a_path(path: &str) -> ArmError {
     let shown: String = path.chars().take(200).collect();
-    // A guess: the wording.
+    // Guess: the wording.
     ArmError::new(
         StatusCode::NOT_FOUND,
         "InvalidRequestUri",
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_and_what_they_name() {
+    fn paths_are_parsed() {
         let parsed = |path: &str| Target::parse(path).map_err(|error| error.code);
         let id = ResourceId::parse(
             "/SUBSCRIPTIONS/S/resourcegroups/Rg/providers/microsoft.network/loadbalancers/Lb/BACKENDADDRESSPOOLS/p%2D1/",

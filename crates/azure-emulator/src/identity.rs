@@ -1,9 +1,7 @@
-//! Who calls: tokens for client secrets, workload accounts and managed accounts, and what becomes of
-//! a request whose token is missing, old, or somebody else's.
+//! Identity: tokens for client secrets, workload identities and managed identities, and the authentication of requests.
 //!
-//! Tokens are signed with a key that was made at the start, so none is valid for longer than the emulator
-//! lives. No account need be listed: then every tenant, client and secret is good. A secret is never
-//! shown: not in answers, nor in what `Debug` writes.
+//! The key that signs tokens is made at the start, so no token outlives the emulator. Without a list of accounts every
+//! tenant, client and secret is accepted. Secrets appear neither in responses nor in `Debug` output.
 
 use std::time::Duration;
 
@@ -16,19 +14,18 @@ use self::account::Account;
 pub(super) use self::account::{IdentitySettings, Principal};
 use self::tokens::Signer;
 use super::error::ArmError;
-use super::query::segments;
+use super::query::path_segments;
 
 mod account;
-mod cloud;
 mod discovery;
 mod entra;
-mod managed;
-mod refusal;
+mod managed_identity;
 mod tokens;
+mod unauthorized;
 
-/// A clock that is this much ahead of ours is forgiven.
-const LEEWAY: Duration = Duration::from_mins(5);
-/// Audiences that Resource Manager takes, without the slash that may follow.
+/// How far in the future a token's `nbf` may be, for clocks that differ.
+const CLOCK_SKEW: Duration = Duration::from_mins(5);
+/// Audiences that ARM accepts, without the trailing slash.
 const AUDIENCES: [&str; 6] = [
     "https://management.core.windows.net",
     "https://management.azure.com",
@@ -38,7 +35,7 @@ const AUDIENCES: [&str; 6] = [
     "https://management.chinacloudapi.cn",
 ];
 
-/// Hands out tokens and reads them.
+/// Issues tokens and authenticates requests by them.
 #[derive(Debug)]
 pub(super) struct Identity {
     settings: IdentitySettings,
@@ -46,7 +43,7 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// With a key to sign with, which should be of 32 random bytes.
+    /// `key` signs the tokens; it should be 32 random bytes.
     pub(super) fn new(settings: IdentitySettings, key: &[u8]) -> Self {
         Self {
             settings,
@@ -54,11 +51,11 @@ impl Identity {
         }
     }
 
-    /// Who sent this header to the emulator at `base`.
+    /// The caller, from the `Authorization` header of a request to `base`.
     ///
     /// # Errors
     ///
-    /// A 401 that says why that is not known.
+    /// A 401 that names the reason.
     pub(super) fn principal(
         &self,
         authorization: Option<&HeaderValue>,
@@ -68,27 +65,30 @@ impl Identity {
         let base = base.trim_end_matches('/');
         let authority = format!("{base}/{}", self.settings.tenant());
         let Some(authorization) = authorization else {
-            return Err(refusal::missing(&authority));
+            return Err(unauthorized::missing(&authority));
         };
         let token = authorization.to_str().ok().and_then(|value| {
             let (scheme, token) = value.trim().split_once(' ')?;
             scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
         });
-        let token = token.ok_or_else(|| refusal::not_bearer(&authority))?;
+        let token = token.ok_or_else(|| unauthorized::not_bearer(&authority))?;
         if self.settings.is_developer(token) {
             return Ok(Principal::developer());
         }
-        let claims = self.signer.read(token).ok_or_else(|| refusal::invalid(&authority))?;
-        let at = |seconds| Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
-        if at(claims.nbf) > now + LEEWAY {
-            return Err(refusal::invalid(&authority));
+        let claims = self
+            .signer
+            .read(token)
+            .ok_or_else(|| unauthorized::invalid(&authority))?;
+        let time = |seconds| Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
+        if time(claims.nbf) > now + CLOCK_SKEW {
+            return Err(unauthorized::invalid(&authority));
         }
-        if at(claims.exp) <= now {
-            return Err(refusal::expired(&authority, at(claims.exp), now));
+        if time(claims.exp) <= now {
+            return Err(unauthorized::expired(&authority, time(claims.exp), now));
         }
         let audience = claims.aud.trim_end_matches('/');
         if !AUDIENCES.contains(&audience) && audience != base {
-            return Err(refusal::audience(&authority, &claims.aud));
+            return Err(unauthorized::wrong_audience(&authority, &claims.aud));
         }
         Ok(Principal {
             tenant: claims.tid,
@@ -97,12 +97,12 @@ impl Identity {
         })
     }
 
-    /// What is answered at `base` on the paths of the token services; none for all other paths.
+    /// Answers requests to the token services; `None` for all other paths. `base` is the emulator's own URL.
     pub(super) fn answer(&self, request: &Request<Bytes>, base: &str, now: Timestamp) -> Option<Response<Bytes>> {
         let base = base.trim_end_matches('/');
-        Some(match segments(request)[..] {
+        Some(match path_segments(request)[..] {
             ["msi", "token"] => self.app_service(request, now),
-            ["metadata", "endpoints"] => cloud::endpoints(request, base),
+            ["metadata", "endpoints"] => discovery::endpoints(request, base),
             ["metadata", "identity", "oauth2", "token"] => self.imds_token(request, now),
             [tenant, "oauth2", "token"] => self.token(tenant, entra::Version::One, request, now),
             [tenant, "oauth2", "v2.0", "token"] => self.token(tenant, entra::Version::Two, request, now),
@@ -118,8 +118,8 @@ impl Identity {
         })
     }
 
-    /// A token for people who call by hand, and when it ends.
-    pub(super) fn handed_out(&self, now: Timestamp) -> (String, Timestamp) {
+    /// A token for the control API's `GET token`, and when it expires.
+    pub(super) fn developer_token(&self, now: Timestamp) -> (String, Timestamp) {
         let Principal { tenant, client, object } = Principal::developer();
         let issued = self.issue(&Account { tenant, client, object }, AUDIENCES[0], now);
         (
@@ -128,7 +128,7 @@ impl Identity {
         )
     }
 
-    /// A token for an account.
+    /// Signs a token for an account.
     fn issue(&self, account: &Account, audience: &str, now: Timestamp) -> Issued {
         let lifetime = i64::try_from(self.settings.token_lifetime.as_secs()).unwrap_or(i64::MAX);
         let (from, until) = (now.as_second(), now.as_second().saturating_add(lifetime));
@@ -140,7 +140,7 @@ impl Identity {
     }
 }
 
-/// A token and its time, in seconds.
+/// A signed token, valid from and until these Unix times in seconds.
 struct Issued {
     token: String,
     from: i64,
@@ -148,24 +148,23 @@ struct Issued {
 }
 
 impl Issued {
-    /// What is told: a second less, as is always seen.
+    /// `expires_in` in seconds: one less than the lifetime, as Entra answers.
     fn expires_in(&self) -> i64 {
         (self.until - self.from - 1).max(0)
     }
 }
 
-/// A text that is not to be seen.
+/// A string that `Debug` does not show.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Secret(String);
 
 impl Secret {
-    /// Around a text.
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    fn is(&self, text: &str) -> bool {
+    fn matches(&self, text: &str) -> bool {
         ring::digest::digest(&ring::digest::SHA256, self.0.as_bytes()).as_ref()
             == ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref()
     }

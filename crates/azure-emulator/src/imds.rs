@@ -1,8 +1,8 @@
-//! IMDS: what a virtual machine is told about itself, and Scheduled Events.
+//! IMDS, the instance metadata service: `/metadata/instance` and Scheduled Events.
 //!
-//! All who ask are one machine's programs: there is one document, whoever asks. Scheduled Events are
-//! asleep until they are asked for, and again after a day of silence; who wakes them waits. Waiting is
-//! the caller's: an answer says how long it is to be held back.
+//! Every caller gets the same documents. Scheduled Events are disabled until the first request, and again after a day
+//! without requests; the request that enables them gets its answer late. This module never waits: an answer says for
+//! how long the caller has to hold it back.
 
 use std::time::Duration;
 
@@ -13,29 +13,29 @@ use headgate_clock::Moment;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::events::Events;
+use self::scheduled_events::ScheduledEvents;
 use super::error::ArmError;
-use super::query::{Parameters, is_for_imds, segments};
-use super::request::Answer;
+use super::query::{Parameters, has_metadata_header, path_segments};
+use super::request::JsonResponse;
 
-mod events;
 mod instance;
+mod scheduled_events;
 
-/// After this long without a question, Scheduled Events sleep.
-const BEDTIME: Duration = Duration::from_hours(24);
-/// What is told to those who ask for a version that is none.
+/// Time without requests after which Scheduled Events are disabled.
+const IDLE_TIMEOUT: Duration = Duration::from_hours(24);
+/// `newest-versions` in the answer to a request with an invalid version.
 const NEWEST_VERSIONS: [&str; 3] = ["2021-02-01", "2021-01-01", "2020-12-01"];
-/// More than a request for approval ever has.
+/// Size of a request that approves events.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// What can be set.
+/// The section `imds` of the seed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct ImdsSettings {
-    /// How long the first answer about Scheduled Events takes; up to two minutes on Azure.
-    #[serde(with = "super::settings::text")]
+    /// Delay of the first answer about Scheduled Events; up to two minutes on Azure.
+    #[serde(with = "super::settings::duration_as_text")]
     pub(super) first_call_delay: Duration,
-    /// What `/metadata/instance` says.
+    /// The document of `/metadata/instance`.
     pub(super) instance: Value,
 }
 
@@ -43,50 +43,50 @@ impl Default for ImdsSettings {
     fn default() -> Self {
         Self {
             first_call_delay: Duration::ZERO,
-            instance: instance::example(),
+            instance: instance::default_document(),
         }
     }
 }
 
-/// An answer, and how long to hold it back.
+/// An answer, and its delay.
 #[derive(Debug)]
-pub(super) struct Outcome {
-    /// The answer as of now. Who has waited may ask again, to have it as of then.
+pub(super) struct DelayedResponse {
+    /// The answer as of now. A caller that has waited computes it again.
     pub(super) response: Response<Bytes>,
-    /// Zero, except while Scheduled Events wake up.
+    /// Zero, except while Scheduled Events start.
     pub(super) delay: Duration,
 }
 
-/// When Scheduled Events answer.
+/// Scheduled Events are enabled.
 #[derive(Clone, Copy, Debug)]
-struct Awake {
-    /// From then on.
+struct Enabled {
+    /// When they begin to answer.
     from: Moment,
-    /// When they were last asked for.
-    asked: Moment,
+    /// When Scheduled Events were last requested.
+    last_request: Moment,
 }
 
-/// The service.
+/// The state of IMDS.
 #[derive(Debug)]
 pub(super) struct Imds {
     settings: ImdsSettings,
-    events: Events,
-    awake: Option<Awake>,
+    events: ScheduledEvents,
+    enabled: Option<Enabled>,
 }
 
 impl Imds {
-    /// Without events, and asleep.
+    /// Without events, and with Scheduled Events disabled.
     pub(super) fn new(settings: ImdsSettings) -> Self {
         Self {
             settings,
-            events: Events::default(),
-            awake: None,
+            events: ScheduledEvents::default(),
+            enabled: None,
         }
     }
 
-    /// Without events and asleep again; the incarnation goes on, as it never goes back.
+    /// Removes all events and disables Scheduled Events. The incarnation never decreases.
     pub(super) fn reset(&mut self) {
-        self.awake = None;
+        self.enabled = None;
         self.events.clear();
     }
 
@@ -95,71 +95,74 @@ impl Imds {
         self.events.document()
     }
 
-    /// Replaces the events: `{"Events": [...]}`, of which each needs its type and its resources. The rest
-    /// is filled in; the same again keeps ids and times, and changes nothing.
+    /// Replaces the events with those in `{"Events": [...]}`. Each needs its type and its resources; the rest is filled
+    /// in. The same events again keep their ids and times, and change nothing.
     ///
     /// # Errors
     ///
-    /// A 400 that names what is wrong; then nothing has changed.
+    /// A 400 that names every mistake; then nothing has changed.
     pub(super) fn put(&mut self, document: Value, now: Moment) -> Result<Value, ArmError> {
         self.events.put(document, now.wall)?;
         Ok(self.document())
     }
 
-    /// What is answered on IMDS's paths, but for tokens; none on all other paths.
-    pub(super) fn answer(&mut self, request: &Request<Bytes>, now: Moment) -> Option<Outcome> {
-        let response = match segments(request)[..] {
+    /// Answers requests to IMDS except those for tokens; `None` for all other paths.
+    pub(super) fn answer(&mut self, request: &Request<Bytes>, now: Moment) -> Option<DelayedResponse> {
+        let response = match path_segments(request)[..] {
             ["metadata", "scheduledevents"] => return Some(self.scheduled_events(request, now)),
-            ["metadata", "instance", ref path @ ..] => match checked(request, &[Method::GET]) {
+            ["metadata", "instance", ref path @ ..] => match check_request(request, &[Method::GET]) {
                 Ok(query) => instance::answer(&self.settings.instance, path, &query),
-                Err(refusal) => refusal.response(),
+                Err(error) => error.response(),
             },
             _ => return None,
         };
         let delay = Duration::ZERO;
-        Some(Outcome { response, delay })
+        Some(DelayedResponse { response, delay })
     }
 
-    fn scheduled_events(&mut self, request: &Request<Bytes>, now: Moment) -> Outcome {
-        if let Err(refusal) = checked(request, &[Method::GET, Method::POST]) {
-            return Outcome {
-                response: refusal.response(),
+    fn scheduled_events(&mut self, request: &Request<Bytes>, now: Moment) -> DelayedResponse {
+        if let Err(error) = check_request(request, &[Method::GET, Method::POST]) {
+            return DelayedResponse {
+                response: error.response(),
                 delay: Duration::ZERO,
             };
         }
         let response = if request.method() == Method::POST {
-            self.start(request.body()).response()
+            self.approve(request.body()).response()
         } else {
             let tag = format!("\"{}\"", self.events.incarnation());
-            Answer::new(StatusCode::OK, self.document())
+            JsonResponse::new(StatusCode::OK, self.document())
                 .header(ETAG, &tag)
                 .response()
         };
-        Outcome {
+        DelayedResponse {
             response,
-            delay: self.wake(now),
+            delay: self.enable(now),
         }
     }
 
-    /// How long it is until Scheduled Events answer, who now have been asked.
-    fn wake(&mut self, now: Moment) -> Duration {
-        let awake = self
-            .awake
-            .filter(|awake| now.mono.saturating_duration_since(awake.asked.mono) < BEDTIME);
+    /// Records a request for Scheduled Events, and returns how long its answer is delayed.
+    fn enable(&mut self, now: Moment) -> Duration {
+        let enabled = self
+            .enabled
+            .filter(|enabled| now.mono.saturating_duration_since(enabled.last_request.mono) < IDLE_TIMEOUT);
         let delay = self.settings.first_call_delay;
-        let from = awake.map_or(
+        let from = enabled.map_or(
             Moment {
                 mono: now.mono + delay,
                 ..now
             },
-            |awake| awake.from,
+            |enabled| enabled.from,
         );
-        self.awake = Some(Awake { from, asked: now });
+        self.enabled = Some(Enabled {
+            from,
+            last_request: now,
+        });
         from.mono.saturating_duration_since(now.mono)
     }
 
-    /// Takes an approval: `{"StartRequests": [{"EventId": ...}]}`.
-    fn start(&mut self, body: &[u8]) -> Answer {
+    /// Approves events: `{"StartRequests": [{"EventId": ...}]}`.
+    fn approve(&mut self, body: &[u8]) -> JsonResponse {
         let document: Option<Value> = (body.len() <= MAX_BODY_BYTES)
             .then(|| serde_json::from_slice(body).ok())
             .flatten();
@@ -172,41 +175,41 @@ impl Imds {
                 .map(|request| request.get("EventId").and_then(Value::as_str));
             ids.collect::<Option<Vec<_>>>()
         });
-        // A guess: status and words for what cannot be read, and for an id that is not known; documented is
-        // only that a known one gets 200, whatever becomes of it.
+        // Guess: status and wording for a body that cannot be parsed and for an unknown id. Documented is only that a
+        // known id gets 200.
         let Some(ids) = ids.filter(|ids| !ids.is_empty()) else {
-            return bad(
+            return bad_request(
                 "StartRequests with an EventId each were not specified in the request",
                 None,
             );
         };
-        if let Some(unknown) = ids.iter().find(|id| !self.events.knows(id)) {
-            return bad(&format!("EventId {unknown} is not known"), None);
+        if let Some(unknown) = ids.iter().find(|id| !self.events.contains(id)) {
+            return bad_request(&format!("EventId {unknown} is not known"), None);
         }
         self.events.start(&ids);
-        Answer::empty(StatusCode::OK)
+        JsonResponse::empty(StatusCode::OK)
     }
 }
 
-/// The parameters of a request that is as IMDS wants it, or the refusal.
-fn checked(request: &Request<Bytes>, methods: &[Method]) -> Result<Parameters, Answer> {
-    if !is_for_imds(request.headers()) {
-        return Err(bad("Required metadata header not specified", None));
+/// The parameters of a request that has the header, the method and the version that IMDS requires, or the error.
+fn check_request(request: &Request<Bytes>, methods: &[Method]) -> Result<Parameters, JsonResponse> {
+    if !has_metadata_header(request.headers()) {
+        return Err(bad_request("Required metadata header not specified", None));
     }
     if !methods.contains(request.method()) {
-        // A guess: the body.
+        // Guess: the body.
         let body = json!({"error": "Method not allowed"});
-        return Err(Answer::new(StatusCode::METHOD_NOT_ALLOWED, body));
+        return Err(JsonResponse::new(StatusCode::METHOD_NOT_ALLOWED, body));
     }
-    let query = Parameters::of(request);
+    let query = Parameters::from_query(request);
     let digits = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == '-');
     match query.get("api-version") {
-        None => Err(bad(
+        None => Err(bad_request(
             "api-version was not specified in the request. For more information refer to aka.ms/azureimds",
             Some(&NEWEST_VERSIONS),
         )),
-        // A guess: that every date is a version; Azure lists those it has.
-        Some(version) if version.len() != 10 || !digits(version) => Err(bad(
+        // Guess: every date is a version; Azure lists those that it has.
+        Some(version) if version.len() != 10 || !digits(version) => Err(bad_request(
             "api-version is invalid. For more information refer to aka.ms/azureimds",
             Some(&NEWEST_VERSIONS),
         )),
@@ -214,13 +217,13 @@ fn checked(request: &Request<Bytes>, methods: &[Method]) -> Result<Parameters, A
     }
 }
 
-/// A 400 as IMDS words it.
-fn bad(why: &str, versions: Option<&[&str]>) -> Answer {
-    let mut body = json!({"error": format!("Bad request. {why}")});
+/// A 400 with IMDS' wording.
+fn bad_request(reason: &str, versions: Option<&[&str]>) -> JsonResponse {
+    let mut body = json!({"error": format!("Bad request. {reason}")});
     if let Some(versions) = versions {
         body["newest-versions"] = json!(versions);
     }
-    Answer::new(StatusCode::BAD_REQUEST, body)
+    JsonResponse::new(StatusCode::BAD_REQUEST, body)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! What happened: every request, every operation's end, every write that a fault made, in one order.
+//! The journal: every request, every end of an operation and every write that a fault made, in one order.
 //!
-//! The invariant: each change of an etag stands in exactly one entry's `changes`, so the journal explains every
-//! etag that anybody was shown. A request has its number from its arrival; what became of it is filled in
-//! when it is answered. Old entries go when there are too many, which readers are told; secrets are never
-//! kept (`kept.rs`).
+//! Its invariant: each change of an etag is in the `changes` of exactly one entry, so the journal explains every etag
+//! that a client saw. A request gets its number when it arrives; its outcome is added when it is answered. The oldest
+//! entries are removed when there are too many, and `dropped` counts them. Secrets are not kept; see `redact.rs`.
 
 use std::collections::VecDeque;
 
@@ -15,21 +14,21 @@ use jiff::Timestamp;
 use regex::bytes::Regex;
 use serde_json::{Map, Value, json};
 
-mod kept;
+mod redact;
 
-/// No more entries: an hour at three requests a second.
+/// Entries: an hour at three requests a second.
 pub(super) const MAX_ENTRIES: usize = 10_000;
-/// They take no more memory than about this.
+/// Memory of all entries, approximately.
 pub(super) const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// A page ends once it has this much; a larger one would be a burden to parse.
+/// A page ends at this size, so that clients can parse it.
 pub(super) const MAX_PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// A page has no more entries than this, whatever is asked for.
+/// Entries of a page, whatever `limit` says.
 pub(super) const MAX_LIMIT: usize = 1000;
-/// No more changes are kept of one entry; the rest is counted. One write touches a load balancer and some interfaces.
+/// Changes kept of one entry; further ones are only counted. One write changes a load balancer and some interfaces.
 const MAX_CHANGES: usize = 100;
-/// What an entry takes besides its texts.
+/// Memory of an entry besides its texts.
 const ENTRY_BYTES: usize = 2048;
-/// Headers of answers that are kept, with whether they hold a URL that may be signed.
+/// Response headers that are kept, and whether they hold a URL that may be signed.
 const KEPT_HEADERS: [(&str, bool); 4] = [
     ("etag", false),
     ("retry-after", false),
@@ -37,66 +36,66 @@ const KEPT_HEADERS: [(&str, bool); 4] = [
     ("location", true),
 ];
 
-/// One etag's change. None before is a creation, none after a deletion.
+/// A change of an etag. `before` is `None` for a creation, `after` for a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    /// The resource whose etag it is.
+pub(super) struct EtagChange {
+    /// The id of the resource that has the etag.
     pub(super) resource: String,
     pub(super) before: Option<String>,
     pub(super) after: Option<String>,
-    /// What changed it, where that is not the entry itself.
+    /// The cause, where it is not the entry itself.
     pub(super) why: Option<String>,
 }
 
-/// What became of a request besides its answer.
+/// What a request caused, besides its response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// The rule that acted on it.
+    /// The id of the fault rule that acted on it.
     pub(super) fault: Option<u64>,
-    /// For people.
+    /// A remark for readers of the journal.
     pub(super) note: Option<String>,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<EtagChange>,
 }
 
-/// What happened that was no request.
+/// Something that happened between requests.
 #[derive(Clone, Debug)]
 pub(super) enum Event<'a> {
-    /// An operation has ended.
+    /// The end of an operation.
     Operation {
         id: String,
-        /// `PutLoadBalancerOperation`.
+        /// The name of the operation, such as `PutLoadBalancerOperation`.
         name: &'a str,
         resource: String,
-        /// `Succeeded`, `Failed`, `Canceled`.
+        /// `Succeeded`, `Failed` or `Canceled`.
         status: &'a str,
-        /// The operation that has taken its place.
+        /// The id of the operation that superseded it.
         superseded_by: Option<String>,
     },
-    /// A fault has written.
+    /// A write that a fault rule made.
     Write {
         method: &'a str,
         path: &'a str,
         body: Option<&'a Value>,
         fault: u64,
-        /// What the write would have been answered.
+        /// The status that the write would have been answered with.
         status: u16,
     },
 }
 
-/// What a reader wants.
+/// The parameters of `GET journal`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
-    /// Entries after this one.
+pub(super) struct JournalQuery {
+    /// Only entries with a higher number than this.
     pub(super) after: u64,
-    /// No more than these; at least one, at most [`MAX_LIMIT`].
+    /// The number of entries: at least one, at most [`MAX_LIMIT`].
     pub(super) limit: usize,
-    /// Found in the path, or the resource of an operation.
+    /// Pattern for the path, or for the resource of an operation.
     pub(super) path: Option<Regex>,
-    /// The method; operations have none.
+    /// Pattern for the method; an operation has the empty one.
     pub(super) method: Option<Regex>,
 }
 
-/// The journal.
+/// The entries, and the number of the last one.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     entries: VecDeque<Entry>,
@@ -111,20 +110,20 @@ struct Entry {
     arrived: Timestamp,
     completed: Option<Timestamp>,
     method: Option<String>,
-    /// The request's, or the resource of an operation.
+    /// The path of the request, or the resource of an operation.
     path: String,
-    /// The other fields as they are shown.
+    /// The other fields, as a page shows them.
     shown: Map<String, Value>,
-    /// Bodies as JSON text, which takes a tenth of the memory.
+    /// Body as JSON text, which takes a tenth of the memory of a parsed one.
     body: Option<Box<str>>,
     answer: Option<Box<str>>,
-    changes: Vec<Change>,
+    changes: Vec<EtagChange>,
     more_changes: usize,
     bytes: usize,
 }
 
 impl Journal {
-    /// A request has arrived.
+    /// Adds an entry for a request that has arrived, and returns its number.
     pub(super) fn begin(&mut self, at: Timestamp, request: &Parts, body: &[u8], principal: Option<&str>) -> u64 {
         let path = request.uri.path();
         let query = request.uri.query().unwrap_or_default();
@@ -132,24 +131,27 @@ impl Journal {
         let api_version = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "api-version");
         let mut shown = Map::new();
         let texts = [
-            ("query", Some(query).filter(|query| !query.is_empty()).map(kept::query)),
-            ("apiVersion", api_version.map(|(_, version)| kept::text(&version))),
-            ("ifMatch", header(IF_MATCH.as_str()).map(kept::text)),
-            ("clientRequestId", header("x-ms-client-request-id").map(kept::text)),
-            ("userAgent", header(USER_AGENT.as_str()).map(kept::text)),
-            ("principal", principal.map(kept::text)),
+            (
+                "query",
+                Some(query).filter(|query| !query.is_empty()).map(redact::query),
+            ),
+            ("apiVersion", api_version.map(|(_, version)| redact::text(&version))),
+            ("ifMatch", header(IF_MATCH.as_str()).map(redact::text)),
+            ("clientRequestId", header("x-ms-client-request-id").map(redact::text)),
+            ("userAgent", header(USER_AGENT.as_str()).map(redact::text)),
+            ("principal", principal.map(redact::text)),
         ];
         insert(&mut shown, texts);
         self.push(Entry {
-            method: Some(kept::text(request.method.as_str())),
-            path: kept::text(path),
+            method: Some(redact::text(request.method.as_str())),
+            path: redact::text(path),
             shown,
-            body: kept::body(path, body),
+            body: redact::body(path, body),
             ..Entry::new("request", at)
         })
     }
 
-    /// The request with this number is answered; none if its connection is closed instead.
+    /// Adds the outcome to the entry of a request. `response` is `None` if its connection was closed instead.
     pub(super) fn finish(
         &mut self,
         sequence: u64,
@@ -169,20 +171,20 @@ impl Journal {
             if !headers.is_empty() {
                 entry.shown.insert("headers".to_owned(), headers.into());
             }
-            entry.answer = kept::body(&entry.path, response.body());
+            entry.answer = redact::body(&entry.path, response.body());
         }
         if let Some(rule) = outcome.fault {
             entry.shown.insert("fault".to_owned(), rule.into());
         }
-        insert(&mut entry.shown, [("note", outcome.note.as_deref().map(kept::text))]);
-        entry.change(outcome.changes);
+        insert(&mut entry.shown, [("note", outcome.note.as_deref().map(redact::text))]);
+        entry.set_changes(outcome.changes);
         let more = entry.measure();
         self.bytes = self.bytes.saturating_add_signed(more);
-        self.trim();
+        self.remove_oldest();
     }
 
-    /// Something else has happened.
-    pub(super) fn record(&mut self, at: Timestamp, event: Event<'_>, changes: Vec<Change>) -> u64 {
+    /// Adds an entry for an event, and returns its number.
+    pub(super) fn add_event(&mut self, at: Timestamp, event: Event<'_>, changes: Vec<EtagChange>) -> u64 {
         let mut entry = match event {
             Event::Operation {
                 id,
@@ -212,26 +214,26 @@ impl Journal {
                 let mut entry = Entry::new("write", at);
                 entry.method = Some(method.to_owned());
                 path.clone_into(&mut entry.path);
-                entry.body = body.and_then(|body| kept::body(path, body.to_string().as_bytes()));
+                entry.body = body.and_then(|body| redact::body(path, body.to_string().as_bytes()));
                 entry.shown.insert("fault".to_owned(), fault.into());
                 entry.shown.insert("status".to_owned(), status.into());
                 entry
             }
         };
         entry.completed = Some(at);
-        entry.change(changes);
+        entry.set_changes(changes);
         self.push(entry)
     }
 
-    /// The entries that are wanted, oldest first. `next` is where to go on; `dropped` counts those after the given one
-    /// that are gone.
-    pub(super) fn page(&self, wanted: &Wanted) -> Value {
+    /// The matching entries, oldest first. `next` is the `after` of the next page; `dropped` counts the removed entries
+    /// after the given one.
+    pub(super) fn page(&self, query: &JournalQuery) -> Value {
         let mut entries = Vec::new();
         let mut bytes = 0;
-        let mut next = wanted.after;
-        for entry in self.entries.iter().skip_while(|entry| entry.sequence <= wanted.after) {
-            if wanted.is(entry) {
-                if entries.len() >= wanted.limit.clamp(1, MAX_LIMIT)
+        let mut next = query.after;
+        for entry in self.entries.iter().skip_while(|entry| entry.sequence <= query.after) {
+            if query.matches(entry) {
+                if entries.len() >= query.limit.clamp(1, MAX_LIMIT)
                     || (bytes + entry.bytes > MAX_PAGE_BYTES && !entries.is_empty())
                 {
                     break;
@@ -242,11 +244,11 @@ impl Journal {
             next = entry.sequence;
         }
         let first = self.entries.front().map_or(self.last + 1, |entry| entry.sequence);
-        let dropped = first.saturating_sub(wanted.after.saturating_add(1));
+        let dropped = first.saturating_sub(query.after.saturating_add(1));
         json!({"entries": entries, "next": next, "dropped": dropped})
     }
 
-    /// Forgets all entries; numbers go on.
+    /// Removes all entries. Numbers are not used again.
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.bytes = 0;
@@ -264,11 +266,11 @@ impl Journal {
         entry.measure();
         self.bytes += entry.bytes;
         self.entries.push_back(entry);
-        self.trim();
+        self.remove_oldest();
         self.last
     }
 
-    fn trim(&mut self) {
+    fn remove_oldest(&mut self) {
         while self.entries.len() > MAX_ENTRIES || self.bytes > MAX_BYTES {
             let Some(oldest) = self.entries.pop_front() else {
                 return;
@@ -296,13 +298,13 @@ impl Entry {
         }
     }
 
-    fn change(&mut self, mut changes: Vec<Change>) {
+    fn set_changes(&mut self, mut changes: Vec<EtagChange>) {
         self.more_changes = changes.len().saturating_sub(MAX_CHANGES);
         changes.truncate(MAX_CHANGES);
         self.changes = changes;
     }
 
-    /// Counts anew what it takes, and says how much more that is.
+    /// Updates `bytes`, and returns the difference.
     fn measure(&mut self) -> isize {
         let texts = self.shown.values().map(|value| match value {
             Value::String(text) => text.len(),
@@ -341,7 +343,7 @@ impl Entry {
             ("answer", self.answer.as_deref().and_then(json)),
             (
                 "changes",
-                (!self.changes.is_empty()).then(|| self.changes.iter().map(Change::shown).collect()),
+                (!self.changes.is_empty()).then(|| self.changes.iter().map(EtagChange::shown).collect()),
             ),
             ("moreChanges", (self.more_changes > 0).then(|| self.more_changes.into())),
         ];
@@ -354,7 +356,7 @@ impl Entry {
     }
 }
 
-impl Change {
+impl EtagChange {
     fn shown(&self) -> Value {
         let mut shown = json!({"resource": self.resource, "etagBefore": self.before, "etagAfter": self.after});
         if let Some(why) = &self.why {
@@ -364,13 +366,13 @@ impl Change {
     }
 }
 
-impl Wanted {
-    fn is(&self, entry: &Entry) -> bool {
+impl JournalQuery {
+    fn matches(&self, entry: &Entry) -> bool {
         let method = entry.method.as_deref().unwrap_or_default();
-        let fits = |pattern: &Option<Regex>, text: &str| {
+        let matches = |pattern: &Option<Regex>, text: &str| {
             pattern.as_ref().is_none_or(|pattern| pattern.is_match(text.as_bytes()))
         };
-        fits(&self.path, &entry.path) && fits(&self.method, method)
+        matches(&self.path, &entry.path) && matches(&self.method, method)
     }
 }
 
@@ -384,7 +386,11 @@ fn insert<const N: usize>(shown: &mut Map<String, Value>, texts: [(&str, Option<
 fn headers(headers: &HeaderMap) -> Map<String, Value> {
     let kept = |(name, signed)| {
         let value = headers.get(name)?.to_str().ok()?;
-        let value = if signed { kept::url(value) } else { kept::text(value) };
+        let value = if signed {
+            redact::url(value)
+        } else {
+            redact::text(value)
+        };
         Some((str::to_owned(name), value.into()))
     };
     KEPT_HEADERS.into_iter().filter_map(kept).collect()

@@ -1,10 +1,9 @@
-//! An emulator of Azure Resource Manager's load balancers, and of what stands around them: tokens,
-//! IMDS, throttling, long-running operations, faults on demand.
+//! An emulator of the part of Azure Resource Manager that load balancers need: tokens, IMDS, throttling, long-running
+//! operations, and faults on demand.
 //!
-//! What it answers follows recorded traffic where there is some; docs/azure-emulator.md says for each
-//! behaviour how sure it is. Time is a parameter everywhere; nothing here waits in the background:
-//! an operation that is due is completed by the next request that looks. So it can be used without
-//! sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
+//! Answers follow recorded traffic where there is some; docs/azure-emulator.md says for each behaviour how sure it is.
+//! Time is a parameter and nothing runs in the background: the next request ends the operations that are due. So the
+//! emulator works without sockets and in paused time ([`Emulator`]) as well as on listeners ([`run`]).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,88 +12,85 @@ use bytes::Bytes;
 use headgate_clock::Clock;
 use tokio::time::sleep;
 
-use self::fault::{Action, When};
-use self::world::{Received, World};
+use self::faults::action::{Action, When};
+use self::state::{ReceivedRequest, State};
 
-mod accept;
 mod arm;
+mod chunked_body;
 mod compute;
 mod control;
 mod error;
 mod etag;
-mod fault;
 mod faults;
 mod fields;
 mod guids;
 mod id;
 mod identity;
 mod imds;
-mod injected;
 mod journal;
 mod listen;
 mod lists;
 mod load_balancer;
-mod members;
-mod merge;
 mod network;
+mod nic_members;
+mod normalize;
 mod operations;
-mod parts;
 mod pattern;
 mod pool;
 mod query;
-mod record;
 mod request;
+mod resource;
 mod seed;
 mod settings;
+mod state;
 mod store;
 #[cfg(test)]
-mod stories;
+mod tests;
 mod throttle;
 mod tls;
-mod world;
 
 pub use listen::{Addresses, ListenError, Options, run};
 pub use seed::{Seed, SeedError};
 pub use settings::{AdminStateNone, Settings};
-pub use throttle::{Limit, ThrottleSettings};
+pub use throttle::{RateLimit, ThrottleSettings};
 
-/// An emulator; clones are the same one.
+/// An emulator. Clones share its state.
 #[derive(Clone, Debug)]
-pub struct Emulator(Arc<Mutex<World>>);
+pub struct Emulator(Arc<Mutex<State>>);
 
-/// The connection is cut without an answer.
+/// A fault closed the connection without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the emulator cut the connection")]
-pub struct Cut;
+#[error("a fault closed the connection without a response")]
+pub struct ConnectionCut;
 
 impl Emulator {
-    /// An emulator of what the seed says. `random` decides every id and etag it will give.
+    /// An emulator with the resources of a seed. `random_seed` determines all ids and etags that it makes.
     ///
     /// # Errors
-    /// When a document of the seed cannot be used.
-    pub fn new(settings: Settings, seed: Seed, clock: Clock, random: u64) -> Result<Self, SeedError> {
-        let world = World::new(settings, seed, clock, random)?;
-        Ok(Self(Arc::new(Mutex::new(world))))
+    /// A document of the seed cannot be used.
+    pub fn new(settings: Settings, seed: Seed, clock: Clock, random_seed: u64) -> Result<Self, SeedError> {
+        let state = State::new(settings, seed, clock, random_seed)?;
+        Ok(Self(Arc::new(Mutex::new(state))))
     }
 
-    /// Answers a request to ARM, the token endpoints or IMDS, that came by way of `base`, such as
-    /// `http://127.0.0.1:1234`.
+    /// Answers a request to ARM, a token endpoint or IMDS. `base` is the URL that the client used, such as
+    /// `http://127.0.0.1:1234`; URLs in the answer begin with it.
     ///
     /// # Errors
-    /// Where a fault cuts the connection.
-    pub async fn call(&self, request: Request<Bytes>, base: &str) -> Result<Response<Bytes>, Cut> {
+    /// A fault closes the connection.
+    pub async fn call(&self, request: Request<Bytes>, base: &str) -> Result<Response<Bytes>, ConnectionCut> {
         let (parts, body) = request.into_parts();
-        let received = Received {
+        let received = ReceivedRequest {
             parts,
             body,
             base: base.to_owned(),
         };
-        let opened = self.world().open(&received);
-        let action = opened.hit.as_ref().map(|hit| hit.action.clone());
+        let pending = self.state().begin(&received);
+        let action = pending.hit.as_ref().map(|hit| hit.action.clone());
         match action.as_deref() {
             Some(Action::Cut(When::Before)) => {
-                self.world().cut(&opened);
-                return Err(Cut);
+                self.state().abort(&pending);
+                return Err(ConnectionCut);
             }
             Some(Action::Stall {
                 wait,
@@ -102,35 +98,35 @@ impl Emulator {
             }) => sleep(*wait).await,
             _ => {}
         }
-        self.world().write_first(&received, &opened);
-        let mut answered = self.world().answer(&received, &opened);
-        if !answered.delay.is_zero() {
-            sleep(answered.delay).await;
-            // As it is by then.
-            answered = self.world().answer(&received, &opened);
+        self.state().apply_concurrent_write(&received, &pending);
+        let mut response = self.state().respond(&received, &pending);
+        if !response.delay.is_zero() {
+            sleep(response.delay).await;
+            // The state may have changed meanwhile.
+            response = self.state().respond(&received, &pending);
         }
         match action.as_deref() {
-            Some(Action::Cut(When::After)) => answered.cut = true,
+            Some(Action::Cut(When::After)) => response.is_cut = true,
             Some(Action::Stall {
                 wait,
                 when: When::After,
             }) => sleep(*wait).await,
             _ => {}
         }
-        self.world().close(&opened, answered)
+        self.state().finish(&pending, response)
     }
 
     /// Answers a request to the control API.
     #[must_use]
     pub fn control(&self, request: &Request<Bytes>) -> Response<Bytes> {
-        let mut world = self.world();
-        let now = world.now();
-        control::answer(&mut *world, request, now)
+        let mut state = self.state();
+        let now = state.now();
+        control::respond(&mut *state, request, now)
     }
 
-    /// The state; nothing that holds it waits, and a request that panicked has not left it half changed
-    /// in any way that matters more than the others' answers.
-    fn world(&self) -> MutexGuard<'_, World> {
+    /// The state. The lock is never held across an await. A panic while it is held fails one request; the others go on
+    /// with the state as it is.
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The emulator on listeners: ARM over plain HTTP and TLS, and the control API.
+//! The command: the emulator on listeners, ARM over plain HTTP and over TLS, and the control API.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,49 +17,49 @@ use http_body_util::{BodyExt as _, Limited};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
+use super::chunked_body::chunked_body;
 use super::error::ArmError;
-use super::parts;
 use super::seed::{Seed, SeedError};
 use super::settings::Settings;
 use super::tls::{Tls, TlsError};
-use super::{Cut, Emulator};
+use super::{ConnectionCut, Emulator};
 
-/// A request's body may be this large, as ARM's.
-const MAX_BODY: usize = 4 * 1024 * 1024;
-/// Time for a request's body.
+/// Size of a request's body, as ARM's.
+const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
+/// Time for the body of a request to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// What callers are allowed: large answers and stalls of up to ten minutes take their time. Nobody probes it, so at its
-/// end idle connections are closed at once.
+/// Limits of connections. Large answers and stalls take up to ten minutes. No load balancer probes the emulator, so
+/// idle connections are closed at once when it stops.
 const LIMITS: Limits = Limits {
-    linger: Duration::ZERO,
-    answer: Duration::from_mins(15),
-    write: Duration::from_mins(1),
+    linger_timeout: Duration::ZERO,
+    answer_timeout: Duration::from_mins(15),
+    write_timeout: Duration::from_mins(1),
     ..Limits::HEALTH
 };
 
-/// What the command is to do.
+/// The flags of `headgate azure-emulator`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where ARM is served over plain HTTP.
+    /// Address of ARM, tokens and IMDS over plain HTTP.
     pub listen: SocketAddr,
-    /// Where it is served over TLS, if it is.
+    /// Address of the same over TLS.
     pub tls_listen: Option<SocketAddr>,
-    /// Where the authority's certificate is written.
+    /// File for the certificate of the authority that signs the TLS certificate.
     pub tls_ca_file: Option<PathBuf>,
-    /// Where the control API is served.
+    /// Address of the control API.
     pub control_listen: SocketAddr,
-    /// The file with what there is at the start.
+    /// The seed file; without it the emulator starts empty.
     pub seed: Option<PathBuf>,
-    /// Where the bound addresses are written.
+    /// File for the bound addresses, as JSON.
     pub addresses_file: Option<PathBuf>,
-    /// How it behaves.
+    /// Settings at the start; the control API can change them.
     pub settings: Settings,
 }
 
-/// The bound addresses.
+/// The addresses that the listeners are bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Addresses {
@@ -68,47 +68,47 @@ pub struct Addresses {
     /// The same over TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arm_tls: Option<SocketAddr>,
-    /// The control API.
+    /// The control API, `/emulator/v1`.
     pub control: SocketAddr,
 }
 
-/// Why the emulator cannot run.
+/// The emulator cannot start, or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The seed cannot be used.
     #[error(transparent)]
     Seed(#[from] SeedError),
-    /// An address cannot be bound.
+    /// A listener cannot be bound.
     #[error("cannot listen on {address}: {source}; choose another address, or port 0 for a free one")]
     Bind {
-        /// The address.
+        /// The address to bind.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// TLS cannot be had.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A file cannot be written.
+    /// The addresses file or the authority's certificate cannot be written.
     #[error("cannot write {}: {source}", file.display())]
     Write {
-        /// The file.
+        /// The file to write.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Signals cannot be listened for, or no random number can be had.
-    #[error("the system refuses: {0}")]
+    /// The system has no random number, or cannot report a signal or an address.
+    #[error("the operating system reports an error: {0}")]
     System(io::Error),
-    /// A listener failed.
+    /// A listener has failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
-/// Runs until `stop` ends.
+/// Binds the listeners and serves requests until `stop` completes.
 ///
 /// # Errors
-/// When it cannot start, or a listener fails.
+/// The emulator cannot start, or a listener fails.
 pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(), ListenError> {
     let seed = options.seed.as_deref().map(Seed::read).transpose()?.unwrap_or_default();
     let random = getrandom::u64().map_err(|error| ListenError::System(error.into()))?;
@@ -134,30 +134,37 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
             &serde_json::to_vec(&addresses).map_err(|error| ListenError::System(error.into()))?,
         )?;
     }
-    tracing::info!(arm = %addresses.arm, armTls = addresses.arm_tls.map(tracing::field::display), control = %addresses.control, "the ARM emulator answers");
+    tracing::info!(arm = %addresses.arm, armTls = addresses.arm_tls.map(tracing::field::display), control = %addresses.control, "ARM emulator started");
 
     let metrics = Metrics::register(&mut Registry::default());
-    let (close, closed) = watch::channel(false);
-    let plain = server::serve("arm", arm, emulator.router("http"), LIMITS, &metrics, closed.clone());
+    let stop_listeners = CancellationToken::new();
+    let plain = server::serve(
+        "arm",
+        arm,
+        emulator.router("http"),
+        LIMITS,
+        &metrics,
+        stop_listeners.clone(),
+    );
     let controls = server::serve(
         "control",
         control,
         emulator.control_router(),
         LIMITS,
         &metrics,
-        closed.clone(),
+        stop_listeners.clone(),
     );
     let encrypted = async {
         match tls {
             Some((listener, tls)) => {
-                let incoming = tls.over(listener);
+                let incoming = tls.accept_on(listener);
                 server::serve(
                     "armTls",
                     incoming,
                     emulator.router("https"),
                     LIMITS,
                     &metrics,
-                    closed.clone(),
+                    stop_listeners.clone(),
                 )
                 .await
             }
@@ -166,27 +173,27 @@ pub async fn run(options: Options, stop: impl Future<Output = ()>) -> Result<(),
     };
     let stopped = async {
         stop.await;
-        close.send_replace(true);
+        stop_listeners.cancel();
         Ok(())
     };
     let served = tokio::try_join!(plain, controls, encrypted, stopped);
     if let Some(file) = &options.addresses_file {
-        // It says where to connect, and nobody is there any more.
+        // The addresses in it are no longer served.
         let _ = std::fs::remove_file(file);
     }
     served.map(drop).map_err(ListenError::from)
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener, ListenError> {
-    // Two emulators on one address would each answer some of the requests.
-    let bound = server::bind_alone(address);
+    // With SO_REUSEPORT, two emulators on one address would each receive some of the requests.
+    let bound = server::bind_exclusive(address);
     bound.map_err(|source| ListenError::Bind { address, source })
 }
 
-/// Replaces a file whole or not at all.
+/// Replaces a file atomically.
 fn write(file: &Path, text: &[u8]) -> Result<(), ListenError> {
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-    // For everybody to read: there is nothing secret in addresses and certificates.
+    // Readable by every user: addresses and certificates are not secret.
     let readable = std::fs::Permissions::from_mode(0o644);
     let temporary = tempfile::Builder::new()
         .permissions(readable)
@@ -203,8 +210,8 @@ fn write(file: &Path, text: &[u8]) -> Result<(), ListenError> {
 }
 
 impl Emulator {
-    /// A router for a listener of this scheme; usable without one as well.
-    pub fn router(&self, scheme: &'static str) -> Router {
+    /// The router of a listener for ARM; `scheme` is the one of the URLs in its answers.
+    fn router(&self, scheme: &'static str) -> Router {
         let emulator = self.clone();
         Router::new().fallback(move |request: Request<Body>| {
             let emulator = emulator.clone();
@@ -212,49 +219,49 @@ impl Emulator {
                 let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
                 let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
                 let base = format!("{scheme}://{}", host.or(authority).unwrap_or("localhost"));
-                match read(request).await {
+                match read_body(request).await {
                     Ok(request) => emulator
                         .call(request, &base)
                         .await
-                        .map_or_else(cut, |answer| answer.map(parts::body)),
-                    Err(error) => error.response().map(parts::body),
+                        .map_or_else(close_without_response, |answer| answer.map(chunked_body)),
+                    Err(error) => error.response().map(chunked_body),
                 }
             }
         })
     }
 
-    /// A router of the control API.
-    pub fn control_router(&self) -> Router {
+    /// The router of the control API's listener.
+    fn control_router(&self) -> Router {
         let emulator = self.clone();
         Router::new().fallback(move |request: Request<Body>| {
             let emulator = emulator.clone();
             async move {
-                let answer = match read(request).await {
+                let answer = match read_body(request).await {
                     Ok(request) => emulator.control(&request),
                     Err(error) => error.response(),
                 };
-                answer.map(parts::body)
+                answer.map(chunked_body)
             }
         })
     }
 }
 
-fn cut(Cut: Cut) -> Response<Body> {
+fn close_without_response(_: ConnectionCut) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     response.extensions_mut().insert(CloseWithoutAnswer);
     response
 }
 
-/// A request with its whole body.
-async fn read(request: Request<Body>) -> Result<Request<Bytes>, ArmError> {
+/// Reads the body of a request, within its bounds.
+async fn read_body(request: Request<Body>) -> Result<Request<Bytes>, ArmError> {
     let (parts, body) = request.into_parts();
-    let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await;
+    let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await;
     match collected {
         Ok(Ok(collected)) => Ok(Request::from_parts(parts, collected.to_bytes())),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(ArmError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestContentTooLarge",
-            format!("The request content size exceeds the maximum size of '{MAX_BODY}' bytes."),
+            format!("The request content size exceeds the maximum size of '{MAX_BODY_BYTES}' bytes."),
         )),
         Ok(Err(_)) => Err(ArmError::new(
             StatusCode::BAD_REQUEST,

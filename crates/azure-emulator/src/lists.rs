@@ -1,96 +1,94 @@
-//! Requests about more than one resource: collections by pages, resource groups, subscriptions,
-//! providers; and the views that stand where a collection would.
+//! Requests about several resources: collections in pages, resource groups, subscriptions, providers; also views, whose
+//! paths look like those of a collection.
 
 use axum::http::{Method, StatusCode};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use super::arm::{Arm, group_key, not_allowed, not_found};
+use super::arm::{Arm, ArmResult, group_key, not_allowed, not_found};
 use super::error::ArmError;
-use super::id::{ResourceId, Target, is};
-use super::record::{self, Record, embedded};
-use super::request::{Answer, Call};
+use super::id::{ResourceId, Target, same_name};
+use super::request::{ArmRequest, JsonResponse};
+use super::resource::{self, Resource, embedded};
 use super::store::Group;
 
-type Answered = Result<Answer, ArmError>;
-
-/// Answers what is not about one resource.
+/// Handles a request that is not about one resource.
 ///
 /// # Errors
-/// What ARM would say.
-pub(super) fn answer(arm: &mut Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
+/// The error that ARM answers.
+pub(super) fn respond(arm: &mut Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
     let (namespace, kind) = match target {
         Target::All { namespace, kind, .. } | Target::Collection { namespace, kind, .. } => {
             (namespace.as_str(), kind.as_str())
         }
         _ => ("Microsoft.Resources", "resourceGroups"),
     };
-    call.version(namespace, kind)?;
-    match (call.method.as_str(), target) {
-        ("PUT", Target::Group { subscription, group }) => put_group(arm, call, subscription, group),
+    request.version(namespace, kind)?;
+    match (request.method.as_str(), target) {
+        ("PUT", Target::Group { subscription, group }) => put_group(arm, request, subscription, group),
         ("DELETE", Target::Group { subscription, group }) => {
             arm.group(subscription, group)?;
             let prefix = format!("/subscriptions/{subscription}/resourcegroups/{group}/").to_lowercase();
             arm.store.remove_group(&prefix);
             arm.store.groups.remove(&group_key(subscription, group));
-            // A guess: Azure does this in the background.
-            Ok(Answer::empty(StatusCode::OK))
+            // Guess: Azure does this in the background.
+            Ok(JsonResponse::empty(StatusCode::OK))
         }
         ("HEAD", Target::Group { subscription, group }) => arm
             .group(subscription, group)
-            .map(|()| Answer::empty(StatusCode::NO_CONTENT)),
-        ("GET", target) => get(arm, call, target),
-        _ => Err(not_allowed(call.method)),
+            .map(|()| JsonResponse::empty(StatusCode::NO_CONTENT)),
+        ("GET", target) => get(arm, request, target),
+        _ => Err(not_allowed(request.method)),
     }
 }
 
-fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
+fn get(arm: &Arm<'_>, request: &ArmRequest<'_>, target: &Target) -> ArmResult {
     match target {
         Target::Subscription(subscription) => {
-            has_subscription(arm, subscription)?;
+            check_subscription(arm, subscription)?;
             let shown = json!({
                 "id": format!("/subscriptions/{subscription}"), "subscriptionId": subscription,
                 "displayName": "Emulated", "state": "Enabled", "authorizationSource": "RoleBased",
             });
-            Ok(Answer::new(StatusCode::OK, shown))
+            Ok(JsonResponse::new(StatusCode::OK, shown))
         }
         Target::Groups(subscription) => {
-            has_subscription(arm, subscription)?;
+            check_subscription(arm, subscription)?;
             let groups = arm
                 .store
                 .groups
                 .iter()
-                .filter(|(_, group)| is(&group.subscription, subscription));
+                .filter(|(_, group)| same_name(&group.subscription, subscription));
             let shown = groups.map(|(key, group)| (key.clone(), show_group(group)));
-            page(arm, call, shown)
+            page(arm, request, shown)
         }
         Target::Group { subscription, group } => {
             arm.group(subscription, group)?;
             let found = arm.store.groups.get(&group_key(subscription, group));
-            Ok(Answer::new(StatusCode::OK, found.map_or(Value::Null, show_group)))
+            Ok(JsonResponse::new(StatusCode::OK, found.map_or(Value::Null, show_group)))
         }
         Target::GroupResources { subscription, group } => {
             arm.group(subscription, group)?;
             let prefix = format!("/subscriptions/{subscription}/resourcegroups/{group}/").to_lowercase();
             let all = arm
                 .store
-                .below(&prefix, None)
-                .filter(|record| record.id.segments.len() == 1);
-            // Azure leaves the properties out here.
-            let shown = all.map(|record| {
-                let mut shown = record.itself();
+                .below(&prefix)
+                .filter(|resource| resource.id.segments.len() == 1);
+            // Azure leaves out the properties here.
+            let shown = all.map(|resource| {
+                let mut shown = resource.show_without_children();
                 shown.remove("properties");
-                (record.id.key(), Value::Object(shown))
+                (resource.id.key(), Value::Object(shown))
             });
-            page(arm, call, shown)
+            page(arm, request, shown)
         }
         Target::Providers {
             subscription,
             namespace,
         } => {
-            has_subscription(arm, subscription)?;
-            Ok(Answer::new(
+            check_subscription(arm, subscription)?;
+            Ok(JsonResponse::new(
                 StatusCode::OK,
                 super::compute::providers(subscription, namespace.as_deref()),
             ))
@@ -100,18 +98,18 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
             namespace,
             kind,
         } => {
-            has_subscription(arm, subscription)?;
-            let wanted = format!("{namespace}/{kind}");
+            check_subscription(arm, subscription)?;
+            let full_kind = format!("{namespace}/{kind}");
             let prefix = format!("/subscriptions/{subscription}/").to_lowercase();
             let all = arm
                 .store
-                .below(&prefix, None)
-                .filter(|record| is(&record.id.kind(), &wanted));
+                .below(&prefix)
+                .filter(|resource| same_name(&resource.id.kind(), &full_kind));
             let show_none = arm.settings.shows_none();
             page(
                 arm,
-                call,
-                all.map(|record| (record.id.key(), Show::Record(record, show_none))),
+                request,
+                all.map(|resource| (resource.id.key(), ListItem::Resource(resource, show_none))),
             )
         }
         Target::Collection {
@@ -128,63 +126,74 @@ fn get(arm: &Arm<'_>, call: &Call<'_>, target: &Target) -> Answered {
                 namespace: namespace.clone(),
                 segments,
             };
-            collection(arm, call, &id(parents.clone()), kind)
+            collection(arm, request, &id(parents.clone()), kind)
         }
-        Target::Operation { .. } | Target::Resource(_) => Err(not_allowed(call.method)),
+        Target::Operation { .. } | Target::Resource(_) => Err(not_allowed(request.method)),
     }
 }
 
-/// The resources of a kind below `parent`, which may be a resource group.
-fn collection(arm: &Arm<'_>, call: &Call<'_>, parent: &ResourceId, kind: &str) -> Answered {
+/// The resources of a kind below `parent`, which is a resource or, without segments, a resource group.
+fn collection(arm: &Arm<'_>, request: &ArmRequest<'_>, parent: &ResourceId, kind: &str) -> ArmResult {
     let show_none = arm.settings.shows_none();
     if !parent.segments.is_empty() {
-        let record = arm.store.find(parent).ok_or_else(|| not_found(parent))?;
-        if let Some(kind) = embedded(&record.id.kind()).iter().find(|known| is(known, kind)) {
-            let list = record::children(&record.document, kind).iter().enumerate();
-            let keys =
-                list.map(|(number, child)| (format!("{number:08}"), Show::Child(record, kind, child, show_none)));
-            return page(arm, call, keys);
+        let resource = arm.store.find(parent).ok_or_else(|| not_found(parent))?;
+        if let Some(kind) = embedded(&resource.id.kind())
+            .iter()
+            .find(|known| same_name(known, kind))
+        {
+            let list = resource::children(&resource.document, kind).iter().enumerate();
+            let keys = list.map(|(number, child)| {
+                (
+                    format!("{number:08}"),
+                    ListItem::Child(resource, kind, child, show_none),
+                )
+            });
+            return page(arm, request, keys);
         }
-        if let Some(view) = super::compute::view(record, kind) {
-            return Ok(Answer::new(StatusCode::OK, view));
+        if let Some(view) = super::compute::view(resource, kind) {
+            return Ok(JsonResponse::new(StatusCode::OK, view));
         }
     }
     let prefix = format!("{parent}/").to_lowercase();
     let depth = parent.segments.len();
-    let everywhere = is(kind, "networkInterfaces") && is(&parent.kind(), "Microsoft.Compute/virtualMachineScaleSets");
-    let wanted = |record: &&Record| {
-        let segments = &record.id.segments;
-        let last = segments.last().is_some_and(|(found, _)| is(found, kind));
-        last && (segments.len() == depth + 1 || everywhere)
+    let any_depth =
+        same_name(kind, "networkInterfaces") && same_name(&parent.kind(), "Microsoft.Compute/virtualMachineScaleSets");
+    let is_listed = |resource: &&Resource| {
+        let segments = &resource.id.segments;
+        let last = segments.last().is_some_and(|(found, _)| same_name(found, kind));
+        last && (segments.len() == depth + 1 || any_depth)
     };
-    let all = arm.store.below(&prefix, None).filter(wanted);
+    let all = arm.store.below(&prefix).filter(is_listed);
     page(
         arm,
-        call,
-        all.map(|record| (record.id.key(), Show::Record(record, show_none))),
+        request,
+        all.map(|resource| (resource.id.key(), ListItem::Resource(resource, show_none))),
     )
 }
 
-/// What is shown of a list's item, once it is known to be on the page.
-enum Show<'a> {
-    Record(&'a Record, bool),
-    Child(&'a Record, &'static str, &'a Value, bool),
+/// An item of a list. It is made into JSON only if it is on the page.
+enum ListItem<'a> {
+    Resource(&'a Resource, bool),
+    Child(&'a Resource, &'static str, &'a Value, bool),
     Value(Value),
 }
 
-impl From<Value> for Show<'_> {
+impl From<Value> for ListItem<'_> {
     fn from(value: Value) -> Self {
         Self::Value(value)
     }
 }
 
-/// A page of a list in the order of its keys; the next one begins behind the last key.
-fn page<'a, S: Into<Show<'a>>>(
+/// A page of a list in the order of its keys. The token of the next page is the last key of this one.
+fn page<'a, S: Into<ListItem<'a>>>(
     arm: &'a Arm<'_>,
-    call: &Call<'_>,
+    request: &ArmRequest<'_>,
     items: impl Iterator<Item = (String, S)>,
-) -> Answered {
-    let after = call.parameter("$skiptoken").map(|token| skipped(&token)).transpose()?;
+) -> ArmResult {
+    let after = request
+        .parameter("$skiptoken")
+        .map(|token| parse_skip_token(&token))
+        .transpose()?;
     let size = arm.settings.page_size;
     let mut rest = items
         .filter(|(key, _)| after.as_ref().is_none_or(|after| key > after))
@@ -193,33 +202,35 @@ fn page<'a, S: Into<Show<'a>>>(
     let mut last = None;
     while let Some((key, item)) = rest.next_if(|_| value.len() < size) {
         value.push(match item.into() {
-            Show::Record(record, show_none) => {
-                let mut shown = arm.store.shown(record, show_none);
-                super::compute::expand(&mut shown, &record.id, call.parameter("$expand").as_deref());
+            ListItem::Resource(resource, show_none) => {
+                let mut shown = arm.store.show(resource, show_none);
+                super::compute::expand(&mut shown, &resource.id, request.parameter("$expand").as_deref());
                 shown
             }
-            Show::Child(record, kind, child, show_none) => arm.store.shown_child(record, kind, child, show_none),
-            Show::Value(value) => value,
+            ListItem::Child(resource, kind, child, show_none) => arm.store.show_child(resource, kind, child, show_none),
+            ListItem::Value(value) => value,
         });
         last = Some(key);
     }
     let mut body = json!({"value": value});
     if let (Some(last), true) = (last, rest.peek().is_some()) {
         let mut query = form_urlencoded::Serializer::new(String::new());
-        for (key, value) in form_urlencoded::parse(call.query.as_bytes()).filter(|(key, _)| !is(key, "$skiptoken")) {
+        for (key, value) in
+            form_urlencoded::parse(request.query.as_bytes()).filter(|(key, _)| !same_name(key, "$skiptoken"))
+        {
             query.append_pair(&key, &value);
         }
         query.append_pair("$skiptoken", &URL_SAFE_NO_PAD.encode(last));
-        body["nextLink"] = format!("{}{}?{}", call.base, call.path, query.finish()).into();
+        body["nextLink"] = format!("{}{}?{}", request.base, request.path, query.finish()).into();
     }
-    Ok(Answer::new(StatusCode::OK, body))
+    Ok(JsonResponse::new(StatusCode::OK, body))
 }
 
-/// The key that a page's token is behind.
+/// The key in a `$skiptoken`.
 ///
 /// # Errors
-/// 400 for what no `nextLink` had: a guess in code and wording, but the first page again would be read for ever.
-fn skipped(token: &str) -> Result<String, ArmError> {
+/// 400 for a token that was in no `nextLink`. Guess: code and wording. The first page instead would loop forever.
+fn parse_skip_token(token: &str) -> Result<String, ArmError> {
     let key = URL_SAFE_NO_PAD.decode(token).ok();
     let key = key
         .and_then(|key| String::from_utf8(key).ok())
@@ -230,12 +241,12 @@ fn skipped(token: &str) -> Result<String, ArmError> {
     })
 }
 
-fn has_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError> {
+fn check_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError> {
     if arm
         .store
         .groups
         .values()
-        .any(|group| is(&group.subscription, subscription))
+        .any(|group| same_name(&group.subscription, subscription))
     {
         return Ok(());
     }
@@ -243,11 +254,11 @@ fn has_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError> {
     Err(ArmError::new(StatusCode::NOT_FOUND, "SubscriptionNotFound", message).by_gateway())
 }
 
-fn put_group(arm: &mut Arm<'_>, call: &Call<'_>, subscription: &str, name: &str) -> Answered {
-    debug_assert_eq!(call.method, Method::PUT);
-    super::accept::check_name(name)?;
-    let mut document = call.object()?;
-    record::strip(&mut document);
+fn put_group(arm: &mut Arm<'_>, request: &ArmRequest<'_>, subscription: &str, name: &str) -> ArmResult {
+    debug_assert_eq!(request.method, Method::PUT);
+    super::normalize::check_name(name)?;
+    let mut document = request.object()?;
+    resource::strip_read_only(&mut document);
     let key = group_key(subscription, name);
     let existing = arm.store.groups.get(&key);
     let status = if existing.is_some() {
@@ -263,7 +274,7 @@ fn put_group(arm: &mut Arm<'_>, call: &Call<'_>, subscription: &str, name: &str)
     };
     let shown = show_group(&group);
     arm.store.groups.insert(key, group);
-    Ok(Answer::new(status, shown))
+    Ok(JsonResponse::new(status, shown))
 }
 
 fn show_group(group: &Group) -> Value {
@@ -275,7 +286,7 @@ fn show_group(group: &Group) -> Value {
     );
     shown.insert("name".into(), name.as_str().into());
     shown.insert("type".into(), "Microsoft.Resources/resourceGroups".into());
-    if let Some(properties) = record::properties_mut(&mut shown) {
+    if let Some(properties) = resource::properties_mut(&mut shown) {
         properties.insert("provisioningState".into(), "Succeeded".into());
     }
     shown.entry("location").or_insert_with(|| json!("eastus"));

@@ -1,5 +1,4 @@
-//! What is special about load balancers: which of their children refer to which, what a writer may not
-//! say, and what Azure adds when they are shown.
+//! Load balancers: references between their children, the checks of a write, and the fields that Azure derives.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,19 +6,19 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::ArmError;
-use super::id::{ResourceId, is};
+use super::id::{ResourceId, same_name};
 use super::pool;
-use super::record::{self, Object, Record};
+use super::resource::{self, Object, Resource};
 
-/// The type.
+/// The type of a load balancer.
 pub(super) const KIND: &str = "Microsoft.Network/loadBalancers";
-/// Its pools.
+/// The kind of its pools.
 pub(super) const POOLS: &str = "backendAddressPools";
-/// Its rules for traffic from outside.
+/// The kind of its rules for inbound traffic.
 const RULES: &str = "loadBalancingRules";
-/// Children that refer to others, and under which name the others show it.
+/// Kinds of children that refer to others. The others list them in a field of this name.
 const REFERRING: [&str; 4] = [RULES, "outboundRules", "inboundNatRules", "inboundNatPools"];
-/// Fields by which they refer, to one or to several, and to what.
+/// Fields that hold one reference or several, and the kind of child that they refer to.
 const REFERENCES: [(&str, &str); 5] = [
     ("frontendIPConfiguration", "frontendIPConfigurations"),
     ("frontendIPConfigurations", "frontendIPConfigurations"),
@@ -28,17 +27,17 @@ const REFERENCES: [(&str, &str); 5] = [
     ("probe", "probes"),
 ];
 
-/// What refers to each child: by its kind and lower-case name, the kind and id of what refers to it.
+/// The children that refer to each child: by its kind and lower-case name, the kind and id of each referring child.
 #[derive(Debug, Default)]
 pub(super) struct References(BTreeMap<(&'static str, String), Vec<(&'static str, String)>>);
 
 impl References {
-    /// The references in a load balancer.
-    pub(super) fn of(load_balancer: &Record) -> Self {
+    /// Collects the references within a load balancer.
+    pub(super) fn from_resource(load_balancer: &Resource) -> Self {
         let mut references = Self::default();
         for kind in REFERRING {
-            for child in record::children(&load_balancer.document, kind) {
-                let id = load_balancer.child_id(kind, record::name_of(child).unwrap_or_default());
+            for child in resource::children(&load_balancer.document, kind) {
+                let id = load_balancer.child_id(kind, resource::name_of(child).unwrap_or_default());
                 for (target, to) in referred(child) {
                     let Some(name) = to.rsplit('/').next() else { continue };
                     let referring = references.0.entry((target, name.to_lowercase())).or_default();
@@ -51,13 +50,13 @@ impl References {
         references
     }
 
-    /// What refers to a child.
+    /// The children that refer to a child.
     fn to(&self, kind: &'static str, name: &str) -> &[(&'static str, String)] {
         self.0.get(&(kind, name.to_lowercase())).map_or(&[], Vec::as_slice)
     }
 }
 
-/// The kinds and ids a child refers to.
+/// The kinds and ids that a child refers to.
 fn referred(child: &Value) -> Vec<(&'static str, &str)> {
     let mut found = Vec::new();
     for (field, target) in REFERENCES {
@@ -74,24 +73,26 @@ fn referred(child: &Value) -> Vec<(&'static str, &str)> {
     found
 }
 
-/// Checks a load balancer that was written whole or in part.
+/// Checks that every reference is to a child of the same load balancer.
 ///
 /// # Errors
-/// 400: two children of one name, or a reference to a child that is not there. Both are guesses in
-/// their wording, and the check itself of rules and probes is one.
+/// 400 for a reference to a missing child. Guess: the wording and, for rules and probes, the check itself.
 pub(super) fn check(load_balancer: &ResourceId, document: &Object) -> Result<(), ArmError> {
     let names = |kind: &str| -> BTreeSet<String> {
-        let children = record::children(document, kind).iter();
-        children.filter_map(record::name_of).map(str::to_lowercase).collect()
+        let children = resource::children(document, kind).iter();
+        children.filter_map(resource::name_of).map(str::to_lowercase).collect()
     };
     for kind in REFERRING {
-        for child in record::children(document, kind) {
-            let from = format!("{load_balancer}/{kind}/{}", record::name_of(child).unwrap_or_default());
+        for child in resource::children(document, kind) {
+            let from = format!(
+                "{load_balancer}/{kind}/{}",
+                resource::name_of(child).unwrap_or_default()
+            );
             for (target, to) in referred(child) {
                 let inside = ResourceId::parse(to).filter(|id| {
                     id.segments.len() == 2
                         && id.ancestor(1).key() == load_balancer.key()
-                        && id.segments.last().is_some_and(|(kind, _)| is(kind, target))
+                        && id.segments.last().is_some_and(|(kind, _)| same_name(kind, target))
                 });
                 if !inside.is_some_and(|id| names(target).contains(&id.name().to_lowercase())) {
                     return Err(ArmError::new(
@@ -110,20 +111,20 @@ pub(super) fn check(load_balancer: &ResourceId, document: &Object) -> Result<(),
     Ok(())
 }
 
-/// A child as a GET shows it.
-pub(super) fn child(
-    load_balancer: &Record,
+/// A child as a GET shows it, with the children that refer to it.
+pub(super) fn show_child(
+    load_balancer: &Resource,
     kind: &'static str,
     child: &Value,
     references: &References,
     view: &pool::View<'_>,
 ) -> Value {
-    let name = record::name_of(child).unwrap_or_default();
-    let mut object = load_balancer.child(kind, child);
+    let name = resource::name_of(child).unwrap_or_default();
+    let mut object = load_balancer.show_child(kind, child);
     if kind == POOLS {
         pool::show(load_balancer, name, &mut object, view);
     }
-    let Some(properties) = record::properties_mut(&mut object) else {
+    let Some(properties) = resource::properties_mut(&mut object) else {
         return object.into();
     };
     for (from, id) in references.to(kind, name) {
@@ -138,8 +139,8 @@ pub(super) fn child(
     object.into()
 }
 
-/// Takes away what Azure derives for a child of this kind.
-pub(super) fn strip(kind: &str, properties: &mut Object) {
+/// Removes the fields that Azure derives for a child of this kind.
+pub(super) fn strip_derived(kind: &str, properties: &mut Object) {
     let derived: &[&str] = match kind {
         "frontendIPConfigurations" => &REFERRING,
         POOLS => &[
@@ -158,15 +159,15 @@ pub(super) fn strip(kind: &str, properties: &mut Object) {
     }
 }
 
-/// Why a pool or another child that is referred to cannot go, if it cannot.
+/// Checks that no child refers to the child that is to be deleted.
 ///
-/// Inferred: the rules of a pool do not keep it, since cloud-provider-azure deletes the pool of a Service
-/// before it changes its rules, and where it cannot never gets on.
+/// Inferred: load balancing rules do not prevent the deletion of their pool. cloud-provider-azure deletes the pool of a
+/// Service before it changes the rules, and would never succeed otherwise.
 ///
 /// # Errors
-/// 400. A guess: the code and wording.
-pub(super) fn may_go(load_balancer: &Record, kind: &'static str, name: &str) -> Result<(), ArmError> {
-    let references = References::of(load_balancer);
+/// 400. Guess: the code and wording.
+pub(super) fn check_deletable(load_balancer: &Resource, kind: &'static str, name: &str) -> Result<(), ArmError> {
+    let references = References::from_resource(load_balancer);
     let mut all = references.to(kind, name).iter();
     let Some((_, by)) = all.find(|(from, _)| kind != POOLS || *from != RULES) else {
         return Ok(());
@@ -176,22 +177,22 @@ pub(super) fn may_go(load_balancer: &Record, kind: &'static str, name: &str) -> 
     Err(ArmError::new(StatusCode::BAD_REQUEST, "InUseResourceCannotBeDeleted", message).without_details())
 }
 
-/// Removes a child. Rules of a pool that goes have none then: a guess.
+/// Removes a child. Guess: rules that referred to a removed pool have no pool then.
 pub(super) fn remove(document: &mut Object, kind: &str, name: &str) {
-    if let Some(list) = record::children_mut(document, kind) {
-        list.retain(|child| record::name_of(child).is_none_or(|found| !is(found, name)));
+    if let Some(list) = resource::children_mut(document, kind) {
+        list.retain(|child| resource::name_of(child).is_none_or(|found| !same_name(found, name)));
     }
     if kind != POOLS {
         return;
     }
     let named = |reference: &Value| {
         let id = reference.get("id").and_then(Value::as_str).unwrap_or_default();
-        id.rsplit('/').next().is_some_and(|found| is(found, name))
+        id.rsplit('/').next().is_some_and(|found| same_name(found, name))
     };
-    let rules = record::children_mut(document, RULES).into_iter().flatten();
+    let rules = resource::children_mut(document, RULES).into_iter().flatten();
     for properties in rules
         .filter_map(Value::as_object_mut)
-        .filter_map(record::properties_mut)
+        .filter_map(resource::properties_mut)
     {
         if properties.get("backendAddressPool").is_some_and(named) {
             properties.remove("backendAddressPool");

@@ -1,4 +1,4 @@
-//! What Azure assigns or derives for resources other than load balancers: addresses, and who uses them.
+//! Other network resources: the addresses that Azure assigns, and references to public addresses.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,29 +6,30 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::ArmError;
-use super::id::{ResourceId, is};
+use super::id::{ResourceId, same_name};
 use super::load_balancer;
-use super::record::{self, Object, Record, properties_mut};
+use super::resource::{self, Object, Resource, properties_mut};
 use super::store::Store;
 
 const PUBLIC_ADDRESS: &str = "Microsoft.Network/publicIPAddresses";
-/// Public addresses come from RFC 2544's range for benchmarks (131,070 of them) and RFC 3849's for documentation.
+/// Public addresses are from the ranges for benchmarks (RFC 2544, 131,070 addresses) and documentation (RFC 3849).
 const PUBLIC_V4: u32 = u32::from_be_bytes([198, 18, 0, 0]);
 const PUBLIC_V6: u128 = 0x2001_0db8_0000_0000_0000_0000_0000_0000;
-/// Private ones, where a subnet is named but no address, from the end of 10.0.0.0/8 and from `fd00::/8`.
+/// Private addresses, for configurations with a subnet and no address, are from the end of 10.0.0.0/8 and from
+/// `fd00::/8`.
 const PRIVATE_V4: u32 = u32::from_be_bytes([10, 255, 0, 0]);
 const PRIVATE_V6: u128 = 0xfd00_0000_0000_0000_0000_0000_0000_0000;
-/// Size of the smaller ranges, and so of what is searched.
-const RANGE: u32 = 0xffff;
+/// Addresses that are tried of each range.
+const RANGE_SIZE: u32 = 0xffff;
 
-/// Fills in what a write of this resource gets assigned; what was assigned before stays.
+/// Assigns the addresses that a write of this resource needs. Addresses that are assigned already stay.
 ///
 /// # Errors
-/// 400 where there are no addresses left.
-pub(super) fn assign(store: &Store, id: &ResourceId, document: &mut Object, seeded: bool) -> Result<(), ArmError> {
+/// 400 when a range has no free address.
+pub(super) fn assign(store: &Store, id: &ResourceId, document: &mut Object, is_seed: bool) -> Result<(), ArmError> {
     let existing = store.find(id);
-    if is(&id.kind(), PUBLIC_ADDRESS) {
-        let kept = existing.and_then(|record| record.document.get("properties")?.get("ipAddress").cloned());
+    if same_name(&id.kind(), PUBLIC_ADDRESS) {
+        let kept = existing.and_then(|resource| resource.document.get("properties")?.get("ipAddress").cloned());
         let location = document
             .get("location")
             .and_then(Value::as_str)
@@ -38,7 +39,7 @@ pub(super) fn assign(store: &Store, id: &ResourceId, document: &mut Object, seed
             return Ok(());
         };
         let v6 = properties.get("publicIPAddressVersion").and_then(Value::as_str) == Some("IPv6");
-        let given = properties.remove("ipAddress").filter(|_| seeded);
+        let given = properties.remove("ipAddress").filter(|_| is_seed);
         let address = match given.or(kept) {
             Some(address) => address,
             None => free(v6, PUBLIC_V4, PUBLIC_V6, &public_in_use(store))?.into(),
@@ -58,35 +59,40 @@ pub(super) fn assign(store: &Store, id: &ResourceId, document: &mut Object, seed
             dns.insert("fqdn".into(), name.into());
         }
     }
-    for (kind, address) in [
-        ("frontendIPConfigurations", is(&id.kind(), load_balancer::KIND)),
-        ("ipConfigurations", super::members::is_interface(id)),
+    for (kind, is_assigned) in [
+        ("frontendIPConfigurations", same_name(&id.kind(), load_balancer::KIND)),
+        ("ipConfigurations", super::nic_members::is_interface(id)),
     ] {
-        if address {
+        if is_assigned {
             assign_private(store, existing, kind, document)?;
         }
     }
     Ok(())
 }
 
-/// Gives every child with a subnet and no address one.
-fn assign_private(store: &Store, existing: Option<&Record>, kind: &str, document: &mut Object) -> Result<(), ArmError> {
+/// Assigns an address to every child that has a subnet and no address.
+fn assign_private(
+    store: &Store,
+    existing: Option<&Resource>,
+    kind: &str,
+    document: &mut Object,
+) -> Result<(), ArmError> {
     let mut used: Option<Vec<String>> = None;
     let Some(list) = properties_mut(document).and_then(|properties| properties.get_mut(kind)) else {
         return Ok(());
     };
     for child in list.as_array_mut().into_iter().flatten() {
-        let kept = existing.and_then(|record| {
-            let list = record::children(&record.document, kind);
-            let before = &list[record::position(list, record::name_of(child)?)?];
+        let kept = existing.and_then(|resource| {
+            let list = resource::children(&resource.document, kind);
+            let before = &list[resource::position(list, resource::name_of(child)?)?];
             before.pointer("/properties/privateIPAddress").cloned()
         });
         let Some(properties) = child.as_object_mut().and_then(properties_mut) else {
             continue;
         };
-        let wants = properties.get("subnet").is_some_and(Value::is_object)
+        let needs_address = properties.get("subnet").is_some_and(Value::is_object)
             && properties.get("privateIPAddress").is_none_or(Value::is_null);
-        if !wants {
+        if !needs_address {
             continue;
         }
         let v6 = properties.get("privateIPAddressVersion").and_then(Value::as_str) == Some("IPv6");
@@ -106,9 +112,9 @@ fn assign_private(store: &Store, existing: Option<&Record>, kind: &str, document
     Ok(())
 }
 
-/// The first address of a range that is not in use.
+/// The first free address of a range.
 fn free(v6: bool, first_v4: u32, first_v6: u128, used: &[String]) -> Result<String, ArmError> {
-    let candidates = (1..RANGE).map(|number| {
+    let candidates = (1..RANGE_SIZE).map(|number| {
         if v6 {
             Ipv6Addr::from(first_v6 + u128::from(number)).to_string()
         } else {
@@ -130,11 +136,11 @@ fn free(v6: bool, first_v4: u32, first_v6: u128, used: &[String]) -> Result<Stri
 
 fn public_in_use(store: &Store) -> Vec<String> {
     let addresses = store
-        .below("/", None)
-        .filter(|record| is(&record.id.kind(), PUBLIC_ADDRESS));
-    let text = |record: &Record| {
+        .all()
+        .filter(|resource| same_name(&resource.id.kind(), PUBLIC_ADDRESS));
+    let text = |resource: &Resource| {
         Some(
-            record
+            resource
                 .document
                 .get("properties")?
                 .get("ipAddress")?
@@ -147,9 +153,9 @@ fn public_in_use(store: &Store) -> Vec<String> {
 
 fn private_in_use(store: &Store) -> Vec<String> {
     let mut used = Vec::new();
-    for record in store.below("/", None) {
+    for resource in store.all() {
         for kind in ["frontendIPConfigurations", "ipConfigurations"] {
-            let children = record::children(&record.document, kind).iter();
+            let children = resource::children(&resource.document, kind).iter();
             let addresses = children.filter_map(|child| child.pointer("/properties/privateIPAddress")?.as_str());
             used.extend(addresses.map(str::to_owned));
         }
@@ -157,40 +163,40 @@ fn private_in_use(store: &Store) -> Vec<String> {
     used
 }
 
-/// Adds what a GET shows beside what was written.
-pub(super) fn show(store: &Store, record: &Record, properties: &mut Object) {
-    if is(&record.id.kind(), PUBLIC_ADDRESS)
-        && let Some(user) = user(store, &record.id)
+/// Adds the fields that a GET shows and no client writes.
+pub(super) fn show(store: &Store, resource: &Resource, properties: &mut Object) {
+    if same_name(&resource.id.kind(), PUBLIC_ADDRESS)
+        && let Some(user) = user(store, &resource.id)
     {
         properties.insert("ipConfiguration".into(), json!({"id": user}));
     }
 }
 
-/// The frontend or IP configuration that uses a public address.
+/// The id of the frontend or IP configuration that uses a public address.
 fn user(store: &Store, address: &ResourceId) -> Option<String> {
     let key = address.key();
-    store.below("/", None).find_map(|record| {
+    store.all().find_map(|resource| {
         ["frontendIPConfigurations", "ipConfigurations"]
             .into_iter()
             .find_map(|kind| {
-                let list = record::children(&record.document, kind);
+                let list = resource::children(&resource.document, kind);
                 let uses = |child: &&Value| {
                     let id = child.pointer("/properties/publicIPAddress/id").and_then(Value::as_str);
                     id.is_some_and(|id| id.to_lowercase() == key)
                 };
                 let child = list.iter().find(uses)?;
-                Some(record.child_id(kind, record::name_of(child)?))
+                Some(resource.child_id(kind, resource::name_of(child)?))
             })
     })
 }
 
-/// Whether a resource may be deleted.
+/// Checks that a resource may be deleted.
 ///
 /// # Errors
-/// 400 for a public address in use.
-pub(super) fn may_go(store: &Store, id: &ResourceId) -> Result<(), ArmError> {
+/// 400 for a public address that is in use.
+pub(super) fn check_deletable(store: &Store, id: &ResourceId) -> Result<(), ArmError> {
     let Some(user) = Some(id)
-        .filter(|id| is(&id.kind(), PUBLIC_ADDRESS))
+        .filter(|id| same_name(&id.kind(), PUBLIC_ADDRESS))
         .and_then(|id| user(store, id))
     else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Long-running operations: what became of each accepted write, and where a client may ask.
+//! Long-running operations: the outcome of each accepted write, and the signed URLs where clients poll for it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -10,44 +10,44 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::error::ArmError;
-use super::fault::End;
+use super::faults::action::OperationEnd;
 use super::guids;
-use super::id::{ResourceId, is};
-use super::record::Object;
+use super::id::{ResourceId, same_name};
+use super::resource::Object;
 
-/// Operations remembered; the oldest that has ended goes first.
+/// Operations that are kept; the oldest one that has ended is removed first.
 const MAX_OPERATIONS: usize = 4096;
-/// Time for which an operation can be asked about. A guess.
-const LIFETIME: Duration = Duration::from_hours(24);
-/// Length of each of the query's long parts; together some 3 KB, as recorded.
+/// How long the status of an operation is available. Guess.
+const STATUS_LIFETIME: Duration = Duration::from_hours(24);
+/// Lengths of the signed parts of the query; together some 3 KB, as recorded.
 const SIGNATURE_LENGTHS: [(&str, usize); 3] = [("c", 2400), ("s", 342), ("h", 43)];
 
 /// How an operation will end.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Ending {
-    pub(super) end: End,
-    pub(super) undo: Undo,
+pub(super) struct PlannedEnd {
+    pub(super) end: OperationEnd,
+    pub(super) revert: Revert,
 }
 
-/// What becomes of the document when the operation ends.
+/// Whether the end of the operation reverts the document.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Undo {
-    /// It stays as written.
+pub(super) enum Revert {
+    /// The document stays as written.
     No,
-    /// It is again what it was before; none was there before a creation.
+    /// The document before the write; `None` before a creation.
     To(Option<Object>),
 }
 
-impl Default for Ending {
+impl Default for PlannedEnd {
     fn default() -> Self {
         Self {
-            end: End::Succeeded,
-            undo: Undo::No,
+            end: OperationEnd::Succeeded,
+            revert: Revert::No,
         }
     }
 }
 
-/// How far an operation is.
+/// The status of an operation. The value is its `error` object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Status {
     InProgress,
@@ -56,79 +56,78 @@ pub(super) enum Status {
     Canceled(Value),
 }
 
-/// What an operation takes away when it has succeeded.
+/// What an operation removes when it succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// The resource.
     Itself,
-    /// A child of it: its kind and name.
+    /// A child: its kind and name.
     Child(&'static str, String),
 }
 
-/// One accepted write.
+/// A write that was accepted, and its status.
 #[derive(Clone, Debug)]
 pub(super) struct Operation {
     pub(super) id: Uuid,
-    /// `PutLoadBalancerOperation`.
+    /// The name of the operation, such as `PutLoadBalancerOperation`.
     pub(super) name: String,
     /// The top-level resource it writes.
     pub(super) resource: ResourceId,
     pub(super) status: Status,
-    pub(super) ending: Ending,
+    pub(super) planned_end: PlannedEnd,
     pub(super) removal: Option<Removal>,
     location: String,
     started: Timestamp,
     expires: Instant,
 }
 
-/// All of them.
+/// The operations in progress, and the latest that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
     all: HashMap<Uuid, Operation>,
-    /// Those in progress, by when they are due, in the order they were accepted.
+    /// Operations in progress, by when they are due and in the order of acceptance.
     due: BTreeMap<(Instant, u64), Uuid>,
     order: VecDeque<Uuid>,
-    accepted: u64,
+    added: u64,
 }
 
-/// What is known of a write when it is accepted.
+/// A write that is to be added.
 #[derive(Debug)]
-pub(super) struct Accepted {
+pub(super) struct NewOperation {
     pub(super) id: Uuid,
     pub(super) name: String,
     pub(super) resource: ResourceId,
     pub(super) location: String,
-    pub(super) ending: Ending,
+    pub(super) planned_end: PlannedEnd,
     pub(super) removal: Option<Removal>,
-    /// Whether there is nothing to do.
-    pub(super) done: bool,
+    /// Whether it changes nothing, and so has succeeded already.
+    pub(super) is_noop: bool,
 }
 
 impl Operations {
-    /// Takes in a write that ends after `delay`.
-    pub(super) fn accept(&mut self, accepted: Accepted, started: Timestamp, now: Instant, delay: Duration) {
+    /// Adds an operation that ends after `delay`.
+    pub(super) fn add(&mut self, new: NewOperation, started: Timestamp, now: Instant, delay: Duration) {
         let due = now + delay;
-        let Accepted {
+        let NewOperation {
             id,
             name,
             resource,
             location,
-            ending,
+            planned_end,
             removal,
-            done,
-        } = accepted;
-        if !done {
-            self.due.insert((due, self.accepted), id);
+            is_noop,
+        } = new;
+        if !is_noop {
+            self.due.insert((due, self.added), id);
         }
-        self.accepted += 1;
-        let status = if done { Status::Succeeded } else { Status::InProgress };
-        let expires = now + delay + LIFETIME;
+        self.added += 1;
+        let status = if is_noop { Status::Succeeded } else { Status::InProgress };
+        let expires = now + delay + STATUS_LIFETIME;
         let operation = Operation {
             id,
             name,
             resource,
             status,
-            ending,
+            planned_end,
             removal,
             location,
             started,
@@ -136,10 +135,10 @@ impl Operations {
         };
         self.all.insert(id, operation);
         self.order.push_back(id);
-        self.bound();
+        self.remove_oldest();
     }
 
-    fn bound(&mut self) {
+    fn remove_oldest(&mut self) {
         while self.order.len() > MAX_OPERATIONS {
             let ended = |id: &Uuid| {
                 self.all
@@ -155,41 +154,41 @@ impl Operations {
         }
     }
 
-    /// An operation that is due; it is in progress until [`Operations::end`] says how it ended.
+    /// Takes the next operation that is due. It stays in progress until [`Operations::end`].
     pub(super) fn next_due(&mut self, now: Instant) -> Option<Operation> {
         let entry = self.due.first_entry().filter(|entry| entry.key().0 <= now)?;
         let id = entry.remove();
         self.all.get(&id).cloned()
     }
 
-    /// Notes how an operation ended.
+    /// Sets the final status of an operation.
     pub(super) fn end(&mut self, id: Uuid, status: Status) {
         if let Some(operation) = self.all.get_mut(&id) {
             operation.status = status;
-            // A large document is not kept for longer than it may be wanted.
-            operation.ending = Ending::default();
+            // The document to revert to may be large.
+            operation.planned_end = PlannedEnd::default();
             self.due.retain(|_, due| *due != id);
         }
     }
 
-    /// An operation.
+    /// The operation with this id, in any status.
     pub(super) fn get(&self, id: Uuid) -> Option<&Operation> {
         self.all.get(&id)
     }
 
-    /// The operation, where it is in progress.
+    /// The operation with this id, if it is in progress.
     pub(super) fn in_progress(&self, id: Uuid) -> Option<&Operation> {
         self.all
             .get(&id)
             .filter(|operation| operation.status == Status::InProgress)
     }
 
-    /// The operation a client asks about, by the words it was given.
+    /// The operation that a client polls, by the id and the query of the URL.
     ///
     /// # Errors
-    /// 404 where there is none or it has expired; 403 where the query was not used verbatim. Both are
-    /// guesses in code and wording.
-    pub(super) fn asked(&self, id: &str, query: &str, now: Instant) -> Result<&Operation, ArmError> {
+    /// 404 if it does not exist or has expired, 403 if the query is not the one in the URL that the emulator gave. Guess: codes
+    /// and wording.
+    pub(super) fn find(&self, id: &str, query: &str, now: Instant) -> Result<&Operation, ArmError> {
         let missing = || {
             let shown: String = id.chars().take(100).collect();
             let message = format!("The operation '{shown}' could not be found.");
@@ -198,7 +197,7 @@ impl Operations {
         let uuid = id.parse().map_err(|_| missing())?;
         let found = self.all.get(&uuid).filter(|operation| now < operation.expires);
         let operation = found.ok_or_else(missing)?;
-        let version = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| is(key, "api-version"));
+        let version = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| same_name(key, "api-version"));
         let version = version.map_or_else(String::new, |(_, version)| version.into_owned());
         if operation.query(&version) != query {
             let message = "The operation's URL was not used as it was given: its signature does not match.";
@@ -207,14 +206,14 @@ impl Operations {
         Ok(operation)
     }
 
-    /// Those in progress and those remembered, for people.
+    /// All operations that are kept, for the control API.
     pub(super) fn shown(&self) -> Value {
         let shown = self.order.iter().filter_map(|id| self.all.get(id));
         shown
             .map(|operation| {
                 json!({
                     "id": operation.id.to_string(), "name": operation.name, "resource": operation.resource.to_string(),
-                    "status": operation.status.word(), "started": operation.started.to_string(),
+                    "status": operation.status.as_str(), "started": operation.started.to_string(),
                 })
             })
             .collect()
@@ -222,8 +221,8 @@ impl Operations {
 }
 
 impl Status {
-    /// ARM's word.
-    pub(super) fn word(&self) -> &'static str {
+    /// The status as ARM spells it.
+    pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::InProgress => "InProgress",
             Self::Succeeded => "Succeeded",
@@ -232,17 +231,17 @@ impl Status {
         }
     }
 
-    /// The body of a status answer.
+    /// The body of the answer to a poll.
     pub(super) fn body(&self) -> Value {
         match self {
-            Self::Failed(error) | Self::Canceled(error) => json!({"status": self.word(), "error": error}),
-            _ => json!({"status": self.word()}),
+            Self::Failed(error) | Self::Canceled(error) => json!({"status": self.as_str(), "error": error}),
+            _ => json!({"status": self.as_str()}),
         }
     }
 }
 
 impl Operation {
-    /// Where its status can be asked for; `results` names the URL of `Location`.
+    /// The URL of its status or, with `results`, of its result (`Location`).
     pub(super) fn url(&self, base: &str, version: &str, results: bool) -> String {
         let Self {
             id, resource, location, ..
@@ -253,7 +252,7 @@ impl Operation {
         format!("{base}/subscriptions/{subscription}/providers/{namespace}/locations/{location}/{word}/{id}?{query}")
     }
 
-    /// The query, signed: it has to be used as it is.
+    /// The signed query, which clients must send unchanged.
     fn query(&self, version: &str) -> String {
         let version: String = form_urlencoded::byte_serialize(version.as_bytes()).collect();
         let mut query = format!("api-version={version}&t={}", self.started.as_second());
@@ -263,7 +262,7 @@ impl Operation {
         query
     }
 
-    /// The `error` of an operation that a newer one took the place of, as reported.
+    /// The `error` object of an operation that a newer one superseded, as reported.
     pub(super) fn superseded_by(&self, name: &str, id: Uuid) -> Value {
         let message = format!(
             "Operation {} ({}) was canceled and superseded by operation {name} ({id}).",
@@ -275,8 +274,8 @@ impl Operation {
     }
 }
 
-/// The name of the operation that a verb on a resource starts.
-pub(super) fn name(verb: &str, id: &ResourceId) -> String {
+/// The name of the operation that a verb on a resource starts, such as `PutLoadBalancerOperation`.
+pub(super) fn operation_name(verb: &str, id: &ResourceId) -> String {
     const NAMES: [(&str, &str); 4] = [
         ("backendAddressPools", "LoadBalancerBackendAddressPool"),
         ("networkInterfaces", "Nic"),
@@ -284,7 +283,7 @@ pub(super) fn name(verb: &str, id: &ResourceId) -> String {
         ("probes", "LoadBalancerProbe"),
     ];
     let kind = id.segments.last().map_or("", |(kind, _)| kind);
-    let known = NAMES.iter().find(|(known, _)| is(known, kind));
+    let known = NAMES.iter().find(|(known, _)| same_name(known, kind));
     let singular = known.map_or_else(
         || {
             let mut characters = kind.strip_suffix('s').unwrap_or(kind).chars();

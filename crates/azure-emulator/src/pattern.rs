@@ -1,20 +1,19 @@
-//! Patterns that people give: regular expressions over what HTTP carries, which no pattern makes slow.
+//! Regular expressions of the control API's clients, bounded so that no pattern is slow.
 //!
-//! They see bytes and ASCII classes only, and case never counts, as in ARM's paths. The compiled size is
-//! bounded, and with it what one match costs: time is at most its product with the text's length.
+//! They match bytes and ASCII classes and ignore case, as ARM's paths do. The compiled size is bounded, and with it the
+//! cost of a match, which is at most that size times the length of the text.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// No pattern is longer: the longest ARM path with each segment spelt out is shorter.
+/// Length of a pattern: more than the longest ARM path with each segment written out.
 pub(super) const MAX_PATTERN_BYTES: usize = 1024;
-/// No compiled pattern is larger. One with a dozen segments and alternatives takes some 10 KiB; `(a{99}){99}` is
-/// refused.
+/// Size of a compiled pattern. One with a dozen segments and alternatives takes some 10 KiB; `(a{99}){99}` is refused.
 const MAX_COMPILED_BYTES: usize = 64 * 1024;
-/// No deeper groups, so that reading a pattern needs little stack.
+/// Depth of groups, which bounds the stack that parsing needs.
 const MAX_DEPTH: u32 = 20;
 
-/// A pattern that is found anywhere in the text.
-pub(super) fn anywhere(pattern: &str) -> Result<Regex, String> {
+/// A pattern that may match anywhere in the text.
+pub(super) fn unanchored(pattern: &str) -> Result<Regex, String> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(format!(
             "a pattern of at most {MAX_PATTERN_BYTES} bytes, this one has {}",
@@ -34,14 +33,14 @@ pub(super) fn anywhere(pattern: &str) -> Result<Regex, String> {
         })
 }
 
-/// A pattern for the whole text.
-pub(super) fn whole(pattern: &str) -> Result<Regex, String> {
-    // Checked alone first: `a)(b` must not become valid by what is put around it.
-    anywhere(pattern)?;
-    anywhere(&format!("^(?:{pattern})$")).map_err(|_| format!("a pattern of at most {} bytes", MAX_PATTERN_BYTES - 6))
+/// A pattern that must match the whole text.
+pub(super) fn anchored(pattern: &str) -> Result<Regex, String> {
+    // Compiled alone first: `a)(b` must not become valid between the added parentheses.
+    unanchored(pattern)?;
+    unanchored(&format!("^(?:{pattern})$")).map_err(|_| format!("a pattern of at most {} bytes", MAX_PATTERN_BYTES - 6))
 }
 
-/// What is wrong, without the drawing above it.
+/// The reason in an error of `regex`, without the marked pattern above it.
 fn last_line(error: &str) -> &str {
     let line = error.lines().last().unwrap_or_default();
     line.trim_start_matches("error: ")
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_found_whatever_the_case() {
+    fn patterns_ignore_case() {
         for (pattern, text, found) in [
             ("loadBalancers/lb1$", "/x/loadbalancers/LB1", true),
             ("loadBalancers/lb1$", "/x/loadbalancers/lb10", false),
@@ -64,23 +63,27 @@ mod tests {
             ("azsdk-(go|python)-arm", "azsdk-go-armnetwork/v9.0.0", true),
             ("", "", true),
         ] {
-            assert_eq!(anywhere(pattern).unwrap().is_match(text.as_bytes()), found, "{pattern}");
+            assert_eq!(
+                unanchored(pattern).unwrap().is_match(text.as_bytes()),
+                found,
+                "{pattern}"
+            );
         }
     }
 
     #[test]
-    fn a_whole_pattern_leaves_nothing_over() {
+    fn an_anchored_pattern_matches_the_whole_text() {
         for (pattern, text, found) in [
             ("PUT", "put", true),
             ("PUT", "PUTS", false),
             ("PUT|DELETE", "DELETE", true),
         ] {
-            assert_eq!(whole(pattern).unwrap().is_match(text.as_bytes()), found, "{pattern}");
+            assert_eq!(anchored(pattern).unwrap().is_match(text.as_bytes()), found, "{pattern}");
         }
     }
 
     #[test]
-    fn what_is_no_pattern_is_told() {
+    fn invalid_patterns_are_refused() {
         let long = "a".repeat(MAX_PATTERN_BYTES + 1);
         let deep = "(".repeat(50) + &")".repeat(50);
         for (pattern, want) in [
@@ -91,7 +94,7 @@ mod tests {
             (long.as_str(), "at most 1024 bytes, this one has 1025"),
             (deep.as_str(), "nest"),
         ] {
-            let error = whole(pattern).unwrap_err();
+            let error = anchored(pattern).unwrap_err();
             assert!(error.contains(want), "{pattern}: {error}");
         }
     }

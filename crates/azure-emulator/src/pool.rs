@@ -1,7 +1,7 @@
-//! Backend address pools: what a writer may change, and what a GET shows.
+//! Backend address pools: what a write may change, and what a GET shows.
 //!
-//! IP-based pools are replaced whole by each write. NIC-based pools get their members from network
-//! interfaces; a write may only say more about the members there are.
+//! Each write replaces an IP-based pool. The members of a NIC-based pool come from the network interfaces; a write may
+//! only add settings, such as the admin state, to the existing members.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,47 +9,45 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::ArmError;
-use super::id::is;
+use super::id::same_name;
 use super::load_balancer::POOLS;
-use super::members::{Member, Members};
-use super::record::{self, Object, Record, name_of, properties_mut};
+use super::nic_members::{NicMember, NicMembers};
+use super::resource::{self, Object, Resource, name_of, properties_mut};
 
-/// The list of addresses in a pool's properties.
+/// The field with the addresses, in a pool's properties.
 pub(super) const ADDRESSES: &str = "loadBalancerBackendAddresses";
-/// In an address's properties: the IP configuration of a NIC member.
-const CONFIGURATION: &str = "networkInterfaceIPConfiguration";
-/// Admin states as they are shown. `Drain` was one until API version 2022-09-01.
+/// The field with the IP configuration of a NIC member, in an address's properties.
+const IP_CONFIGURATION: &str = "networkInterfaceIPConfiguration";
+/// Admin states as ARM spells them. `Drain` was one until API version 2022-09-01.
 const ADMIN_STATES: [&str; 3] = ["None", "Up", "Down"];
 
-/// What showing a pool takes besides the document.
+/// What a GET of a pool needs besides the document.
 #[derive(Debug)]
 pub(super) struct View<'a> {
-    pub(super) members: &'a Members,
-    /// Whether an admin state that was set back to None is shown.
+    pub(super) members: &'a NicMembers,
+    /// Whether an admin state that was set back to `None` is shown.
     pub(super) show_none: bool,
 }
 
-/// Which document a pool was written by.
+/// The document in which a pool was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WrittenBy {
-    /// Its own.
-    Itself,
-    /// The load balancer's.
+pub(super) enum PoolSource {
+    Pool,
     LoadBalancer,
-    /// A seed file: what stands there is so.
+    /// A seed, which is stored without checks of the members.
     Seed,
 }
 
-/// Makes what a writer sent of a pool into what is kept, or refuses it.
+/// Normalizes a pool that a client sent.
 ///
 /// # Errors
-/// 400.
-pub(super) fn accept(
+/// 400 for a wrong type, an unknown admin state, or a change of a NIC-based pool's members.
+pub(super) fn normalize(
     pool: &mut Object,
     id: &str,
     existing: Option<&Object>,
-    members: Option<&BTreeMap<String, Member>>,
-    by: WrittenBy,
+    members: Option<&BTreeMap<String, NicMember>>,
+    source: PoolSource,
 ) -> Result<(), ArmError> {
     let kept = existing.map(addresses).unwrap_or_default();
     let Some(properties) = properties_mut(pool) else {
@@ -60,56 +58,56 @@ pub(super) fn accept(
         Some(Value::Array(list)) => Some(list),
         Some(_) => return Err(malformed(id, "loadBalancerBackendAddresses is not a list")),
     };
-    let automatic = properties
+    let is_automatic = properties
         .get("syncMode")
         .and_then(Value::as_str)
-        .is_some_and(|mode| is(mode, "Automatic"));
-    let said_nothing = given.is_none();
+        .is_some_and(|mode| same_name(mode, "Automatic"));
+    let is_absent = given.is_none();
     let mut list = given.unwrap_or_default();
     let mut names = BTreeSet::new();
     for address in &mut list {
-        let name = accept_address(address, id)?;
+        let name = normalize_address(address, id)?;
         if !names.insert(name.to_lowercase()) {
             return Err(malformed(id, &format!("the address {name} is there twice")));
         }
     }
-    let of_interfaces: BTreeMap<String, String> = of_interfaces(kept, members)
+    let nic_members: BTreeMap<String, String> = nic_members(kept, members)
         .map(|(name, configuration)| (name.to_lowercase(), configuration.to_owned()))
         .collect();
-    if by != WrittenBy::Seed {
-        let same = of_interfaces.keys().eq(names.iter());
+    if source != PoolSource::Seed {
+        let same = nic_members.keys().eq(names.iter());
         let by_address = list.iter().any(|address| {
             address
                 .get("properties")
                 .is_some_and(|properties| properties.get("ipAddress").is_some())
         });
         let by_interface = list.iter().any(|address| configuration(address).is_some());
-        let refused = if of_interfaces.is_empty() {
+        let is_refused = if nic_members.is_empty() {
             by_interface
         } else {
-            // A load balancer's document may leave the members of a NIC-based pool out.
-            by_address || !(same || said_nothing && by == WrittenBy::LoadBalancer)
+            // A load balancer's document may leave out the members of a NIC-based pool.
+            by_address || !(same || is_absent && source == PoolSource::LoadBalancer)
         };
-        if refused {
-            return Err(not_by_pool(id));
+        if is_refused {
+            return Err(membership_is_read_only(id));
         }
-        if automatic && of_interfaces.is_empty() && !list.is_empty() {
-            // Reported: pools that Azure keeps in step with a scale set refuse addresses.
+        if is_automatic && nic_members.is_empty() && !list.is_empty() {
+            // Reported: pools that Azure synchronizes with a scale set refuse addresses.
             return Err(malformed(id, "a pool with syncMode Automatic takes no addresses"));
         }
         for address in &mut list {
             let Some(properties) = address.as_object_mut().and_then(properties_mut) else {
                 continue;
             };
-            properties.remove(CONFIGURATION);
+            properties.remove(IP_CONFIGURATION);
         }
-        // What came from a seed without its interface is known from nowhere else.
+        // A seed may have a member without its interface; then only the pool has the configuration.
         for address in &mut list {
             let from = name_of(address)
-                .and_then(|name| of_interfaces.get(&name.to_lowercase()))
+                .and_then(|name| nic_members.get(&name.to_lowercase()))
                 .cloned();
             if let (Some(from), Some(properties)) = (from, address.as_object_mut().and_then(properties_mut)) {
-                properties.insert(CONFIGURATION.into(), json!({"id": from}));
+                properties.insert(IP_CONFIGURATION.into(), json!({"id": from}));
             }
         }
     }
@@ -119,12 +117,12 @@ pub(super) fn accept(
     Ok(())
 }
 
-/// Makes one address into what is kept; its name.
-fn accept_address(address: &mut Value, pool: &str) -> Result<String, ArmError> {
+/// Normalizes one address and returns its name.
+fn normalize_address(address: &mut Value, pool: &str) -> Result<String, ArmError> {
     let Some(object) = address.as_object_mut() else {
         return Err(malformed(pool, "an address is not an object"));
     };
-    record::strip(object);
+    resource::strip_read_only(object);
     let Some(name) = object
         .get("name")
         .and_then(Value::as_str)
@@ -133,7 +131,7 @@ fn accept_address(address: &mut Value, pool: &str) -> Result<String, ArmError> {
         return Err(malformed(pool, "an address has no name"));
     };
     let name = name.to_owned();
-    super::accept::check_name(&name)?;
+    super::normalize::check_name(&name)?;
     let Some(properties) = properties_mut(object) else {
         return Err(malformed(
             pool,
@@ -154,7 +152,7 @@ fn accept_address(address: &mut Value, pool: &str) -> Result<String, ArmError> {
         None => {}
         Some(Value::Null) => drop(properties.remove("adminState")),
         Some(Value::String(state)) => {
-            let Some(known) = ADMIN_STATES.iter().find(|known| is(known, state)) else {
+            let Some(known) = ADMIN_STATES.iter().find(|known| same_name(known, state)) else {
                 let message = format!("the adminState of address {name} is {state}, not None, Up or Down");
                 return Err(malformed(pool, &message));
             };
@@ -170,10 +168,10 @@ fn accept_address(address: &mut Value, pool: &str) -> Result<String, ArmError> {
     Ok(name)
 }
 
-/// Fills in what a GET of a pool shows of its addresses.
-pub(super) fn show(load_balancer: &Record, pool: &str, object: &mut Object, view: &View<'_>) {
+/// Adds the fields that a GET of a pool shows.
+pub(super) fn show(load_balancer: &Resource, pool: &str, object: &mut Object, view: &View<'_>) {
     let id = load_balancer.child_id(POOLS, pool);
-    let members = view.members.of(&id.to_lowercase());
+    let members = view.members.get(&id.to_lowercase());
     let Some(properties) = properties_mut(object) else {
         return;
     };
@@ -181,9 +179,9 @@ pub(super) fn show(load_balancer: &Record, pool: &str, object: &mut Object, view
         Some(Value::Array(list)) => list,
         _ => Vec::new(),
     };
-    let missing: Vec<Value> = of_interfaces(&list, members)
+    let missing: Vec<Value> = nic_members(&list, members)
         .skip(list.iter().filter(|address| configuration(address).is_some()).count())
-        .map(|(name, configuration)| json!({"name": name, "properties": {CONFIGURATION: {"id": configuration}}}))
+        .map(|(name, configuration)| json!({"name": name, "properties": {IP_CONFIGURATION: {"id": configuration}}}))
         .collect();
     list.extend(missing);
     let configurations: Vec<Value> = list
@@ -208,15 +206,15 @@ pub(super) fn show(load_balancer: &Record, pool: &str, object: &mut Object, view
         {
             properties.remove("adminState");
         }
-        Value::Object(load_balancer.filled(object, id, kind.clone()))
+        Value::Object(load_balancer.with_read_only_fields(object, id, kind.clone()))
     });
     properties.insert(ADDRESSES.into(), shown.collect());
 }
 
-/// The names and IP configurations of a pool's NIC members: those it keeps something about, then the others.
-fn of_interfaces<'a>(
+/// The names and IP configurations of a pool's NIC members: first those in its document, then the others.
+fn nic_members<'a>(
     kept: &'a [Value],
-    members: Option<&'a BTreeMap<String, Member>>,
+    members: Option<&'a BTreeMap<String, NicMember>>,
 ) -> impl Iterator<Item = (&'a str, &'a str)> {
     let known: BTreeSet<String> = kept.iter().filter_map(configuration).map(str::to_lowercase).collect();
     let kept = kept
@@ -227,31 +225,31 @@ fn of_interfaces<'a>(
     kept.chain(others.map(|member| (member.name.as_str(), member.configuration.as_str())))
 }
 
-/// Forgets what a pool keeps about IP configurations of a network interface that are not in it any more.
-pub(super) fn forget(pool: &mut Object, interface: &str, members: Option<&BTreeMap<String, Member>>) {
+/// Removes the addresses of an interface's IP configurations that are no longer in the pool.
+pub(super) fn remove_departed(pool: &mut Object, interface: &str, members: Option<&BTreeMap<String, NicMember>>) {
     let prefix = format!("{}/", interface.to_lowercase());
     let still = |id: &str| {
         let mut members = members.into_iter().flatten();
-        members.any(|(_, member)| is(&member.configuration, id))
+        members.any(|(_, member)| same_name(&member.configuration, id))
     };
-    let Some(list) = record::children_mut(pool, ADDRESSES) else {
+    let Some(list) = resource::children_mut(pool, ADDRESSES) else {
         return;
     };
     list.retain(|address| configuration(address).is_none_or(|id| !id.to_lowercase().starts_with(&prefix) || still(id)));
 }
 
-/// The addresses kept of a pool.
+/// The addresses in the document of a pool.
 fn addresses(pool: &Object) -> &[Value] {
-    record::children(pool, ADDRESSES)
+    resource::children(pool, ADDRESSES)
 }
 
 /// The IP configuration of an address that comes from a network interface.
 fn configuration(address: &Value) -> Option<&str> {
-    // Asked of every address of a large pool: `pointer` would take a fifth of a GET.
-    address.get("properties")?.get(CONFIGURATION)?.get("id")?.as_str()
+    // Called for every address of a large pool: with `pointer` it would take a fifth of a GET.
+    address.get("properties")?.get(IP_CONFIGURATION)?.get("id")?.as_str()
 }
 
-fn not_by_pool(id: &str) -> ArmError {
+fn membership_is_read_only(id: &str) -> ArmError {
     ArmError::new(
         StatusCode::BAD_REQUEST,
         "ModificationOfNICIpConfigBackendPoolNotSupported",
@@ -263,7 +261,7 @@ fn not_by_pool(id: &str) -> ArmError {
     .without_details()
 }
 
-/// A guess: the code is one that Azure uses for requests it cannot read; the wording is ours.
+/// Guess: Azure uses the code for requests that it cannot parse; the wording is the emulator's.
 fn malformed(id: &str, what: &str) -> ArmError {
     ArmError::new(
         StatusCode::BAD_REQUEST,

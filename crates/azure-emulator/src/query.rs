@@ -1,17 +1,16 @@
-//! Parameters of a query or of a form, as the services beside Resource Manager read them, and what IMDS
-//! wants of every request.
+//! Parameters of queries and forms as the token services and IMDS read them, and the header that IMDS requires.
 
 use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, Request};
 use bytes::Bytes;
 
-/// Names and values; of a name that comes twice, the first.
+/// Names and values; the first value of a repeated name.
 #[derive(Debug, Default)]
 pub(super) struct Parameters(BTreeMap<String, String>);
 
 impl Parameters {
-    /// Those of `a=b&c=d`.
+    /// Parses parameters of the form `a=b&c=d`.
     pub(super) fn parse(text: &[u8]) -> Self {
         let mut pairs = BTreeMap::new();
         for (name, value) in form_urlencoded::parse(text) {
@@ -20,26 +19,26 @@ impl Parameters {
         Self(pairs)
     }
 
-    /// Those of a request's query.
-    pub(super) fn of<T>(request: &Request<T>) -> Self {
+    /// Parses the query of a request.
+    pub(super) fn from_query<T>(request: &Request<T>) -> Self {
         Self::parse(request.uri().query().unwrap_or_default().as_bytes())
     }
 
-    /// One that is there and not empty.
+    /// The value of a parameter, `None` if it is missing or empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 }
 
-/// Whether a request is as IMDS wants it: with `Metadata: true`, and not handed on by a proxy.
-pub(super) fn is_for_imds(headers: &HeaderMap) -> bool {
-    let asks = headers
+/// Whether a request has `Metadata: true` and did not pass a proxy, as IMDS requires.
+pub(super) fn has_metadata_header(headers: &HeaderMap) -> bool {
+    let has_header = headers
         .get("metadata")
         .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"));
-    asks && !headers.contains_key("x-forwarded-for")
+    has_header && !headers.contains_key("x-forwarded-for")
 }
 
 /// The segments of a request's path.
-pub(super) fn segments(request: &Request<Bytes>) -> Vec<&str> {
+pub(super) fn path_segments(request: &Request<Bytes>) -> Vec<&str> {
     request.uri().path().trim_matches('/').split('/').collect()
 }

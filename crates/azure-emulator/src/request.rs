@@ -1,4 +1,4 @@
-//! One request to ARM as the rooms below see it, and what they answer.
+//! A request to ARM, and a JSON response.
 
 use axum::http::header::{CONTENT_TYPE, ETAG, HeaderName, LOCATION};
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
@@ -8,37 +8,37 @@ use serde_json::Value;
 
 use super::error::ArmError;
 use super::etag::Etag;
-use super::fault::{Effect, End};
-use super::id::is;
-use super::record::Object;
+use super::faults::action::{Effect, OperationEnd};
+use super::id::same_name;
+use super::resource::Object;
 
-/// The oldest API version of `Microsoft.Network` that is taken: the first with `adminState`.
+/// The oldest API version of `Microsoft.Network` that is accepted: the first with `adminState`.
 const OLDEST_NETWORK_VERSION: &str = "2021-08-01";
 
-/// A request.
+/// A request to ARM; authentication, throttling and faults come before it.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct ArmRequest<'a> {
     pub(super) method: &'a Method,
     pub(super) path: &'a str,
     pub(super) query: &'a str,
     pub(super) headers: &'a HeaderMap,
     pub(super) body: &'a [u8],
-    /// How the caller reached us, `http://127.0.0.1:1234`.
+    /// The URL of the emulator that the client used, such as `http://127.0.0.1:1234`.
     pub(super) base: &'a str,
     pub(super) now: Moment,
-    /// How the operation of a write ends, where that was asked for.
-    pub(super) ends: Option<(End, Effect)>,
+    /// How the operation of a write ends, where a fault says so.
+    pub(super) operation_end: Option<(OperationEnd, Effect)>,
 }
 
-/// An answer that is no refusal.
+/// A response with a JSON body or none.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct JsonResponse {
     pub(super) status: StatusCode,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) body: Option<Value>,
 }
 
-impl Answer {
+impl JsonResponse {
     pub(super) fn new(status: StatusCode, body: Value) -> Self {
         Self {
             status,
@@ -56,7 +56,7 @@ impl Answer {
     }
 
     pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
-        // What is put here is ours, or was a header before.
+        // Only values that the emulator made, or that came in a header.
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.push((name, value));
         }
@@ -72,8 +72,7 @@ impl Answer {
     }
 
     pub(super) fn response(self) -> Response<Bytes> {
-        // Twice as fast as its Display; a JSON value always has a text.
-        // Twice as fast as its Display; a JSON value always has a text.
+        // Twice as fast as `Display`. Serializing a JSON value does not fail.
         let text = |body| Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
         let body = self.body.map(text);
         let mut response = Response::new(body.unwrap_or_default());
@@ -87,18 +86,18 @@ impl Answer {
     }
 }
 
-impl Call<'_> {
-    /// The value of a query parameter.
+impl ArmRequest<'_> {
+    /// The value of a query parameter; names ignore case.
     pub(super) fn parameter(&self, name: &str) -> Option<String> {
         let mut pairs = form_urlencoded::parse(self.query.as_bytes());
-        let found = pairs.find(|(key, _)| is(key, name))?;
+        let found = pairs.find(|(key, _)| same_name(key, name))?;
         Some(found.1.into_owned())
     }
 
-    /// The API version, which is echoed in URLs.
+    /// The API version, which URLs in the answer repeat.
     ///
     /// # Errors
-    /// 400 without one, or with one that is too old or no date.
+    /// 400 if it is missing, too old, or not a date.
     pub(super) fn version(&self, namespace: &str, kind: &str) -> Result<String, ArmError> {
         let Some(version) = self.parameter("api-version").filter(|version| !version.is_empty()) else {
             return Err(ArmError::new(
@@ -110,7 +109,7 @@ impl Call<'_> {
         let date = version.get(..10).unwrap_or_default();
         let is_date = date.parse::<jiff::civil::Date>().is_ok()
             && matches!(version.get(10..), Some("" | "-preview" | "-alpha" | "-beta"));
-        if !is_date || is(namespace, "Microsoft.Network") && date < OLDEST_NETWORK_VERSION {
+        if !is_date || same_name(namespace, "Microsoft.Network") && date < OLDEST_NETWORK_VERSION {
             let shown: String = version.chars().take(50).collect();
             return Err(ArmError::new(
                 StatusCode::BAD_REQUEST,
@@ -124,10 +123,10 @@ impl Call<'_> {
         Ok(version)
     }
 
-    /// The body, which has to be a JSON object.
+    /// The body, which must be a JSON object.
     ///
     /// # Errors
-    /// 400.
+    /// 400 `InvalidRequestContent`.
     pub(super) fn object(&self) -> Result<Object, ArmError> {
         let refused = |what: String| {
             let message = format!("The request content was invalid and could not be deserialized: '{what}'.");

@@ -1,78 +1,78 @@
-//! The resources there are at the start, from a file.
+//! The seed: the resources, accounts and IMDS documents that the emulator starts with.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::accept;
 use super::arm::group_key;
 use super::id::ResourceId;
 use super::identity::IdentitySettings;
 use super::imds::ImdsSettings;
-use super::members::Members;
 use super::network;
-use super::pool::WrittenBy;
-use super::record::Object;
+use super::nic_members::NicMembers;
+use super::normalize;
+use super::pool::PoolSource;
+use super::resource::Object;
 use super::store::{Group, Store};
 
-/// A seed file may be this large.
+/// Size of a seed file.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// What a seed file says.
+/// The content of a seed file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Seed {
-    /// ARM documents as a GET would show them, each with its `id`; read-only fields may be left out.
+    /// ARM documents as a GET shows them, each with its `id`. Read-only fields may be left out.
     #[serde(default)]
     pub resources: Vec<Object>,
-    /// Who may call; everybody, unless accounts are listed.
+    /// The accounts that get tokens; without a list every account does.
     #[serde(default)]
     pub(super) identity: IdentitySettings,
-    /// What IMDS tells.
+    /// The documents of IMDS.
     #[serde(default)]
     pub(super) imds: ImdsSettings,
 }
 
-/// A seed cannot be used.
+/// A seed that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SeedError {
     /// The file cannot be read.
     #[error("cannot read the seed file {}: {source}", file.display())]
     Read {
-        /// The file.
+        /// The path of the seed file.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// It is too large.
+    /// The file is too large.
     #[error("the seed file {} has more than {MAX_BYTES} bytes", .0.display())]
     TooLarge(PathBuf),
-    /// It is no seed.
+    /// The file is not a seed.
     #[error("the seed file {} is not a seed: {source}; it needs {{\"resources\": [ARM documents, each with its id]}}, as JSON or YAML", file.display())]
     Parse {
-        /// The file.
+        /// The path of the seed file.
         file: PathBuf,
-        /// Why.
+        /// The error of the parser.
         source: serde_yaml::Error,
     },
-    /// One of its documents cannot be used.
+    /// A document cannot be used.
     #[error("resource {number} of the seed, {id}, cannot be used: {why}")]
     Resource {
-        /// Which, from 1.
+        /// The position of the document, counted from 1.
         number: usize,
-        /// Its id, as far as there is one.
+        /// Its id, or `(no id)`.
         id: String,
-        /// Why.
+        /// What is wrong with the document.
         why: String,
     },
 }
 
 impl Seed {
-    /// Reads a seed file, JSON or YAML.
+    /// Reads a seed file, which is JSON or YAML.
     ///
     /// # Errors
-    /// When it cannot be read or is no seed.
+    /// The file cannot be read or is not a seed.
     pub fn read(file: &Path) -> Result<Self, SeedError> {
         let read = |source| SeedError::Read {
             file: file.to_owned(),
@@ -82,17 +82,17 @@ impl Seed {
             return Err(SeedError::TooLarge(file.to_owned()));
         }
         let text = std::fs::read_to_string(file).map_err(read)?;
-        // JSON is YAML.
+        // JSON is a subset of YAML.
         serde_yaml::from_str(&text).map_err(|source| SeedError::Parse {
             file: file.to_owned(),
             source,
         })
     }
 
-    /// Puts what it says into a store.
+    /// Adds the resources to a store.
     ///
     /// # Errors
-    /// When one of its documents cannot be.
+    /// A document cannot be used.
     pub(super) fn apply(&self, store: &mut Store) -> Result<(), SeedError> {
         for (number, document) in (1..).zip(&self.resources) {
             let id = document.get("id").and_then(Value::as_str).unwrap_or("(no id)");
@@ -103,7 +103,7 @@ impl Seed {
             };
             if let Some((subscription, group)) = group_id(id) {
                 let mut document = document.clone();
-                super::record::strip(&mut document);
+                super::resource::strip_read_only(&mut document);
                 let group = Group {
                     subscription: subscription.to_owned(),
                     name: group.to_owned(),
@@ -119,13 +119,13 @@ impl Seed {
                         .to_owned(),
                 ));
             };
-            if super::record::owner(&parsed).is_some() {
+            if super::resource::owner(&parsed).is_some() {
                 return Err(failed(
-                    "it lives in its parent's document, so it has to stand there".to_owned(),
+                    "it is a child in its parent's document; write it there".to_owned(),
                 ));
             }
             if store.find(&parsed).is_some() {
-                return Err(failed("it is there twice".to_owned()));
+                return Err(failed("another resource of the seed has the same id".to_owned()));
             }
             let group = Group {
                 subscription: parsed.subscription.clone(),
@@ -134,8 +134,14 @@ impl Seed {
             };
             let key = group_key(&group.subscription, &group.name);
             store.groups.entry(key).or_insert(group);
-            let document = accept::document(document.clone(), &parsed, None, &Members::default(), WrittenBy::Seed);
-            let mut document = document.map_err(|error| failed(error.told()))?;
+            let document = normalize::normalize_document(
+                document.clone(),
+                &parsed,
+                None,
+                &NicMembers::default(),
+                PoolSource::Seed,
+            );
+            let mut document = document.map_err(|error| failed(error.summary()))?;
             network::assign(store, &parsed, &mut document, true).map_err(|error| failed(error.message))?;
             store.seed(parsed, document);
         }
@@ -143,7 +149,7 @@ impl Seed {
     }
 }
 
-/// The subscription and name in a resource group's id.
+/// The subscription and the name in the id of a resource group.
 fn group_id(id: &str) -> Option<(&str, &str)> {
     let words: Vec<&str> = id.trim_matches('/').split('/').collect();
     match words.as_slice() {

@@ -1,4 +1,4 @@
-//! What can be set about the emulator, at its start and while it runs.
+//! The settings, which the flags set at the start and the control API changes.
 
 use std::time::Duration;
 
@@ -8,32 +8,32 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::throttle::ThrottleSettings;
 
-/// Settings, as `GET /emulator/v1/settings` shows them.
+/// The settings, as `GET /emulator/v1/settings` shows them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Settings {
-    /// Time from an accepted write to the end of its operation.
-    #[serde(with = "text")]
+    /// Time from the acceptance of a write to the end of its operation.
+    #[serde(with = "duration_as_text")]
     pub operation_delay: Duration,
-    /// `Retry-After` of an operation in progress, in whole seconds: Azure's is not recorded. 10 fits what
-    /// old recordings show of a pool's PUT.
+    /// `Retry-After` of an operation in progress, in seconds. Azure's is not recorded; 10 fits old recordings of a
+    /// pool's PUT.
     pub poll_retry_after: u64,
     /// Items on a page of a list.
     pub page_size: usize,
-    /// Whether an admin state that was set back to None is shown as `None` or left out; both may be.
+    /// Whether an admin state that was set back to `None` is shown or left out.
     pub admin_state_none: AdminStateNone,
-    /// How many requests are let through.
+    /// The limits of the token buckets.
     pub throttle: ThrottleSettings,
 }
 
-/// How an admin state that was set back to None is shown.
+/// How an admin state that was set back to `None` is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "camelCase")]
 pub enum AdminStateNone {
-    /// As if it never had been set.
+    /// The field is left out, as before it was set.
     #[default]
     Omitted,
-    /// As `"adminState": "None"`.
+    /// The field is shown as `"adminState": "None"`.
     Shown,
 }
 
@@ -50,23 +50,23 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The longest operation: longer than anybody waits.
-    pub const LONGEST_DELAY: Duration = Duration::from_hours(24);
-    /// The longest wait between two questions about an operation, as ARM's contract has it, in seconds.
-    pub const LONGEST_POLL: u64 = 600;
+    /// The upper bound of `operation_delay`.
+    pub const MAX_OPERATION_DELAY: Duration = Duration::from_hours(24);
+    /// The largest `poll_retry_after`, from ARM's contract.
+    pub const MAX_POLL_RETRY_AFTER_SECONDS: u64 = 600;
 
-    /// Itself, if it can be.
+    /// Checks the bounds.
     ///
     /// # Errors
-    /// What cannot be, and what could.
-    pub(super) fn checked(self) -> Result<Self, String> {
+    /// The setting that is out of bounds, and its bounds.
+    pub(super) fn validated(self) -> Result<Self, String> {
         if !(1..=usize::from(u16::MAX)).contains(&self.page_size) {
             return Err(format!("pageSize must be a whole number from 1 to {}", u16::MAX));
         }
-        if self.poll_retry_after > Self::LONGEST_POLL {
+        if self.poll_retry_after > Self::MAX_POLL_RETRY_AFTER_SECONDS {
             return Err(format!(
                 "pollRetryAfter must be a whole number of seconds up to {}",
-                Self::LONGEST_POLL
+                Self::MAX_POLL_RETRY_AFTER_SECONDS
             ));
         }
         Ok(self)
@@ -77,20 +77,20 @@ impl Settings {
     }
 }
 
-/// Durations as settings spell them, `1m30s`.
-pub(super) mod text {
+/// Serializes durations as text, such as `1m30s`.
+pub(super) mod duration_as_text {
     use super::{Deserialize, Deserializer, Duration, Serializer, SignedDuration, duration_text};
 
-    pub(in super::super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&duration_text(*duration))
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         let parsed = text.parse::<SignedDuration>().ok();
         let duration = parsed.and_then(|signed| Duration::try_from(signed).ok());
         duration
-            .filter(|duration| *duration <= super::Settings::LONGEST_DELAY)
+            .filter(|duration| *duration <= super::Settings::MAX_OPERATION_DELAY)
             .ok_or_else(|| {
                 serde::de::Error::custom(format!(
                     "{text:?} is not a duration up to 24h with its unit, such as 500ms or 2s"

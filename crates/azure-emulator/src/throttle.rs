@@ -1,44 +1,87 @@
-//! How many requests are let through: token buckets as documented for Resource Manager (a principal's
-//! own and all principals' of a subscription) and for its network provider.
+//! Throttling: token buckets as documented for ARM (one for a principal and one for all principals of a subscription)
+//! and for its network provider.
 //!
-//! A bucket is one moment, when it will be full again; so a full bucket is worth nothing and may be
-//! forgotten, and their number is bounded. Who asks for more than there is waits until the whole bucket
-//! is full: 250 reads at 25 a second are the 10 seconds that were recorded. What is asked in between is
-//! refused with what remains of the wait; it neither costs a token nor makes the wait longer.
+//! A bucket is stored as the time when it will be full, so a full bucket can be dropped, and their number is bounded.
+//! When a bucket is empty, requests are refused until it is full again: 250 reads at 25 a second are the 10 seconds
+//! that were recorded. A refused request costs no token and does not prolong the wait.
 
 use std::collections::HashMap;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-pub use self::bucket::Limit;
-use self::bucket::{Bucket, Scope, name, whole_seconds};
-use self::refusal::refusal;
-pub use self::settings::ThrottleSettings;
+pub use self::bucket::RateLimit;
+use self::bucket::{Bucket, Scope, key_name, whole_seconds};
 use super::error::ArmError;
 
 mod bucket;
-mod refusal;
-mod settings;
 
-/// Buckets that are kept; 200 principals that read, write and delete at once have fewer.
+/// Buckets at a time; 200 principals that read, write and delete at once have fewer.
 const MAX_BUCKETS: usize = 1024;
 
-/// What a request counts as.
+/// The limits of all buckets; the defaults are the documented ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ThrottleSettings {
+    /// Whether requests are ever refused.
+    pub enabled: bool,
+    /// Limit of a principal's reads of a subscription.
+    pub reads: RateLimit,
+    /// Limit of its writes.
+    pub writes: RateLimit,
+    /// Limit of its deletes.
+    pub deletes: RateLimit,
+    /// All principals of a subscription together have this many times the limit of one.
+    pub global_factor: u32,
+    /// Limit of a principal's reads of the network provider in a subscription.
+    pub network_reads: RateLimit,
+    /// Limit of its writes and deletes there.
+    pub network_writes: RateLimit,
+}
+
+impl Default for ThrottleSettings {
+    fn default() -> Self {
+        let five_minutes = 300.0;
+        Self {
+            enabled: true,
+            reads: RateLimit::new(250, 25.0),
+            writes: RateLimit::new(200, 10.0),
+            deletes: RateLimit::new(200, 10.0),
+            global_factor: 15,
+            // Guess: these numbers "per five minutes" are token buckets too, and not windows.
+            network_reads: RateLimit::new(10_000, 10_000.0 / five_minutes),
+            network_writes: RateLimit::new(1000, 1000.0 / five_minutes),
+        }
+    }
+}
+
+impl ThrottleSettings {
+    /// A principal's limit for this kind of request.
+    fn limit(&self, kind: Kind) -> RateLimit {
+        match kind {
+            Kind::Read => self.reads,
+            Kind::Write => self.writes,
+            Kind::Delete => self.deletes,
+        }
+    }
+}
+
+/// The kind of request that a bucket counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// GET, HEAD.
+    /// A GET or HEAD request.
     Read,
-    /// PUT, PATCH, POST.
+    /// A PUT, PATCH or POST request.
     Write,
-    /// DELETE.
+    /// A DELETE request, which the network provider counts as a write.
     Delete,
 }
 
 impl Kind {
-    /// That of a method.
-    pub(super) fn of(method: &Method) -> Self {
+    /// The kind of a method.
+    pub(super) fn from_method(method: &Method) -> Self {
         match *method {
             Method::GET | Method::HEAD => Self::Read,
             Method::DELETE => Self::Delete,
@@ -46,8 +89,8 @@ impl Kind {
         }
     }
 
-    /// As Resource Manager's message has it.
-    fn word(self) -> &'static str {
+    /// The kind as ARM's messages spell it.
+    fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
@@ -64,13 +107,13 @@ struct Key {
     kind: Kind,
 }
 
-/// What a request left over.
+/// The tokens that are left after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Remaining {
     kind: Kind,
-    /// In the principal's bucket.
+    /// Tokens in the principal's bucket.
     pub(super) own: u32,
-    /// In that of all principals.
+    /// Tokens in the bucket of all principals.
     pub(super) global: u32,
 }
 
@@ -96,13 +139,13 @@ impl Remaining {
         ]
     }
 
-    /// Writes the two headers of this kind of request.
+    /// Adds the two headers for this kind of request.
     pub(super) fn write(self, headers: &mut HeaderMap) {
         headers.extend(self.headers());
     }
 }
 
-/// All buckets.
+/// The limits, and the buckets that are not full.
 #[derive(Debug)]
 pub(super) struct Throttle {
     settings: ThrottleSettings,
@@ -110,7 +153,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// With every bucket full.
+    /// Starts with full buckets.
     pub(super) fn new(settings: ThrottleSettings) -> Self {
         Self {
             settings,
@@ -118,26 +161,25 @@ impl Throttle {
         }
     }
 
-    /// Fills every bucket.
     pub(super) fn reset(&mut self) {
         self.buckets.clear();
     }
 
-    /// Lets one request through, which costs a token of each bucket it falls under, or says how long to wait.
+    /// Takes a token from each bucket that the request falls under.
     ///
     /// # Errors
     ///
-    /// A 429. The network provider is asked after Resource Manager has let the request through, so what
-    /// it refuses has been paid for there.
+    /// A 429 if a bucket is empty. The network provider's bucket comes after ARM's, so a request that it refuses has
+    /// cost a token there.
     pub(super) fn take(
         &mut self,
         subscription: &str,
         principal: &str,
         kind: Kind,
-        network: bool,
+        is_network: bool,
         now: Instant,
     ) -> Result<Remaining, ArmError> {
-        let limit = self.settings.of(kind);
+        let limit = self.settings.limit(kind);
         let global_limit = limit.times(self.settings.global_factor);
         if !self.settings.enabled {
             return Ok(Remaining {
@@ -147,8 +189,8 @@ impl Throttle {
             });
         }
         let key = |scope, principal, kind| Key {
-            subscription: name(subscription),
-            principal: name(principal),
+            subscription: key_name(subscription),
+            principal: key_name(principal),
             scope,
             kind,
         };
@@ -156,27 +198,27 @@ impl Throttle {
         let waits = [(&own, limit), (&global, global_limit)];
         for (key, limit) in waits {
             if let Some(wait) = self.bucket(key, limit, now).wait(key.scope, now) {
-                return Err(refusal(key.scope, subscription, principal, kind, wait));
+                return Err(too_many_requests(key.scope, subscription, principal, kind, wait));
             }
         }
-        let mut pay = |key, limit| {
+        let mut take = |key, limit| {
             let bucket = self.bucket(key, limit, now);
             bucket.take(now);
             bucket.tokens(now)
         };
         let remaining = Remaining {
             kind,
-            own: pay(&own, limit),
-            global: pay(&global, global_limit),
+            own: take(&own, limit),
+            global: take(&global, global_limit),
         };
-        if network {
+        if is_network {
             let (kind, limit) = match kind {
                 Kind::Read => (kind, self.settings.network_reads),
                 Kind::Write | Kind::Delete => (Kind::Write, self.settings.network_writes),
             };
             let bucket = self.bucket(&key(Scope::Network, principal, kind), limit, now);
             if let Some(wait) = bucket.wait(Scope::Network, now) {
-                let mut error = refusal(Scope::Network, subscription, principal, kind, wait);
+                let mut error = too_many_requests(Scope::Network, subscription, principal, kind, wait);
                 error.headers.extend(remaining.headers());
                 return Err(error);
             }
@@ -185,11 +227,11 @@ impl Throttle {
         Ok(remaining)
     }
 
-    /// The bucket, made full if it is not there, for which another may have to go: a full one, as long as
-    /// there is any, else the one that will be full first.
-    fn bucket(&mut self, key: &Key, limit: Limit, now: Instant) -> &mut Bucket {
+    /// The bucket with this key, a full one if it is new. At the bound, full buckets are removed or, if there is none,
+    /// the one that will be full first.
+    fn bucket(&mut self, key: &Key, limit: RateLimit, now: Instant) -> &mut Bucket {
         if self.buckets.len() >= MAX_BUCKETS && !self.buckets.contains_key(key) {
-            self.buckets.retain(|_, bucket| !bucket.is_as_new(now));
+            self.buckets.retain(|_, bucket| !bucket.is_full(now));
             if self.buckets.len() >= MAX_BUCKETS {
                 let first = self.buckets.iter().min_by_key(|(_, bucket)| bucket.full_at);
                 if let Some(first) = first.map(|(key, _)| key.clone()) {
@@ -202,26 +244,63 @@ impl Throttle {
             .or_insert_with(|| Bucket::full(limit, now))
     }
 
-    /// The settings, and the buckets that are not full, in order.
+    /// The settings and the buckets that are not full, for the control API.
     pub(super) fn snapshot(&self, now: Instant) -> Value {
-        let mut shown: Vec<(&Key, &Bucket)> = self.buckets.iter().filter(|(_, b)| !b.is_as_new(now)).collect();
+        let mut shown: Vec<(&Key, &Bucket)> = self.buckets.iter().filter(|(_, b)| !b.is_full(now)).collect();
         shown.sort_by_key(|(key, _)| *key);
         let buckets = shown.into_iter().map(|(key, bucket)| {
             let mut shown = json!({
-                "scope": key.scope.word(),
+                "scope": key.scope.as_str(),
                 "subscription": key.subscription,
                 "principal": key.principal,
-                "kind": key.kind.word(),
+                "kind": key.kind.as_str(),
                 "remaining": bucket.tokens(now),
                 "capacity": bucket.limit.capacity,
             });
-            if let Some(until) = bucket.shut_until.filter(|until| *until > now) {
+            if let Some(until) = bucket.closed_until.filter(|until| *until > now) {
                 shown["retryAfterSeconds"] = whole_seconds(until - now).into();
             }
             shown
         });
         json!({"settings": self.settings, "buckets": buckets.collect::<Vec<_>>()})
     }
+}
+
+/// The 429 of an empty bucket; `wait` is in seconds.
+fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Kind, wait: u64) -> ArmError {
+    let (status, kind) = (StatusCode::TOO_MANY_REQUESTS, kind.as_str());
+    let error = match scope {
+        Scope::Principal => ArmError::new(
+            status,
+            "SubscriptionRequestsThrottled",
+            format!(
+                "Number of '{kind}' requests for subscription '{subscription}' actor '{principal}' exceeded. Please try \
+                 again after '{wait}' seconds."
+            ),
+        )
+        .by_gateway(),
+        // Guess: the wording; only a principal's own bucket was recorded empty.
+        Scope::Global => ArmError::new(
+            status,
+            "SubscriptionRequestsThrottled",
+            format!(
+                "Number of '{kind}' requests for subscription '{subscription}' exceeded. Please try again after '{wait}' \
+                 seconds."
+            ),
+        )
+        .by_gateway(),
+        // Guess: the whole body; no throttled answer of the network provider is recorded.
+        Scope::Network => ArmError::new(
+            status,
+            "TooManyRequests",
+            format!(
+                "Number of '{kind}' requests to 'Microsoft.Network' for subscription '{subscription}' actor \
+                 '{principal}' exceeded. Please try again after '{wait}' seconds."
+            ),
+        )
+        .without_details(),
+    };
+    error.retry_after(wait)
 }
 
 #[cfg(test)]

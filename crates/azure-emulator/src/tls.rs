@@ -1,13 +1,13 @@
-//! TLS for the emulator's listener: a certificate made at the start, and connections that shake hands
-//! when they are first read, so that a peer that does not holds up nobody else.
+//! TLS for the emulator's listener, with a certificate made at the start. A handshake runs when its connection is first
+//! read, so that a slow client delays no other one.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use headgate_certificates::{Authority, AuthorityError};
-use headgate_http::server::Incoming;
+use headgate_certificates::{CertificateAuthority, CertificateError};
+use headgate_http::server::Listener;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -16,45 +16,45 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-/// Names the certificate is for.
+/// Names in the certificate.
 const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// What a TLS listener serves with.
+/// The certificate of the TLS listener, and of the authority that signed it.
 #[derive(Clone)]
 pub(super) struct Tls {
-    /// The certificate of the authority that clients are to trust, as PEM text.
+    /// The certificate that clients must trust, as PEM text.
     pub(super) authority: String,
     acceptor: TlsAcceptor,
 }
 
-/// TLS cannot be had.
+/// TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The certificate cannot be made.
     #[error(transparent)]
-    Certificates(#[from] AuthorityError),
-    /// It cannot be used.
+    Certificates(#[from] CertificateError),
+    /// The certificate cannot be used.
     #[error("cannot serve TLS: {0}")]
     Config(#[from] rustls::Error),
 }
 
 impl Tls {
     pub(super) fn new() -> Result<Self, TlsError> {
-        let authority = Authority::new("headgate azure-emulator CA")?;
-        let (certificate, key) = authority.serving("headgate azure-emulator", &HOSTS)?;
+        let authority = CertificateAuthority::new("headgate azure-emulator CA")?;
+        let (certificate, key) = authority.issue_server_certificate("headgate azure-emulator", &HOSTS)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![certificate.der().clone()], key)?;
         Ok(Self {
-            authority: authority.pem,
+            authority: authority.certificate_pem,
             acceptor: TlsAcceptor::from(Arc::new(config)),
         })
     }
 
-    /// The connections of a listener, encrypted.
-    pub(super) fn over(self, listener: TcpListener) -> TlsIncoming {
+    /// Accepts the connections of a listener over TLS.
+    pub(super) fn accept_on(self, listener: TcpListener) -> TlsIncoming {
         TlsIncoming {
             listener,
             acceptor: self.acceptor,
@@ -62,17 +62,17 @@ impl Tls {
     }
 }
 
-/// Encrypted connections.
+/// A listener for TLS connections.
 pub(super) struct TlsIncoming {
     listener: TcpListener,
     acceptor: TlsAcceptor,
 }
 
-impl Incoming for TlsIncoming {
+impl Listener for TlsIncoming {
     type Stream = LazyStream;
 
     async fn accept(&self) -> io::Result<LazyStream> {
-        let stream = Incoming::accept(&self.listener).await?;
+        let stream = Listener::accept(&self.listener).await?;
         Ok(LazyStream::Handshake(Box::new(self.acceptor.accept(stream))))
     }
 
@@ -81,7 +81,7 @@ impl Incoming for TlsIncoming {
     }
 }
 
-/// A connection that shakes hands when it is first used.
+/// A connection that performs its TLS handshake when it is first used.
 pub(super) enum LazyStream {
     Handshake(Box<Accept<TcpStream>>),
     Open(Box<TlsStream<TcpStream>>),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_telemetry::{Announced, Tally};
+use headgate_telemetry::{DescribedFamily, UnsuffixedCounter};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
@@ -59,11 +59,11 @@ type Durations = Family<Labels, Histogram, fn() -> Histogram>;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     op_duration: Durations,
-    op_failures: Family<Labels, Tally>,
+    op_failures: Family<Labels, UnsuffixedCounter>,
     api_duration: Durations,
-    api_errors: Family<ErrorLabels, Tally>,
-    api_ratelimited: Family<Labels, Tally>,
-    api_throttled: Family<Labels, Tally>,
+    api_errors: Family<ErrorLabels, UnsuffixedCounter>,
+    api_ratelimited: Family<Labels, UnsuffixedCounter>,
+    api_throttled: Family<Labels, UnsuffixedCounter>,
 }
 
 impl Default for Metrics {
@@ -89,17 +89,17 @@ impl Metrics {
         registry.register(
             "cloudprovider_azure_op_duration_seconds",
             format!("Time that operations on Azure took from their begin to their end, {series}"),
-            Announced(metrics.op_duration.clone()),
+            DescribedFamily(metrics.op_duration.clone()),
         );
         registry.register(
             "cloudprovider_azure_op_failure_count",
             format!("Operations on Azure that failed, {series}; a counter, by its name in cloud-provider-azure"),
-            Announced(metrics.op_failures.clone()),
+            DescribedFamily(metrics.op_failures.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_duration_seconds",
             format!("Time from one request to ARM to its answer, {series}"),
-            Announced(metrics.api_duration.clone()),
+            DescribedFamily(metrics.api_duration.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_errors",
@@ -107,19 +107,19 @@ impl Metrics {
                 "Requests to ARM that were answered with an error, or not, {series}, and by code: ARM's, the HTTP status where \
                  it gave none, or Connection or Deadline; a counter"
             ),
-            Announced(metrics.api_errors.clone()),
+            DescribedFamily(metrics.api_errors.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_ratelimited_count",
             format!(
                 "Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) held up, {series}; a counter"
             ),
-            Announced(metrics.api_ratelimited.clone()),
+            DescribedFamily(metrics.api_ratelimited.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_throttled_count",
             format!("Requests to ARM that were answered with 429, {series}; a counter"),
-            Announced(metrics.api_throttled.clone()),
+            DescribedFamily(metrics.api_throttled.clone()),
         );
         metrics
     }
@@ -234,7 +234,7 @@ pub(super) fn code_label(code: &str, status: u16) -> String {
 
 #[cfg(test)]
 mod tests {
-    use headgate_telemetry::{Format, encode};
+    use headgate_telemetry::{MetricsFormat, encode_metrics};
 
     use super::*;
 
@@ -267,7 +267,7 @@ mod tests {
         requests.answered(Duration::from_secs(3), None);
         requests.ratelimited();
         requests.throttled();
-        let text = encode(&registry, Format::Prometheus).unwrap();
+        let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
         let labels = "request=\"loadbalancer_adminstate_update_backend_pool\",resource_group=\"rg\",subscription_id=\"Sub\",\
                       source=\"admin_state_controller\"";
         let api = "request=\"p_get\",resource_group=\"rg\",subscription_id=\"Sub\",source=\"s\"";

@@ -123,12 +123,14 @@ impl Transport {
                 let response = client
                     .request(request.map(Full::new))
                     .await
-                    .map_err(|error| TransportError::Connection(headgate_telemetry::chain(&error)))?;
+                    .map_err(|error| TransportError::Connection(headgate_telemetry::error_chain(&error)))?;
                 let (parts, body) = response.into_parts();
                 match Limited::new(body, MOST_BYTES).collect().await {
                     Ok(body) => Ok(Response::from_parts(parts, body.to_bytes())),
                     Err(error) if error.is::<LengthLimitError>() => Err(TransportError::TooLarge),
-                    Err(error) => Err(TransportError::Connection(headgate_telemetry::chain(error.as_ref()))),
+                    Err(error) => Err(TransportError::Connection(headgate_telemetry::error_chain(
+                        error.as_ref(),
+                    ))),
                 }
             }
         })))

@@ -1,80 +1,86 @@
-//! Certificate authorities that live as long as the process that makes them, for servers on this machine.
+//! Temporary certificate authorities for servers on this machine: the sandbox's kube-apiserver and the ARM emulator.
 //!
-//! The sandbox's kube-apiserver and the ARM emulator are served with certificates of such authorities. The authority's
-//! key is in memory only; where certificates are written is for the callers to say.
+//! The key of an authority is in memory only. Callers decide where certificates are written.
 
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
 
-/// A key or certificate cannot be made.
+/// Why a key or a certificate cannot be generated.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make {what}: {source}")]
-pub struct AuthorityError {
-    /// Which.
+#[error("{what} cannot be generated: {source}")]
+pub struct CertificateError {
+    /// The key or certificate, as a noun phrase.
     what: &'static str,
-    /// Why.
+    /// The error of the generator.
     source: rcgen::Error,
 }
 
-/// A certificate authority that lives as long as the process.
+/// A certificate authority whose key is in memory only.
 #[derive(Debug)]
-pub struct Authority {
-    /// Its certificate, as PEM text.
-    pub pem: String,
+pub struct CertificateAuthority {
+    /// The authority's own certificate as PEM text.
+    pub certificate_pem: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl Authority {
-    /// Makes an authority of this name.
+impl CertificateAuthority {
+    /// Generates an authority; `name` becomes the common name.
     ///
     /// # Errors
-    /// Its key or certificate cannot be made.
-    pub fn new(name: &str) -> Result<Self, AuthorityError> {
-        let mut params = named(name);
+    /// When its key or certificate cannot be generated.
+    pub fn new(name: &str) -> Result<Self, CertificateError> {
+        let mut params = params_with_name(name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let key = key("the authority's key")?;
-        let certificate = params.self_signed(&key).map_err(|source| AuthorityError {
+        let key = generate_key("the authority's key")?;
+        let certificate = params.self_signed(&key).map_err(|source| CertificateError {
             what: "the authority",
             source,
         })?;
-        let pem = certificate.pem();
+        let certificate_pem = certificate.pem();
         let issuer = Issuer::new(params, key);
-        Ok(Self { pem, issuer })
+        Ok(Self {
+            certificate_pem,
+            issuer,
+        })
     }
 
-    /// A certificate for a server of these host names and addresses, and its key.
+    /// Generates a key, and issues a server certificate for it with these host names and addresses.
     ///
     /// # Errors
-    /// Either cannot be made.
-    pub fn serving(&self, name: &str, hosts: &[&str]) -> Result<(Certificate, KeyPair), AuthorityError> {
-        let make = |source| AuthorityError {
+    /// When either cannot be generated.
+    pub fn issue_server_certificate(
+        &self,
+        name: &str,
+        hosts: &[&str],
+    ) -> Result<(Certificate, KeyPair), CertificateError> {
+        let failed = |source| CertificateError {
             what: "a server's certificate",
             source,
         };
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).map_err(make)?;
-        params.distinguished_name = named(name).distinguished_name;
+        let mut params = CertificateParams::new(hosts).map_err(failed)?;
+        params.distinguished_name = params_with_name(name).distinguished_name;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.use_authority_key_identifier_extension = true;
-        let key = key("a server's key")?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(make)?;
+        let key = generate_key("a server's key")?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(failed)?;
         Ok((certificate, key))
     }
 }
 
-/// Makes a key; `what` says in an error which one it is.
+/// Generates a key pair; `what` names it in an error.
 ///
 /// # Errors
-/// The key cannot be made.
-pub fn key(what: &'static str) -> Result<KeyPair, AuthorityError> {
-    KeyPair::generate().map_err(|source| AuthorityError { what, source })
+/// When the key cannot be generated.
+pub fn generate_key(what: &'static str) -> Result<KeyPair, CertificateError> {
+    KeyPair::generate().map_err(|source| CertificateError { what, source })
 }
 
-fn named(common_name: &str) -> CertificateParams {
+fn params_with_name(common_name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);

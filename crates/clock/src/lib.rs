@@ -1,33 +1,32 @@
 //! Wall-clock and monotonic time, read together.
 //!
-//! Every wait and every age in headgate is measured on the monotonic side; the wall clock is only
-//! ever shown to people and peers. Decisions take a [`Moment`] as a parameter and never read a clock
-//! themselves. A clock anchored to a wall time follows tokio's (possibly paused) time, so that a
-//! test which pauses time pauses both sides.
+//! Invariant: headgate measures every wait and every age on the monotonic clock; the wall clock is only for people and for
+//! other systems. Decisions take a [`Moment`] as a parameter and do not read a clock. An anchored clock follows tokio's time, so
+//! a test that pauses that time pauses both clocks.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// One point in time, as both clocks saw it.
+/// One point in time on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Wall-clock time, for people and peers.
+    /// Wall-clock time, for people and other systems.
     pub wall: Timestamp,
     /// Monotonic time, for ages and deadlines.
     pub mono: Instant,
 }
 
-/// Where moments come from.
+/// A source of moments.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The machine's clocks.
+    /// The clocks of the machine.
     System,
-    /// Wall time derived from monotonic time, starting at an anchor.
+    /// Monotonic time from tokio, and wall-clock time derived from it, counted from this moment.
     Anchored(Moment),
 }
 
 impl Clock {
-    /// A clock that starts at `wall` now and advances with tokio's time only.
+    /// A clock whose wall-clock time is `wall` now, and advances only with tokio's time.
     #[must_use]
     pub fn anchored(wall: Timestamp) -> Self {
         Self::Anchored(Moment {
@@ -36,7 +35,7 @@ impl Clock {
         })
     }
 
-    /// The present moment.
+    /// Reads both clocks.
     #[must_use]
     pub fn now(&self) -> Moment {
         let mono = Instant::now();
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_anchored_clock_pauses_both_sides() {
+    async fn pausing_time_pauses_both_clocks_of_an_anchored_clock() {
         let start: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let clock = Clock::anchored(start);
         let before = clock.now();

@@ -1,7 +1,9 @@
-//! The two answers on the wire: kube-proxy's body, with `signals` and `source` added to `/healthz`.
+//! The answers of `/healthz` and `/livez` as status and body: kube-proxy's body, with `signals` and `source` added to
+//! `/healthz`. Pure.
 //!
-//! Byte for byte: one line, no spaces, no newline at the end, fields in kube-proxy's order, times as
-//! RFC 3339 without trailing zeros, a time that never was as `0001-01-01T00:00:00Z`. Pure.
+//! The body is a contract to the byte: one line without spaces and without a newline at the end, fields in
+//! kube-proxy's order, times in RFC 3339 without trailing zeros, and `0001-01-01T00:00:00Z` for a time that does not
+//! exist.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,26 +12,27 @@ use hyper::StatusCode;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::proxy::Family;
+use super::ip_family::IpFamily;
+use super::proxy_status::FamilyHealth;
 use super::verdict::Verdict;
 
-/// Room for a body with both families and few signals.
-const USUAL_BYTES: usize = 384;
+/// The initial capacity for a body: enough for both families and a few signals.
+const BODY_CAPACITY_BYTES: usize = 384;
 
 /// A status and its JSON body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200 or 503, never another.
+    /// 200 or 503.
     pub status: StatusCode,
-    /// The body.
+    /// The body as UTF-8 text.
     pub body: Vec<u8>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
-    last_updated: Time,
-    current_time: Time,
+    last_updated: GoTime,
+    current_time: GoTime,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
     healthy: bool,
@@ -41,8 +44,8 @@ struct Body<'a> {
     source: Option<&'static str>,
 }
 
-/// Each family's last update and health.
-struct Families<'a>(&'a BTreeMap<Family, (Timestamp, bool)>);
+/// The field `status`.
+struct Families<'a>(&'a BTreeMap<IpFamily, FamilyHealth>);
 
 impl Families<'_> {
     fn is_empty(&self) -> bool {
@@ -52,10 +55,10 @@ impl Families<'_> {
 
 impl Serialize for Families<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(family, (updated, healthy))| {
+        serializer.collect_map(self.0.iter().map(|(family, health)| {
             let body = FamilyBody {
-                last_updated: Time(Some(*updated)),
-                healthy: *healthy,
+                last_updated: GoTime(Some(health.last_updated)),
+                healthy: health.healthy,
             };
             (family, body)
         }))
@@ -65,14 +68,14 @@ impl Serialize for Families<'_> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct FamilyBody {
-    last_updated: Time,
+    last_updated: GoTime,
     healthy: bool,
 }
 
-/// A time as Go's encoder writes it; `None` is Go's zero time.
-struct Time(Option<Timestamp>);
+/// A time as Go's JSON encoder writes it; `None` is Go's zero time.
+struct GoTime(Option<Timestamp>);
 
-impl fmt::Display for Time {
+impl fmt::Display for GoTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(time) => write!(f, "{time}"),
@@ -81,53 +84,57 @@ impl fmt::Display for Time {
     }
 }
 
-impl Serialize for Time {
+impl Serialize for GoTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// The answer of `/healthz`.
+/// The answer of `/healthz`: 503 if the node has a signal or kube-proxy is not healthy.
 #[must_use]
-pub fn healthz(verdict: &Verdict) -> Answer {
-    let extra = (
-        Some(verdict.eligible()),
-        Some(verdict.signals.as_slice()),
-        Some(verdict.source.as_str()),
-    );
-    answer(verdict, verdict.healthz(), extra)
-}
-
-/// The answer of `/livez`.
-#[must_use]
-pub fn livez(verdict: &Verdict) -> Answer {
-    answer(verdict, verdict.livez(), (None, None, None))
-}
-
-fn answer(
-    verdict: &Verdict,
-    good: bool,
-    (node_eligible, signals, source): (Option<bool>, Option<&[String]>, Option<&'static str>),
-) -> Answer {
+pub fn healthz_answer(verdict: &Verdict) -> Answer {
+    let is_ok = verdict.is_healthz_ok();
     let body = Body {
-        // A good answer is as fresh as can be; a bad one shows how old the last good state is.
-        last_updated: Time(if good {
-            Some(verdict.at.wall)
-        } else {
-            verdict.proxy.last_updated
-        }),
-        current_time: Time(Some(verdict.at.wall)),
-        node_eligible,
+        node_eligible: Some(verdict.is_eligible()),
+        signals: Some(&verdict.signals),
+        source: Some(verdict.source.as_str()),
+        ..proxy_body(verdict, is_ok)
+    };
+    encode(is_ok, &body)
+}
+
+/// The answer of `/livez`: 503 if kube-proxy is not healthy.
+#[must_use]
+pub fn livez_answer(verdict: &Verdict) -> Answer {
+    let is_ok = verdict.is_livez_ok();
+    encode(is_ok, &proxy_body(verdict, is_ok))
+}
+
+/// The fields that both paths have.
+fn proxy_body(verdict: &Verdict, is_ok: bool) -> Body<'_> {
+    // As in kube-proxy: the time of a 200 is now, the time of a 503 is that of the last update.
+    let last_updated = if is_ok {
+        Some(verdict.at.wall)
+    } else {
+        verdict.proxy.last_updated
+    };
+    Body {
+        last_updated: GoTime(last_updated),
+        current_time: GoTime(Some(verdict.at.wall)),
+        node_eligible: None,
         healthy: verdict.proxy.healthy,
         status: Families(&verdict.proxy.families),
-        signals,
-        source,
-    };
-    let mut text = Vec::with_capacity(USUAL_BYTES);
-    // Serializing strings, booleans and times has no failure; half a body would still carry the status.
-    let _ = serde_json::to_writer(&mut text, &body);
+        signals: None,
+        source: None,
+    }
+}
+
+fn encode(is_ok: bool, body: &Body<'_>) -> Answer {
+    let mut text = Vec::with_capacity(BODY_CAPACITY_BYTES);
+    // Strings, booleans and times cannot fail to serialize, and the status would be right even with half a body.
+    let _ = serde_json::to_writer(&mut text, body);
     Answer {
-        status: if good {
+        status: if is_ok {
             StatusCode::OK
         } else {
             StatusCode::SERVICE_UNAVAILABLE
@@ -141,9 +148,9 @@ mod tests {
     use std::time::Duration;
 
     use headgate_clock::{Clock, Moment};
-    use headgate_node::{Facts, Report};
+    use headgate_node::{Facts, NodeReport, Signal};
 
-    use super::super::proxy::{Part, ProxyStatus};
+    use super::super::proxy_status::{ProxyPart, ProxyStatus};
     use super::super::verdict::verdict;
     use super::*;
 
@@ -154,24 +161,25 @@ mod tests {
         }
     }
 
-    fn node(taints: &[&str], now: Moment) -> Report {
+    fn node(taints: &[&str], now: Moment) -> NodeReport {
         let facts = Facts {
             taints: taints.iter().map(ToString::to_string).collect(),
             ..Facts::default()
         };
-        Report::initial(None, &[], now).observed(facts, &["drain".to_owned()], now)
+        NodeReport::initial(None, &[], now).with_node(facts, &["drain".to_owned()], now)
     }
 
-    fn texts(node: &Report, proxy: &ProxyStatus, now: Moment) -> [(u16, String); 2] {
+    fn texts(node: &NodeReport, proxy: &ProxyStatus, now: Moment) -> [(u16, String); 2] {
         let verdict = verdict(node, proxy, false, now);
-        [healthz(&verdict), livez(&verdict)].map(|a| (a.status.as_u16(), String::from_utf8(a.body).unwrap()))
+        [healthz_answer(&verdict), livez_answer(&verdict)]
+            .map(|a| (a.status.as_u16(), String::from_utf8(a.body).unwrap()))
     }
 
     #[test]
-    fn before_any_update() {
+    fn answers_before_the_first_update() {
         let now = at("2026-01-02T03:04:05.06Z");
         let [healthz, livez] = texts(
-            &Report::initial(None, &[], now),
+            &NodeReport::initial(None, &[], now),
             &ProxyStatus::new(Duration::from_mins(1)),
             now,
         );
@@ -187,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tainted_node_before_any_update_shows_the_zero_time() {
+    fn tainted_node_before_the_first_update_has_the_zero_time() {
         let now = at("2026-01-02T03:04:05Z");
         let [healthz, livez] = texts(&node(&["drain"], now), &ProxyStatus::new(Duration::from_mins(1)), now);
         assert_eq!(healthz, (503, r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-01-02T03:04:05Z","nodeEligible":false,"healthy":true,"signals":["drain"],"source":"watch"}"#.into()));
@@ -195,12 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn families_in_order_with_their_own_times() {
+    fn families_are_in_order_with_their_own_times() {
         let now = at("2026-01-02T03:04:05.123456789Z");
         let mut proxy = ProxyStatus::new(Duration::from_mins(1));
-        proxy.updated(Part::Family(Family::IPv6), "2026-01-02T03:00:00.5Z".parse().unwrap());
-        proxy.failing(
-            Part::Family(Family::IPv4),
+        proxy.mark_updated(
+            ProxyPart::Family(IpFamily::IPv6),
+            "2026-01-02T03:00:00.5Z".parse().unwrap(),
+        );
+        proxy.mark_failing(
+            ProxyPart::Family(IpFamily::IPv4),
             Some("2026-01-02T02:00:00Z".parse().unwrap()),
         );
         let [healthz, livez] = texts(&node(&[], now), &proxy, now);
@@ -217,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_is_a_signal_among_the_others() {
+    fn notice_is_a_signal_among_others() {
         let now = at("2026-01-02T03:04:05Z");
-        let verdict = |node: &Report| verdict(node, &ProxyStatus::new(Duration::from_mins(1)), false, now);
-        let notices = BTreeMap::from([("azurePreempt".to_owned(), now.wall)]);
+        let verdict = |node: &NodeReport| verdict(node, &ProxyStatus::new(Duration::from_mins(1)), false, now);
+        let notices = BTreeMap::from([(Signal::Preempt, now.wall)]);
         let alone = verdict(&node(&[], now)).with_notices(&notices);
         assert_eq!(alone.signals, ["azurePreempt"]);
-        assert!(!alone.eligible() && !alone.healthz() && alone.livez());
+        assert!(!alone.is_eligible() && !alone.is_healthz_ok() && alone.is_livez_ok());
         assert_eq!(
             verdict(&node(&["drain"], now)).with_notices(&notices).signals,
             ["azurePreempt", "drain"]
@@ -235,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_is_a_signal_of_its_own() {
+    fn stopping_is_a_signal() {
         let now = at("2026-01-02T03:04:05Z");
         let verdict = verdict(
             &node(&["drain"], now),
@@ -244,6 +255,6 @@ mod tests {
             now,
         );
         assert_eq!(verdict.signals, ["drain", "headgateStopping"]);
-        assert!(!verdict.healthz() && verdict.livez());
+        assert!(!verdict.is_healthz_ok() && verdict.is_livez_ok());
     }
 }

@@ -1,46 +1,47 @@
-//! kube-proxy's own health as an input: asked each second, its answers fed to the proxy's state.
+//! Polls kube-proxy's own health server, each second, and applies the answers to the proxy status.
 //!
-//! 200 is an update, no answer wants one (and so counts after the health timeout), 503 counts at once,
-//! 404 on `/livez` asks `/healthz` of the same server (before 1.28). One that was never reached since
-//! start is ignored with a warning: there are clusters without kube-proxy. None of this touches the
-//! process's own `/livez`: restarting headgate does not cure kube-proxy.
+//! A 200 is an update. No answer leaves an update pending, so it counts after the health timeout. A 503 counts at
+//! once. After a 404 on `/livez`, `/healthz` of the same server is requested (kube-proxy before 1.28). A server that
+//! has not answered since the start is ignored with a warning, because there are clusters without kube-proxy. The
+//! process's own `/livez` does not depend on any of this: a restart of headgate does not repair kube-proxy.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_clock::{Clock, Moment};
-use headgate_http::fetch::Fetch;
+use headgate_http::bounded_client::BoundedClient;
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::proxy::{Family, Part, ProxyStatus};
+use super::ip_family::IpFamily;
+use super::proxy_status::{ProxyPart, ProxyStatus};
 
-/// How long one question may take; kube-proxy answers from memory.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// More than any body of kube-proxy's.
+/// Time for one request; kube-proxy answers from memory.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// More than any body of kube-proxy.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// How kube-proxy is asked for its status.
+/// How kube-proxy is polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySettings {
-    /// `host:port` of kube-proxy's health server; `None` never asks.
+    /// `host:port` of kube-proxy's health server; `None` disables polling.
     pub healthz_authority: Option<String>,
-    /// Time from one question to the next.
+    /// Time between two requests.
     pub poll_interval: Duration,
-    /// How long kube-proxy may stay silent, or a change unapplied, before the node counts as unhealthy.
+    /// How long kube-proxy may not answer, or a change may be pending, before the node counts as unhealthy.
     pub health_timeout: Duration,
 }
 
-/// The fields of kube-proxy's body that are used; older ones have none of them.
+/// The fields of kube-proxy's body that are used. Bodies of old versions have none of them.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Body {
     healthy: Option<bool>,
-    status: BTreeMap<Family, FamilyStatus>,
+    status: BTreeMap<IpFamily, FamilyStatus>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,150 +51,148 @@ struct FamilyStatus {
     healthy: bool,
 }
 
-/// What one question came to.
+/// The result of one poll.
 #[derive(Debug)]
-enum Answered {
-    /// An answer with this status and body, from `/livez` or the older `/healthz`.
-    Yes(StatusCode, Bytes),
-    /// None, or none of a health server's.
-    No(String),
+enum PollResult {
+    /// Status and body from `/livez`, or from `/healthz` of an old version.
+    Answer(StatusCode, Bytes),
+    /// Why there is no answer of a kube-proxy.
+    NoAnswer(String),
 }
 
-/// Feeds the outcome of one question to the state.
-fn apply(status: &mut ProxyStatus, outcome: &Answered, now: Moment) {
-    match outcome {
-        Answered::No(_) => status.all_queued(now),
-        Answered::Yes(code, body) => answered(status, *code, body, now),
+fn apply(status: &mut ProxyStatus, result: &PollResult, now: Moment) {
+    match result {
+        PollResult::NoAnswer(_) => status.mark_all_pending(now),
+        PollResult::Answer(code, body) => apply_kube_proxy_answer(status, *code, body, now),
     }
 }
 
-/// Feeds one answer to the state: its status code, and what can be read of its body. Pure.
-pub fn answered(status: &mut ProxyStatus, code: StatusCode, body: &[u8], now: Moment) {
-    // An unreadable body is an old one: the status code alone speaks.
+/// Applies one answer to the proxy status: its status code, and what its body contains. Pure.
+pub fn apply_kube_proxy_answer(status: &mut ProxyStatus, code: StatusCode, body: &[u8], now: Moment) {
+    // A body that is not in the format is an old version's, with which only the status code counts.
     let body: Body = serde_json::from_slice(body).unwrap_or_default();
-    // A 503 may come from a healthy proxy on a tainted node, where only `/healthz` is there to ask.
+    // A 503 can come from a healthy kube-proxy on a tainted node, if only `/healthz` exists.
     let healthy = code == StatusCode::OK || body.healthy == Some(true);
-    // The status code is what kube-proxy promises to keep; a 200 is an update, whatever stands beside it.
-    let fails = |family: &FamilyStatus| code != StatusCode::OK && !family.healthy;
-    let family_fails = body.status.values().any(fails);
-    let mut parts: Vec<Part> = body.status.keys().copied().map(Part::Family).collect();
-    if parts.is_empty() || (!healthy && !family_fails) {
-        parts.push(Part::Whole);
+    // The status code is kube-proxy's contract: a 200 is an update even if the body disagrees.
+    let is_failing = |family: &FamilyStatus| code != StatusCode::OK && !family.healthy;
+    let any_family_failing = body.status.values().any(is_failing);
+    let mut parts: Vec<ProxyPart> = body.status.keys().copied().map(ProxyPart::Family).collect();
+    if parts.is_empty() || (!healthy && !any_family_failing) {
+        parts.push(ProxyPart::Whole);
     }
     status.retain(&parts);
     for part in parts {
         match part {
-            Part::Family(family) if fails(&body.status[&family]) => {
-                status.failing(part, Some(body.status[&family].last_updated));
+            ProxyPart::Family(family) if is_failing(&body.status[&family]) => {
+                status.mark_failing(part, Some(body.status[&family].last_updated));
             }
-            Part::Family(family) => status.updated(part, body.status[&family].last_updated),
-            Part::Whole if healthy => status.updated(part, now.wall),
-            Part::Whole => status.failing(part, None),
+            ProxyPart::Family(family) => status.mark_updated(part, body.status[&family].last_updated),
+            ProxyPart::Whole if healthy => status.mark_updated(part, now.wall),
+            ProxyPart::Whole => status.mark_failing(part, None),
         }
     }
 }
 
-/// Asks kube-proxy for ever and publishes its state, or keeps it unknown where it is not to be asked;
-/// never returns of itself.
-pub async fn follow(settings: ProxySettings, state: watch::Sender<ProxyStatus>, clock: Clock) {
+/// Polls kube-proxy and publishes its status until the task is aborted. Without an authority the status stays
+/// unknown.
+pub async fn poll_kube_proxy(settings: ProxySettings, state: watch::Sender<ProxyStatus>, clock: Clock) {
     let Some(authority) = settings.healthz_authority else {
-        // Whoever reads the state needs its sender to live.
+        // Receivers of the status need the sender.
         return state.closed().await;
     };
-    let fetch = Fetch::new(ANSWER_TIMEOUT, MAX_BODY_BYTES);
+    let client = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let mut ticks = interval(settings.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut reached = None;
+    let mut reachable = None;
     loop {
         ticks.tick().await;
-        let answered = match ask(&fetch, &authority, "/livez").await {
-            Answered::Yes(StatusCode::NOT_FOUND, _) => ask(&fetch, &authority, "/healthz").await,
+        let result = match request(&client, &authority, "/livez").await {
+            PollResult::Answer(StatusCode::NOT_FOUND, _) => request(&client, &authority, "/healthz").await,
             other => other,
         };
-        let answered = match answered {
-            Answered::Yes(code, _) if code != StatusCode::OK && code != StatusCode::SERVICE_UNAVAILABLE => {
-                Answered::No(format!(
-                    "it answers {code}, which no health server of kube-proxy's does"
-                ))
+        let result = match result {
+            PollResult::Answer(code, _) if code != StatusCode::OK && code != StatusCode::SERVICE_UNAVAILABLE => {
+                PollResult::NoAnswer(format!("it answers {code}, so it is not a health server of kube-proxy"))
             }
             other => other,
         };
-        announce(&mut reached, &answered, &authority);
+        log_reachability(&mut reachable, &result, &authority);
         state.send_if_modified(|status| {
             let before = status.clone();
-            apply(status, &answered, clock.now());
+            apply(status, &result, clock.now());
             *status != before
         });
     }
 }
 
-/// Says in the log when kube-proxy is first reached, lost, and reached again.
-fn announce(reached: &mut Option<bool>, answered: &Answered, authority: &str) {
-    match (*reached, answered) {
-        (None | Some(false), Answered::Yes(code, _)) => {
+/// Logs when kube-proxy is reached for the first time, lost, and reached again. `reachable` is `None` before the
+/// first poll.
+fn log_reachability(reachable: &mut Option<bool>, result: &PollResult, authority: &str) {
+    match (*reachable, result) {
+        (None | Some(false), PollResult::Answer(code, _)) => {
             tracing::info!(
                 server = authority,
                 code = code.as_u16(),
-                "kube-proxy's health is part of the answers"
+                "kube-proxy answered, its health counts from now on"
             );
-            *reached = Some(true);
+            *reachable = Some(true);
         }
-        (None, Answered::No(why)) => {
+        (None, PollResult::NoAnswer(error)) => {
             tracing::warn!(
                 server = authority,
-                why,
-                "kube-proxy's health server has not answered; ignored until it does"
+                error,
+                "kube-proxy did not answer, it is ignored until it does"
             );
-            // Told once; until the first answer the state has no part that could be queued.
-            *reached = Some(false);
+            *reachable = Some(false);
         }
-        (Some(true), Answered::No(why)) => {
+        (Some(true), PollResult::NoAnswer(error)) => {
             tracing::warn!(
                 server = authority,
-                why,
-                "kube-proxy's health server stopped answering; counts after the health timeout"
+                error,
+                "kube-proxy stopped answering, it counts as unhealthy after the health timeout"
             );
-            *reached = Some(false);
+            *reachable = Some(false);
         }
         _ => {}
     }
 }
 
-async fn ask(fetch: &Fetch, authority: &str, path: &str) -> Answered {
+async fn request(client: &BoundedClient, authority: &str, path: &str) -> PollResult {
     let uri = Uri::builder()
         .scheme("http")
         .authority(authority)
         .path_and_query(path)
         .build();
     match uri {
-        Ok(uri) => match fetch.get(uri, &[]).await {
-            Ok((status, body)) => Answered::Yes(status, body),
-            Err(error) => Answered::No(error.to_string()),
+        Ok(uri) => match client.get(uri, &[]).await {
+            Ok((status, body)) => PollResult::Answer(status, body),
+            Err(error) => PollResult::NoAnswer(error.to_string()),
         },
-        Err(error) => Answered::No(error.to_string()),
+        Err(error) => PollResult::NoAnswer(error.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::proxy_status::FamilyHealth;
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_mins(1);
-    const V4: Part = Part::Family(Family::IPv4);
-    const V6: Part = Part::Family(Family::IPv6);
+    const V4: ProxyPart = ProxyPart::Family(IpFamily::IPv4);
+    const V6: ProxyPart = ProxyPart::Family(IpFamily::IPv6);
 
-    fn yes(code: u16, body: &str) -> Answered {
-        Answered::Yes(
+    fn answer(code: u16, body: &str) -> PollResult {
+        PollResult::Answer(
             StatusCode::from_u16(code).unwrap(),
             Bytes::copy_from_slice(body.as_bytes()),
         )
     }
 
-    fn after(answers: &[Answered]) -> (ProxyStatus, Moment) {
+    fn after(results: &[PollResult]) -> (ProxyStatus, Moment) {
         let mut status = ProxyStatus::new(TIMEOUT);
         let now = Clock::System.now();
-        for answer in answers {
-            apply(&mut status, answer, now);
+        for result in results {
+            apply(&mut status, result, now);
         }
         (status, now)
     }
@@ -203,31 +202,36 @@ mod tests {
     const OLD: &str = r#"{"lastUpdated": "2020-06-03 23:59:53.688 +0000 UTC m=+202.6","currentTime": "2020-06-03 23:59:53 +0000 UTC"}"#;
 
     #[test]
-    fn families_are_passed_on() {
-        let (status, now) = after(&[yes(200, BOTH)]);
+    fn families_are_applied() {
+        let (status, now) = after(&[answer(200, BOTH)]);
         assert_eq!(status.parts(), [V4, V6]);
         let health = status.health(now);
         assert!(health.healthy);
         assert_eq!(
-            health.families[&Family::IPv6],
-            ("2026-01-01T00:00:02.5Z".parse().unwrap(), true)
+            health.families[&IpFamily::IPv6],
+            FamilyHealth {
+                last_updated: "2026-01-01T00:00:02.5Z".parse().unwrap(),
+                healthy: true
+            }
         );
     }
 
     #[test]
-    fn an_unhealthy_family_counts_at_once_and_recovers_at_once() {
-        let (status, now) = after(&[yes(200, BOTH), yes(503, V6_FAILS)]);
+    fn unhealthy_family_counts_at_once_and_recovers_at_once() {
+        let (status, now) = after(&[answer(200, BOTH), answer(503, V6_FAILS)]);
         let health = status.health(now);
-        assert!(!health.healthy && health.families[&Family::IPv4].1 && !health.families[&Family::IPv6].1);
-        let (status, now) = after(&[yes(503, V6_FAILS), yes(200, BOTH)]);
+        assert!(
+            !health.healthy && health.families[&IpFamily::IPv4].healthy && !health.families[&IpFamily::IPv6].healthy
+        );
+        let (status, now) = after(&[answer(503, V6_FAILS), answer(200, BOTH)]);
         assert!(status.health(now).healthy);
     }
 
     #[test]
-    fn old_bodies_speak_by_their_status_code() {
+    fn old_bodies_count_by_their_status_code() {
         for (code, healthy) in [(200, true), (503, false)] {
             for body in [OLD, "", "null", "[]", "ok", "\u{0}"] {
-                let (status, now) = after(&[yes(code, body)]);
+                let (status, now) = after(&[answer(code, body)]);
                 let health = status.health(now);
                 assert_eq!((health.healthy, health.families.len()), (healthy, 0), "{code} {body}");
             }
@@ -235,36 +239,39 @@ mod tests {
     }
 
     #[test]
-    fn a_503_whose_families_all_claim_health_still_counts() {
+    fn a_503_counts_even_with_healthy_families() {
         let body = V6_FAILS
             .replace("false", "true")
             .replacen("\"healthy\":true", "\"healthy\":false", 1);
-        let (status, now) = after(&[yes(503, &body)]);
+        let (status, now) = after(&[answer(503, &body)]);
         assert!(!status.health(now).healthy);
     }
 
     #[test]
-    fn a_200_is_healthy_whatever_its_body_claims() {
-        let (status, now) = after(&[yes(503, V6_FAILS), yes(200, V6_FAILS)]);
+    fn a_200_is_healthy_with_any_body() {
+        let (status, now) = after(&[answer(503, V6_FAILS), answer(200, V6_FAILS)]);
         assert!(status.health(now).healthy);
     }
 
     #[test]
-    fn a_healthy_proxy_on_a_tainted_node_is_healthy() {
-        let (status, now) = after(&[yes(503, r#"{"nodeEligible":false,"healthy":true}"#)]);
+    fn healthy_proxy_on_a_tainted_node_is_healthy() {
+        let (status, now) = after(&[answer(503, r#"{"nodeEligible":false,"healthy":true}"#)]);
         assert!(status.health(now).healthy);
     }
 
     #[test]
-    fn silence_counts_after_the_timeout_and_only_once_reached() {
-        let silence = || Answered::No("refused".into());
-        let (status, now) = after(&[silence()]);
+    fn no_answer_counts_after_the_timeout_once_it_was_reached() {
+        let no_answer = || PollResult::NoAnswer("refused".into());
+        let (status, now) = after(&[no_answer()]);
         let later = Moment {
             mono: now.mono + 10 * TIMEOUT,
             ..now
         };
-        assert!(status.health(later).healthy, "never reached is ignored");
-        let (status, now) = after(&[yes(200, BOTH), silence()]);
+        assert!(
+            status.health(later).healthy,
+            "a server that was never reached is ignored"
+        );
+        let (status, now) = after(&[answer(200, BOTH), no_answer()]);
         let late = |seconds| Moment {
             mono: now.mono + Duration::from_secs(seconds),
             ..now
@@ -274,9 +281,9 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_changes_its_families_leaves_nothing_behind() {
+    fn families_that_are_gone_are_removed() {
         let single = r#"{"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-01-01T00:00:01Z","healthy":true}}}"#;
-        let (status, _) = after(&[yes(200, OLD), yes(200, BOTH), yes(200, single)]);
+        let (status, _) = after(&[answer(200, OLD), answer(200, BOTH), answer(200, single)]);
         assert_eq!(status.parts(), [V4]);
     }
 }

@@ -1,22 +1,24 @@
-//! What this node says: kube-proxy's status, the verdict, and the answers on the health port.
+//! Whether the node may get new connections: kube-proxy's status, the verdict, and the answers on the health port.
 //!
-//! The wire contract is kube-proxy's (upstream: `pkg/proxy/healthcheck/proxy_health.go`): statuses,
-//! headers and fields are kept, fields are only ever added. `/livez` depends on the proxy alone, never
-//! on taints or the API server. Nothing here talks to the API server or knows a taint.
+//! `verdict.rs` decides what makes `/healthz` and `/livez` answer 503. The wire contract is kube-proxy's (upstream:
+//! `pkg/proxy/healthcheck/proxy_health.go`): status codes, headers and fields stay, and fields are only ever added.
+//! `/livez` depends on kube-proxy alone, never on taints or the API server. `headgate-node` decides what a signal is.
 
 mod answer;
-mod changes;
+mod ip_family;
 mod kube_proxy;
 mod metrics;
-mod proxy;
+mod proxy_status;
 mod routes;
 pub mod services;
 mod verdict;
+mod verdict_changes;
 
-pub use answer::{Answer, healthz, livez};
-pub use changes::{LastChange, follow};
-pub use kube_proxy::{ProxySettings, answered as kube_proxy_answered, follow as follow_kube_proxy};
+pub use answer::{Answer, healthz_answer, livez_answer};
+pub use ip_family::{IpFamily, PerFamily};
+pub use kube_proxy::{ProxySettings, apply_kube_proxy_answer, poll_kube_proxy};
 pub use metrics::Metrics;
-pub use proxy::{Family, Part, ProxyHealth, ProxyStatus};
+pub use proxy_status::{FamilyHealth, ProxyHealth, ProxyPart, ProxyStatus};
 pub use routes::router;
-pub use verdict::{Inputs, STOPPING, Verdict};
+pub use verdict::{Verdict, VerdictInputs};
+pub use verdict_changes::{LastChange, publish_verdict_changes};

@@ -1,4 +1,4 @@
-//! What the health port counts. Names are kube-proxy's, without its prefix (DESIGN decision 2).
+//! The metrics of the health port. The counters have kube-proxy's names without its prefix (docs/decisions.md 2).
 
 use headgate_clock::Clock;
 use prometheus_client::collector::Collector;
@@ -10,64 +10,60 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::changes::LastChange;
-use super::verdict::Inputs;
+use super::verdict::VerdictInputs;
+use super::verdict_changes::LastChange;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CodeLabels {
     code: &'static str,
 }
 
-/// Counters of one path, by status; both there from the start.
+/// The counters of answers with 200 and with 503. Both series exist from the start.
 #[derive(Clone, Debug)]
-pub(super) struct Codes {
-    good: Counter,
-    bad: Counter,
+pub(super) struct AnswerCounters {
+    ok: Counter,
+    unavailable: Counter,
 }
 
-impl Codes {
+impl AnswerCounters {
     pub(super) fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
         let family = Family::<CodeLabels, Counter>::default();
         let counter = |code| family.get_or_create(&CodeLabels { code }).clone();
-        let codes = Self {
-            good: counter("200"),
-            bad: counter("503"),
+        let counters = Self {
+            ok: counter("200"),
+            unavailable: counter("503"),
         };
         registry.register(name, help, family);
-        codes
+        counters
     }
 
-    pub(super) fn count(&self, good: bool) {
-        if good {
-            self.good.inc()
-        } else {
-            self.bad.inc()
-        };
+    pub(super) fn increment(&self, is_ok: bool) {
+        let counter = if is_ok { &self.ok } else { &self.unavailable };
+        counter.inc();
     }
 }
 
-/// Counters of the health port.
+/// The counters of the health port.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    pub(super) healthz: Codes,
-    pub(super) livez: Codes,
+    pub(super) healthz: AnswerCounters,
+    pub(super) livez: AnswerCounters,
 }
 
 impl Metrics {
-    /// Registers the counters, and gauges computed from the inputs at each scrape.
+    /// Registers the counters, and gauges that are computed from the inputs at each scrape.
     #[must_use]
     pub fn register(
         registry: &mut Registry,
-        inputs: Inputs,
+        inputs: VerdictInputs,
         last_change: watch::Receiver<Option<LastChange>>,
         clock: Clock,
     ) -> Self {
-        // The library appends `_total`.
         let metrics = Self {
-            healthz: Codes::register(registry, "proxy_healthz", "Cumulative proxy healthz HTTP status"),
-            livez: Codes::register(registry, "proxy_livez", "Cumulative proxy livez HTTP status"),
+            healthz: AnswerCounters::register(registry, "proxy_healthz", "Cumulative proxy healthz HTTP status"),
+            livez: AnswerCounters::register(registry, "proxy_livez", "Cumulative proxy livez HTTP status"),
         };
-        registry.register_collector(Box::new(Verdicts {
+        registry.register_collector(Box::new(VerdictCollector {
             inputs,
             last_change,
             clock,
@@ -76,28 +72,29 @@ impl Metrics {
     }
 }
 
+/// Gauges of the present verdict.
 #[derive(Debug)]
-struct Verdicts {
-    inputs: Inputs,
+struct VerdictCollector {
+    inputs: VerdictInputs,
     last_change: watch::Receiver<Option<LastChange>>,
     clock: Clock,
 }
 
-impl Collector for Verdicts {
+impl Collector for VerdictCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let verdict = self.inputs.verdict(self.clock.now());
         let mut healthy = encoder.encode_descriptor(
             "headgate_healthy",
-            "1 where the path would answer 200 now, 0 where 503.",
+            "1 if the path answers 200 at present, 0 if 503.",
             None,
             MetricType::Gauge,
         )?;
-        for (path, good) in [("healthz", verdict.healthz()), ("livez", verdict.livez())] {
-            ConstGauge::new(i64::from(good)).encode(healthy.encode_family(&[("path", path)])?)?;
+        for (path, is_ok) in [("healthz", verdict.is_healthz_ok()), ("livez", verdict.is_livez_ok())] {
+            ConstGauge::new(i64::from(is_ok)).encode(healthy.encode_family(&[("path", path)])?)?;
         }
         let mut changed = encoder.encode_descriptor(
             "headgate_verdict_last_change_timestamp_seconds",
-            "When the answer of the path last changed, or was first known, in Unix time.",
+            "Unix time at which the answer of the path last changed, or was evaluated first.",
             None,
             MetricType::Gauge,
         )?;

@@ -1,5 +1,5 @@
-//! The health port's two paths. The request is never looked at beyond its path: every method, query
-//! and body gets the same answer, as from kube-proxy; other paths are not found and counted nowhere.
+//! The two paths of the health port. Only the path of a request counts: every method, query and body gets the same
+//! answer, as from kube-proxy. Other paths get 404 and are not counted.
 
 use std::sync::Arc;
 
@@ -15,37 +15,38 @@ use hyper::StatusCode;
 
 use super::answer::{self, Answer};
 use super::metrics::Metrics;
-use super::verdict::{Inputs, Verdict};
+use super::verdict::{Verdict, VerdictInputs};
 
-struct Health {
-    inputs: Inputs,
+struct HealthState {
+    inputs: VerdictInputs,
     metrics: Metrics,
     clock: Clock,
 }
 
-/// The routes, evaluated at each request from the inputs.
-pub fn router(inputs: Inputs, metrics: Metrics, clock: Clock) -> Router {
+/// The routes of the health port. Each request evaluates the inputs.
+pub fn router(inputs: VerdictInputs, metrics: Metrics, clock: Clock) -> Router {
     Router::new()
         .route("/healthz", any(healthz))
         .route("/livez", any(livez))
         .fallback(not_found)
-        .with_state(Arc::new(Health { inputs, metrics, clock }))
+        .with_state(Arc::new(HealthState { inputs, metrics, clock }))
 }
 
-async fn healthz(State(health): State<Arc<Health>>) -> Response {
+async fn healthz(State(health): State<Arc<HealthState>>) -> Response {
     let verdict: Verdict = health.inputs.verdict(health.clock.now());
-    health.metrics.healthz.count(verdict.healthz());
-    json(answer::healthz(&verdict))
+    health.metrics.healthz.increment(verdict.is_healthz_ok());
+    json_response(answer::healthz_answer(&verdict))
 }
 
-async fn livez(State(health): State<Arc<Health>>) -> Response {
+async fn livez(State(health): State<Arc<HealthState>>) -> Response {
     let verdict: Verdict = health.inputs.verdict(health.clock.now());
-    health.metrics.livez.count(verdict.livez());
-    json(answer::livez(&verdict))
+    health.metrics.livez.increment(verdict.is_livez_ok());
+    json_response(answer::livez_answer(&verdict))
 }
 
-/// Made by hand: conversions that copy every header are a part of the time an answer takes.
-fn json(answer: Answer) -> Response {
+/// Builds the response without axum's conversions, which copy every header and take a measurable part of an answer's
+/// time.
+fn json_response(answer: Answer) -> Response {
     let mut response = Response::new(Body::from(answer.body));
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
@@ -54,7 +55,7 @@ fn json(answer: Answer) -> Response {
     response
 }
 
-/// Go's words, headers included.
+/// The response of Go's `http.NotFound`, headers included.
 pub(super) async fn not_found() -> impl IntoResponse {
     let headers = [
         (CONTENT_TYPE, "text/plain; charset=utf-8"),

@@ -1,33 +1,29 @@
-//! Per-Service health: whether this node has a ready endpoint of a Service with
-//! `externalTrafficPolicy: Local`, as kube-proxy's `service_health` says it.
+//! Service health: whether this node has a ready endpoint of a Service with `externalTrafficPolicy: Local`, as
+//! kube-proxy's `service_health` answers it.
 //!
-//! A pure index turns the events of two watches into a table; the answers are made from the latest table
-//! at each request. They say whether the node is good for *this* Service: the proxy's health counts,
-//! the node's taints do not, so that a Service all of whose endpoints are on draining nodes stays up.
-//! Served at a path of the health port, or on the Services' own node ports where nobody else opens them.
+//! A pure index turns the events of two watches into a table, and each request is answered from the latest table. The
+//! answer is about *this* Service: kube-proxy's health counts and the node's signals do not, so that a Service whose
+//! endpoints are all on draining nodes stays available. The answers are served at a path of the health port, or on
+//! the Services' own node ports where no other process opens them.
 
-mod answer;
 mod cidr;
-mod events;
 mod index;
 mod metrics;
-mod object;
-mod per_family;
+mod port_events;
 mod ports;
-mod routes;
+mod service_answer;
+mod service_routes;
+mod slim_objects;
 mod sockets;
-mod state;
 mod watch;
 
-pub use answer::{ServiceAnswer, answer};
 pub use cidr::Cidr;
-pub use events::tell_failures;
-pub use index::{Index, Served, Table};
-pub use metrics::{Metrics, Resource};
-pub use object::{LocalService, ObjectKey, SlimService, SlimSlice};
-pub use per_family::PerFamily;
-pub use ports::NodePorts;
-pub use routes::Routes;
+pub use index::{ServedService, ServiceIndex, ServiceTable};
+pub use metrics::{Metrics, WatchedResource};
+pub use port_events::publish_port_failures;
+pub use ports::{NodePortServer, PortFailure, PortKey, PortStates};
+pub use service_answer::{ServiceAnswer, service_answer};
+pub use service_routes::ServiceRoutes;
+pub use slim_objects::{LocalService, ObjectKey, SlimEndpointSlice, SlimService};
 pub use sockets::{Sockets, SystemSockets};
-pub use state::{Failure, PortKey, Ports};
-pub use watch::{Outlet, run as watch};
+pub use watch::{WatchReporters, watch_services};

@@ -1,45 +1,45 @@
-//! The verdict: from what is known of the Node and of the proxy to what is answered. Pure.
+//! The verdict: what `/healthz` and `/livez` answer at one moment, and why. Pure.
+//!
+//! `/healthz` answers 503 when the node has a signal or kube-proxy is not healthy; `/livez` when kube-proxy is not
+//! healthy.
 
 use std::collections::BTreeMap;
 
 use headgate_clock::Moment;
-use headgate_node::{Report, Source};
+use headgate_node::{NodeReport, Signal, Source};
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::proxy::{ProxyHealth, ProxyStatus};
+use super::proxy_status::{ProxyHealth, ProxyStatus};
 
-/// The signal shown while `shutdownDelay` runs.
-pub const STOPPING: &str = "headgateStopping";
-
-/// The one published snapshot an answer is made from: the latest of each input.
+/// The latest value of everything that a verdict depends on.
 #[derive(Clone, Debug)]
-pub struct Inputs {
-    /// What is known of the Node.
-    pub node: watch::Receiver<Report>,
-    /// What is known of the proxy.
+pub struct VerdictInputs {
+    /// The report about the own Node, with the signals of its Node object.
+    pub node: watch::Receiver<NodeReport>,
+    /// What is known of kube-proxy.
     pub proxy: watch::Receiver<ProxyStatus>,
-    /// Whether this process was told to stop and drains its node meanwhile.
+    /// Whether this process stops and drains its node first.
     pub stopping: watch::Receiver<bool>,
-    /// Signals from elsewhere than the Node object, each since when.
-    pub notices: watch::Receiver<BTreeMap<String, Timestamp>>,
+    /// Signals that are not in the Node object, each with its start.
+    pub notices: watch::Receiver<BTreeMap<Signal, Timestamp>>,
 }
 
 /// What is answered at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The moment.
+    /// The time of the evaluation.
     pub at: Moment,
-    /// Names of the signals in force, sorted.
+    /// The names of the node's signals, in the order of the answer.
     pub signals: Vec<String>,
-    /// Where the knowledge of the Node comes from.
+    /// Where the state of the Node is known from.
     pub source: Source,
-    /// The proxy's health.
+    /// The health of kube-proxy.
     pub proxy: ProxyHealth,
 }
 
-impl Inputs {
-    /// The verdict at `now`.
+impl VerdictInputs {
+    /// Evaluates the inputs at `now`.
     #[must_use]
     pub fn verdict(&self, now: Moment) -> Verdict {
         let verdict = verdict(&self.node.borrow(), &self.proxy.borrow(), *self.stopping.borrow(), now);
@@ -47,44 +47,43 @@ impl Inputs {
     }
 }
 
-/// The verdict on a node: pure.
 #[must_use]
-pub(super) fn verdict(node: &Report, proxy: &ProxyStatus, stopping: bool, now: Moment) -> Verdict {
-    let stopping = stopping.then(|| STOPPING.to_owned());
+pub(super) fn verdict(node: &NodeReport, proxy: &ProxyStatus, is_stopping: bool, now: Moment) -> Verdict {
+    let stopping = is_stopping.then_some(&Signal::Stopping);
     Verdict {
         at: now,
-        signals: node.signals.keys().map(ToString::to_string).chain(stopping).collect(),
+        signals: node.signals.keys().chain(stopping).map(ToString::to_string).collect(),
         source: node.source,
         proxy: proxy.health(now),
     }
 }
 
 impl Verdict {
-    /// The verdict with signals from elsewhere than the Node object.
+    /// Adds signals that are not in the Node object; all names are sorted then.
     #[must_use]
-    pub(super) fn with_notices(mut self, notices: &BTreeMap<String, Timestamp>) -> Self {
+    pub(super) fn with_notices(mut self, notices: &BTreeMap<Signal, Timestamp>) -> Self {
         if !notices.is_empty() {
-            self.signals.extend(notices.keys().cloned());
+            self.signals.extend(notices.keys().map(ToString::to_string));
             self.signals.sort_unstable();
         }
         self
     }
 
-    /// Whether nothing speaks against new connections to this node (`nodeEligible`).
+    /// Whether the node has no signal: the field `nodeEligible`.
     #[must_use]
-    pub fn eligible(&self) -> bool {
+    pub fn is_eligible(&self) -> bool {
         self.signals.is_empty()
     }
 
-    /// Whether `/healthz` answers 200.
+    /// Whether `/healthz` answers 200; otherwise it answers 503.
     #[must_use]
-    pub fn healthz(&self) -> bool {
-        self.eligible() && self.livez()
+    pub fn is_healthz_ok(&self) -> bool {
+        self.is_eligible() && self.is_livez_ok()
     }
 
-    /// Whether `/livez` answers 200: the proxy alone.
+    /// Whether `/livez` answers 200; otherwise it answers 503. Signals have no effect on it.
     #[must_use]
-    pub fn livez(&self) -> bool {
+    pub fn is_livez_ok(&self) -> bool {
         self.proxy.healthy
     }
 }

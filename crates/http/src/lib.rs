@@ -1,6 +1,7 @@
-//! HTTP on the node: the listener loop that serves every port, and one bounded GET of a server next door.
+//! HTTP on the node: the listener loop that serves every port, and a client for one bounded GET.
 //!
-//! What is answered is the router's business; how Azure and the API server are asked is that of other crates.
+//! Routers decide what a listener answers. Requests to Azure and to the API server belong to `headgate-azure` and
+//! `headgate-kubernetes`.
 
-pub mod fetch;
+pub mod bounded_client;
 pub mod server;

@@ -1,25 +1,25 @@
-//! The one listener loop: bind, accept, limit, serve, close. Every port of headgate is served by it.
+//! The listener loop: bind, accept, limit, serve, close. It serves every port of headgate and the probe socket.
 //!
-//! What it keeps: an address that cannot be bound is tried again for ever (or fails hard, if asked to);
-//! no peer holds a connection for long by sending half a request, nothing, or never reading; at the
-//! cap the connection that has waited longest goes, so that fresh probes always get in; closing hands
-//! new connections to another process on the same port before it stops accepting. What is answered is
-//! the router's business.
+//! Invariants: binding is retried until it succeeds, unless the first failure is to be final. A peer that sends half
+//! a request, sends nothing or reads nothing is disconnected after a time limit. At the connection limit the
+//! connection that has waited longest is closed, so that a new probe is always served. A listener that closes steers
+//! new connections to another process on the same port before it stops to accept. The router decides what is
+//! answered.
 
 mod activity;
 mod bind;
 mod connection;
+mod connection_limit;
 mod connections;
-mod crowd;
 mod metrics;
 pub mod proxy_protocol;
 mod serve;
 mod steer;
 
-pub use bind::{BindState, Binder, bind, bind_alone, bind_one_family, raise_open_files};
+pub use bind::{BindState, Binder, bind, bind_exclusive, bind_single_family, raise_open_file_limit};
 pub use connection::CloseWithoutAnswer;
+pub use connection_limit::ConnectionLimit;
 pub use connections::Limits;
-pub use crowd::Crowd;
 pub use metrics::Metrics;
 pub use proxy_protocol::ProxyProtocol;
-pub use serve::{Incoming, ServeError, UnixIncoming, serve, serve_among, told};
+pub use serve::{Listener, ServeError, serve, serve_with_limit};

@@ -1,94 +1,91 @@
-//! The connection to the API server: kube's client on a transport that notices a dead peer.
+//! The connection to the API server: kube's client on a transport that detects a dead peer.
 //!
-//! A watch is silent for minutes at a time, so a connection that died without a word would hide a
-//! taint until the watch's own timeout (290 s). Shortening that timeout costs the API server a request
-//! a minute from every node; TCP keepalive and the user timeout cost it nothing and notice in under a
-//! minute. Retries are left to the callers: kube's own are off.
+//! A watch can be silent for minutes, so a connection that dies without an error would hide a taint until the timeout of
+//! the watch (290 s). A shorter timeout would cost the API server a request a minute from every node. TCP keepalive and the
+//! user timeout cost it nothing and detect the loss in less than a minute.
 //!
-//! Where the kubeconfig runs a program for its credentials, the first request starts it, aside, and waits
-//! for it: nothing else does.
+//! Invariant: the client does not retry. A request of a caller is one request to the API server.
+//!
+//! If the kubeconfig runs a program for its credentials, `exec_credentials` runs it at the first request.
 
-mod program;
+mod exec_credentials;
 
 use std::path::Path;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response};
+use hyper::{Request, Response};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Client;
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tokio::sync::watch;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder};
 
-use program::AfterProgram;
+use exec_credentials::LazyTransport;
 
 /// Idle time before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// Time between keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// How long sent data or probes may stay unacknowledged. The loss is then noticed, and counted once
-/// connecting anew has failed too, some 40 s after it happened; 60 s are promised.
+/// How long sent data or probes may stay unacknowledged. The loss is detected then, and counted when connecting again has
+/// failed too, about 40 s after it happened. The documentation promises 60 s.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a connection may take to open.
+/// Limit of opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the API server may take to begin an answer. A watch's answer begins at once.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit of the time from a request to the head of its response. The response to a watch begins at once.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why there is no client.
+/// Why there is no client for the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig cannot be used.
     #[error("the kubeconfig {path} cannot be used: {source}")]
     Kubeconfig {
-        /// The file.
+        /// The path of the kubeconfig.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// The problem with its content.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// There is no service account here.
+    /// There is no Pod service account, and no kubeconfig was given.
     #[error("no Pod service account was found ({source}); outside a cluster give --kubeconfig FILE or set KUBECONFIG")]
     InCluster {
-        /// What is missing.
+        /// The missing file or variable.
         #[source]
         source: kube::config::InClusterError,
     },
     /// There is neither a kubeconfig nor a service account.
     #[error("no cluster was found ({source}); give --kubeconfig FILE, or set KUBECONFIG")]
-    Nowhere {
-        /// What was tried.
+    NotFound {
+        /// What was tried, and why it failed.
         #[source]
         source: Box<kube::config::InferConfigError>,
     },
-    /// A proxy is configured, which this transport does not speak.
+    /// The kubeconfig names a proxy, which this transport does not support.
     #[error(
-        "the kubeconfig asks for the proxy {proxy}; headgate connects to the API server directly, remove proxy-url"
+        "the kubeconfig names the proxy {proxy}; headgate connects to the API server directly, so remove proxy-url"
     )]
     Proxy {
-        /// The proxy's address.
+        /// The URL of the proxy.
         proxy: String,
     },
-    /// Credentials or TLS material cannot be used.
+    /// The credentials or the TLS settings cannot be used.
     #[error("credentials or TLS settings for the API server cannot be used: {source}")]
     Credentials {
-        /// What is wrong with them.
+        /// The problem with them.
         #[source]
         source: Box<kube::Error>,
     },
 }
 
-/// The configuration from a kubeconfig file, or from the Pod's service account where none is given.
+/// Loads the configuration from a kubeconfig, or from the Pod's service account if none is given.
 ///
 /// # Errors
-/// When the file or the service account is missing or cannot be used.
-pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
+/// If the file or the service account is missing or cannot be used.
+pub async fn load_config(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
     let Some(path) = kubeconfig else {
         return kube::Config::incluster().map_err(|source| ConnectError::InCluster { source });
     };
@@ -102,54 +99,44 @@ pub async fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, Co
         .map_err(wrap)
 }
 
-/// The configuration a person's tools use: the file given, or what `kubectl` would find (`KUBECONFIG`,
-/// `~/.kube/config`), or the Pod's service account.
+/// Loads the configuration as `kubectl` does: from the given file, from `KUBECONFIG` or `~/.kube/config`, or from the
+/// Pod's service account.
 ///
 /// # Errors
-/// When the file cannot be used or nothing is found.
-pub async fn persons_configuration(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
+/// If the file cannot be used, or no configuration is found.
+pub async fn infer_config(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
     if kubeconfig.is_some() {
-        return configuration(kubeconfig).await;
+        return load_config(kubeconfig).await;
     }
-    kube::Config::infer().await.map_err(|source| ConnectError::Nowhere {
+    kube::Config::infer().await.map_err(|source| ConnectError::NotFound {
         source: Box::new(source),
     })
 }
 
-/// A way to the API server, and a sign of its answers.
-#[derive(Clone)]
-pub struct ApiServer {
-    /// The client.
-    pub client: Client,
-    /// Counts good answers to lists and watches of Nodes. kube says when a watch fails, not when one that is
-    /// taken up again has nothing to tell.
-    pub node_answers: watch::Receiver<u64>,
-}
-
-/// A client that notices a dead peer and never retries of itself. It is whole when it is there: a program that
-/// the kubeconfig runs for its credentials has ended then.
+/// Builds a client that detects a dead peer and does not retry. Blocks until the program that the kubeconfig runs for its
+/// credentials has ended, if there is one.
 ///
 /// # Errors
-/// When the configuration asks for a proxy or its credentials cannot be used.
-pub fn client(config: &kube::Config) -> Result<Client, ConnectError> {
-    direct(config)?;
-    Ok(over(transport(config)?, config).client)
+/// If the configuration names a proxy, or its credentials cannot be used.
+pub fn build_client(config: &kube::Config) -> Result<Client, ConnectError> {
+    refuse_proxy(config)?;
+    Ok(over(transport(config)?, config))
 }
 
-/// The same client, with a sign of its answers, and at once: what a program for the credentials does is seen by
-/// those who ask the API server.
+/// Builds the same client without blocking: the program for the credentials runs at the first request, and its failure is
+/// the failure of that request.
 ///
 /// # Errors
-/// When the configuration asks for a proxy, or its credentials cannot be used where they need no program.
-pub fn connect(config: &kube::Config) -> Result<ApiServer, ConnectError> {
-    direct(config)?;
-    if program::is_run(config) {
-        return Ok(over(AfterProgram::new(config.clone()), config));
+/// If the configuration names a proxy, or its credentials need no program and cannot be used.
+pub fn build_lazy_client(config: &kube::Config) -> Result<Client, ConnectError> {
+    refuse_proxy(config)?;
+    if exec_credentials::is_needed(config) {
+        return Ok(over(LazyTransport::new(config.clone()), config));
     }
     Ok(over(transport(config)?, config))
 }
 
-fn direct(config: &kube::Config) -> Result<(), ConnectError> {
+fn refuse_proxy(config: &kube::Config) -> Result<(), ConnectError> {
     config.proxy_url.as_ref().map_or(Ok(()), |proxy| {
         Err(ConnectError::Proxy {
             proxy: proxy.to_string(),
@@ -157,10 +144,10 @@ fn direct(config: &kube::Config) -> Result<(), ConnectError> {
     })
 }
 
-/// Requests with credentials, over connections that notice a dead peer.
+/// Sends requests with credentials over connections that detect a dead peer.
 type Transport = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
-/// Makes the transport. A program for the credentials is run to its end here, twice.
+/// Builds the transport. It runs the program for the credentials twice, and waits for it.
 fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     let wrap = |source| ConnectError::Credentials {
         source: Box::new(source),
@@ -177,60 +164,16 @@ fn transport(config: &kube::Config) -> Result<Transport, ConnectError> {
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().map_err(wrap)?)
-        .layer(tower::timeout::TimeoutLayer::new(ANSWER_TIMEOUT))
+        .layer(tower::timeout::TimeoutLayer::new(RESPONSE_TIMEOUT))
         .map_err(BoxError::from)
         .service(http);
     Ok(Transport::new(service))
 }
 
-fn over<S>(transport: S, config: &kube::Config) -> ApiServer
+fn over<S>(transport: S, config: &kube::Config) -> Client
 where
     S: Service<Request<Body>, Response = Response<Incoming>, Error = BoxError> + Send + 'static,
     S::Future: Send + 'static,
 {
-    let (answers, node_answers) = watch::channel(0);
-    let service = CountNodeAnswers {
-        inner: transport,
-        answers,
-    };
-    ApiServer {
-        client: Client::new(service, config.default_namespace.clone()),
-        node_answers,
-    }
-}
-
-/// Counts good answers to lists and watches of Nodes.
-#[derive(Clone)]
-struct CountNodeAnswers<S> {
-    inner: S,
-    answers: watch::Sender<u64>,
-}
-
-impl<S, B> Service<Request<Body>> for CountNodeAnswers<S>
-where
-    S: Service<Request<Body>, Response = Response<B>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-    B: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let counts = request.method() == Method::GET && request.uri().path() == "/api/v1/nodes";
-        let answer = self.inner.call(request);
-        let answers = self.answers.clone();
-        Box::pin(async move {
-            let response = answer.await?;
-            if counts && response.status().is_success() {
-                answers.send_modify(|count| *count += 1);
-            }
-            Ok(response)
-        })
-    }
+    Client::new(transport, config.default_namespace.clone())
 }

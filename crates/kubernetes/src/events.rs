@@ -1,6 +1,7 @@
-//! Kubernetes events about Nodes and about Services on the own one, written without holding anybody up.
+//! Kubernetes events about Nodes, and about Services as seen from the own node.
 //!
-//! Events are for people with `kubectl`; one that cannot be written is logged and dropped.
+//! Events are for people with `kubectl`. Invariant: an event that cannot be written is logged and dropped, after 10 s at the
+//! latest.
 
 use std::time::Duration;
 
@@ -9,74 +10,109 @@ use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::time::timeout;
 
-/// How long writing one event may take.
+/// Limit of writing one event.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A warning.
+/// The content of a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeEvent {
-    /// Why, in `PascalCase`.
+pub struct WarningEvent {
+    /// The machine-readable reason, in `PascalCase`.
     pub reason: &'static str,
-    /// What was being done.
+    /// What headgate did, in `PascalCase`.
     pub action: &'static str,
-    /// A sentence for people.
+    /// A sentence for operators.
     pub note: String,
 }
 
-/// The Service that an event is about.
+/// Identifies the Service that an event is about.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceReference<'a> {
-    /// Its namespace.
+    /// The namespace of the Service.
     pub namespace: &'a str,
-    /// Its name.
+    /// The name of the Service.
     pub name: &'a str,
-    /// Its UID, by which `kubectl describe` finds the event.
+    /// The UID of the Service, by which `kubectl describe` finds the event.
     pub uid: &'a str,
 }
 
-/// Any Node that an event is about.
+/// Identifies the Node that an event is about.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeReference<'a> {
-    /// Its name.
+    /// The name of the Node.
     pub name: &'a str,
-    /// Its UID, by which `kubectl describe` finds the event.
+    /// The UID of the Node, by which `kubectl describe` finds the event.
     pub uid: &'a str,
 }
 
-/// Writes events about any Node, for whoever looks after all of them.
+/// Records events about any Node, for the leader.
 #[derive(Clone)]
-pub struct ClusterEvents {
+pub struct ClusterEventRecorder {
     client: Client,
     node_name: String,
 }
 
-impl ClusterEvents {
-    /// A writer of events that runs on `node_name`.
+impl ClusterEventRecorder {
+    /// A recorder of the process on `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> Self {
         Self { client, node_name }
     }
 
-    /// Writes a warning about a Node.
-    pub async fn warn(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
-        self.write(EventType::Warning, about, reason, note).await;
+    /// Records an event of type `Warning`.
+    pub async fn record_warning(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+        self.record(EventType::Warning, about, reason, note).await;
     }
 
-    /// Writes what went well with a Node.
-    pub async fn tell(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
-        self.write(EventType::Normal, about, reason, note).await;
+    /// Records an event of type `Normal`.
+    pub async fn record_normal(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
+        self.record(EventType::Normal, about, reason, note).await;
     }
 
-    async fn write(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
-        let event = NodeEvent {
-            reason,
-            action: "UpdateLoadBalancer",
-            note,
-        };
-        // A recorder makes what it wrote within six minutes a series under the first one's note, and each of these has
-        // its own.
+    async fn record(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
+        let event = event(type_, reason, "UpdateLoadBalancer", note);
+        // A recorder merges equal events within six minutes into a series with the note of the first one. Here each event has
+        // a note of its own, so each has a recorder.
         let recorder = recorder(self.client.clone(), self.node_name.clone());
-        publish(&recorder, type_, event, &about_node(about.name, about.uid)).await;
+        publish(&recorder, &event, &node_reference(about.name, about.uid)).await;
+    }
+}
+
+/// Records warnings about the own Node and about Services as seen from it.
+#[derive(Clone)]
+pub struct NodeEventRecorder {
+    recorder: Recorder,
+    node_name: String,
+}
+
+impl NodeEventRecorder {
+    /// A recorder for the Node `node_name`.
+    #[must_use]
+    pub fn new(client: Client, node_name: String) -> Self {
+        Self {
+            recorder: recorder(client, node_name.clone()),
+            node_name,
+        }
+    }
+
+    /// Records a warning about the Node. `kubectl describe node` finds events by the Node's UID, and, as for kubelet's events,
+    /// by its name where the UID is not known.
+    pub async fn record_warning(&self, event: WarningEvent, uid: Option<String>) {
+        let uid = uid.unwrap_or_else(|| self.node_name.clone());
+        let node = node_reference(&self.node_name, &uid);
+        publish(&self.recorder, &warning(event), &node).await;
+    }
+
+    /// Records a warning about a Service.
+    pub async fn record_service_warning(&self, event: WarningEvent, service: ServiceReference<'_>) {
+        let service = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace: Some(service.namespace.to_owned()),
+            name: Some(service.name.to_owned()),
+            uid: Some(service.uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        publish(&self.recorder, &warning(event), &service).await;
     }
 }
 
@@ -88,7 +124,7 @@ fn recorder(client: Client, node_name: String) -> Recorder {
     Recorder::new(client, reporter)
 }
 
-fn about_node(name: &str, uid: &str) -> ObjectReference {
+fn node_reference(name: &str, uid: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
@@ -98,57 +134,25 @@ fn about_node(name: &str, uid: &str) -> ObjectReference {
     }
 }
 
-async fn publish(recorder: &Recorder, type_: EventType, event: NodeEvent, about: &ObjectReference) {
-    let (reason, kind) = (event.reason, about.kind.as_deref().unwrap_or_default());
-    let event = Event {
+fn warning(content: WarningEvent) -> Event {
+    event(EventType::Warning, content.reason, content.action, content.note)
+}
+
+fn event(type_: EventType, reason: &str, action: &str, note: String) -> Event {
+    Event {
         type_,
         reason: reason.to_owned(),
-        note: Some(event.note),
-        action: event.action.to_owned(),
+        note: Some(note),
+        action: action.to_owned(),
         secondary: None,
-    };
-    match timeout(WRITE_TIMEOUT, recorder.publish(&event, about)).await {
+    }
+}
+
+async fn publish(recorder: &Recorder, event: &Event, about: &ObjectReference) {
+    let (reason, kind) = (&event.reason, about.kind.as_deref().unwrap_or_default());
+    match timeout(WRITE_TIMEOUT, recorder.publish(event, about)).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::warn!(reason, %error, "an event about the {kind} could not be written"),
-        Err(_) => tracing::warn!(reason, "an event about the {kind} was not accepted in time"),
-    }
-}
-
-/// Writes events about one Node.
-#[derive(Clone)]
-pub struct NodeEvents {
-    recorder: Recorder,
-    node_name: String,
-}
-
-impl NodeEvents {
-    /// A writer of events about `node_name`.
-    #[must_use]
-    pub fn new(client: Client, node_name: String) -> Self {
-        Self {
-            recorder: recorder(client, node_name.clone()),
-            node_name,
-        }
-    }
-
-    /// Writes a warning. `uid` is the Node's where it is known; `kubectl describe node` looks events up
-    /// by it, and takes the Node's name where nothing better is there, as kubelet's events do.
-    pub async fn warn(&self, event: NodeEvent, uid: Option<String>) {
-        let uid = uid.unwrap_or_else(|| self.node_name.clone());
-        let node = about_node(&self.node_name, &uid);
-        publish(&self.recorder, EventType::Warning, event, &node).await;
-    }
-
-    /// Writes a warning about a Service, as seen from this node.
-    pub async fn warn_service(&self, event: NodeEvent, service: ServiceReference<'_>) {
-        let service = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace: Some(service.namespace.to_owned()),
-            name: Some(service.name.to_owned()),
-            uid: Some(service.uid.to_owned()),
-            ..ObjectReference::default()
-        };
-        publish(&self.recorder, EventType::Warning, event, &service).await;
+        Ok(Err(error)) => tracing::warn!(reason, kind, %error, "event not written"),
+        Err(_) => tracing::warn!(reason, kind, timeout = ?WRITE_TIMEOUT, "event not written in time"),
     }
 }

@@ -1,24 +1,22 @@
-//! The lock between processes that write load balancers: one Lease, which cloud-controller-manager takes around each
-//! of its reconciles, and so does headgate around its writes (DESIGN decision 14).
+//! The ARM lock: the Lease that cloud-controller-manager holds around each of its reconciles, and headgate around its writes
+//! (docs/decisions.md 14).
 //!
-//! Invariants: within the process a hold is shared and counted, and the last one out gives it back; a hold takes no
-//! new writes after 60 s; whoever is dropped has left; what a leader that crashed still holds is entered again, or given
-//! back, by the next, under the same name. Whether the leader's term lasts, and what is written, is for others to
-//! say. The Lease is not renewed: a hold that lasts longer than its 15 minutes is lost, as cloud-controller-manager's is.
+//! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
+//! new writes after 60 s. A writer that is dropped has left. The next leader acquires or releases the hold of a crashed one,
+//! because both use the same name. A hold is not renewed: one that is older than its 15 minutes is lost, as for
+//! cloud-controller-manager.
 //!
-//! `record` is the Lease as plain data, `sight` what was seen of it, `keeper` the whole decision; `door` counts who is
-//! in and who waits, `follow` carries out.
+//! `state_machine` decides, from what `lock_observation` has observed and what `hold_state` demands; `lock_task` carries the
+//! decisions out. Whether the term is valid, and what is written, is left to the writers.
 
-mod door;
-mod follow;
-mod keeper;
+mod hold_state;
+mod lock_observation;
+mod lock_record;
+mod lock_task;
 mod metrics;
-mod record;
-mod sight;
+mod state_machine;
 
-use std::collections::hash_map::RandomState;
 use std::future::Future;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,149 +26,147 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::door::Door;
-use self::follow::Follower;
-use self::keeper::{Keeper, Obstacle};
+use self::hold_state::HoldState;
+use self::lock_task::LockTask;
 pub use self::metrics::LockMetrics;
+use self::state_machine::{Obstacle, StateMachine};
 use super::LeaseName;
 
-/// The name that every leader holds it by, so that the next one enters again what one that crashed has left.
+/// The holder of every leader, so that the next one can use or release the hold of a crashed one.
 const HOLDER: &str = "headgate";
-/// Whoever leaves last waits so long at most for the Lease to be given back; it is tried on after that.
-const LEAVING: Duration = Duration::from_secs(3);
+/// How long the last writer waits for the release of the Lease. The lock task continues after that.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The lock, as those who want to enter have it. Clones are the same lock.
+/// The lock as its users have it. Clones are the same lock.
 #[derive(Clone, Debug)]
 pub struct ArmLock {
-    door: Arc<Door>,
-    news: watch::Receiver<()>,
+    holds: Arc<HoldState>,
+    changes: watch::Receiver<()>,
     name: Arc<str>,
     metrics: LockMetrics,
 }
 
-/// A place in a hold of the lock; dropping it is leaving without waiting.
+/// A writer's part in a hold of the lock. Dropping it leaves the hold without waiting for the release.
 #[derive(Debug)]
-#[must_use = "whoever does not keep it has left"]
-pub struct Entered {
+#[must_use = "dropping it leaves the hold"]
+pub struct LockGuard {
     lock: ArmLock,
-    number: u64,
-    left: bool,
+    hold: u64,
+    has_left: bool,
 }
 
-/// Why the lock could not be entered.
+/// Why the lock was not acquired.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Somebody else has it.
-    #[error("{lease} is held by {holder:?} since {}, until {} at the latest", told(*.since), told(*.expires))]
+    /// Another process holds it.
+    #[error("{lease} is held by {holder:?} since {}, until {} at the latest", time_text(*.since), time_text(*.expires))]
     Held {
-        /// The Lease.
+        /// The Lease, for the text of the error.
         lease: String,
-        /// Who has it.
+        /// The holder in the Lease.
         holder: String,
-        /// Since when, as the Lease says.
+        /// The start of the hold, by the holder's clock.
         since: Option<Timestamp>,
-        /// When it may be taken in any case.
+        /// The end of the hold by the holder's clock, if it is not released before.
         expires: Option<Timestamp>,
     },
-    /// This process has it and takes no new writes any more; not all have left yet.
-    #[error("{lease} is held by this very process for so long that nothing new may begin; not all writes have ended")]
+    /// This process holds it, but the hold admits no new writes, and some writers have not left.
+    #[error("this process has held {lease} for too long to begin new writes, and earlier writes have not ended")]
     Closed {
-        /// The Lease.
+        /// The Lease, for the text of the error.
         lease: String,
     },
-    /// It could not be asked for.
-    #[error("{lease} could not be taken: {error}")]
+    /// The API server refused a request, or did not respond.
+    #[error("{lease} could not be acquired: {error}")]
     Failed {
-        /// The Lease.
+        /// The Lease, for the text of the error.
         lease: String,
-        /// The last failure.
+        /// The last error.
         error: String,
     },
-    /// It was not had in time, for no reason that was seen.
-    #[error("{lease} was not taken in time")]
-    TooLate {
-        /// The Lease.
+    /// The deadline passed without another reason.
+    #[error("{lease} was not acquired in time")]
+    Timeout {
+        /// The Lease, for the text of the error.
         lease: String,
     },
-    /// The task that keeps it has ended, and the term with it.
-    #[error("nobody keeps {lease} any more")]
-    Ended {
-        /// The Lease.
+    /// The lock task has ended, with the term.
+    #[error("{lease} cannot be acquired: the task of the lock has ended")]
+    Stopped {
+        /// The Lease, for the text of the error.
         lease: String,
     },
 }
 
-fn told(time: Option<Timestamp>) -> String {
+fn time_text(time: Option<Timestamp>) -> String {
     time.map_or_else(|| "an unknown time".to_owned(), |time| format!("{time:.0}"))
 }
 
 impl ArmLock {
-    /// The lock over the Lease `kube-system/aks-managed-resource-locker`, held by the name `headgate`, and the task that
-    /// keeps it.
+    /// The lock over the Lease `kube-system/aks-managed-resource-locker` with the holder `headgate`, and its task.
     ///
-    /// Without the task nobody enters. It watches the Lease for the term, and ends by itself once the lock and all who
-    /// entered are dropped and nothing is held, within 3 s.
+    /// The lock can be acquired only while the task runs. The task watches the Lease, and ends within 3 s after the lock and
+    /// all guards are dropped.
     pub fn new(client: Client, clock: Clock, metrics: LockMetrics) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let lease = LeaseName {
             namespace: "kube-system".to_owned(),
             name: "aks-managed-resource-locker".to_owned(),
         };
-        Self::over(client, lease, HOLDER, clock, metrics)
+        Self::with_lease(client, lease, HOLDER, clock, metrics)
     }
 
-    /// The same over another Lease, or by another name.
-    pub fn over(
+    /// The same over another Lease, or with another holder.
+    pub fn with_lease(
         client: Client,
         lease: LeaseName,
         holder: &str,
         clock: Clock,
         metrics: LockMetrics,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
-        let (news, received) = watch::channel(());
+        let (sender, changes) = watch::channel(());
         let lock = Self {
-            door: Arc::new(Door::new()),
-            news: received,
+            holds: Arc::new(HoldState::new()),
+            changes,
             name: lease.name.as_str().into(),
             metrics,
         };
-        let chance = RandomState::new().build_hasher().finish();
-        let follower = Follower {
+        let task = LockTask {
             client,
-            keeper: Keeper::new(lease.clone(), holder.to_owned(), chance),
+            state_machine: StateMachine::new(lease.clone(), holder.to_owned(), fastrand::Rng::new()),
             lease,
-            door: Arc::clone(&lock.door),
-            news,
+            holds: Arc::clone(&lock.holds),
+            changes: sender,
+            watch_errors: lock.metrics.watch_errors(),
             clock,
         };
-        (lock, follow::run(follower))
+        (lock, lock_task::run(task))
     }
 
-    /// Waits for the Lease until then, and shares it with whoever of this process is in; `caller` is a label of the
-    /// metric.
+    /// Waits until `deadline` for a hold, which the writers of this process share. `caller` is a label of the metric of waits.
     ///
     /// # Errors
-    /// When it was not had by then; the error says who has it.
-    pub async fn enter(&self, caller: &'static str, until: Instant) -> Result<Entered, LockError> {
+    /// If there is no hold by then. The error names the obstacle.
+    pub async fn acquire(&self, caller: &'static str, deadline: Instant) -> Result<LockGuard, LockError> {
         let began = Instant::now();
-        let mut news = self.news.clone();
-        let waiting = self.door.wait();
-        let entered = follow::until(&mut news, until, || waiting.enter(Instant::now())).await;
+        let mut changes = self.changes.clone();
+        let waiter = self.holds.wait();
+        let entered = lock_task::retry_on_change(&mut changes, deadline, || waiter.enter(Instant::now())).await;
         self.metrics.waited(&self.name, caller, began.elapsed());
         match entered {
-            Ok(Some(number)) => Ok(Entered {
+            Ok(Some(hold)) => Ok(LockGuard {
                 lock: self.clone(),
-                number,
-                left: false,
+                hold,
+                has_left: false,
             }),
             Ok(None) => Err(self.obstacle()),
-            Err(_) => Err(LockError::Ended { lease: self.lease() }),
+            Err(_) => Err(LockError::Stopped { lease: self.lease() }),
         }
     }
 
-    /// Counts up whenever somebody else gave the Lease back, or was seen to have had it: the moment to read pools again.
+    /// Counts the holds of other processes that have ended. Each one is a reason to read the pools again.
     #[must_use]
     pub fn released_by_others(&self) -> watch::Receiver<u64> {
-        self.door.others()
+        self.holds.other_holds()
     }
 
     fn lease(&self) -> String {
@@ -179,7 +175,7 @@ impl ArmLock {
 
     fn obstacle(&self) -> LockError {
         let lease = self.lease();
-        match self.door.obstacle() {
+        match self.holds.obstacle() {
             Obstacle::Held { holder, since, expires } => LockError::Held {
                 lease,
                 holder,
@@ -188,52 +184,50 @@ impl ArmLock {
             },
             Obstacle::Closed => LockError::Closed { lease },
             Obstacle::Failed(error) => LockError::Failed { lease, error },
-            Obstacle::NotYet => LockError::TooLate { lease },
+            Obstacle::Pending => LockError::Timeout { lease },
         }
     }
 }
 
-impl Entered {
-    /// Whether new writes may still begin: the hold is younger than 60 s, and ours as far as is known.
+impl LockGuard {
+    /// Whether new writes may begin: the hold is younger than 60 s and, as far as is known, not lost.
     #[must_use]
-    pub fn open(&self) -> bool {
-        self.lock.door.is_open(self.number, Instant::now())
+    pub fn accepts_writes(&self) -> bool {
+        self.lock.holds.accepts_writes(self.hold, Instant::now())
     }
 
-    /// Asks, as often as one likes, whether the hold is still ours as far as is known: nobody took it, and it has not expired.
-    /// A write that began may go on for so long, and waits in line before it is sent.
-    pub fn still_held(&self) -> impl Fn() -> bool + Send + Sync + use<> {
-        let (door, number) = (Arc::clone(&self.lock.door), self.number);
-        move || door.is_held(number, Instant::now())
+    /// A function that returns whether the hold is neither lost nor expired, as far as is known. A write that waits in a queue
+    /// calls it right before it is sent.
+    pub fn held_check(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let (holds, hold) = (Arc::clone(&self.lock.holds), self.hold);
+        move || holds.is_held(hold, Instant::now())
     }
 
-    /// Something was written, or may have been: the release names us as the holder before, so that others drop what they
-    /// remember.
-    pub fn wrote(&mut self) {
-        self.lock.door.wrote(self.number);
+    /// Records that something was, or may have been, written to ARM. The release then names headgate as the previous holder, so
+    /// that cloud-controller-manager drops its caches.
+    pub fn mark_written(&mut self) {
+        self.lock.holds.mark_written(self.hold);
     }
 
-    /// Leaves. The last one out gives the Lease back, and waits for that 3 s at most.
-    pub async fn leave(mut self) {
-        self.left = true;
-        if self.lock.door.leave(self.number) {
-            let mut news = self.lock.news.clone();
-            let is_settled = || self.lock.door.is_settled(self.number).then_some(());
-            let released = follow::until(&mut news, Instant::now() + LEAVING, is_settled).await;
+    /// Leaves the hold. The last writer waits up to 3 s for the release of the Lease.
+    pub async fn release(mut self) {
+        self.has_left = true;
+        if self.lock.holds.leave(self.hold) {
+            let mut changes = self.lock.changes.clone();
+            let is_released = || self.lock.holds.is_released_or_in_use(self.hold).then_some(());
+            let deadline = Instant::now() + RELEASE_TIMEOUT;
+            let released = lock_task::retry_on_change(&mut changes, deadline, is_released).await;
             if !matches!(released, Ok(Some(()))) {
-                tracing::warn!(
-                    lease = &*self.lock.name,
-                    "the ARM lock was left but is not given back yet"
-                );
+                tracing::warn!(lease = &*self.lock.name, "arm lock not released yet, retrying");
             }
         }
     }
 }
 
-impl Drop for Entered {
+impl Drop for LockGuard {
     fn drop(&mut self) {
-        if !self.left {
-            self.lock.door.leave(self.number);
+        if !self.has_left {
+            self.lock.holds.leave(self.hold);
         }
     }
 }

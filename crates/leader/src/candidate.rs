@@ -1,381 +1,511 @@
-//! A candidate's whole decision: what happened and when, to what is to be done next.
+//! The decisions of a candidate: from what happened, and when, to what it does next.
 //!
-//! Invariants: one thing is done at a time; a term is counted from the moment its winning or renewing write was
-//! begun; the Lease is given back only after the term's work has ended, and nobody stands again before that.
-//! Pure: no clock, no API. `following` is the part of one who does not lead, `leading` of one who does.
+//! Invariants: a candidate does one thing at a time. It writes to the Lease only if it may acquire or create it, or holds
+//! it. The reads of all candidates together come at the rate that the number of candidates sets, whatever fails. A term
+//! ends at its deadline at the latest. The Lease is released after the term's work has ended, in the version that this
+//! candidate wrote or read as its own, and the candidate contends again only after that. Work that fails makes this
+//! instance abstain for a growing time, and the others wait too, once it has failed for them.
+//!
+//! Pure: no clock, no API. `held_term` is the term of a candidate that leads; when a Lease may be acquired is left to
+//! `observed_lease`, and how long to wait to `timing`.
+
+mod held_term;
 
 use std::time::Duration;
 
+use fastrand::Rng;
 use headgate_clock::Moment;
 use tokio::time::Instant;
 
-use super::following::Following;
-use super::leading::Leading;
-use super::record::Record;
-use super::sight::{Asking, Sight};
-use super::timing::{Chance, Timing};
+use super::election_record::ElectionRecord;
+use super::fleet::Fleet;
+use super::observed_lease::{Contender, ObservedLease};
+use super::timing::{
+    LEASE_DURATION, MAX_FAILED_TERM_BACKOFF, REQUEST_TIMEOUT, RETRY_PERIOD, WORK_STOP_TIMEOUT, failed_request_backoff,
+    failed_term_backoff, first_read_delay, jittered, read_interval, spread,
+};
+use held_term::HeldTerm;
 
-/// How long a term's work may take to come to its end.
-pub(super) const WIND_UP: Duration = Duration::from_secs(3);
-
-/// The candidates, as the leader's work counts them.
+/// How the work of a term ended, as `leader_task` decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fleet {
-    /// How many there are, this one included: told to all of them, since each looks the more rarely the more there are.
-    pub candidates: u32,
-    /// Whether another one is there whose node carries no signal.
-    pub relief: bool,
+pub(super) enum WorkOutcome {
+    /// At the end of the term, or after a handover was requested.
+    Finished,
+    /// By itself, in a valid term.
+    Failed,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The time that was waited for has come, or the circumstances are others.
+    /// The time that was waited for has come, or an input has changed.
     Woke,
-    /// The Lease as it is; `None` if there is none.
-    Seen(Option<Record>),
-    /// The Lease as we wrote it.
-    Written(Record),
-    /// Somebody else wrote first.
+    /// A read returned the Lease; `None` if it does not exist.
+    Read(Option<ElectionRecord>),
+    /// A write succeeded; the Lease is now like this.
+    Written(ElectionRecord),
+    /// The Lease has changed since the version that a write followed.
     Conflict,
-    /// Nothing was written, and nothing will be for a while.
+    /// The API server refused a request, and would refuse it again.
     Refused,
-    /// No answer that could be used: it may have been written, or be written yet.
-    Unanswered,
-    /// The term's deadline passed before its renewal was known to its work.
-    Lapsed,
-    /// The term's work ended, of itself or because it was told to.
-    WorkEnded,
+    /// No usable response: the request may have taken effect, or may take effect later.
+    NoResponse,
+    /// The deadline of the term passed before the leader task learned of a renewal.
+    DeadlinePassed,
+    /// The work of the term ended.
+    WorkEnded(WorkOutcome),
 }
 
-/// What is to be done next; its outcome is the next event.
+/// What to do next. Its outcome is the next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Read the Lease, giving up at this time.
+    /// Read the Lease, with this deadline.
     Read(Instant),
-    /// Write this, giving up at this time: a new Lease if it follows no version.
-    Write(Record, Instant),
-    /// Wait for this time, for other circumstances, or for the work to end.
+    /// Write this record, with this deadline. Without a resourceVersion it creates the Lease.
+    Write(ElectionRecord, Instant),
+    /// Wait for this time, for a change of an input, or for the end of the work.
     Wait(Option<Instant>),
-    /// Nothing, for ever.
-    Done,
+    /// The candidate has stopped.
+    Stop,
 }
 
-/// What counts of the world at this moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Circumstances {
-    /// The process is to stop.
-    pub(super) stopping: bool,
-    /// The own node carries a signal.
-    pub(super) signalled: bool,
-    /// The other candidates, as far as a leader knows.
+/// The time and the state of the process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inputs {
+    pub(super) now: Moment,
+    /// The process stops.
+    pub(super) is_stopping: bool,
+    /// The own node has a signal.
+    pub(super) is_signalled: bool,
+    /// The candidates, as far as the work of a term has reported Nodes.
     pub(super) fleet: Option<Fleet>,
 }
 
-/// What the term's work should be doing.
+/// The target state of the leader task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Duty {
-    /// There is no term and no work.
+pub(super) enum TaskTarget {
+    /// No term and no work.
     Idle,
-    /// Its work, in this term.
-    Lead { number: i32, until: Instant, leaving: bool },
-    /// Coming to its end; the term has ended.
-    WindUp {
-        /// It has had its time.
-        abort: bool,
-    },
+    /// Work in a term with this deadline.
+    Run { term: i32, until: Instant, handover: bool },
+    /// The term has ended; its work ends, or is aborted.
+    Stop { abort: bool },
+}
+
+/// When a candidate that does not lead reads the Lease.
+#[derive(Clone, Debug)]
+struct ReadSchedule {
+    /// The next regular read.
+    next_read: Instant,
+    last_read: Instant,
+    /// Whether the last read can make an extra read due before the regular one.
+    may_read_early: bool,
+    /// No read comes before this.
+    not_before: Instant,
+}
+
+impl ReadSchedule {
+    fn at(next_read: Instant, now: Instant) -> Self {
+        Self {
+            next_read,
+            last_read: now,
+            may_read_early: false,
+            not_before: now,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Phase {
-    Following(Following),
-    /// Reading the Lease, which is anybody's.
-    Looking {
-        /// When the next look was to come in any case.
-        regular: Instant,
+enum Phase {
+    /// Waits for the next read.
+    Waiting(ReadSchedule),
+    /// Reads the Lease.
+    Reading {
+        /// The time of the next regular read, which this read may precede.
+        regular_read: Instant,
     },
-    /// Writing a Lease where there was none.
-    Making,
-    /// Writing the Lease, which was found free.
-    Standing {
+    /// Creates the Lease, without a holder.
+    Creating,
+    /// Acquires the Lease.
+    Acquiring {
         began: Instant,
-        number: i32,
-        signalled: bool,
+        term: i32,
+        is_signalled: bool,
     },
-    Leading(Leading),
-    /// The term has ended, its work has not.
-    WindingUp {
-        release: Option<Record>,
-        rest: Duration,
+    Leading(HeldTerm),
+    /// The term has ended; its work has not.
+    StoppingWork {
+        /// Releases the Lease after the work.
+        release: Option<ElectionRecord>,
         abort_at: Instant,
         abort: bool,
     },
-    /// Giving the Lease back.
     Releasing {
-        rest: Duration,
+        /// How long to abstain after that.
+        backoff: Duration,
     },
-    Done,
+    Stopped,
 }
 
-/// A candidate's state.
+/// The next phase, and what to do in it.
+type Transition = (Phase, Action);
+
+/// The state of a candidate.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
-    pub(super) identity: String,
-    pub(super) timing: Timing,
-    pub(super) chance: Chance,
-    pub(super) sight: Sight,
-    /// Requests one after another that came to nothing while nobody led here.
-    pub(super) failures: u32,
-    /// Terms one after another that our own work failed in.
-    pub(super) failed_terms: u32,
-    /// Terms one after another that were taken with a signal, since nobody else stood.
-    pub(super) stood_in: u32,
-    /// The interval that the last answered look set.
-    pub(super) interval_before: Duration,
+    identity: String,
+    rng: Rng,
+    observed: ObservedLease,
+    /// Failed requests one after another, while this candidate does not lead.
+    failed_requests: u32,
+    /// Terms of this candidate one after another whose work failed.
+    failed_terms: u32,
+    /// Signalled terms of this candidate one after another, without another leader in between.
+    signalled_terms: u32,
+    /// The read interval after the last successful read.
+    last_interval: Duration,
     phase: Phase,
 }
 
 impl Candidate {
-    /// A candidate that starts now. No other process, and no other candidate in this one, may have its identity.
-    pub(super) fn new(identity: String, timing: Timing, seed: u64, now: Moment) -> Self {
-        let mut chance = Chance::new(seed);
-        let first_look = now.mono + chance.first_look();
+    /// A candidate that starts now. Its identity is unique among all candidates, present and past.
+    pub(super) fn new(identity: String, seed: u64, now: Moment) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let first_read = now.mono + first_read_delay(&mut rng);
         Self {
             identity,
-            timing,
-            chance,
-            sight: Sight::default(),
-            failures: 0,
+            rng,
+            observed: ObservedLease::default(),
+            failed_requests: 0,
             failed_terms: 0,
-            stood_in: 0,
-            interval_before: Duration::ZERO,
-            phase: Phase::Following(Following::until(first_look, now.mono)),
+            signalled_terms: 0,
+            last_interval: Duration::ZERO,
+            phase: Phase::Waiting(ReadSchedule::at(first_read, now.mono)),
         }
     }
 
-    /// Takes in what happened, in these circumstances at this moment, and says what is to be done.
-    pub(super) fn step(&mut self, event: Event, here: Circumstances, now: Moment) -> Action {
-        let (phase, action) = match std::mem::replace(&mut self.phase, Phase::Done) {
-            Phase::Following(following) => self.follow(following, here, now),
-            Phase::Looking { regular } => self.looked(event, regular, here, now),
-            Phase::Making => self.made(event, here, now),
-            Phase::Standing {
+    /// Handles an event and returns what to do next.
+    pub(super) fn step(&mut self, event: Event, inputs: Inputs) -> Action {
+        let (phase, action) = match std::mem::replace(&mut self.phase, Phase::Stopped) {
+            Phase::Waiting(schedule) => self.wait_for_read(schedule, inputs),
+            Phase::Reading { regular_read } => self.handle_read(event, regular_read, inputs),
+            Phase::Creating => self.handle_created(event, inputs),
+            Phase::Acquiring {
                 began,
-                number,
-                signalled,
-            } => self.stood(event, Leading::candidate(number, signalled, began), here, now),
-            Phase::Leading(leading) => self.lead(leading, event, here, now),
-            Phase::WindingUp { release, rest, .. } if event == Event::WorkEnded => {
-                self.give_back(release, rest, here, now)
+                term,
+                is_signalled,
+            } => self.handle_acquired(event, (began, term, is_signalled), inputs),
+            Phase::Leading(held) => self.lead(held, event, inputs),
+            Phase::StoppingWork { release, .. } if matches!(event, Event::WorkEnded(_)) => {
+                self.release(release, Duration::ZERO, inputs)
             }
-            Phase::WindingUp {
-                release,
-                rest,
-                abort_at,
-                ..
-            } => {
-                let abort = now.mono >= abort_at;
-                let phase = Phase::WindingUp {
+            Phase::StoppingWork { release, abort_at, .. } => {
+                let abort = inputs.now.mono >= abort_at;
+                let phase = Phase::StoppingWork {
                     release,
-                    rest,
                     abort_at,
                     abort,
                 };
                 (phase, Action::Wait((!abort).then_some(abort_at)))
             }
-            Phase::Releasing { rest } => {
-                // Given back, or somebody else's, or it expires.
-                self.follow_after(rest, here, now)
-            }
-            Phase::Done => (Phase::Done, Action::Done),
+            // Released, or another's, or it expires.
+            Phase::Releasing { backoff } => self.wait_after_term(backoff, inputs),
+            Phase::Stopped => (Phase::Stopped, Action::Stop),
         };
         self.phase = phase;
         action
     }
 
-    /// What the term's work should be doing now.
-    pub(super) fn duty(&self) -> Duty {
+    /// The target state of the leader task.
+    pub(super) fn task_target(&self) -> TaskTarget {
         match &self.phase {
-            Phase::Leading(leading) => leading.duty(),
-            Phase::WindingUp { abort, .. } => Duty::WindUp { abort: *abort },
-            _ => Duty::Idle,
+            Phase::Leading(held) => held.task_target(),
+            Phase::StoppingWork { abort, .. } => TaskTarget::Stop { abort: *abort },
+            _ => TaskTarget::Idle,
         }
     }
 
-    /// Gives the Lease back once there is no work left, then rests.
-    pub(super) fn give_back(
+    /// Waits for the next read, or reads.
+    fn wait_for_read(&mut self, schedule: ReadSchedule, inputs: Inputs) -> Transition {
+        if inputs.is_stopping {
+            return (Phase::Stopped, Action::Stop);
+        }
+        let extra_read = self
+            .observed
+            .extra_read_at(self.contender(inputs), self.interval(), schedule.last_read)
+            .filter(|_| schedule.may_read_early);
+        let read_at = extra_read
+            .map_or(schedule.next_read, |read| {
+                read.max(schedule.last_read).min(schedule.next_read)
+            })
+            .max(schedule.not_before);
+        if inputs.now.mono < read_at {
+            return (Phase::Waiting(schedule), Action::Wait(Some(read_at)));
+        }
+        let regular_read = schedule.next_read;
+        (Phase::Reading { regular_read }, read_request(inputs))
+    }
+
+    /// Waits after a term, or after the attempt to acquire one, for at least `backoff`.
+    fn wait_after_term(&mut self, backoff: Duration, inputs: Inputs) -> Transition {
+        let (now, interval) = (inputs.now.mono, self.interval());
+        let next_read = if backoff.is_zero() {
+            now + jittered(&mut self.rng, interval)
+        } else {
+            now + backoff
+        };
+        let schedule = ReadSchedule {
+            not_before: now + backoff,
+            ..ReadSchedule::at(next_read, now)
+        };
+        self.wait_for_read(schedule, inputs)
+    }
+
+    /// Waits after a failed request. If it may have acquired the Lease, the next read comes soon, once.
+    fn wait_after_failure(&mut self, may_hold: bool, inputs: Inputs) -> Transition {
+        self.failed_requests = self.failed_requests.saturating_add(1);
+        let wait = if self.observed.candidates().is_none() {
+            failed_request_backoff(self.failed_requests)
+        } else if may_hold && self.failed_requests == 1 {
+            RETRY_PERIOD
+        } else {
+            self.interval()
+        };
+        let now = inputs.now.mono;
+        let schedule = ReadSchedule::at(now + jittered(&mut self.rng, wait), now);
+        self.wait_for_read(schedule, inputs)
+    }
+
+    /// Waits after a successful read or creation; `regular_read` is when the next regular read was due before it.
+    fn wait_after_read(&mut self, regular_read: Instant, inputs: Inputs) -> Transition {
+        self.failed_requests = 0;
+        let (now, interval) = (inputs.now.mono, self.interval());
+        // Candidates that read at the same time would otherwise do so forever, and none in between.
+        let has_grown = interval / 2 > std::mem::replace(&mut self.last_interval, interval);
+        let wait = if has_grown {
+            spread(&mut self.rng, interval)
+        } else {
+            jittered(&mut self.rng, interval)
+        };
+        let mut next_read = now + wait;
+        let early = (interval / 2).min(LEASE_DURATION);
+        if !has_grown && regular_read >= now + early {
+            // This was an extra read, long before the regular one, which stays where it is.
+            next_read = next_read.min(regular_read);
+        }
+        let schedule = ReadSchedule {
+            may_read_early: true,
+            ..ReadSchedule::at(next_read, now)
+        };
+        self.wait_for_read(schedule, inputs)
+    }
+
+    fn handle_read(&mut self, event: Event, regular_read: Instant, inputs: Inputs) -> Transition {
+        let Event::Read(found) = event else {
+            return self.wait_after_failure(false, inputs);
+        };
+        let Some(found) = found else {
+            return self.create(inputs);
+        };
+        if !found.is_released() && found.lease.holder != self.identity {
+            self.signalled_terms = 0;
+        }
+        self.observed.observe(found, inputs.now);
+        let is_acquirable = self.observed.is_acquirable(self.contender(inputs), inputs.now.mono);
+        if inputs.is_stopping || !is_acquirable {
+            return self.wait_after_read(regular_read, inputs);
+        }
+        let term = self.observed.next_term();
+        let free = self.observed.record().cloned().unwrap_or_default();
+        let acquired = free.acquired(&self.identity, term, inputs.now.wall);
+        let phase = Phase::Acquiring {
+            began: inputs.now.mono,
+            term,
+            is_signalled: inputs.is_signalled,
+        };
+        (phase, write_request(acquired, inputs))
+    }
+
+    /// Creates the missing Lease without a holder, so that every candidate observes from when on it exists. It can be
+    /// acquired only after that.
+    fn create(&mut self, inputs: Inputs) -> Transition {
+        self.observed.observe_missing();
+        if inputs.is_stopping {
+            return (Phase::Stopped, Action::Stop);
+        }
+        let record = ElectionRecord::unheld(self.observed.highest_term(), inputs.now.wall);
+        (Phase::Creating, write_request(record, inputs))
+    }
+
+    fn handle_created(&mut self, event: Event, inputs: Inputs) -> Transition {
+        match event {
+            Event::Written(record) => {
+                self.observed.observe(record, inputs.now);
+                self.wait_after_read(inputs.now.mono, inputs)
+            }
+            _ => self.wait_after_failure(false, inputs),
+        }
+    }
+
+    /// Handles the response to the write that acquires the Lease.
+    fn handle_acquired(
         &mut self,
-        release: Option<Record>,
-        rest: Duration,
-        here: Circumstances,
-        now: Moment,
-    ) -> (Phase, Action) {
-        match release {
-            Some(record) => (Phase::Releasing { rest }, self.write(record, now)),
-            None => self.follow_after(rest, here, now),
+        event: Event,
+        (began, term, is_signalled): (Instant, i32, bool),
+        inputs: Inputs,
+    ) -> Transition {
+        let record = match event {
+            Event::Written(record) => record,
+            Event::Conflict | Event::Refused => return self.wait_after_failure(false, inputs),
+            _ => return self.wait_after_failure(true, inputs),
+        };
+        self.observed.observe(record.clone(), inputs.now);
+        if inputs.is_stopping {
+            let released = record.released(record.failed_terms, inputs.now.wall);
+            return self.release(Some(released), Duration::ZERO, inputs);
+        }
+        let mut held = HeldTerm::new(term, began, record);
+        if is_signalled {
+            held = held.signalled(self.signalled_terms);
+            self.signalled_terms = self.signalled_terms.saturating_add(1);
+        } else {
+            self.signalled_terms = 0;
+        }
+        if held.is_over(inputs.now.mono) {
+            return self.wait_after_failure(true, inputs);
+        }
+        self.failed_requests = 0;
+        self.lead(held, Event::Woke, inputs)
+    }
+
+    /// Leads on, or ends the term.
+    fn lead(&mut self, mut held: HeldTerm, event: Event, inputs: Inputs) -> Transition {
+        let now = inputs.now.mono;
+        if event == Event::DeadlinePassed || held.is_over(now) {
+            return self.lose_term(matches!(event, Event::WorkEnded(_)), inputs);
+        }
+        match event {
+            Event::Written(record) => {
+                self.observed.observe(record.clone(), inputs.now);
+                held.renewed(record);
+            }
+            Event::Read(Some(record))
+                if record.lease.holder == self.identity && record.lease.transitions == held.number =>
+            {
+                held.record = record;
+                held.is_record_current = true;
+            }
+            Event::Read(found) => {
+                match found {
+                    Some(record) => self.observed.observe(record, inputs.now),
+                    None => self.observed.observe_missing(),
+                }
+                return self.lose_term(false, inputs);
+            }
+            // Perhaps only an annotation was changed.
+            Event::Conflict if held.is_record_current => {
+                held.is_record_current = false;
+                held.renew_at = now;
+            }
+            Event::Conflict | Event::Refused | Event::NoResponse => {
+                held.is_record_current = false;
+                held.renew_at = (held.attempt + RETRY_PERIOD).max(now);
+            }
+            Event::WorkEnded(WorkOutcome::Finished) => {
+                return self.release(Some(held.released(inputs)), Duration::ZERO, inputs);
+            }
+            Event::WorkEnded(WorkOutcome::Failed) => return self.fail_term(&held, inputs),
+            Event::Woke | Event::DeadlinePassed => {}
+        }
+        if held.stop_work_by.is_none() && held.must_hand_over(inputs) {
+            held.stop_work_by = Some(now + WORK_STOP_TIMEOUT);
+        }
+        if held.stop_work_by.is_some_and(|stop_work_by| now >= stop_work_by) {
+            let phase = Phase::StoppingWork {
+                release: Some(held.released(inputs)),
+                abort_at: now,
+                abort: true,
+            };
+            return (phase, Action::Wait(None));
+        }
+        if now >= held.renew_at {
+            return renew(held, inputs);
+        }
+        let wait = [Some(held.renew_at), Some(held.until), held.stop_work_by];
+        let wait = wait.into_iter().flatten().min();
+        (Phase::Leading(held), Action::Wait(wait))
+    }
+
+    /// Ends a term whose Lease may be another's by now, so that it is not released.
+    fn lose_term(&mut self, has_work_ended: bool, inputs: Inputs) -> Transition {
+        if has_work_ended {
+            return self.wait_after_term(Duration::ZERO, inputs);
+        }
+        let abort_at = inputs.now.mono + WORK_STOP_TIMEOUT;
+        let phase = Phase::StoppingWork {
+            release: None,
+            abort_at,
+            abort: false,
+        };
+        (phase, Action::Wait(Some(abort_at)))
+    }
+
+    /// Releases the Lease after the work has failed, and abstains.
+    fn fail_term(&mut self, held: &HeldTerm, inputs: Inputs) -> Transition {
+        let now = inputs.now;
+        self.failed_terms = if held.age(now.mono) >= MAX_FAILED_TERM_BACKOFF {
+            1
+        } else {
+            self.failed_terms.saturating_add(1)
+        };
+        let failed_terms = held.failed_terms_before(now.mono).saturating_add(1);
+        let released = held.record.released(failed_terms, now.wall);
+        self.release(Some(released), failed_term_backoff(self.failed_terms), inputs)
+    }
+
+    /// Releases the Lease, now that no work runs, and abstains for `backoff`.
+    fn release(&mut self, released: Option<ElectionRecord>, backoff: Duration, inputs: Inputs) -> Transition {
+        match released {
+            Some(record) => (Phase::Releasing { backoff }, write_request(record, inputs)),
+            None => self.wait_after_term(backoff, inputs),
         }
     }
 
-    pub(super) fn read(&self, now: Moment) -> Action {
-        Action::Read(now.mono + self.timing.request_timeout())
-    }
-
-    pub(super) fn write(&self, record: Record, now: Moment) -> Action {
-        Action::Write(record, now.mono + self.timing.request_timeout())
-    }
-
-    pub(super) fn asking(&self, signalled: bool) -> Asking<'_> {
-        Asking {
+    fn contender(&self, inputs: Inputs) -> Contender<'_> {
+        Contender {
             identity: &self.identity,
-            signalled,
-            timing: &self.timing,
+            is_signalled: inputs.is_signalled,
         }
     }
+
+    fn interval(&self) -> Duration {
+        read_interval(self.observed.candidates())
+    }
+}
+
+/// Renews the Lease, or reads it first if its latest version is not known.
+fn renew(mut held: HeldTerm, inputs: Inputs) -> Transition {
+    let now = inputs.now;
+    held.attempt = now.mono;
+    let deadline = held.until.min(now.mono + REQUEST_TIMEOUT);
+    let action = if held.is_record_current {
+        let candidates = inputs.fleet.map(|fleet| fleet.candidates);
+        let mut record = held.record.renewed(candidates, now.wall);
+        record.failed_terms = held.failed_terms_before(now.mono);
+        Action::Write(record, deadline)
+    } else {
+        Action::Read(deadline)
+    };
+    (Phase::Leading(held), action)
+}
+
+fn read_request(inputs: Inputs) -> Action {
+    Action::Read(inputs.now.mono + REQUEST_TIMEOUT)
+}
+
+fn write_request(record: ElectionRecord, inputs: Inputs) -> Action {
+    Action::Write(record, inputs.now.mono + REQUEST_TIMEOUT)
 }
 
 #[cfg(test)]
-mod tests {
-    use headgate_clock::Clock;
-
-    use super::*;
-
-    /// A candidate, and the time by hand.
-    struct Story {
-        candidate: Candidate,
-        here: Circumstances,
-        now: Moment,
-    }
-
-    impl Story {
-        fn begin() -> Self {
-            let now = Clock::System.now();
-            Self {
-                candidate: Candidate::new("me".to_owned(), Timing::default(), 7, now),
-                here: Circumstances::default(),
-                now,
-            }
-        }
-
-        /// What is done about this, so many milliseconds later.
-        fn after(&mut self, millis: u64, event: Event) -> Action {
-            self.now.mono += Duration::from_millis(millis);
-            self.candidate.step(event, self.here, self.now)
-        }
-
-        /// Goes by to the first term: a released Lease is found and taken; gives what was written.
-        fn won() -> (Self, Record) {
-            let mut story = Self::begin();
-            assert!(matches!(story.after(0, Event::Woke), Action::Wait(Some(_))));
-            assert!(matches!(story.after(5000, Event::Woke), Action::Read(_)));
-            let released = Record {
-                resource_version: Some("1".to_owned()),
-                number: 6,
-                acquired: Some(story.now.wall),
-                ..Record::default()
-            };
-            let Action::Write(taken, _) = story.after(10, Event::Seen(Some(released))) else {
-                panic!("it is free")
-            };
-            assert_eq!(
-                (taken.holder.as_str(), taken.number, taken.resource_version.as_deref()),
-                ("me", 7, Some("1"))
-            );
-            let began = story.now.mono;
-            let wait = story.after(500, Event::Written(taken.clone()));
-            assert_eq!(wait, Action::Wait(Some(began + Duration::from_secs(2))));
-            let until = began + Duration::from_secs(10);
-            let leads = Duty::Lead {
-                number: 7,
-                until,
-                leaving: false,
-            };
-            assert_eq!(story.candidate.duty(), leads, "counted from the start of the write");
-            (story, taken)
-        }
-    }
-
-    #[test]
-    fn a_renewal_that_is_not_answered_moves_no_deadline() {
-        let (mut story, _) = Story::won();
-        let until = |story: &Story| match story.candidate.duty() {
-            Duty::Lead { until, .. } => Some(until),
-            _ => None,
-        };
-        let before = until(&story);
-        let Action::Write(renewal, by) = story.after(1500, Event::Woke) else {
-            panic!("it is time")
-        };
-        assert_eq!(by, story.now.mono + Duration::from_secs(3));
-        // Whether it was written is open: what is there now has to be read before it is tried again.
-        assert!(matches!(story.after(3000, Event::Unanswered), Action::Read(_)));
-        let Action::Write(again, _) = story.after(10, Event::Seen(Some(renewal))) else {
-            panic!("it is ours")
-        };
-        assert!(
-            matches!(story.after(3000, Event::Unanswered), Action::Read(by) if Some(by) == before),
-            "bound by the term"
-        );
-        assert_eq!(until(&story), before);
-        assert!(matches!(story.after(10, Event::Written(again)), Action::Wait(_)));
-        assert!(until(&story) > before);
-    }
-
-    #[test]
-    fn a_term_that_lapsed_is_not_taken_up_again_by_a_late_answer() {
-        for late in [
-            Event::Woke,
-            Event::Lapsed,
-            Event::Unanswered,
-            Event::Written(Record::default()),
-        ] {
-            let (mut story, _) = Story::won();
-            assert!(matches!(story.after(1500, Event::Woke), Action::Write(..)));
-            assert!(matches!(story.after(8500, late), Action::Wait(Some(_))));
-            assert_eq!(story.candidate.duty(), Duty::WindUp { abort: false });
-            // Until its work has ended it does not stand.
-            assert_eq!(story.after(3000, Event::Woke), Action::Wait(None));
-            assert_eq!(story.candidate.duty(), Duty::WindUp { abort: true });
-            assert!(matches!(story.after(60_000, Event::WorkEnded), Action::Wait(Some(_))));
-            assert_eq!(story.candidate.duty(), Duty::Idle);
-        }
-    }
-
-    #[test]
-    fn what_is_given_back_is_what_we_wrote_and_only_after_the_work() {
-        let (mut story, taken) = Story::won();
-        story.here.stopping = true;
-        assert!(matches!(story.after(100, Event::Woke), Action::Wait(Some(_))));
-        assert!(
-            matches!(story.candidate.duty(), Duty::Lead { leaving: true, .. }),
-            "its work may come to its end"
-        );
-        let Action::Write(released, _) = story.after(100, Event::WorkEnded) else {
-            panic!("it is given back")
-        };
-        assert_eq!(released.resource_version, taken.resource_version);
-        assert!(released.is_released() && released.number == 7);
-        assert_eq!(story.candidate.duty(), Duty::Idle);
-        assert_eq!(
-            story.after(10, Event::Conflict),
-            Action::Done,
-            "somebody else's is left"
-        );
-    }
-
-    #[test]
-    fn a_missing_lease_is_made_first_and_taken_later() {
-        let mut story = Story::begin();
-        assert!(matches!(story.after(5000, Event::Woke), Action::Read(_)));
-        let Action::Write(made, _) = story.after(10, Event::Seen(None)) else {
-            panic!("it is made")
-        };
-        assert!(made.was_never_held() && made.resource_version.is_none());
-        let Action::Wait(Some(look)) = story.after(10, Event::Written(made.clone())) else {
-            panic!("it waits")
-        };
-        let millis = u64::try_from((look - story.now.mono).as_millis()).unwrap();
-        assert!(millis <= 15_000);
-        assert!(matches!(story.after(15_000, Event::Woke), Action::Read(_)));
-        assert!(matches!(story.after(10, Event::Seen(Some(made))), Action::Write(taken, _) if taken.number == 1));
-    }
-}
+mod tests;

@@ -1,35 +1,35 @@
-//! Who may write: one leader among all candidates, elected on a Lease, for terms that end.
+//! The leader election, the terms of a leader, and the lock that its writes to ARM share with cloud-controller-manager.
 //!
-//! Invariants: at no instant are two terms valid, whatever clocks say and whatever process stands still; a
-//! Lease gives no number twice; a write is sent only with a [`Permit`], which is had from a valid term
-//! alone; whoever finds a Lease free needs its `resourceVersion` to take it. A holder's term ends 10 s after the
-//! *start* of its last good write, a candidate takes what it has seen unchanged for 15 s, each by its own
-//! monotonic clock: DESIGN decision 7, which also says why 5,000 candidates cost 17 requests a second. A defect in
-//! the leader's work ends the term and not the process (decision 8).
+//! Invariants: two terms are never valid at the same instant, however wrong clocks are and however long a process
+//! stands still. No two terms of one Lease have the same number. A write is sent only with a [`Permit`], which only a
+//! valid term issues. A candidate acquires a Lease only in the `resourceVersion` that it has read. A term ends 10 s after
+//! the *start* of the holder's last successful write; a candidate acquires what it has observed unchanged for 15 s; each
+//! by its own monotonic clock. docs/decisions.md 7 gives the reasons and the cost. A defect in the leader's work ends the
+//! term and not the process (docs/decisions.md 8).
 //!
-//! `record` is the Lease as plain data, `sight` what a candidate saw of it and since when, `candidate` the whole
-//! decision, with `following` and `leading`; `elector` and `office` carry it out. What is done in a term is
-//! for others to say. `arm_lock` is the other Lease, the lock that keeps a leader's writes and cloud-controller-manager's
-//! apart.
+//! `candidate` decides, as a pure function of what it observed (`observed_lease`); `leader_elector` and `leader_task` carry
+//! the decision out; `term` is what the work receives. `arm_lock` is the other Lease. What the work of a term does is left
+//! to the caller.
 
 mod arm_lock;
 mod candidate;
-mod elector;
-mod following;
-mod lead;
-mod leading;
+mod election_record;
+mod fleet;
+mod leader_elector;
+mod leader_status;
+mod leader_task;
+mod lease_client;
+mod lease_state;
 mod metrics;
-mod office;
-mod record;
-mod sight;
+mod observed_lease;
 mod term;
 mod timing;
 
-pub use arm_lock::{ArmLock, Entered, LockError, LockMetrics};
-pub use candidate::Fleet;
-pub use elector::{Elector, LeaseName, Parts, identity, run};
-pub use lead::Leader;
-pub use metrics::{Failure, Metrics, Working};
-pub use record::{FAILED_TERMS, NODES};
+pub use arm_lock::{ArmLock, LockError, LockGuard, LockMetrics};
+pub use election_record::{CANDIDATES_ANNOTATION, FAILED_TERMS_ANNOTATION};
+pub use fleet::{CandidatePlacement, NodeSummary};
+pub use leader_elector::{LeaderElectionConfig, LeaderElector, candidate_identity};
+pub use leader_status::LeaderStatus;
+pub use lease_state::LeaseName;
+pub use metrics::{CurrentTerm, LeaderMetrics};
 pub use term::{Permit, Term, TermEnded};
-pub use timing::{Timing, TimingError};

@@ -1,6 +1,8 @@
-//! What is counted of the terms that begin here.
+//! The metrics of the election: the terms of this instance and how they ended.
+//!
+//! Invariant: `headgate_leader` is 1 only while a term is valid by the clock at the time of the scrape.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use prometheus_client::collector::Collector;
@@ -13,23 +15,23 @@ use prometheus_client::registry::Registry;
 
 use super::term::Term;
 
-/// How a term's work fails.
+/// Why the work of a term failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// It said so.
+pub(super) enum TermFailure {
+    /// It returned an error.
     Error,
-    /// It ended without being told to.
+    /// It returned before the term ended and without a handover.
     Returned,
-    /// A defect.
+    /// It panicked.
     Panic,
-    /// It was ended, since it did not come to its end in time.
+    /// It did not end in time and was aborted.
     Aborted,
 }
 
-impl Failure {
+impl TermFailure {
     const ALL: [Self; 4] = [Self::Error, Self::Returned, Self::Panic, Self::Aborted];
 
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
             Self::Returned => "returned",
@@ -49,98 +51,98 @@ struct ReasonLabels {
     reason: &'static str,
 }
 
-/// A term whose work has begun.
-#[derive(Debug)]
-struct Begun {
-    term: Term,
-    since: Timestamp,
+/// A term that this instance leads in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CurrentTerm {
+    /// The number of the term.
+    pub number: i32,
+    /// The wall-clock time at which its work began.
+    pub since: Timestamp,
 }
 
-/// The terms of this instance. Clones are the same.
+/// The metrics of the election. Clones share the counts.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
-    begun: Arc<Mutex<Option<Begun>>>,
+pub struct LeaderMetrics {
+    running: Arc<Mutex<Option<(Term, Timestamp)>>>,
     transitions: Family<ToLabels, Counter>,
     failures: Family<ReasonLabels, Counter>,
 }
 
-impl Metrics {
-    /// Registers the counters, and gauges that are asked for at each scrape.
+impl LeaderMetrics {
+    /// Registers the counters, and the gauges that are computed at each scrape.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         for to in ["leader", "follower"] {
             drop(metrics.transitions.get_or_create(&ToLabels { to }));
         }
-        for reason in Failure::ALL.map(Failure::as_str) {
+        for reason in TermFailure::ALL.map(TermFailure::as_str) {
             drop(metrics.failures.get_or_create(&ReasonLabels { reason }));
         }
         registry.register(
             "headgate_leader_transitions",
-            "Times that this instance became the leader, and that it ceased to be",
+            "Terms of this instance: to=\"leader\" counts their beginnings, to=\"follower\" their ends",
             metrics.transitions.clone(),
         );
         registry.register(
             "headgate_leader_failed_terms",
-            "Terms whose work failed here, by reason: an error, a return without being told to, a panic, or ended since it did not \
-             come to its end in time. The first three give the Lease back, and this instance rests for a growing time",
+            "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, \
+             or aborted because it did not end in time. After the first three the Lease is released and this instance \
+             abstains for a growing time",
             metrics.failures.clone(),
         );
-        registry.register_collector(Box::new(Present(metrics.clone())));
+        registry.register_collector(Box::new(TermGauges(metrics.clone())));
         metrics
     }
 
-    /// The work of a term begins; it ends with what is given back.
-    pub fn begins(&self, term: &Term, since: Timestamp) -> Working {
-        let term = term.clone();
-        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(Begun { term, since });
+    /// The term that this instance leads in now; `None` while it does not lead.
+    #[must_use]
+    pub fn current_term(&self) -> Option<CurrentTerm> {
+        let running = self.running();
+        let (term, since) = running.as_ref().filter(|(term, _)| term.permit().is_ok())?;
+        Some(CurrentTerm {
+            number: term.number(),
+            since: *since,
+        })
+    }
+
+    /// Records that the work of a term has begun.
+    pub(super) fn term_started(&self, term: &Term, since: Timestamp) -> TermRecorder {
+        *self.running() = Some((term.clone(), since));
         self.transitions.get_or_create(&ToLabels { to: "leader" }).inc();
-        Working {
+        TermRecorder {
             metrics: self.clone(),
-            ended: false,
-            failure: None,
+            failure: Some(TermFailure::Aborted),
         }
     }
 
-    /// The number of the term that lasts here, and since when its work does.
-    #[must_use]
-    pub fn present(&self) -> Option<(i32, Timestamp)> {
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        let lasting = begun.as_ref().filter(|begun| begun.term.permit().is_ok());
-        lasting.map(|begun| (begun.term.number(), begun.since))
+    fn running(&self) -> MutexGuard<'_, Option<(Term, Timestamp)>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The work of a term, for as long as it lasts.
+/// Records the end of a term. Work that is dropped before its end counts as aborted.
 #[derive(Debug)]
-#[must_use = "the work has ended when this is dropped"]
-pub struct Working {
-    metrics: Metrics,
-    ended: bool,
-    failure: Option<Failure>,
+#[must_use = "dropping it records that the work was aborted"]
+pub(super) struct TermRecorder {
+    metrics: LeaderMetrics,
+    failure: Option<TermFailure>,
 }
 
-impl Working {
-    /// It has ended, well or not.
-    pub fn ended(mut self, failure: Option<Failure>) {
-        self.ended = true;
+impl TermRecorder {
+    /// The work has ended, with this failure if it failed.
+    pub(super) fn finished(mut self, failure: Option<TermFailure>) {
         self.failure = failure;
     }
 }
 
-impl Drop for Working {
+impl Drop for TermRecorder {
     fn drop(&mut self) {
-        let failure = match self.failure {
-            None if self.ended => None,
-            None if std::thread::panicking() => Some(Failure::Panic),
-            None => Some(Failure::Aborted),
-            said => said,
-        };
-        if let Some(failure) = failure {
+        if let Some(failure) = self.failure {
             let reason = failure.as_str();
             self.metrics.failures.get_or_create(&ReasonLabels { reason }).inc();
         }
-        *self.metrics.begun.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.metrics.running() = None;
         self.metrics
             .transitions
             .get_or_create(&ToLabels { to: "follower" })
@@ -148,77 +150,28 @@ impl Drop for Working {
     }
 }
 
-/// The present term at a scrape.
+/// The gauges of the current term.
 #[derive(Debug)]
-struct Present(Metrics);
+struct TermGauges(LeaderMetrics);
 
-impl Collector for Present {
+impl Collector for TermGauges {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let present = self.0.present();
+        let current = self.0.current_term();
         for (name, help, value) in [
             (
                 "headgate_leader",
                 "1 while this instance is the leader, 0 otherwise.",
-                i64::from(present.is_some()),
+                i64::from(current.is_some()),
             ),
             (
                 "headgate_leader_term",
-                "Number of the term that this instance leads in, 0 where it does not; no two terms have one number.",
-                present.map_or(0, |(number, _)| number.into()),
+                "Number of the term that this instance leads in, 0 while it does not lead. No two terms have the same number.",
+                current.map_or(0, |term| term.number.into()),
             ),
         ] {
             let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(value).encode(descriptor)?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use headgate_telemetry::{Format, encode};
-    use tokio::time::{Instant, advance};
-
-    use super::super::term::Tenure;
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn terms_are_counted_and_the_present_one_is_shown() {
-        let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry);
-        let shows = |line: &str| {
-            let text = encode(&registry, Format::Prometheus).unwrap();
-            assert!(text.lines().any(|found| found == line), "no {line} in {text}");
-        };
-        shows("headgate_leader 0");
-        let begin = |number| Tenure::begin(number, Instant::now() + Duration::from_secs(1));
-        let (_tenure, term) = begin(7);
-        let working = metrics.begins(&term, Timestamp::UNIX_EPOCH);
-        shows("headgate_leader 1");
-        shows("headgate_leader_term 7");
-        assert_eq!(metrics.present(), Some((7, Timestamp::UNIX_EPOCH)));
-        // The term has ended by the clock, whatever its work does.
-        advance(Duration::from_secs(1)).await;
-        shows("headgate_leader 0");
-        working.ended(None);
-        let (_tenure, term) = begin(8);
-        metrics.begins(&term, Timestamp::UNIX_EPOCH).ended(Some(Failure::Error));
-        drop(metrics.begins(&term, Timestamp::UNIX_EPOCH));
-        let working = metrics.begins(&term, Timestamp::UNIX_EPOCH);
-        let panics = tokio::spawn(async move {
-            let _working = working;
-            panic!("a defect");
-        });
-        assert!(panics.await.unwrap_err().is_panic());
-        shows("headgate_leader 0");
-        shows("headgate_leader_transitions_total{to=\"leader\"} 4");
-        shows("headgate_leader_transitions_total{to=\"follower\"} 4");
-        for (reason, count) in [("error", 1), ("returned", 0), ("panic", 1), ("aborted", 1)] {
-            shows(&format!(
-                "headgate_leader_failed_terms_total{{reason=\"{reason}\"}} {count}"
-            ));
-        }
     }
 }

@@ -1,37 +1,41 @@
-//! A term, and the permit to send one write in it.
+//! A term, its permits, and what its work reports to the election.
 //!
-//! Invariant: whoever asks learns that a term has ended by his own monotonic clock, even if everything that was to
-//! tell him stood still: the deadline is part of the term. It moves only forward, and an ended term stays ended.
+//! Invariant: a user of a term sees its end by the own monotonic clock, even if the election's task
+//! stands still: the deadline is part of the term. The deadline only moves forward, and an ended term stays ended.
 
 use std::marker::PhantomData;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// What has become of a term.
+use super::fleet::NodeSummary;
+
+/// The validity of a term.
 #[derive(Clone, Copy, Debug)]
-struct Present {
-    /// `None`: it has ended.
+struct Validity {
+    /// The deadline; `None` when the election has ended the term.
     until: Option<Instant>,
-    /// It is about to be given back.
-    leaving: bool,
+    is_handover_requested: bool,
 }
 
-fn lasts(present: Present) -> bool {
-    present.until.is_some_and(|until| Instant::now() < until)
+impl Validity {
+    fn is_valid(self) -> bool {
+        self.until.is_some_and(|until| Instant::now() < until)
+    }
 }
 
-/// One leader's time in office. Clones are the same term.
+/// A term handle: by it the work of a term learns whether the term is still valid. Clones belong to the same term.
 #[derive(Clone, Debug)]
 pub struct Term {
     number: i32,
-    present: watch::Receiver<Present>,
+    validity: watch::Receiver<Validity>,
+    nodes: watch::Sender<Option<NodeSummary>>,
 }
 
-/// Leave to send one write now.
+/// The right to send one write now.
 ///
-/// It is asked for right before sending, after whatever has to be waited for, and handed to what sends. It is not
-/// `Send`, so that a task cannot keep it while it waits for something:
+/// Request it right before sending, after everything that has to be waited for. It is not `Send`, so a task cannot hold
+/// it while it waits for something else:
 ///
 /// ```compile_fail
 /// # async fn wait() {}
@@ -49,8 +53,8 @@ pub struct Term {
 /// # fn send(permit: headgate_leader::Permit<'_>) -> impl Future<Output = ()> + use<> { drop(permit); async {} }
 /// async fn at_once(term: headgate_leader::Term) {
 ///     let Ok(permit) = term.permit() else { return };
-///     let answer = send(permit);
-///     answer.await;
+///     let response = send(permit);
+///     response.await;
 /// }
 /// fn spawn(term: headgate_leader::Term) {
 ///     tokio::spawn(at_once(term));
@@ -59,42 +63,34 @@ pub struct Term {
 #[derive(Debug)]
 #[must_use = "a permit is for the write that is sent now"]
 pub struct Permit<'term> {
-    term: &'term Term,
+    term: PhantomData<&'term Term>,
     not_send: PhantomData<*const ()>,
 }
 
-impl Permit<'_> {
-    /// The number of the term that the write is sent in, for logs and request ids.
-    #[must_use]
-    pub fn number(&self) -> i32 {
-        self.term.number
-    }
-}
-
-/// The term has ended: nothing more may be sent in it.
+/// The term has ended, so nothing more may be sent in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("term {number} has ended: this instance is no longer the leader")]
 pub struct TermEnded {
-    /// The term.
+    /// The number of the term.
     pub number: i32,
 }
 
 impl Term {
-    /// Its number: `leaseTransitions` of the Lease, which gives none twice. Where somebody deleted the Lease, whoever
-    /// made it anew went on from the highest that it had seen.
+    /// The number of the term: `leaseTransitions` of the Lease. No two terms of one Lease have the same. After a deletion
+    /// of the Lease, numbers continue from the highest one that the creator of the new Lease has observed.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.number
     }
 
-    /// Leave to send one write, now.
+    /// Requests the right to send one write now.
     ///
     /// # Errors
-    /// When the term has ended.
+    /// If the term has ended.
     pub fn permit(&self) -> Result<Permit<'_>, TermEnded> {
-        if lasts(*self.present.borrow()) {
+        if self.validity.borrow().is_valid() {
             Ok(Permit {
-                term: self,
+                term: PhantomData,
                 not_send: PhantomData,
             })
         } else {
@@ -102,73 +98,118 @@ impl Term {
         }
     }
 
-    /// Waits until the term is about to be given back: the own node has a signal, or the process is to stop. There
-    /// are some 3 s for what has to be written yet; the sooner the work ends, the sooner somebody else begins.
-    pub async fn leaving(&self) {
-        let mut present = self.present.clone();
-        // Gone is leaving too.
-        let _ = present
-            .wait_for(|present| present.leaving || present.until.is_none())
+    /// Waits until a handover is requested, because the own node has a signal or the process stops, or the term has
+    /// ended. The work then has 3 s for its last writes; the next leader starts when it ends.
+    pub async fn handover_requested(&self) {
+        let mut validity = self.validity.clone();
+        // An error means that the election has ended.
+        let _ = validity
+            .wait_for(|validity| validity.is_handover_requested || validity.until.is_none())
             .await;
+    }
+
+    /// Whether [`Term::handover_requested`] would return at once.
+    #[must_use]
+    pub fn is_handover_requested(&self) -> bool {
+        let validity = *self.validity.borrow();
+        validity.is_handover_requested || validity.until.is_none()
     }
 
     /// Waits until the term has ended.
     pub async fn ended(&self) {
-        let mut present = self.present.clone();
+        let mut validity = self.validity.clone();
         loop {
-            let Some(until) = present.borrow_and_update().until else {
+            let Some(until) = validity.borrow_and_update().until else {
                 return;
             };
             if Instant::now() >= until {
                 return;
             }
             tokio::select! {
-                changed = present.changed() => if changed.is_err() { return },
+                changed = validity.changed() => if changed.is_err() { return },
                 () = sleep_until(until) => {}
             }
         }
     }
+
+    /// Reports what the work observes of the Nodes; `None` while it observes nothing. The report ends with the term.
+    pub fn report_nodes(&self, nodes: Option<NodeSummary>) {
+        self.nodes.send_if_modified(|reported| {
+            let is_changed = *reported != nodes;
+            *reported = nodes;
+            is_changed
+        });
+    }
 }
 
-/// The elector's side of a term, which ends with it.
+/// The election's side of a term. Dropping it ends the term.
 #[derive(Debug)]
-pub(super) struct Tenure {
-    present: watch::Sender<Present>,
+pub(super) struct TermOwner {
+    number: i32,
+    validity: watch::Sender<Validity>,
+    nodes: watch::Receiver<Option<NodeSummary>>,
 }
 
-impl Tenure {
-    /// A term that ends at `until` if nothing else is said.
-    pub(super) fn begin(number: i32, until: Instant) -> (Self, Term) {
-        let (sender, present) = watch::channel(Present {
+impl TermOwner {
+    /// A term that ends at `until` unless it is renewed.
+    pub(super) fn new(number: i32, until: Instant) -> (Self, Term) {
+        let (validity, receiver) = watch::channel(Validity {
             until: Some(until),
-            leaving: false,
+            is_handover_requested: false,
         });
-        (Self { present: sender }, Term { number, present })
+        let (sender, nodes) = watch::channel(None);
+        let owner = Self {
+            number,
+            validity,
+            nodes,
+        };
+        let term = Term {
+            number,
+            validity: receiver,
+            nodes: sender,
+        };
+        (owner, term)
     }
 
-    /// Says until when the term lasts now, and whether it is about to be given back; whether it still lasted. What
-    /// had ended by the clock before it was renewed has ended: somebody may have asked.
+    pub(super) fn number(&self) -> i32 {
+        self.number
+    }
+
+    /// Moves the deadline to `until`, if that is later, and requests a handover where `handover` is set. Returns whether
+    /// the term is valid. A term that had ended by the clock before its renewal stays ended: its work may have noticed.
     #[must_use]
-    pub(super) fn goes_on(&self, until: Instant, leaving: bool) -> bool {
-        self.present.send_if_modified(|present| {
-            let was = (present.until, present.leaving);
-            let lasts = present.until.filter(|before| Instant::now() < *before);
-            present.until = lasts.map(|before| before.max(until));
-            present.leaving |= leaving;
-            was != (present.until, present.leaving)
+    pub(super) fn renew(&self, until: Instant, handover: bool) -> bool {
+        self.validity.send_if_modified(|validity| {
+            let before = (validity.until, validity.is_handover_requested);
+            let valid_until = validity.until.filter(|until| Instant::now() < *until);
+            validity.until = valid_until.map(|before| before.max(until));
+            validity.is_handover_requested |= handover;
+            before != (validity.until, validity.is_handover_requested)
         });
-        self.lasts()
+        self.is_valid()
     }
 
-    /// Whether the term has not ended yet.
-    pub(super) fn lasts(&self) -> bool {
-        lasts(*self.present.borrow())
+    /// Whether the term has not ended.
+    pub(super) fn is_valid(&self) -> bool {
+        self.validity.borrow().is_valid()
+    }
+
+    /// The latest report of the work.
+    pub(super) fn nodes(&mut self) -> Option<NodeSummary> {
+        *self.nodes.borrow_and_update()
+    }
+
+    /// Waits for a report that [`TermOwner::nodes`] has not returned; forever if all handles are gone.
+    pub(super) async fn nodes_changed(&mut self) {
+        if self.nodes.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
-impl Drop for Tenure {
+impl Drop for TermOwner {
     fn drop(&mut self) {
-        self.present.send_modify(|present| present.until = None);
+        self.validity.send_modify(|validity| validity.until = None);
     }
 }
 
@@ -183,29 +224,30 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_term_ends_by_the_clock_of_who_asks() {
-        let (tenure, term) = Tenure::begin(7, Instant::now() + SECOND);
-        assert_eq!(term.permit().unwrap().number(), 7);
+    async fn a_term_ends_by_the_clock_of_its_user() {
+        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND);
+        assert!(term.permit().is_ok());
+        assert_eq!(term.number(), 7);
         advance(Duration::from_millis(999)).await;
         assert!(term.permit().is_ok());
         advance(Duration::from_millis(1)).await;
-        let told = term.permit().unwrap_err().to_string();
-        assert_eq!(told, "term 7 has ended: this instance is no longer the leader");
+        let error = term.permit().unwrap_err().to_string();
+        assert_eq!(error, "term 7 has ended: this instance is no longer the leader");
         timeout(SECOND, term.ended()).await.unwrap();
-        // Nobody brings it back.
-        assert!(!tenure.goes_on(Instant::now() + SECOND, false));
+        // No renewal restores it.
+        assert!(!owner.renew(Instant::now() + SECOND, false));
         assert!(term.permit().is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_renewal_only_prolongs() {
-        let (tenure, term) = Tenure::begin(7, Instant::now() + SECOND);
+    async fn a_renewal_only_prolongs_a_term() {
+        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND);
         let ended = tokio::spawn({
             let term = term.clone();
             async move { term.ended().await }
         });
-        assert!(tenure.goes_on(Instant::now() + 3 * SECOND, false));
-        assert!(tenure.goes_on(Instant::now() + 2 * SECOND, false));
+        assert!(owner.renew(Instant::now() + 3 * SECOND, false));
+        assert!(owner.renew(Instant::now() + 2 * SECOND, false));
         tokio::time::sleep(2 * SECOND + SECOND / 2).await;
         assert!(term.permit().is_ok() && !ended.is_finished());
         tokio::time::sleep(SECOND).await;
@@ -213,15 +255,34 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn leaving_is_told_while_the_term_lasts_and_dropping_ends_it() {
-        let (tenure, term) = Tenure::begin(7, Instant::now() + SECOND);
-        assert!(timeout(SECOND / 10, term.leaving()).await.is_err());
-        assert!(tenure.goes_on(Instant::now() + SECOND, true));
-        term.leaving().await;
+    async fn a_handover_is_requested_in_a_valid_term_and_dropping_the_owner_ends_it() {
+        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND);
+        assert!(timeout(SECOND / 10, term.handover_requested()).await.is_err());
+        assert!(!term.is_handover_requested());
+        assert!(owner.renew(Instant::now() + SECOND, true));
+        term.handover_requested().await;
+        assert!(term.is_handover_requested());
         assert!(term.permit().is_ok());
-        drop(tenure);
+        drop(owner);
         assert!(term.permit().is_err());
         term.ended().await;
-        term.leaving().await;
+        term.handover_requested().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_report_of_the_nodes_belongs_to_one_term() {
+        let (mut owner, term) = TermOwner::new(7, Instant::now() + SECOND);
+        assert_eq!(owner.nodes(), None);
+        let nodes = NodeSummary {
+            nodes: 3,
+            has_healthy_peer: true,
+        };
+        term.report_nodes(Some(nodes));
+        timeout(SECOND, owner.nodes_changed()).await.unwrap();
+        assert_eq!(owner.nodes(), Some(nodes));
+        term.report_nodes(Some(nodes));
+        assert!(timeout(SECOND, owner.nodes_changed()).await.is_err(), "no change");
+        let (mut next, _term) = TermOwner::new(8, Instant::now() + SECOND);
+        assert_eq!(next.nodes(), None);
     }
 }

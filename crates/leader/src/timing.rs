@@ -1,166 +1,106 @@
-//! How long a Lease lasts, and how often each candidate looks at it.
+//! The times of the election: client-go's, the intervals between reads, and the backoffs after failed terms.
 //!
-//! Invariant: a holder gives up well before a candidate may take over. Pure: chance is a number that is carried
-//! along.
+//! Invariant: a holder stops before a candidate may acquire the Lease. Pure: randomness comes from the caller's generator.
 
 use std::time::Duration;
 
-/// No Lease lasts longer; what a record says beyond it is not believed.
-pub(super) const LONGEST_LEASE: Duration = Duration::from_mins(5);
-/// What each candidate adds to everybody's interval.
-const PER_CANDIDATE: Duration = Duration::from_millis(100);
-/// The longest interval.
-const LONGEST_INTERVAL: Duration = Duration::from_mins(5);
-/// The interval while nobody has said how many candidates there are: that of 300.
-const UNKNOWN_INTERVAL: Duration = Duration::from_secs(30);
-/// The first look comes within this time, so that a whole fleet that starts at once does not look at once.
-const FIRST_LOOK: Duration = Duration::from_secs(5);
-/// What chance adds to an interval at most, as a part of it.
+use fastrand::Rng;
+
+/// How long a candidate must observe a held Lease unchanged before it acquires it. client-go's default.
+pub(super) const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// How long a term is valid after the start of its last successful write. client-go's default.
+pub(super) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// From the start of one renewal to the start of the next. client-go's default.
+pub(super) const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// Limit of one request: three that get no response fit into a term.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the work of a term may take to end after a handover was requested or the term has ended.
+pub(super) const WORK_STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// A live holder's `renewTime` is at most this old: one renewal failed.
+pub(super) const MAX_RENEWAL_AGE: Duration = Duration::from_secs(5);
+/// A Lease is waited for no longer than this, whatever duration it claims.
+pub(super) const MAX_LEASE_DURATION: Duration = Duration::from_mins(5);
+
+const _: () = assert!(RENEW_DEADLINE.as_secs() < LEASE_DURATION.as_secs());
+const _: () = assert!(RETRY_PERIOD.as_secs() * 2 <= RENEW_DEADLINE.as_secs());
+
+/// Each candidate adds this to the read interval of all.
+const READ_INTERVAL_PER_CANDIDATE: Duration = Duration::from_millis(100);
+const MAX_READ_INTERVAL: Duration = Duration::from_mins(5);
+/// The read interval until a leader has published the number of candidates: that of 300.
+const DEFAULT_READ_INTERVAL: Duration = Duration::from_secs(30);
+/// The first read comes within this time, so that a fleet that starts at once does not read at once.
+const FIRST_READ_WINDOW: Duration = Duration::from_secs(5);
+/// The part of an interval that jitter adds at most.
 const JITTER: f64 = 0.2;
 
-/// The times of a Lease, as client-go names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    lease_duration: Duration,
-    renew_deadline: Duration,
-    retry_period: Duration,
+/// The longest backoff of an instance whose own work failed.
+pub(super) const MAX_FAILED_TERM_BACKOFF: Duration = Duration::from_mins(10);
+/// The longest wait for a released Lease whose leaders fail one after another.
+const MAX_FAILING_LEASE_WAIT: Duration = Duration::from_mins(5);
+/// How long the first signalled term lasts before its holder hands over.
+const SIGNALLED_TERM_MIN_DURATION: Duration = Duration::from_mins(1);
+const MAX_SIGNALLED_TERM_MIN_DURATION: Duration = Duration::from_mins(16);
+/// A term that lasts this long counts as successful, whatever ends it.
+pub(super) const SUCCESSFUL_TERM_DURATION: Duration = Duration::from_mins(1);
+
+/// The time from one read of the Lease to the next, without jitter. The reads of all candidates together find a dead
+/// leader.
+pub(super) fn read_interval(candidates: Option<u32>) -> Duration {
+    candidates.map_or(DEFAULT_READ_INTERVAL, |candidates| {
+        let shared = READ_INTERVAL_PER_CANDIDATE.saturating_mul(candidates);
+        shared.min(MAX_READ_INTERVAL).max(RETRY_PERIOD)
+    })
 }
 
-/// Why these times make no election.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TimingError {
-    /// The API knows seconds only.
-    #[error("a lease duration of {0:?} is not possible; give whole seconds from 1 to {max}", max = LONGEST_LEASE.as_secs())]
-    LeaseDuration(Duration),
-    /// Two leaders would be possible.
-    #[error("the renew deadline, {renew:?}, has to be shorter than the lease duration, {lease:?}")]
-    RenewDeadline {
-        /// The deadline.
-        renew: Duration,
-        /// The duration.
-        lease: Duration,
-    },
-    /// One failed request would end a term.
-    #[error("the retry period, {retry:?}, may be at most half of the renew deadline, {renew:?}, and not zero")]
-    RetryPeriod {
-        /// The period.
-        retry: Duration,
-        /// The deadline.
-        renew: Duration,
-    },
+/// How much longer a signalled candidate leaves a free Lease to others: a lease duration, or less if all others read
+/// twice in less.
+pub(super) fn signalled_delay(candidates: Option<u32>) -> Duration {
+    LEASE_DURATION.min(2 * read_interval(candidates).mul_f64(1.0 + JITTER))
 }
 
-impl Default for Timing {
-    /// client-go's.
-    fn default() -> Self {
-        Self {
-            lease_duration: Duration::from_secs(15),
-            renew_deadline: Duration::from_secs(10),
-            retry_period: Duration::from_secs(2),
-        }
-    }
+/// An interval with jitter, which only prolongs it.
+pub(super) fn jittered(rng: &mut Rng, interval: Duration) -> Duration {
+    interval.mul_f64(1.0 + JITTER * rng.f64())
 }
 
-impl Timing {
-    /// A Lease that lasts `lease` after it was last seen to change, whose holder gives up `renew` after its last
-    /// good write and tries each `retry`.
-    ///
-    /// # Errors
-    /// When two leaders, or none, would come of it.
-    pub fn new(lease: Duration, renew: Duration, retry: Duration) -> Result<Self, TimingError> {
-        if lease.subsec_nanos() != 0 || lease.is_zero() || lease > LONGEST_LEASE {
-            return Err(TimingError::LeaseDuration(lease));
-        }
-        if renew >= lease {
-            return Err(TimingError::RenewDeadline { renew, lease });
-        }
-        if retry.is_zero() || retry > renew / 2 {
-            return Err(TimingError::RetryPeriod { retry, renew });
-        }
-        Ok(Self {
-            lease_duration: lease,
-            renew_deadline: renew,
-            retry_period: retry,
-        })
-    }
+/// A random time within the mean length of a jittered interval. It keeps the rate of a fleet's reads even.
+pub(super) fn spread(rng: &mut Rng, interval: Duration) -> Duration {
+    interval.mul_f64((1.0 + JITTER / 2.0) * rng.f64())
+}
 
-    /// How long a record has to be seen unchanged before it may be taken.
-    #[must_use]
-    pub fn lease_duration(&self) -> Duration {
-        self.lease_duration
-    }
+/// The time from the start to the first read.
+pub(super) fn first_read_delay(rng: &mut Rng) -> Duration {
+    FIRST_READ_WINDOW.mul_f64(rng.f64())
+}
 
-    /// How long a term lasts after the start of its last good write.
-    #[must_use]
-    pub fn renew_deadline(&self) -> Duration {
-        self.renew_deadline
-    }
+/// How long an instance abstains after this many of its own terms failed one after another.
+pub(super) fn failed_term_backoff(failed_terms: u32) -> Duration {
+    doubled(LEASE_DURATION, failed_terms.saturating_sub(1)).min(MAX_FAILED_TERM_BACKOFF)
+}
 
-    /// From the start of one renewal to that of the next.
-    #[must_use]
-    pub fn retry_period(&self) -> Duration {
-        self.retry_period
-    }
-
-    /// Bound on one request: three that hang fit into a term.
-    pub(super) fn request_timeout(&self) -> Duration {
-        self.renew_deadline * 3 / 10
-    }
-
-    /// What a living holder's record is at most behind: one renewal that failed.
-    pub(super) fn freshness(&self) -> Duration {
-        self.lease_duration / 3
-    }
-
-    /// For so long more one with a signal leaves a free Lease to others: a lease duration, and less where all others look
-    /// twice in less.
-    pub(super) fn stood_back(&self, candidates: Option<u32>) -> Duration {
-        self.lease_duration
-            .min(2 * self.interval(candidates).mul_f64(1.0 + JITTER))
-    }
-
-    /// From one look to the next, before chance has its part: what finds a dead leader is the looks of all.
-    pub(super) fn interval(&self, candidates: Option<u32>) -> Duration {
-        candidates.map_or(UNKNOWN_INTERVAL, |candidates| {
-            let shared = PER_CANDIDATE.saturating_mul(candidates);
-            shared.min(LONGEST_INTERVAL).max(self.retry_period)
-        })
+/// How long all candidates wait for a released Lease after this many terms of any leader failed one after another.
+/// Otherwise a failure that every leader meets would pass through the fleet at ten terms a second.
+pub(super) fn failing_lease_wait(failed_terms: u32) -> Duration {
+    match failed_terms.checked_sub(2) {
+        None => Duration::ZERO,
+        Some(doublings) => doubled(LEASE_DURATION, doublings).min(MAX_FAILING_LEASE_WAIT),
     }
 }
 
-/// Chance, the same for the same seed (splitmix64).
-#[derive(Clone, Debug)]
-pub(super) struct Chance(u64);
+/// How long a signalled term lasts before its holder hands over, after this many signalled terms one after another
+/// without another leader in between. Each handover without a successor leaves a gap without a leader.
+pub(super) fn signalled_term_min_duration(signalled_terms: u32) -> Duration {
+    doubled(SIGNALLED_TERM_MIN_DURATION, signalled_terms).min(MAX_SIGNALLED_TERM_MIN_DURATION)
+}
 
-impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
+/// The wait after this many requests failed one after another, while the number of candidates is unknown.
+pub(super) fn failed_request_backoff(failures: u32) -> Duration {
+    doubled(RETRY_PERIOD, failures.saturating_sub(1)).min(DEFAULT_READ_INTERVAL)
+}
 
-    /// From 0 up to 1.
-    fn part(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let top = u32::try_from((mixed ^ (mixed >> 31)) >> 32).unwrap_or_default();
-        f64::from(top) / (f64::from(u32::MAX) + 1.0)
-    }
-
-    /// An interval with its part of chance.
-    pub(super) fn jitter(&mut self, interval: Duration) -> Duration {
-        interval.mul_f64(1.0 + JITTER * self.part())
-    }
-
-    /// Any time within the mean of an interval with its part of chance, which keeps a fleet's rate even.
-    pub(super) fn spread(&mut self, interval: Duration) -> Duration {
-        interval.mul_f64((1.0 + JITTER / 2.0) * self.part())
-    }
-
-    /// When the first look comes after the start.
-    pub(super) fn first_look(&mut self) -> Duration {
-        FIRST_LOOK.mul_f64(self.part())
-    }
+fn doubled(duration: Duration, times: u32) -> Duration {
+    duration.saturating_mul(2_u32.saturating_pow(times))
 }
 
 #[cfg(test)]
@@ -168,45 +108,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_that_make_no_election_are_refused() {
-        let of = |lease, renew, retry| {
-            let [lease, renew, retry] = [lease, renew, retry].map(Duration::from_millis);
-            Timing::new(lease, renew, retry).map_err(|error| error.to_string())
-        };
-        assert_eq!(of(15_000, 10_000, 2000), Ok(Timing::default()));
-        for (times, told) in [
-            (
-                [0, 0, 0],
-                "a lease duration of 0ns is not possible; give whole seconds from 1 to 300",
-            ),
-            (
-                [1500, 1000, 200],
-                "a lease duration of 1.5s is not possible; give whole seconds from 1 to 300",
-            ),
-            (
-                [301_000, 1000, 200],
-                "a lease duration of 301s is not possible; give whole seconds from 1 to 300",
-            ),
-            (
-                [15_000, 15_000, 2000],
-                "the renew deadline, 15s, has to be shorter than the lease duration, 15s",
-            ),
-            (
-                [15_000, 10_000, 5001],
-                "the retry period, 5.001s, may be at most half of the renew deadline, 10s, and not zero",
-            ),
-            (
-                [15_000, 10_000, 0],
-                "the retry period, 0ns, may be at most half of the renew deadline, 10s, and not zero",
-            ),
-        ] {
-            assert_eq!(of(times[0], times[1], times[2]).unwrap_err(), told);
-        }
-    }
-
-    #[test]
-    fn the_more_candidates_the_rarer_each_looks() {
-        let interval = |candidates| Timing::default().interval(candidates).as_millis();
+    fn the_read_interval_grows_with_the_number_of_candidates() {
+        let interval = |candidates| read_interval(candidates).as_millis();
         for (candidates, millis) in [
             (0, 2000),
             (2, 2000),
@@ -224,13 +127,22 @@ mod tests {
     }
 
     #[test]
-    fn chance_is_spread_evenly_and_only_makes_longer() {
-        let mut chance = Chance::new(7);
+    fn jitter_is_even_and_only_prolongs() {
+        let mut rng = Rng::with_seed(7);
         let second = Duration::from_secs(1);
-        let all: Vec<_> = (0..10_000).map(|_| chance.jitter(second)).collect();
+        let all: Vec<_> = (0..10_000).map(|_| jittered(&mut rng, second)).collect();
         assert!(all.iter().all(|each| *each >= second && *each < second.mul_f64(1.2)));
         let mean = all.iter().sum::<Duration>() / 10_000;
         assert!(mean > second.mul_f64(1.098) && mean < second.mul_f64(1.102), "{mean:?}");
-        assert!((0..1000).all(|_| chance.first_look() < FIRST_LOOK));
+        assert!((0..1000).all(|_| first_read_delay(&mut rng) < FIRST_READ_WINDOW));
+    }
+
+    #[test]
+    fn backoffs_double_up_to_their_limits() {
+        let seconds = |backoff: fn(u32) -> Duration| [0, 1, 2, 3, 4, u32::MAX].map(|count| backoff(count).as_secs());
+        assert_eq!(seconds(failed_term_backoff), [15, 15, 30, 60, 120, 600]);
+        assert_eq!(seconds(failing_lease_wait), [0, 0, 15, 30, 60, 300]);
+        assert_eq!(seconds(signalled_term_min_duration), [60, 120, 240, 480, 960, 960]);
+        assert_eq!(seconds(failed_request_backoff), [2, 2, 4, 8, 16, 30]);
     }
 }

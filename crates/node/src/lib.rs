@@ -1,19 +1,19 @@
-//! What this node is told: the drain signals on its own Node object, now or as last remembered.
+//! The own Node: its facts, its drain signals, and what is remembered of both across a restart.
 //!
-//! Invariants: the last state known goes on until a newer one is seen (an API server that is away, a
-//! Node that is deleted, a restart); a taint is matched by key, never by value or effect; one Node
-//! object is held in memory. What the node *says* because of it is `health`'s business.
+//! Invariants: a report stays in use until a newer observation replaces it, through an unreachable API server, a
+//! deleted Node and a restart. Taints match by key, never by value or effect. One Node object is in memory. What
+//! `/healthz` answers because of a report is up to `headgate-health`. [`Signal`] is the place to add a signal.
 
 mod metrics;
-mod object;
-mod remembered;
+mod remembered_state;
 mod report;
 mod signal;
+mod slim_node;
 mod watch;
 
 pub use metrics::Metrics;
-pub use object::SlimNode;
-pub use remembered::{Memory, RememberedError, keep as remember};
-pub use report::{Presence, Report, Source};
-pub use signal::{DEFAULT_SIGNALS, DRAINING_TAINT, Facts, Signal, signals};
-pub use watch::{Outlet, Trouble, run as watch};
+pub use remembered_state::{RememberedState, RememberedStateError, store_reports};
+pub use report::{NodeObjectState, NodeReport, Source};
+pub use signal::{DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation, detect_signals};
+pub use slim_node::SlimNode;
+pub use watch::watch_own_node;

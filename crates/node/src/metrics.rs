@@ -1,77 +1,71 @@
-//! What the own-Node watch counts and shows.
+//! The metrics of the own Node and its watch.
 
-use headgate_kubernetes::WATCH_ERROR_REASONS;
+use headgate_clock::Clock;
+use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::report::{Presence, Report};
+use super::report::{NodeObjectState, NodeReport};
 use super::signal::Signal;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    reason: &'static str,
-}
-
-/// Counters of the watch.
+/// Counters of the own-Node watch.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    errors: Family<ReasonLabels, Counter>,
+    errors: WatchErrorCounter,
     lists: Counter,
 }
 
 impl Metrics {
-    /// Registers the watch's counters, and gauges computed from the reports at each scrape.
+    /// Registers the counters, and gauges that are computed from the latest report at each scrape. `taint_keys` are
+    /// the keys that are signals by the settings.
     #[must_use]
-    pub fn register(registry: &mut Registry, reports: watch::Receiver<Report>, taint_keys: Vec<String>) -> Self {
+    pub fn register(registry: &mut Registry, reports: watch::Receiver<NodeReport>, taint_keys: Vec<String>) -> Self {
         let metrics = Self {
-            errors: Family::default(),
+            errors: WatchErrorCounter::register(
+                registry,
+                "headgate_node_watch_errors",
+                "Errors of lists and watches of the own Node, by reason",
+            ),
             lists: Counter::default(),
         };
-        for reason in WATCH_ERROR_REASONS {
-            drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
-        }
-        registry.register(
-            "headgate_node_watch_errors",
-            "Errors of the own-Node list and watch, by reason",
-            metrics.errors.clone(),
-        );
         registry.register(
             "headgate_node_watch_lists",
-            "Lists of the own Node that began: one at start, one more for each restart of the watch",
+            "Lists of the own Node that were started: one at the start of the process, and one for each restart of the watch",
             metrics.lists.clone(),
         );
-        registry.register_collector(Box::new(Reports { reports, taint_keys }));
+        registry.register_collector(Box::new(ReportCollector { reports, taint_keys }));
         metrics
     }
 
-    pub(super) fn error(&self, reason: &'static str) {
-        self.errors.get_or_create(&ReasonLabels { reason }).inc();
+    /// A reporter for the watch of the Node `name`, which counts in these metrics.
+    #[must_use]
+    pub fn watch_reporter(&self, name: &str, clock: &Clock) -> WatchReporter {
+        WatchReporter::new("nodes", self.errors.clone(), clock.clone()).for_object(name)
     }
 
-    pub(super) fn list(&self) {
+    pub(super) fn count_list(&self) {
         self.lists.inc();
     }
 }
 
-/// Gauges read from the latest report.
+/// Gauges of the latest report.
 #[derive(Debug)]
-struct Reports {
-    reports: watch::Receiver<Report>,
+struct ReportCollector {
+    reports: watch::Receiver<NodeReport>,
     taint_keys: Vec<String>,
 }
 
-impl Collector for Reports {
+impl Collector for ReportCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let report = self.reports.borrow().clone();
         let mut signals = encoder.encode_descriptor(
             "headgate_node_signal",
-            "1 for each drain signal in force on this node, 0 for each that is watched for.",
+            "1 for each drain signal that this node has, 0 for each other that it could have.",
             None,
             MetricType::Gauge,
         )?;
@@ -80,15 +74,15 @@ impl Collector for Reports {
             let value = ConstGauge::new(i64::from(report.signals.contains_key(&signal)));
             value.encode(signals.encode_family(&[("signal", signal.to_string())])?)?;
         }
-        let mut presence = encoder.encode_descriptor(
+        let mut object_state = encoder.encode_descriptor(
             "headgate_node_object",
-            "1 for what is known of this node's Node object: unknown, present, missing or deleted.",
+            "1 for the state of this node's Node object: unknown, present, missing or deleted.",
             None,
             MetricType::Gauge,
         )?;
-        for state in Presence::ALL {
-            let value = ConstGauge::new(i64::from(report.presence == state));
-            value.encode(presence.encode_family(&[("state", state.as_str())])?)?;
+        for state in NodeObjectState::ALL {
+            let value = ConstGauge::new(i64::from(report.object_state == state));
+            value.encode(object_state.encode_family(&[("state", state.as_str())])?)?;
         }
         Ok(())
     }

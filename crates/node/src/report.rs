@@ -1,29 +1,31 @@
-//! What is known about the own Node: the state the rest of the agent reads, and how it moves on.
+//! The report: the present knowledge about the own Node, and how observations change it. Pure.
 //!
-//! Pure: each step takes the present report, what was seen, and the moment. A step never forgets a
-//! verdict for want of news: only a newer observation of the Node replaces one.
+//! Invariant: only a newer observation of the Node replaces its facts and signals. An absent Node and an unreachable
+//! API server leave them as they are.
 
 use std::collections::BTreeMap;
 
 use headgate_clock::Moment;
 use jiff::Timestamp;
+use serde::Serialize;
 
-use super::remembered::Memory;
-use super::signal::{Facts, Signal, signals};
+use super::remembered_state::RememberedState;
+use super::signal::{Facts, Signal, detect_signals};
 
-/// Where the present knowledge comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where the facts and signals of a report are known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The API server, in this process's life.
+    /// From the API server, since this process started.
     Watch,
-    /// The state file of an earlier process.
+    /// From the remembered state that an earlier process stored.
     Remembered,
-    /// Nowhere: nothing is known, and the node counts as eligible.
+    /// Nothing is known yet; the node counts as eligible.
     None,
 }
 
 impl Source {
-    /// Its name on the wire.
+    /// The name in health answers and `/statusz`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -34,24 +36,24 @@ impl Source {
     }
 }
 
-/// Whether the API server has a Node of this name.
+/// Whether the API server has the Node object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// Not asked successfully yet.
+pub enum NodeObjectState {
+    /// This process has not completed a list yet.
     Unknown,
-    /// It is there.
+    /// The Node exists.
     Present,
-    /// It was never seen by this process, and is not there.
+    /// This process has never observed the Node, and it does not exist.
     Missing,
-    /// It was there and is gone; its last state goes on.
+    /// This process has observed the Node, and it no longer exists. The last report stays in use.
     Deleted,
 }
 
-impl Presence {
-    /// All values, for metrics.
+impl NodeObjectState {
+    /// All states, for metrics.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Present, Self::Missing, Self::Deleted];
 
-    /// Its name in metrics and `/statusz`.
+    /// The name in metrics and `/statusz`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -63,87 +65,88 @@ impl Presence {
     }
 }
 
-/// Everything known about the own Node.
+/// The present knowledge about the own Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// Where this knowledge comes from.
+pub struct NodeReport {
+    /// Where `facts` and `signals` are known from.
     pub source: Source,
-    /// Whether the Node is there.
-    pub presence: Presence,
-    /// What the Node last said, if anything is known.
+    /// Whether the API server has the Node object.
+    pub object_state: NodeObjectState,
+    /// The facts at the last observation; `None` if there was none.
     pub facts: Option<Facts>,
-    /// Signals in force, each since when.
+    /// The signals of the Node object, each with its start.
     pub signals: BTreeMap<Signal, Timestamp>,
 }
 
-impl Report {
-    /// The report at start: what an earlier process remembered, or nothing.
+impl NodeReport {
+    /// The report at the start of the process. `taint_keys` decide which remembered taints are signals.
     #[must_use]
-    pub fn initial(memory: Option<Memory>, taint_keys: &[String], now: Moment) -> Self {
+    pub fn initial(remembered: Option<RememberedState>, taint_keys: &[String], now: Moment) -> Self {
         let empty = Self {
             source: Source::None,
-            presence: Presence::Unknown,
+            object_state: NodeObjectState::Unknown,
             facts: None,
             signals: BTreeMap::new(),
         };
-        let Some(memory) = memory else { return empty };
-        let since = |signal: &Signal| memory.since.get(&signal.to_string()).copied().unwrap_or(now.wall);
-        let signals = signals(&memory.facts, taint_keys)
+        let Some(remembered) = remembered else { return empty };
+        let since = |signal: &Signal| remembered.since.get(signal.name()).copied().unwrap_or(now.wall);
+        let signals = detect_signals(&remembered.facts, taint_keys)
             .into_iter()
             .map(|signal| (signal.clone(), since(&signal)));
         Self {
             source: Source::Remembered,
             signals: signals.collect(),
-            facts: Some(memory.facts),
+            facts: Some(remembered.facts),
             ..empty
         }
     }
 
-    /// The Node was seen.
+    /// The report after an observation of the Node. A signal that the same Node had before keeps its start.
     #[must_use]
-    pub fn observed(&self, facts: Facts, taint_keys: &[String], now: Moment) -> Self {
-        let same_node = self.facts.as_ref().is_some_and(|known| known.uid == facts.uid);
+    pub fn with_node(&self, facts: Facts, taint_keys: &[String], now: Moment) -> Self {
+        let is_same_node = self.facts.as_ref().is_some_and(|known| known.uid == facts.uid);
         let since = |signal: &Signal| {
             self.signals
                 .get(signal)
-                .filter(|_| same_node)
+                .filter(|_| is_same_node)
                 .copied()
                 .unwrap_or(now.wall)
         };
-        let signals = signals(&facts, taint_keys)
+        let signals = detect_signals(&facts, taint_keys)
             .into_iter()
             .map(|signal| (signal.clone(), since(&signal)))
             .collect();
         Self {
             source: Source::Watch,
-            presence: Presence::Present,
+            object_state: NodeObjectState::Present,
             facts: Some(facts),
             signals,
         }
     }
 
-    /// The API server has no such Node: what was known of one goes on.
+    /// The report after a list or an event that shows that the Node does not exist. Facts and signals stay.
     #[must_use]
-    pub fn absent(&self) -> Self {
-        let presence = match self.presence {
-            Presence::Present | Presence::Deleted => Presence::Deleted,
-            Presence::Unknown | Presence::Missing => Presence::Missing,
+    pub fn without_node(&self) -> Self {
+        let object_state = match self.object_state {
+            NodeObjectState::Present | NodeObjectState::Deleted => NodeObjectState::Deleted,
+            NodeObjectState::Unknown | NodeObjectState::Missing => NodeObjectState::Missing,
         };
         Self {
-            presence,
+            object_state,
             ..self.clone()
         }
     }
 
-    /// Whether the API server has answered once in this process's life.
+    /// Whether this process has completed a list of the Node.
     #[must_use]
-    pub fn synced(&self) -> bool {
-        self.presence != Presence::Unknown
+    pub fn is_synced(&self) -> bool {
+        self.object_state != NodeObjectState::Unknown
     }
 
-    /// Whether nothing speaks against new connections. Nothing known means eligible: fail open.
+    /// Whether new connections may be sent to the node: it has no signal. A node about which nothing is known is
+    /// eligible.
     #[must_use]
-    pub fn eligible(&self) -> bool {
+    pub fn is_eligible(&self) -> bool {
         self.signals.is_empty()
     }
 }
@@ -175,90 +178,96 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_eligible() {
-        let report = Report::initial(None, &keys(), at(1));
-        assert!(report.eligible() && !report.synced());
+    fn unknown_node_is_eligible() {
+        let report = NodeReport::initial(None, &keys(), at(1));
+        assert!(report.is_eligible() && !report.is_synced());
         assert_eq!(report.source, Source::None);
-        let report = report.absent();
-        assert!(report.eligible() && report.synced());
-        assert_eq!((report.source, report.presence), (Source::None, Presence::Missing));
+        let report = report.without_node();
+        assert!(report.is_eligible() && report.is_synced());
+        assert_eq!(
+            (report.source, report.object_state),
+            (Source::None, NodeObjectState::Missing)
+        );
     }
 
     #[test]
-    fn a_signal_keeps_its_start_while_it_lasts_and_untaint_ends_it() {
-        let report = Report::initial(None, &keys(), at(1)).observed(facts("u", &["drain"]), &keys(), at(2));
-        let report = report.observed(facts("u", &["other", "drain"]), &keys(), at(3));
+    fn signal_keeps_its_start_until_the_taint_is_removed() {
+        let report = NodeReport::initial(None, &keys(), at(1)).with_node(facts("u", &["drain"]), &keys(), at(2));
+        let report = report.with_node(facts("u", &["other", "drain"]), &keys(), at(3));
         assert_eq!(report.signals.values().next(), Some(&at(2).wall));
-        let report = report.observed(facts("u", &["other"]), &keys(), at(4));
-        assert!(report.eligible());
-        let report = report.observed(facts("u", &["drain"]), &keys(), at(5));
+        let report = report.with_node(facts("u", &["other"]), &keys(), at(4));
+        assert!(report.is_eligible());
+        let report = report.with_node(facts("u", &["drain"]), &keys(), at(5));
         assert_eq!(report.signals.values().next(), Some(&at(5).wall));
     }
 
     #[test]
-    fn a_deleted_node_keeps_its_last_verdict() {
+    fn deleted_node_keeps_its_last_signals() {
         for taints in [&[][..], &["drain"][..]] {
-            let seen = Report::initial(None, &keys(), at(1)).observed(facts("u", taints), &keys(), at(2));
-            let gone = seen.absent();
-            assert_eq!(gone.eligible(), seen.eligible());
-            assert_eq!((gone.source, gone.presence), (Source::Watch, Presence::Deleted));
-            assert_eq!(gone.absent(), gone);
+            let seen = NodeReport::initial(None, &keys(), at(1)).with_node(facts("u", taints), &keys(), at(2));
+            let gone = seen.without_node();
+            assert_eq!(gone.is_eligible(), seen.is_eligible());
+            assert_eq!(
+                (gone.source, gone.object_state),
+                (Source::Watch, NodeObjectState::Deleted)
+            );
+            assert_eq!(gone.without_node(), gone);
         }
     }
 
     #[test]
-    fn a_node_of_another_uid_starts_afresh() {
-        let old = Report::initial(None, &keys(), at(1))
-            .observed(facts("u", &["drain"]), &keys(), at(2))
-            .absent();
-        let new = old.observed(facts("v", &["drain"]), &keys(), at(9));
+    fn node_with_another_uid_starts_anew() {
+        let old = NodeReport::initial(None, &keys(), at(1))
+            .with_node(facts("u", &["drain"]), &keys(), at(2))
+            .without_node();
+        let new = old.with_node(facts("v", &["drain"]), &keys(), at(9));
         assert_eq!(new.signals.values().next(), Some(&at(9).wall));
-        assert!(old.observed(facts("v", &[]), &keys(), at(9)).eligible());
+        assert!(old.with_node(facts("v", &[]), &keys(), at(9)).is_eligible());
     }
 
     #[test]
-    fn memory_goes_on_until_the_node_is_seen() {
-        let seen = Report::initial(None, &keys(), at(1)).observed(facts("u", &["drain"]), &keys(), at(2));
-        let memory = Memory::of("n", &seen, at(3)).unwrap();
-        let report = Report::initial(Some(memory.clone()), &keys(), at(8));
+    fn remembered_state_stays_in_use_until_the_node_is_observed() {
+        let seen = NodeReport::initial(None, &keys(), at(1)).with_node(facts("u", &["drain"]), &keys(), at(2));
+        let remembered = RememberedState::from_report("n", &seen, at(3)).unwrap();
+        let report = NodeReport::initial(Some(remembered.clone()), &keys(), at(8));
         assert_eq!(report.source, Source::Remembered);
         assert_eq!(report.signals, seen.signals);
-        assert_eq!(report.absent().signals, seen.signals);
-        let report = report.observed(facts("u", &["drain"]), &keys(), at(9));
+        assert_eq!(report.without_node().signals, seen.signals);
+        let report = report.with_node(facts("u", &["drain"]), &keys(), at(9));
         assert_eq!(report.signals.values().next(), Some(&at(2).wall));
         assert!(
-            Report::initial(Some(memory), &[], at(8)).eligible(),
-            "the present settings decide, not the old ones"
+            NodeReport::initial(Some(remembered), &[], at(8)).is_eligible(),
+            "the settings of this process decide"
         );
     }
 
-    /// What a watch may bring: the Node with these taints and UID, or its absence.
-    fn news() -> impl Strategy<Value = Option<(String, Vec<String>)>> {
+    /// One observation: the Node with this UID and these taints, or its absence.
+    fn observation() -> impl Strategy<Value = Option<(String, Vec<String>)>> {
         proptest::option::weighted(0.7, ("[uv]", proptest::collection::vec("drain|other", 0..3)))
     }
 
     proptest! {
-        /// Whatever comes in whatever order: the verdict is that of the Node as last seen.
+        /// After any observations, the signals are those of the last observed Node.
         #[test]
-        fn the_verdict_is_that_of_the_last_observation(news in proptest::collection::vec(news(), 0..20)) {
-            let mut report = Report::initial(None, &keys(), at(0));
+        fn signals_are_those_of_the_last_observation(observations in proptest::collection::vec(observation(), 0..20)) {
+            let mut report = NodeReport::initial(None, &keys(), at(0));
             let mut last: Option<Vec<String>> = None;
-            for (second, news) in (1..).zip(news) {
-                report = match news {
-                    None => report.absent(),
+            for (second, observation) in (1..).zip(observations) {
+                report = match observation {
+                    None => report.without_node(),
                     Some((uid, taints)) => {
                         last = Some(taints.clone());
-                        report.observed(Facts { uid, taints, ..Facts::default() }, &keys(), at(second))
+                        report.with_node(Facts { uid, taints, ..Facts::default() }, &keys(), at(second))
                     }
                 };
                 let drained = last.as_ref().is_some_and(|taints| taints.contains(&"drain".to_owned()));
-                prop_assert_eq!(report.eligible(), !drained);
+                prop_assert_eq!(report.is_eligible(), !drained);
                 prop_assert_eq!(report.source == Source::None, last.is_none());
-                prop_assert!(report.synced());
+                prop_assert!(report.is_synced());
                 prop_assert!(report.signals.values().all(|since| *since <= at(second).wall));
-                // A restart forgets nothing of it.
-                let memory = Memory::of("n", &report, at(second));
-                prop_assert_eq!(&Report::initial(memory, &keys(), at(second)).signals, &report.signals);
+                // A restart loses none of them.
+                let remembered = RememberedState::from_report("n", &report, at(second));
+                prop_assert_eq!(&NodeReport::initial(remembered, &keys(), at(second)).signals, &report.signals);
             }
         }
     }

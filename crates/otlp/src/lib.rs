@@ -78,7 +78,7 @@ impl Traces {
             .with_endpoint(url)
             .with_timeout(EXPORT)
             .build()
-            .map_err(|error| TracesError::Exporter(headgate_telemetry::chain(&error)))?;
+            .map_err(|error| TracesError::Exporter(headgate_telemetry::error_chain(&error)))?;
         let bounds = BatchConfigBuilder::default()
             .with_max_queue_size(MOST_WAITING)
             .with_scheduled_delay(EVERY)
@@ -120,7 +120,7 @@ impl Traces {
         match timeout(CLOSE + EXPORT, closed).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => tracing::warn!(
-                error = headgate_telemetry::chain(&error),
+                error = headgate_telemetry::error_chain(&error),
                 "the last spans were not sent"
             ),
             Ok(Err(_)) | Err(_) => tracing::warn!("the last spans were not sent in time"),

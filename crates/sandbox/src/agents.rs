@@ -1,4 +1,4 @@
-//! Real agents: `headgate agent` as a child process for one Node.
+//! Agents: `headgate agent` as a child process for one Node.
 
 use std::fs;
 use std::io;
@@ -10,91 +10,92 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::process::{Process, ProcessError, command, tail};
+use super::process::{Process, ProcessError, command_in, last_log_lines};
 
-/// How long an agent may take to bind its addresses; it needs a moment, or 5 s while the API does not answer.
-pub(super) const BINDING: Duration = Duration::from_secs(30);
-/// From one look for the addresses file to the next.
-const INTERVAL: Duration = Duration::from_millis(20);
+/// How long a process may take to bind its addresses. An agent needs a moment, or 5 s while the API does not answer.
+pub(super) const BIND_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time between two reads of the addresses file.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// An agent, or what is run like one, cannot be run.
+/// An agent, or another process with an addresses file, cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// It cannot be started, or has ended.
+    /// The process cannot be started, or has ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Its directory or settings file cannot be written.
+    /// The agent's directory or settings file cannot be written.
     #[error("cannot write {}: {source}; check the directory's permissions and free space", path.display())]
     Write {
-        /// The file or directory.
+        /// The file or directory to write.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What it wrote as its addresses cannot be read.
-    #[error("cannot read {}, where {name} says its addresses: {source}", path.display())]
+    /// The addresses file cannot be parsed.
+    #[error("cannot parse {}, the addresses file of {name}: {source}", path.display())]
     Addresses {
-        /// The agent.
+        /// The name of the process in messages.
         name: String,
-        /// The file.
+        /// The path of the addresses file.
         path: PathBuf,
-        /// Why.
+        /// The error of the parser.
         source: serde_json::Error,
     },
-    /// It has bound no addresses in time.
-    #[error("{name} has not bound its addresses after {} s; its last log lines:\n{tail}", BINDING.as_secs())]
+    /// The process has not bound its addresses in time.
+    #[error("{name} has not bound its addresses after {} s; its last log lines:\n{tail}", BIND_TIMEOUT.as_secs())]
     Unbound {
-        /// The agent.
+        /// The name of the process in messages.
         name: String,
         /// The last lines of its log.
         tail: String,
     },
 }
 
-/// What to run.
+/// The configuration of an agent.
 #[derive(Clone, Debug)]
-pub struct Launch {
-    /// The headgate program.
+pub struct AgentConfig {
+    /// The path of the headgate program.
     pub program: PathBuf,
-    /// The Node the agent speaks for.
+    /// The name of the agent's Node.
     pub node: String,
-    /// How it reaches the API.
+    /// The kubeconfig by which it reaches the API.
     pub kubeconfig: PathBuf,
-    /// Its own directory: remembered state, settings and addresses. Made if missing, kept afterwards.
+    /// Its directory, for remembered state, settings and addresses. It is created if it is missing, and kept
+    /// afterwards.
     pub directory: PathBuf,
-    /// Its output is appended here.
+    /// The file to which its output is appended.
     pub log: PathBuf,
-    /// Its settings file's text.
+    /// The text of its settings file.
     pub settings: String,
-    /// Where it serves `/healthz`; port 0 takes a free one.
+    /// Address of `/healthz`; port 0 takes a free one.
     pub healthz: SocketAddr,
-    /// Further flags.
+    /// Flags in addition to those of the other fields.
     pub arguments: Vec<String>,
 }
 
-/// Where an agent answers.
+/// The addresses that an agent is bound to.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
 pub struct Addresses {
-    /// `/healthz` and `/livez`.
+    /// The health port: `/healthz` and `/livez`.
     pub healthz: SocketAddr,
-    /// Metrics and the process's own probes.
+    /// The operations port: metrics and the process's own probes.
     pub metrics: SocketAddr,
 }
 
-/// A running agent.
+/// A running agent. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Agent {
-    /// Its process.
+    /// The child process; dropping it kills it.
     pub process: Process,
-    /// Where it answers.
+    /// The addresses that it is bound to.
     pub addresses: Addresses,
 }
 
-impl Launch {
-    /// Starts the agent, its operations on a free port of 127.0.0.1, and waits until it has bound them.
+impl AgentConfig {
+    /// Starts the agent with its operations port on 127.0.0.1, and waits until it has bound its addresses.
     ///
     /// # Errors
-    /// It cannot be run, ends, or does not bind its addresses within half a minute.
+    /// The agent cannot be run, ends, or does not bind its addresses within half a minute.
     pub async fn start(&self) -> Result<Agent, AgentError> {
         let unwritable = |path: &Path| {
             let path = path.to_owned();
@@ -110,7 +111,7 @@ impl Launch {
         }
 
         let name = format!("the agent of {}", self.node);
-        let mut command = command(&self.program, &self.directory);
+        let mut command = command_in(&self.program, &self.directory);
         command
             .args(["agent", "--node-name", &self.node])
             .args(["--healthz-bind-address", &self.healthz.to_string()])
@@ -131,8 +132,8 @@ impl Launch {
         let mut process = Process::start(&name, command, &self.log)?;
 
         let bound = tokio::select! {
-            bound = timeout(BINDING, bound(&name, &addresses)) => bound,
-            end = process.ended() => return Err(end.into()),
+            bound = timeout(BIND_TIMEOUT, read_addresses(&name, &addresses)) => bound,
+            end = process.wait_for_exit() => return Err(end.into()),
         };
         match bound {
             Ok(addresses) => Ok(Agent {
@@ -141,14 +142,14 @@ impl Launch {
             }),
             Err(_) => Err(AgentError::Unbound {
                 name,
-                tail: tail(&self.log),
+                tail: last_log_lines(&self.log),
             }),
         }
     }
 }
 
-/// What a process has written to its addresses file, once it has.
-pub(super) async fn bound<A: DeserializeOwned>(name: &str, file: &Path) -> Result<A, AgentError> {
+/// Waits for a process's addresses file, and parses it.
+pub(super) async fn read_addresses<A: DeserializeOwned>(name: &str, file: &Path) -> Result<A, AgentError> {
     loop {
         if let Ok(text) = fs::read(file) {
             return serde_json::from_slice(&text).map_err(|source| AgentError::Addresses {
@@ -157,6 +158,6 @@ pub(super) async fn bound<A: DeserializeOwned>(name: &str, file: &Path) -> Resul
                 source,
             });
         }
-        sleep(INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

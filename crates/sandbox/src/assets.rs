@@ -1,36 +1,33 @@
-//! Where the control plane's programs are: etcd, kube-apiserver and the others, built or downloaded before.
-//!
-//! Building them is left to `make control-plane`.
+//! The control plane's programs: finds the directory with etcd, kube-apiserver and the others. `make control-plane`
+//! builds them.
 
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Programs without which there is no control plane.
+/// The programs that every control plane needs.
 const REQUIRED: [&str; 2] = ["etcd", "kube-apiserver"];
 
-/// No usable programs.
+/// The programs cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub enum AssetsError {
-    /// A program is missing from the directory it should be in.
+    /// A program is missing or not executable.
     #[error(
         "no executable {program} in {} ({origin}): run `make control-plane`, or name a directory that has it with --assets or KUBEBUILDER_ASSETS",
         directory.display()
     )]
     Missing {
-        /// The program.
+        /// The name of the program.
         program: String,
-        /// Where it was looked for.
+        /// The directory that was searched.
         directory: PathBuf,
-        /// Who said to look there.
+        /// Why this directory was searched.
         origin: &'static str,
     },
-    /// Nothing says where to look.
-    #[error(
-        "cannot tell where the control plane's programs are: neither KUBEBUILDER_ASSETS nor HOME is set; give --assets DIR"
-    )]
-    Nowhere,
+    /// No setting or variable names a directory.
+    #[error("cannot find the control plane's programs: neither KUBEBUILDER_ASSETS nor HOME is set; give --assets DIR")]
+    NoDirectory,
 }
 
 /// A directory with the control plane's programs.
@@ -41,13 +38,13 @@ pub struct Assets {
 }
 
 impl Assets {
-    /// Finds the programs: in `given` (`--assets`), else in `KUBEBUILDER_ASSETS`, else where
-    /// `make control-plane` puts them.
+    /// Finds the programs: in `given` (`--assets`), otherwise in `KUBEBUILDER_ASSETS`, otherwise where `make
+    /// control-plane` puts them.
     ///
     /// # Errors
-    /// No directory can be told, or etcd or kube-apiserver is not in it.
+    /// There is no directory to search, or etcd or kube-apiserver is not in it.
     pub fn find(given: Option<&Path>) -> Result<Self, AssetsError> {
-        let (directory, origin) = locate(given, |name| env::var_os(name)).ok_or(AssetsError::Nowhere)?;
+        let (directory, origin) = locate(given, |name| env::var_os(name)).ok_or(AssetsError::NoDirectory)?;
         let directory = std::path::absolute(&directory).unwrap_or(directory);
         let assets = Self { directory, origin };
         for program in REQUIRED {
@@ -56,16 +53,16 @@ impl Assets {
         Ok(assets)
     }
 
-    /// The directory itself.
+    /// The directory with the programs.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The path of one program.
+    /// The path of a program.
     ///
     /// # Errors
-    /// It is not there or may not be executed.
+    /// The program is missing or not executable.
     pub fn program(&self, name: &str) -> Result<PathBuf, AssetsError> {
         let path = self.directory.join(name);
         if path
@@ -82,7 +79,7 @@ impl Assets {
     }
 }
 
-/// The directory to look in, and who named it. An empty variable counts as unset, as in build.sh.
+/// The directory to search, and why. An empty variable counts as unset, as in build.sh.
 fn locate(given: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Option<(PathBuf, &'static str)> {
     let variable = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(directory) = given {
@@ -105,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_to_look() {
+    fn the_directory_is_chosen_by_flag_variable_and_default() {
         let home = ("HOME", "/home/a");
         for (given, variables, want) in [
             (Some("/x"), vec![("KUBEBUILDER_ASSETS", "/k"), home], Some("/x")),
@@ -143,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_in_one_line() {
+    fn a_missing_program_is_reported_in_one_line() {
         let empty = tempfile::tempdir().unwrap();
         let error = Assets::find(Some(empty.path())).unwrap_err().to_string();
         assert!(error.starts_with("no executable etcd in /"), "{error}");

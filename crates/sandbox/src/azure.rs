@@ -1,8 +1,8 @@
-//! The sandbox's Azure: an emulator of ARM as a process of its own, with load balancers for the nodes.
+//! The sandbox's Azure: the ARM emulator as a child process, with load balancers for the nodes.
 //!
-//! `kubernetes` has pools of the nodes' addresses, one a family, as cloud-provider-azure makes them; in
-//! `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines. `azure.json` says to whoever
-//! reads it that both are the cluster's.
+//! The load balancer `kubernetes` has a pool of the nodes' addresses for each IP family, as cloud-provider-azure makes
+//! them. In `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines. `azure.json` names
+//! both as the cluster's.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -12,50 +12,50 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::agents::{AgentError, BINDING, bound};
-use super::nodes::{RESOURCE_GROUP, Registered, SUBSCRIPTION, machine};
-use super::process::{Process, command, tail};
+use super::agents::{AgentError, BIND_TIMEOUT, read_addresses};
+use super::nodes::{RESOURCE_GROUP, RegisteredNode, SUBSCRIPTION, machine_id};
+use super::process::{Process, command_in, last_log_lines};
 
-/// How the process is called.
-const NAME: &str = "the Azure emulator";
-/// The load balancer with network interfaces; the other has the cluster's name.
+/// The process's name in messages.
+const PROCESS_NAME: &str = "the Azure emulator";
+/// The load balancer of network interfaces; the other one has the cluster's name.
 const NIC_LOAD_BALANCER: &str = "kubernetes-nic";
-/// The agents' port, as a probe asks for it. In the sandbox every agent has another one.
+/// The port in the probes' documents. In the sandbox every agent has a different one.
 const HEALTH_PORT: u16 = 10_456;
 
-/// Where the emulator answers, and for which subscription.
+/// The addresses of the emulator, and its subscription; a section of `sandbox.json`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Addresses {
     #[serde(flatten)]
-    pub(super) bound: Bound,
-    /// The certificate of the authority that clients of `armTls` are to trust.
+    pub(super) bound: BoundAddresses,
+    /// The certificate of the authority that clients of `armTls` must trust.
     ca_file: PathBuf,
     subscription: &'static str,
     resource_group: &'static str,
 }
 
-/// What the emulator writes to its addresses file.
+/// The emulator's addresses file.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Bound {
+pub(super) struct BoundAddresses {
     pub(super) arm: SocketAddr,
     pub(super) arm_tls: SocketAddr,
     pub(super) control: SocketAddr,
 }
 
-/// A running emulator.
+/// A running emulator. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Azure {
     pub(super) process: Process,
     pub(super) addresses: Addresses,
-    /// How to reach it, for people's commands.
+    /// An `azure.json` for the user's commands.
     pub(super) config_file: PathBuf,
 }
 
-/// `azure.json` for whoever asks this ARM, as an application of any name: the emulator knows no others.
+/// The text of an `azure.json` for this emulator. The client id can be any: the emulator accepts every application.
 pub(super) fn azure_json(arm: SocketAddr, user_agent: Option<&str>) -> String {
-    let mut said = json!({
+    let mut config = json!({
         "resourceManagerEndpoint": format!("http://{arm}"),
         "tenantId": "sandbox",
         "subscriptionId": SUBSCRIPTION,
@@ -65,18 +65,18 @@ pub(super) fn azure_json(arm: SocketAddr, user_agent: Option<&str>) -> String {
         "loadBalancerName": NIC_LOAD_BALANCER,
     });
     if let Some(user_agent) = user_agent {
-        said["userAgent"] = user_agent.into();
+        config["userAgent"] = user_agent.into();
     }
-    format!("{said:#}\n")
+    format!("{config:#}\n")
 }
 
 impl Azure {
-    /// Starts it in a directory of its own, with load balancers for these nodes.
+    /// Starts the emulator in a directory, with load balancers for these nodes.
     pub(super) async fn start(
         program: &Path,
         directory: &Path,
         log: &Path,
-        nodes: &[Registered],
+        nodes: &[RegisteredNode],
     ) -> Result<Self, AgentError> {
         let unwritable = |path: &Path| {
             let path = path.to_owned();
@@ -86,7 +86,7 @@ impl Azure {
         let [seed_file, ca_file, addresses] =
             ["seed.json", "ca.crt", "addresses.json"].map(|name| directory.join(name));
         fs::write(&seed_file, seed(nodes).to_string()).map_err(unwritable(&seed_file))?;
-        let mut command = command(program, directory);
+        let mut command = command_in(program, directory);
         command.args([
             "azure-emulator",
             "--listen",
@@ -102,18 +102,18 @@ impl Azure {
         ] {
             command.arg(flag).arg(file);
         }
-        let mut process = Process::start(NAME, command, log)?;
+        let mut process = Process::start(PROCESS_NAME, command, log)?;
         let bound = tokio::select! {
-            bound = timeout(BINDING, bound(NAME, &addresses)) => bound,
-            end = process.ended() => return Err(end.into()),
+            bound = timeout(BIND_TIMEOUT, read_addresses(PROCESS_NAME, &addresses)) => bound,
+            end = process.wait_for_exit() => return Err(end.into()),
         };
         let Ok(bound) = bound else {
             return Err(AgentError::Unbound {
-                name: NAME.to_owned(),
-                tail: tail(log),
+                name: PROCESS_NAME.to_owned(),
+                tail: last_log_lines(log),
             });
         };
-        let bound: Bound = bound?;
+        let bound: BoundAddresses = bound?;
         let file = directory.join("azure.json");
         fs::write(&file, azure_json(bound.arm, None)).map_err(unwritable(&file))?;
         Ok(Self {
@@ -129,8 +129,7 @@ impl Azure {
     }
 }
 
-/// What there is at the start.
-fn seed(nodes: &[Registered]) -> Value {
+fn seed(nodes: &[RegisteredNode]) -> Value {
     let network = |kind: &str, name: &str| {
         format!(
             "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Network/{kind}/{name}"
@@ -138,7 +137,7 @@ fn seed(nodes: &[Registered]) -> Value {
     };
     let vnet = network("virtualNetworks", "sandbox");
     let pool = |name: &str, v6: bool| {
-        let of_family = |node: &Registered| node.addresses.iter().copied().find(|address| address.is_ipv6() == v6);
+        let of_family = |node: &RegisteredNode| node.addresses.iter().copied().find(|address| address.is_ipv6() == v6);
         let addresses = nodes
             .iter()
             .filter_map(|node| Some(by_address(&node.name, of_family(node)?)));
@@ -185,10 +184,12 @@ fn seed(nodes: &[Registered]) -> Value {
             "{}/backendAddressPools/kubernetes",
             network("loadBalancers", NIC_LOAD_BALANCER)
         );
-        resources.push(json!({"id": machine(&node.name), "location": "eastus", "properties": {
-            "networkProfile": {"networkInterfaces": [{"id": interface, "properties": {"primary": true}}]}}}));
+        resources.push(
+            json!({"id": machine_id(&node.name), "location": "eastus", "properties": {
+            "networkProfile": {"networkInterfaces": [{"id": interface, "properties": {"primary": true}}]}}}),
+        );
         resources.push(json!({"id": interface, "location": "eastus", "properties": {
-            "virtualMachine": {"id": machine(&node.name)},
+            "virtualMachine": {"id": machine_id(&node.name)},
             "ipConfigurations": [{"name": "ipconfig1", "properties": {"primary": true, "subnet": {"id": format!("{vnet}/subnets/nodes")},
                 "privateIPAddress": node.addresses.first(), "loadBalancerBackendAddressPools": [{"id": pool}]}}]}}));
     }
@@ -205,18 +206,18 @@ mod tests {
     use headgate_clock::Clock;
 
     use super::*;
-    use crate::{pools::Pool, pools::of_state};
+    use crate::{pools::Pool, pools::pools_in_state};
 
     #[test]
-    fn the_seed_is_one_and_has_every_node_in_every_pool() {
-        let node = |number: u8| Registered {
+    fn the_seed_is_valid_and_has_every_node_in_every_pool() {
+        let node = |number: u8| RegisteredNode {
             name: format!("node-{number}"),
             addresses: vec![
                 IpAddr::from([127, 0, 0, number]),
                 IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(number)]),
             ],
         };
-        let only_v4 = Registered {
+        let only_v4 = RegisteredNode {
             name: "old".to_owned(),
             addresses: vec![IpAddr::from([10, 0, 0, 1])],
         };
@@ -226,7 +227,7 @@ mod tests {
             .body(bytes::Bytes::new())
             .unwrap();
         let state = serde_json::from_slice(emulator.control(&request).body()).unwrap();
-        let pools: Vec<Pool> = of_state(&state);
+        let pools: Vec<Pool> = pools_in_state(&state);
         let shown: Vec<_> = pools
             .iter()
             .map(|pool| (pool.load_balancer.as_str(), pool.name.as_str(), pool.addresses))

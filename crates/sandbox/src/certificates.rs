@@ -1,17 +1,18 @@
-//! Who is who in a control plane of our own: a certificate authority, kube-apiserver's serving
-//! certificate, the key that signs service-account tokens, and the administrator's token.
+//! Credentials of an own control plane: a certificate authority, kube-apiserver's serving certificate, the key that
+//! signs service account tokens, the administrator's token and kubeconfig.
 //!
-//! Everything is made anew for each control plane and lies in files only their owner can read, so two
-//! sandboxes cannot be mistaken for one another and no other user of the machine gets in.
+//! They are made for each control plane, in files that only their owner can read. So no two sandboxes accept each
+//! other's credentials, and no other user of the machine has access.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use headgate_certificates::{Authority, AuthorityError, key};
+use headgate_certificates::{CertificateAuthority, CertificateError, generate_key};
+use k8s_openapi::ByteString;
 
-/// Names and addresses kube-apiserver is reached by; the last is the first IP of the service CIDR.
+/// Names and addresses in kube-apiserver's certificate; the last is the first address of the Service CIDR.
 const SERVING_NAMES: [&str; 8] = [
     "localhost",
     "kubernetes",
@@ -23,64 +24,65 @@ const SERVING_NAMES: [&str; 8] = [
     super::control_plane::FIRST_SERVICE_IP,
 ];
 
-/// Certificates or keys cannot be made or written.
+/// Credentials cannot be made or written.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificatesError {
-    /// A key or certificate cannot be made.
+    /// A key or a certificate cannot be made.
     #[error(transparent)]
-    Make(#[from] AuthorityError),
-    /// The system gives no random bytes.
+    Make(#[from] CertificateError),
+    /// The system has no random bytes.
     #[error("cannot get random bytes for a token: {0}")]
     Random(io::Error),
     /// A file cannot be written.
     #[error("cannot write {}: {source}; check the directory's permissions and free space", file.display())]
     Write {
-        /// The file.
+        /// The file to write.
         file: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// The files made for one control plane.
+/// The credentials of a control plane.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     /// The authority's certificate, as PEM text.
     pub authority: String,
-    /// The authority's certificate.
+    /// File with the authority's certificate.
     pub authority_file: PathBuf,
-    /// kube-apiserver's serving certificate.
+    /// File with kube-apiserver's serving certificate.
     pub serving_certificate_file: PathBuf,
-    /// Its key.
+    /// File with the key of the serving certificate.
     pub serving_key_file: PathBuf,
-    /// The key that signs service-account tokens.
+    /// File with the key that signs service account tokens.
     pub service_account_key_file: PathBuf,
-    /// Its public half, which verifies them.
+    /// File with its public key, which verifies them.
     pub service_account_public_key_file: PathBuf,
     /// The administrator's bearer token.
     pub token: String,
-    /// kube-apiserver's list of tokens: only the administrator's.
+    /// kube-apiserver's token file, with only the administrator's token.
     pub token_file: PathBuf,
 }
 
 impl Certificates {
-    /// Makes everything, in `directory`, which is made too.
+    /// Makes all credentials in `directory`, which is created if it is missing.
     ///
     /// # Errors
     /// A key cannot be made or a file cannot be written.
-    pub fn make(directory: &Path) -> Result<Self, CertificatesError> {
-        private_directory(directory).map_err(|source| CertificatesError::Write {
+    pub fn generate(directory: &Path) -> Result<Self, CertificatesError> {
+        create_private_directory(directory).map_err(|source| CertificatesError::Write {
             file: directory.to_owned(),
             source,
         })?;
 
-        let authority = Authority::new("headgate sandbox CA")?;
-        let (serving_certificate, serving_key) = authority.serving("kube-apiserver", &SERVING_NAMES)?;
-        let service_account_key = key("the service-account key")?;
-        let token = random_word()?;
+        let authority = CertificateAuthority::new("headgate sandbox CA")?;
+        let (serving_certificate, serving_key) =
+            authority.issue_server_certificate("kube-apiserver", &SERVING_NAMES)?;
+        let service_account_key = generate_key("the service-account key")?;
+        let token = random_hex()?;
         Ok(Self {
-            authority_file: write(directory, "ca.crt", &authority.pem)?,
-            authority: authority.pem,
+            authority_file: write(directory, "ca.crt", &authority.certificate_pem)?,
+            authority: authority.certificate_pem,
             serving_certificate_file: write(directory, "kube-apiserver.crt", &serving_certificate.pem())?,
             serving_key_file: write(directory, "kube-apiserver.key", &serving_key.serialize_pem())?,
             service_account_key_file: write(directory, "service-account.key", &service_account_key.serialize_pem())?,
@@ -97,13 +99,40 @@ impl Certificates {
             token,
         })
     }
+
+    /// The administrator's kubeconfig for the server at this URL. Clients verify the server by the authority in it.
+    pub(crate) fn kubeconfig(&self, server: &str) -> String {
+        // A JSON string is valid YAML.
+        let authority = serde_json::json!(ByteString(self.authority.clone().into_bytes()));
+        let token = &self.token;
+        format!(
+            "apiVersion: v1
+kind: Config
+current-context: sandbox
+contexts:
+- name: sandbox
+  context:
+    cluster: sandbox
+    user: admin
+clusters:
+- name: sandbox
+  cluster:
+    server: {server}
+    certificate-authority-data: {authority}
+users:
+- name: admin
+  user:
+    token: {token:?}
+"
+        )
+    }
 }
 
-/// Makes a directory that only its owner can enter; one that exists is left as it is.
+/// Creates a directory that only its owner can enter. An existing one stays as it is.
 ///
 /// # Errors
-/// The directory cannot be made.
-pub fn private_directory(directory: &Path) -> io::Result<()> {
+/// The directory cannot be created.
+pub fn create_private_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
@@ -111,7 +140,7 @@ pub fn private_directory(directory: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn write_private(file: &Path, text: &str) -> io::Result<()> {
+pub fn write_private_file(file: &Path, text: &str) -> io::Result<()> {
     match fs::remove_file(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -126,17 +155,17 @@ pub fn write_private(file: &Path, text: &str) -> io::Result<()> {
 
 fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, CertificatesError> {
     let file = directory.join(name);
-    match write_private(&file, text) {
+    match write_private_file(&file, text) {
         Ok(()) => Ok(file),
         Err(source) => Err(CertificatesError::Write { file, source }),
     }
 }
 
-/// 128 random bits in hexadecimal: a word nobody guesses, and nobody else has.
+/// 128 random bits in hexadecimal.
 ///
 /// # Errors
-/// The system gives no random bytes.
-pub fn random_word() -> Result<String, CertificatesError> {
+/// The system has no random bytes.
+pub fn random_hex() -> Result<String, CertificatesError> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| CertificatesError::Random(error.into()))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
@@ -149,10 +178,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_for_their_owner_only() {
+    fn only_the_owner_can_read_the_files() {
         let directory = tempfile::tempdir().unwrap();
         let pki = directory.path().join("pki");
-        let made = Certificates::make(&pki).unwrap();
+        let made = Certificates::generate(&pki).unwrap();
         assert_eq!(fs::metadata(&pki).unwrap().permissions().mode() & 0o777, 0o700);
         let mut files = 0;
         for entry in fs::read_dir(&pki).unwrap() {
@@ -173,7 +202,7 @@ mod tests {
         assert!(made.authority.starts_with("-----BEGIN CERTIFICATE-----"));
         assert_eq!(made.token.len(), 32);
 
-        let again = Certificates::make(&pki).unwrap();
+        let again = Certificates::generate(&pki).unwrap();
         assert_ne!(again.token, made.token);
         assert_ne!(again.authority, made.authority);
     }

@@ -1,14 +1,12 @@
-//! A real control plane on loopback: etcd and kube-apiserver, and on request kube-controller-manager,
-//! kube-scheduler and kube-proxy, each an owned process.
+//! A real control plane on loopback: etcd and kube-apiserver and, on request, kube-controller-manager, kube-scheduler
+//! and kube-proxy, each as a child process.
 //!
-//! etcd listens on a Unix socket only, so nobody else on the machine reaches it. kube-apiserver serves
-//! TLS on a port that is reserved for it as long as the [`ControlPlane`] lives (`ports.rs`): it can be
-//! stopped and started again at the same address, and meanwhile connections are refused. Nothing needs
-//! more network than the loopback interface.
+//! etcd listens only on a Unix socket, so other users of the machine cannot reach it. kube-apiserver serves TLS on a
+//! port that is reserved while the [`ControlPlane`] lives (`ports.rs`): it can stop and start again at the same
+//! address, and in between connections are refused. Nothing needs a network other than loopback.
 //!
-//! Everything lies in one directory: `kubeconfig`, `logs/` and `control-plane/` (keys, etcd's data).
-//! Removing it afterwards is left to its owner. The thread that starts a control plane must live as
-//! long as the control plane shall (see [`process`](super::process)).
+//! All files are in one directory: `kubeconfig`, `logs/` and `control-plane/` (keys, etcd's data). The caller removes
+//! it. The thread that starts a control plane must live as long as the control plane (see [`process`](super::process)).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,72 +18,71 @@ use futures::FutureExt as _;
 use futures::future::{join_all, select_all};
 use headgate_kubernetes::{api_server, api_server::ConnectError};
 
-use self::ports::Reserved;
+use self::ports::ReservedPort;
 use super::assets::{Assets, AssetsError};
-use super::certificates::{Certificates, CertificatesError, private_directory, write_private};
-use super::process::{Process, ProcessError, command};
+use super::certificates::{Certificates, CertificatesError, create_private_directory, write_private_file};
+use super::process::{Process, ProcessError, command_in};
 
 mod arguments;
-mod kubeconfig;
 mod ports;
-mod ready;
+mod readiness;
 
-/// Addresses of Services.
+/// The range of Service addresses.
 pub(super) const SERVICE_CIDR: &str = "10.0.0.0/16";
-/// The first of them: the Service `default/kubernetes`.
+/// The first Service address, which the Service `default/kubernetes` has.
 pub(super) const FIRST_SERVICE_IP: &str = "10.0.0.1";
 
-/// How long kube-apiserver is given to end after SIGTERM. It needs one to two seconds.
-const STOPPING: Duration = Duration::from_secs(5);
-/// How long kube-apiserver is waited for; it is ready in 2 to 3 s on two cores.
-const STARTING: Duration = Duration::from_mins(1);
+/// Time between SIGTERM and SIGKILL. kube-apiserver needs one to two seconds to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a component to become ready. kube-apiserver needs 2 to 3 s on two cores.
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The control plane cannot be started or has failed.
+/// The control plane cannot be started, or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlPlaneError {
-    /// The programs are not there.
+    /// The programs cannot be found.
     #[error(transparent)]
     Assets(#[from] AssetsError),
-    /// Keys or certificates cannot be made.
+    /// Credentials cannot be made.
     #[error(transparent)]
     Certificates(#[from] CertificatesError),
-    /// A process cannot be run or has ended.
+    /// A process cannot be run, or has ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// A file or directory cannot be written.
     #[error("cannot write {}: {source}; check the directory's permissions and free space", path.display())]
     Write {
-        /// The file or directory.
+        /// The file or directory to write.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// No free port.
+    /// There is no free port.
     #[error("cannot get a free port on 127.0.0.1 for {component}: {source}")]
     Port {
-        /// For which component.
+        /// The component that needs the port.
         component: &'static str,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The kubeconfig just written is not accepted.
+    /// The kubeconfig cannot be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A component runs but does not get ready.
+    /// A component is running but not ready in time.
     #[error("{component} is not ready after {} s (last answer: {answer}); its last log lines:\n{tail}", waited.as_secs())]
     NotReady {
-        /// Which.
+        /// The name of the component.
         component: String,
-        /// How long it was waited for.
+        /// How long the caller waited.
         waited: Duration,
-        /// What it last said.
+        /// The last answer to a readiness check.
         answer: String,
         /// The last lines of its log.
         tail: String,
     },
 }
 
-/// A running control plane.
+/// A running control plane. Dropping it kills the processes.
 #[derive(Debug)]
 pub struct ControlPlane {
     directory: PathBuf,
@@ -93,18 +90,18 @@ pub struct ControlPlane {
     certificates: Certificates,
     kubeconfig: PathBuf,
     client_config: kube::Config,
-    port: Reserved,
-    others: Vec<Process>,
+    port: ReservedPort,
+    optional: Vec<Process>,
     apiserver: Option<Process>,
     etcd: Process,
 }
 
-/// Where a kube-proxy answers.
+/// The addresses of a kube-proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct ProxyAddresses {
-    /// `/healthz` and `/livez`.
+    /// The address of `/healthz` and `/livez`.
     pub healthz: SocketAddr,
-    /// `/metrics`.
+    /// The address of `/metrics`.
     pub metrics: SocketAddr,
 }
 
@@ -115,24 +112,24 @@ impl ControlPlane {
     /// A program is missing, cannot be run or ends, or kube-apiserver is not ready within a minute.
     pub async fn start(assets: Assets, directory: &Path) -> Result<Self, ControlPlaneError> {
         let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-        for directory in [&directory, &logs(&directory), &inside(&directory)] {
-            private_directory(directory).map_err(|source| ControlPlaneError::Write {
+        for directory in [&directory, &logs_directory(&directory), &data_directory(&directory)] {
+            create_private_directory(directory).map_err(|source| ControlPlaneError::Write {
                 path: directory.clone(),
                 source,
             })?;
         }
-        let certificates = Certificates::make(&inside(&directory).join("pki"))?;
-        let port = Reserved::loopback().map_err(|source| ControlPlaneError::Port {
+        let certificates = Certificates::generate(&data_directory(&directory).join("pki"))?;
+        let port = ReservedPort::on_loopback().map_err(|source| ControlPlaneError::Port {
             component: "kube-apiserver",
             source,
         })?;
         let kubeconfig = directory.join("kubeconfig");
-        let text = kubeconfig::text(&port.url(), &certificates);
-        write_private(&kubeconfig, &text).map_err(|source| ControlPlaneError::Write {
+        let text = certificates.kubeconfig(&port.url());
+        write_private_file(&kubeconfig, &text).map_err(|source| ControlPlaneError::Write {
             path: kubeconfig.clone(),
             source,
         })?;
-        let client_config = api_server::configuration(Some(&kubeconfig)).await?;
+        let client_config = api_server::load_config(Some(&kubeconfig)).await?;
 
         let etcd = start(&assets, &directory, "etcd", arguments::etcd())?;
         let mut control_plane = Self {
@@ -142,7 +139,7 @@ impl ControlPlane {
             kubeconfig,
             client_config,
             port,
-            others: Vec::new(),
+            optional: Vec::new(),
             apiserver: None,
             etcd,
         };
@@ -150,50 +147,50 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// The directory everything is in.
+    /// The directory with all its files.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The directory of the components' logs.
+    /// The directory of its components' logs.
     #[must_use]
     pub fn logs(&self) -> PathBuf {
-        logs(&self.directory)
+        logs_directory(&self.directory)
     }
 
-    /// The programs this runs.
+    /// The programs that it runs.
     #[must_use]
     pub fn assets(&self) -> &Assets {
         &self.assets
     }
 
-    /// The administrator's kubeconfig.
+    /// The path of the administrator's kubeconfig.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// kube-apiserver's URL; it stays the same when kube-apiserver is stopped and started.
+    /// kube-apiserver's URL, which does not change when kube-apiserver stops and starts.
     #[must_use]
     pub fn server(&self) -> String {
         self.port.url()
     }
 
-    /// The administrator's client configuration. A client belongs to the runtime it is made in.
+    /// The administrator's client configuration. A client belongs to the runtime in which it is made.
     #[must_use]
     pub fn client_config(&self) -> kube::Config {
         self.client_config.clone()
     }
 
-    /// Stops kube-apiserver; connections to its address are then refused. Nothing is lost: etcd goes on.
+    /// Stops kube-apiserver; connections to its address are then refused. etcd keeps running, so no data is lost.
     pub async fn stop_apiserver(&mut self) {
         if let Some(apiserver) = self.apiserver.take() {
-            apiserver.stop(STOPPING).await;
+            apiserver.stop(STOP_TIMEOUT).await;
         }
     }
 
-    /// Starts kube-apiserver, if it does not run, at the address it always has, and waits until it is ready.
+    /// Starts kube-apiserver at the same address as before, if it is not running, and waits until it is ready.
     ///
     /// # Errors
     /// It cannot be run, ends, or is not ready within a minute.
@@ -203,106 +200,106 @@ impl ControlPlane {
         }
         let arguments = arguments::apiserver(self.port.number(), &self.certificates);
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
-        let client = api_server::client(&self.client_config)?;
+        let client = api_server::build_client(&self.client_config)?;
         tokio::select! {
-            ready = ready::apiserver(&client, STARTING, apiserver.log().to_owned()) => ready?,
-            end = apiserver.ended() => return Err(end.into()),
-            end = self.etcd.ended() => return Err(end.into()),
+            ready = readiness::wait_for_apiserver(&client, START_TIMEOUT, apiserver.log().to_owned()) => ready?,
+            end = apiserver.wait_for_exit() => return Err(end.into()),
+            end = self.etcd.wait_for_exit() => return Err(end.into()),
         }
         self.apiserver = Some(apiserver);
         Ok(())
     }
 
-    /// Starts kube-controller-manager with the administrator's rights. `arguments` come last and win, such
-    /// as `--controllers=*,-node-lifecycle-controller` where Nodes have no kubelet that reports them alive.
+    /// Starts kube-controller-manager as administrator. `arguments` come last, so they override its flags, such as
+    /// `--controllers=*,-node-lifecycle-controller` where no kubelet reports the Nodes ready.
     ///
     /// # Errors
     /// It cannot be run.
     pub fn start_controller_manager(&mut self, arguments: &[&str]) -> Result<(), ControlPlaneError> {
         let mut all = arguments::controller_manager(&self.kubeconfig, &self.certificates);
         all.extend(arguments.iter().map(ToString::to_string));
-        self.start_other("kube-controller-manager", all)
+        self.start_optional("kube-controller-manager", all)
     }
 
-    /// Starts kube-scheduler with the administrator's rights.
+    /// Starts kube-scheduler as administrator.
     ///
     /// # Errors
     /// It cannot be run.
     pub fn start_scheduler(&mut self) -> Result<(), ControlPlaneError> {
-        self.start_other("kube-scheduler", arguments::scheduler(&self.kubeconfig))
+        self.start_optional("kube-scheduler", arguments::scheduler(&self.kubeconfig))
     }
 
     /// Starts kube-proxy for a Node and waits until its health server accepts connections.
     ///
-    /// It writes iptables rules: call this only in a network namespace of one's own. The Node needs an
-    /// `InternalIP`, or kube-proxy waits half a minute for one.
+    /// It writes iptables rules, so call this only in an own network namespace. The Node needs an `InternalIP`; without
+    /// one kube-proxy waits half a minute for it.
     ///
     /// # Errors
     /// It cannot be run, ends, or does not listen within a minute.
-    pub async fn start_proxy(&mut self, node: &str) -> Result<ProxyAddresses, ControlPlaneError> {
-        let free = || {
-            let port = ports::free().map_err(|source| ControlPlaneError::Port {
+    pub async fn start_kube_proxy(&mut self, node: &str) -> Result<ProxyAddresses, ControlPlaneError> {
+        let free_address = || {
+            let port = ports::free_port().map_err(|source| ControlPlaneError::Port {
                 component: "kube-proxy",
                 source,
             })?;
             Ok::<_, ControlPlaneError>(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         };
         let addresses = ProxyAddresses {
-            healthz: free()?,
-            metrics: free()?,
+            healthz: free_address()?,
+            metrics: free_address()?,
         };
         let arguments = arguments::proxy(&self.kubeconfig, node, addresses);
         let mut proxy = start(&self.assets, &self.directory, "kube-proxy", arguments)?;
         tokio::select! {
-            ready = ready::listening("kube-proxy", addresses.healthz, STARTING, proxy.log().to_owned()) => ready?,
-            end = proxy.ended() => return Err(end.into()),
+            ready = readiness::wait_for_listener("kube-proxy", addresses.healthz, START_TIMEOUT, proxy.log().to_owned()) => ready?,
+            end = proxy.wait_for_exit() => return Err(end.into()),
         }
-        self.others.push(proxy);
+        self.optional.push(proxy);
         Ok(addresses)
     }
 
-    /// Stops kube-controller-manager, kube-scheduler and kube-proxy, as far as they were started.
-    pub async fn stop_others(&mut self) {
-        for other in self.others.drain(..).rev() {
-            other.stop(STOPPING).await;
+    /// Stops kube-controller-manager, kube-scheduler and kube-proxy, where they are running.
+    pub async fn stop_optional_components(&mut self) {
+        for process in self.optional.drain(..).rev() {
+            process.stop(STOP_TIMEOUT).await;
         }
     }
 
-    /// Waits, without a bound, until one of the processes ends that should be running; tells which and how.
-    pub async fn ended(&mut self) -> ProcessError {
+    /// Waits, without a timeout, until a process ends; returns which one and how.
+    pub async fn wait_for_exit(&mut self) -> ProcessError {
         let processes = self
-            .others
+            .optional
             .iter_mut()
             .chain(&mut self.apiserver)
             .chain([&mut self.etcd]);
-        select_all(processes.map(|process| process.ended().boxed_local()))
+        select_all(processes.map(|process| process.wait_for_exit().boxed_local()))
             .await
             .0
     }
 
-    /// Ends everything at once. Nothing here is worth an orderly end: its data is thrown away.
+    /// Kills all processes. They need no orderly end, since their data is not used again.
     pub async fn stop(self) {
         let Self {
-            others,
+            optional,
             apiserver,
             etcd,
             ..
         } = self;
-        join_all(others.into_iter().chain(apiserver).chain([etcd]).map(Process::kill)).await;
+        join_all(optional.into_iter().chain(apiserver).chain([etcd]).map(Process::kill)).await;
     }
 
-    fn start_other(&mut self, program: &str, arguments: Vec<String>) -> Result<(), ControlPlaneError> {
-        self.others
+    fn start_optional(&mut self, program: &str, arguments: Vec<String>) -> Result<(), ControlPlaneError> {
+        self.optional
             .push(start(&self.assets, &self.directory, program, arguments)?);
         Ok(())
     }
 }
 
-fn logs(directory: &Path) -> PathBuf {
+fn logs_directory(directory: &Path) -> PathBuf {
     directory.join("logs")
 }
 
-fn inside(directory: &Path) -> PathBuf {
+fn data_directory(directory: &Path) -> PathBuf {
     directory.join("control-plane")
 }
 
@@ -312,19 +309,19 @@ fn start(
     program: &str,
     arguments: Vec<String>,
 ) -> Result<Process, ControlPlaneError> {
-    let mut command = command(assets.program(program)?, &inside(directory));
+    let mut command = command_in(assets.program(program)?, &data_directory(directory));
     command.args(arguments);
-    without_foreign_settings(&mut command);
+    remove_inherited_settings(&mut command);
     Ok(Process::start(
         program,
         command,
-        &logs(directory).join(format!("{program}.log")),
+        &logs_directory(directory).join(format!("{program}.log")),
     )?)
 }
 
-/// Takes away what the components would otherwise pick up from the caller's environment: etcd reads
-/// every flag from a variable too, and a proxy or another cluster's kubeconfig is never meant here.
-fn without_foreign_settings(command: &mut Command) {
+/// Removes variables that would configure the components: etcd reads every flag from a variable as well, and the
+/// caller's proxy and kubeconfig are for other servers.
+fn remove_inherited_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy().to_ascii_uppercase();
         if text.starts_with("ETCD_") || text.ends_with("_PROXY") || text == "KUBECONFIG" {

@@ -1,7 +1,7 @@
-//! The sandbox's directory: a temporary one, or one the user named.
+//! The sandbox's directory: a temporary one, or the one of `--dir`.
 //!
-//! The invariant: nothing is removed that the sandbox did not make, and no file that was there before is
-//! overwritten. A lock tells a directory in use from one left behind by a sandbox that was killed.
+//! Its invariant: the sandbox removes nothing that it did not make, and overwrites no file of others. A lock
+//! distinguishes a directory that is in use from one that a killed sandbox left behind.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write as _};
@@ -13,35 +13,35 @@ use tempfile::TempDir;
 
 use super::agents;
 use super::azure::Addresses;
-use super::certificates::private_directory;
+use super::certificates::create_private_directory;
 
-/// What lies in the directory while the sandbox runs, besides the logs and the lock.
+/// The entries that the sandbox makes in the directory, besides the logs and the lock.
 const ENTRIES: [&str; 5] = ["azure", "kubeconfig", "sandbox.json", "control-plane", "nodes"];
-/// Held, locked, as long as the sandbox runs. Whoever finds it knows that the entries are a sandbox's.
+/// The lock file, held while the sandbox runs. Its presence marks the entries as a sandbox's.
 const LOCK: &str = "sandbox.lock";
 
-/// The directory cannot be used or tidied up.
+/// The directory cannot be used or cleaned up.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// It is in use.
-    #[error("another sandbox is running in {}; stop that one or give another --dir", .0.display())]
-    Busy(PathBuf),
-    /// Somebody else's files are there.
-    #[error("{} is there already and was not made by a sandbox; move it away or give another --dir", .0.display())]
-    Foreign(PathBuf),
-    /// A file or directory cannot be made or removed.
-    #[error("cannot {doing} {}: {source}; check its permissions, or give another --dir", path.display())]
+    /// Another sandbox uses it.
+    #[error("another sandbox is running in {}; stop it or give another --dir", .0.display())]
+    InUse(PathBuf),
+    /// It has files of the same names that no sandbox made.
+    #[error("{} exists and was not made by a sandbox; move it away or give another --dir", .0.display())]
+    NotOwned(PathBuf),
+    /// A file or directory cannot be created, written or removed.
+    #[error("cannot {action} {}: {source}; check its permissions, or give another --dir", path.display())]
     Io {
-        /// What was tried.
-        doing: &'static str,
-        /// With which file or directory.
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file or directory.
         path: PathBuf,
-        /// Why not.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A directory ready for use.
+/// A directory that is locked for this sandbox.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -50,7 +50,7 @@ pub(super) struct Directory {
     _lock: File,
 }
 
-/// One node, for whoever reads `sandbox.json`.
+/// A node in `sandbox.json`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct NodeAddresses {
     pub(super) name: String,
@@ -64,19 +64,19 @@ struct Description<'a> {
     kubeconfig: &'a Path,
     nodes: &'a [NodeAddresses],
     emulator: &'a Addresses,
-    /// For `--azure-config-file`.
+    /// The file for `--azure-config-file`.
     azure_json: &'a Path,
 }
 
 impl Directory {
-    /// Takes the directory the user named, or a fresh temporary one.
+    /// Uses the directory of `--dir`, or makes a temporary one.
     pub(super) fn prepare(given: Option<&Path>) -> Result<Self, DirectoryError> {
         let Some(given) = given else {
             let temporary = tempfile::Builder::new()
                 .prefix("headgate-sandbox-")
                 .permissions(Permissions::from_mode(0o700))
                 .tempdir();
-            let temporary = temporary.map_err(failed("make a directory in", &std::env::temp_dir()))?;
+            let temporary = temporary.map_err(failed("create a directory in", &std::env::temp_dir()))?;
             let path = temporary.path().to_owned();
             let lock = lock(&path)?;
             return Ok(Self {
@@ -86,14 +86,14 @@ impl Directory {
             });
         };
         let path = std::path::absolute(given).map_err(failed("use", given))?;
-        private_directory(&path).map_err(failed("make the directory", &path))?;
-        let foreign = !path.join(LOCK).exists();
+        create_private_directory(&path).map_err(failed("create the directory", &path))?;
+        let is_unmarked = !path.join(LOCK).exists();
         if let Some(entry) = ENTRIES
             .iter()
             .map(|entry| path.join(entry))
-            .find(|entry| foreign && entry.exists())
+            .find(|entry| is_unmarked && entry.exists())
         {
-            return Err(DirectoryError::Foreign(entry));
+            return Err(DirectoryError::NotOwned(entry));
         }
         let lock = lock(&path)?;
         remove_entries(&path)?; // left behind by a sandbox that was killed
@@ -108,7 +108,7 @@ impl Directory {
         &self.path
     }
 
-    /// The directory of the logs of everything that runs.
+    /// The directory of all logs.
     pub(super) fn logs(&self) -> PathBuf {
         self.path.join("logs")
     }
@@ -123,8 +123,8 @@ impl Directory {
         self.path.join("azure")
     }
 
-    /// Writes `sandbox.json`, whole or not at all: who finds it finds everything in it running.
-    pub(super) fn describe(
+    /// Writes `sandbox.json` atomically. When it exists, everything in it is running.
+    pub(super) fn write_description(
         &self,
         kubeconfig: &Path,
         nodes: &[NodeAddresses],
@@ -150,7 +150,7 @@ impl Directory {
         write().map_err(failed("write", &path))
     }
 
-    /// Removes a temporary directory whole, and of a named one what the sandbox made, but the logs.
+    /// Removes a temporary directory, or the sandbox's entries except the logs from a named one.
     pub(super) fn remove(self) -> Result<(), DirectoryError> {
         if let Some(temporary) = self.temporary {
             return temporary.close().map_err(failed("remove", &self.path));
@@ -161,9 +161,9 @@ impl Directory {
     }
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError {
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError {
     let path = path.to_owned();
-    move |source| DirectoryError::Io { doing, path, source }
+    move |source| DirectoryError::Io { action, path, source }
 }
 
 fn lock(directory: &Path) -> Result<File, DirectoryError> {
@@ -171,7 +171,7 @@ fn lock(directory: &Path) -> Result<File, DirectoryError> {
     let file = File::create(&path).map_err(failed("write", &path))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(DirectoryError::Busy(directory.to_owned())),
+        Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse(directory.to_owned())),
         Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
     }
 }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_temporary_directory_vanishes() {
+    fn a_temporary_directory_is_removed() {
         let directory = Directory::prepare(None).unwrap();
         let path = directory.path().to_owned();
         fs::create_dir_all(directory.logs()).unwrap();
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_directory_keeps_what_is_not_ours_and_the_logs() {
+    fn a_named_directory_keeps_the_logs_and_files_of_others() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("made/if/missing");
         let directory = Directory::prepare(Some(&path)).unwrap();
@@ -224,22 +224,22 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_kubeconfig_is_left_alone() {
+    fn files_of_others_are_not_touched() {
         let parent = tempfile::tempdir().unwrap();
         fs::write(parent.path().join("kubeconfig"), "precious").unwrap();
         let error = Directory::prepare(Some(parent.path())).unwrap_err();
-        assert!(matches!(error, DirectoryError::Foreign(_)), "{error}");
+        assert!(matches!(error, DirectoryError::NotOwned(_)), "{error}");
         assert_eq!(fs::read(parent.path().join("kubeconfig")).unwrap(), b"precious");
     }
 
     #[test]
-    fn one_sandbox_at_a_time_and_a_killed_ones_remains_go() {
+    fn one_sandbox_at_a_time_and_leftovers_of_a_killed_one_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let first = Directory::prepare(Some(parent.path())).unwrap();
         fs::write(parent.path().join("sandbox.json"), "old").unwrap();
         let error = Directory::prepare(Some(parent.path())).unwrap_err();
-        assert!(matches!(error, DirectoryError::Busy(_)), "{error}");
-        drop(first); // as if killed: the kernel gives the lock back
+        assert!(matches!(error, DirectoryError::InUse(_)), "{error}");
+        drop(first); // as if killed: the kernel releases the lock
         let second = Directory::prepare(Some(parent.path())).unwrap();
         assert!(!parent.path().join("sandbox.json").exists());
         second.remove().unwrap();

@@ -1,4 +1,4 @@
-//! What to try: commands that work when they are pasted into another terminal.
+//! Commands to try, ready to be pasted into another terminal.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,11 +9,11 @@ use std::path::Path;
 use super::assets::Assets;
 use super::directory::NodeAddresses;
 
-/// The drain signal to try: cluster-autoscaler's.
+/// The taint key in the commands: cluster-autoscaler's.
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// What the commands are made of.
-pub(super) struct Tried<'a> {
+/// The values in the commands.
+pub(super) struct HintContext<'a> {
     pub(super) program: &'a Path,
     pub(super) kubeconfig: &'a Path,
     pub(super) assets: Option<&'a Assets>,
@@ -23,9 +23,9 @@ pub(super) struct Tried<'a> {
     pub(super) logs: &'a Path,
 }
 
-/// The text, made for the first of the nodes.
-pub(super) fn text(tried: &Tried<'_>) -> String {
-    let Tried {
+/// The text, with commands for the first node.
+pub(super) fn text(context: &HintContext<'_>) -> String {
+    let HintContext {
         program,
         kubeconfig,
         assets,
@@ -33,7 +33,7 @@ pub(super) fn text(tried: &Tried<'_>) -> String {
         azure_json,
         control,
         logs,
-    } = *tried;
+    } = *context;
     let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
     let kubeconfig = quoted(&kubeconfig.to_string_lossy());
     let kubectl = format!("{kubectl} --kubeconfig {kubeconfig}");
@@ -44,44 +44,44 @@ pub(super) fn text(tried: &Tried<'_>) -> String {
     let (name, address, operations) = (&first.name, first.addresses.healthz, first.addresses.metrics);
     let commands = [
         (
-            "Say that a node is about to go, as cluster-autoscaler does:",
+            "Mark a node for removal, as cluster-autoscaler does:",
             format!("{kubectl} taint node {name} {TAINT}=1:NoSchedule"),
         ),
         (
-            "Ask as a load balancer does; 503 takes the node out:",
+            "Send a load balancer's probe; after a 503 the node gets no new connections:",
             format!("curl -i http://{address}/healthz"),
         ),
         (
-            "Ask why, in words:",
+            "Explain the node's health:",
             format!("{headgate} why {name} --kubeconfig {kubeconfig} --statusz http://{operations}/statusz"),
         ),
         (
-            "See who leads, and the node's admin state in each pool of the emulated Azure; -o wide has more:",
+            "Show the leader, and the node's admin state in each pool of the emulated Azure; -o wide shows more:",
             format!(
                 "{headgate} status --kubeconfig {kubeconfig} --azure-config-file {azure_json} --statusz \
                  {name}=http://{operations}/statusz"
             ),
         ),
         (
-            "Let it stay after all, and ask again:",
+            "Remove the mark, then probe again:",
             format!("{kubectl} taint node {name} {TAINT}-"),
         ),
-        ("See the nodes:", format!("{kubectl} get nodes")),
+        ("List the nodes:", format!("{kubectl} get nodes")),
         (
-            "See the emulated Azure's load balancers; docs/azure-emulator.md has more:",
+            "Show the emulated Azure's load balancers; docs/azure-emulator.md has more:",
             format!("curl -s http://{control}/emulator/v1/state"),
         ),
     ];
-    text.push_str("To try in another terminal:\n\n");
+    text.push_str("Try these in another terminal:\n\n");
     for (what, command) in commands {
         // Writing to a String cannot fail.
         let _ = write!(text, "{what}\n  {command}\n");
     }
-    let _ = write!(text, "\nLogs are in {}. Ctrl-C ends everything.\n", logs.display());
+    let _ = write!(text, "\nLogs are in {}. Ctrl-C stops the sandbox.\n", logs.display());
     text
 }
 
-/// `kubectl` where the shell finds one, else the path of the one among the control plane's programs.
+/// `kubectl` if it is in `PATH`, otherwise the path of the one among the control plane's programs.
 fn kubectl(path: Option<&OsStr>, assets: Option<&Assets>) -> String {
     let on_path = path.is_some_and(|path| env::split_paths(path).any(|directory| directory.join("kubectl").is_file()));
     let own = assets.and_then(|assets| assets.program("kubectl").ok());
@@ -91,7 +91,7 @@ fn kubectl(path: Option<&OsStr>, assets: Option<&Assets>) -> String {
     }
 }
 
-/// A word as a shell reads it back.
+/// A word, quoted for a shell where necessary.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -107,7 +107,7 @@ mod tests {
     use crate::agents::Addresses;
 
     #[test]
-    fn words_survive_a_shell() {
+    fn quoted_words_are_read_back_by_a_shell() {
         for word in ["/tmp/a-b_c.d", "/tmp/with space", "it's", "$HOME;`id`", ""] {
             let script = format!("printf %s {}", quoted(word));
             let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
@@ -126,7 +126,7 @@ mod tests {
             name: "node-1".to_owned(),
             addresses,
         }];
-        let text = text(&Tried {
+        let text = text(&HintContext {
             program: Path::new("/usr/bin/headgate"),
             kubeconfig: Path::new("/tmp/a b/kubeconfig"),
             assets: None,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn kubectl_is_the_shells_where_there_is_one() {
+    fn kubectl_in_path_is_preferred() {
         let directory = tempfile::tempdir().unwrap();
         for program in ["etcd", "kube-apiserver", "kubectl"] {
             let path = directory.path().join(program);

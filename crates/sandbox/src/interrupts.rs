@@ -1,18 +1,18 @@
-//! Ctrl-C, SIGTERM, and the terminal going away: all ask to stop.
+//! Interrupts: Ctrl-C, SIGTERM, and the hangup of the terminal. Each one stops the program.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals listened for; from now on none of them ends the process by itself.
+/// Handlers of the three signals. While it exists, none of them ends the process by itself.
 #[derive(Debug)]
 pub struct Interrupts([Signal; 3]);
 
 impl Interrupts {
-    /// Listens for them.
+    /// Installs the handlers.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses a handler.
     pub fn listen() -> io::Result<Self> {
         Ok(Self([
             signal(SignalKind::interrupt())?,
@@ -21,7 +21,7 @@ impl Interrupts {
         ]))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next interrupt.
     pub async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.0;
         tokio::select! {

@@ -1,9 +1,9 @@
-//! The world on one machine, to try headgate out and to test it: a real control plane, nodes, one real
-//! agent a node, and an emulator of Azure with load balancers in front of them.
+//! A cluster on one machine, to try headgate out and to test it: a real control plane, Nodes, a real agent for each
+//! Node, and an emulator of Azure with load balancers.
 //!
-//! [`run`] is the command `headgate sandbox`: it starts all that, shows what every node answers, and ends
-//! it. The invariant: whatever happens on the way, what it started ends with it and what it made is
-//! removed. The parts are public because the integration tests are built from the same ones.
+//! [`run`] is the command `headgate sandbox`: it starts all of them, shows the health of every node, and stops them.
+//! Its invariant: however it ends, it stops what it started and removes what it made. The modules are public because
+//! the integration tests use them as well.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,157 +11,156 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use self::components::Components;
 use self::directory::{Directory, DirectoryError};
-use self::progress::Progress;
-use self::world::World;
+use self::display::Progress;
 
 pub mod agents;
+mod arm_callers;
 pub mod assets;
 mod azure;
-mod board;
-mod calls;
 pub mod certificates;
+mod components;
 pub mod control_plane;
 mod directory;
-mod health;
+mod display;
 mod hints;
 mod interrupts;
-mod leads;
+mod leader_row;
+mod live_tables;
+mod node_health;
 pub mod nodes;
 mod pools;
 pub mod process;
-mod progress;
-mod show;
-mod table;
-mod world;
 
 pub use interrupts::Interrupts;
 
-/// What the sandbox is to be.
+/// The flags of `headgate sandbox`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the control plane's programs are; none looks in the usual places.
+    /// Directory with the control plane's programs; `None` searches the usual places.
     pub assets: Option<PathBuf>,
-    /// A cluster to use instead of a control plane of its own.
+    /// Kubeconfig of a cluster to use instead of an own control plane.
     pub kubeconfig: Option<PathBuf>,
-    /// How many nodes, at least one.
+    /// The number of nodes, at least one.
     pub nodes: u8,
-    /// Where its files go; none makes a temporary directory.
+    /// Directory for its files; `None` makes a temporary one.
     pub directory: Option<PathBuf>,
-    /// How long it runs once it is ready; none until it is interrupted.
+    /// How long it runs after it is ready; `None` until it is interrupted.
     pub exit_after: Option<Duration>,
 }
 
-/// Why the sandbox cannot be started, or ended early.
+/// The sandbox cannot start, or has stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// Signals cannot be listened for.
-    #[error("cannot listen for Ctrl-C and SIGTERM: {0}")]
+    /// Signal handlers cannot be installed.
+    #[error("cannot install the handlers for Ctrl-C and SIGTERM: {0}")]
     Interrupts(io::Error),
-    /// The directory cannot be used or tidied up.
+    /// The directory cannot be used or cleaned up.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
     /// The control plane cannot be started.
     #[error(transparent)]
     ControlPlane(#[from] control_plane::ControlPlaneError),
-    /// The given cluster cannot be used.
+    /// The kubeconfig's cluster cannot be used.
     #[error(transparent)]
     Connect(#[from] headgate_kubernetes::api_server::ConnectError),
-    /// The cluster does not answer in time.
-    #[error("{server} did not answer within {} s while {doing}; check that the cluster is up", bound.as_secs())]
-    Silent {
-        /// The cluster.
+    /// The cluster did not answer in time.
+    #[error("{server} did not answer within {} s while {action}; check that the cluster is running", timeout.as_secs())]
+    ClusterTimeout {
+        /// The URL of the cluster.
         server: String,
-        /// What was asked of it.
-        doing: &'static str,
-        /// How long it was given.
-        bound: Duration,
+        /// What the sandbox was doing.
+        action: &'static str,
+        /// How long the sandbox waited.
+        timeout: Duration,
     },
-    /// Nodes cannot be made or removed.
+    /// Nodes cannot be created or deleted.
     #[error(transparent)]
     Nodes(#[from] nodes::NodesError),
     /// An agent cannot be started.
     #[error(transparent)]
     Agent(#[from] agents::AgentError),
-    /// A process has ended that should be running.
+    /// A process has ended while the sandbox was running.
     #[error(transparent)]
-    Ended(#[from] process::ProcessError),
-    /// This very program cannot be found.
+    ProcessEnded(#[from] process::ProcessError),
+    /// The path of the running program cannot be determined.
     #[error("cannot find the running headgate program to start agents from: {0}")]
     Program(io::Error),
-    /// What the nodes answer cannot be shown.
+    /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
-    /// Interrupted again while it was stopping.
-    #[error("killed everything at a second interrupt{0}")]
+    /// A second interrupt came while the sandbox was stopping.
+    #[error("killed all processes after a second interrupt{0}")]
     Killed(String),
 }
 
-/// Starts the sandbox, shows what its nodes answer until it is interrupted, and takes everything away.
+/// Starts the sandbox, shows the health of its nodes until it is interrupted, and stops it.
 ///
-/// Must be called on a thread that lives as long as the sandbox, such as the main thread under a
-/// `current_thread` runtime: its processes end with that thread.
+/// Call this on a thread that lives as long as the sandbox, such as the main thread under a `current_thread` runtime:
+/// the processes end with the thread that started them.
 ///
 /// # Errors
-/// It cannot be started, something it started has ended, or something cannot be taken away.
+/// It cannot start, a process has ended, or something cannot be removed.
 pub async fn run(options: &Options) -> Result<(), SandboxError> {
     let mut interrupts = Interrupts::listen().map_err(SandboxError::Interrupts)?;
     let progress = Progress::new();
     let directory = Directory::prepare(options.directory.as_deref())?;
-    let mut world = World::default();
-    let lived = tokio::select! {
-        lived = live(&mut world, options, &directory, &progress) => lived,
+    let mut components = Components::default();
+    let ran = tokio::select! {
+        ran = run_until_stopped(&mut components, options, &directory, &progress) => ran,
         () = interrupts.next() => Ok(()),
     };
-    progress.say("stopping");
-    let ended = tokio::select! {
-        ended = world.end() => ended,
-        () = interrupts.next() => Err(SandboxError::Killed(world.left_behind())),
+    progress.print("stopping");
+    let stopped = tokio::select! {
+        stopped = components.stop() => stopped,
+        () = interrupts.next() => Err(SandboxError::Killed(components.leftover_nodes())),
     };
-    drop(world);
+    drop(components);
     let removed = directory.remove();
-    progress.say("stopped");
+    progress.print("stopped");
     // The first failure is the cause of later ones.
-    lived.and(ended).and(removed.map_err(SandboxError::from))
+    ran.and(stopped).and(removed.map_err(SandboxError::from))
 }
 
-/// Starts everything and shows it for as long as it is to run.
-async fn live(
-    world: &mut World,
+/// Starts all components and shows their state for as long as the sandbox runs.
+async fn run_until_stopped(
+    components: &mut Components,
     options: &Options,
     directory: &Directory,
     progress: &Progress,
 ) -> Result<(), SandboxError> {
     let program = std::env::current_exe().map_err(SandboxError::Program)?;
-    world.begin(&program, options, directory, progress).await?;
-    let nodes = world.nodes();
-    // It is there once everything is.
-    let (Some(emulator), Some(azure_json), Some(client)) = (world.emulator(), world.azure_json(), world.client())
+    components.start(&program, options, directory, progress).await?;
+    let nodes = components.nodes();
+    // All three exist once `start` has returned.
+    let (Some(emulator), Some(azure_json), Some(client)) =
+        (components.emulator(), components.azure_json(), components.client())
     else {
         return Ok(());
     };
     let control = emulator.bound.control;
-    directory.describe(world.kubeconfig(), &nodes, emulator, azure_json)?;
-    progress.say("ready");
-    show::hints(&hints::text(&hints::Tried {
+    directory.write_description(components.kubeconfig(), &nodes, emulator, azure_json)?;
+    progress.print("ready");
+    display::print_hints(&hints::text(&hints::HintContext {
         program: &program,
-        kubeconfig: world.kubeconfig(),
-        assets: world.assets(),
+        kubeconfig: components.kubeconfig(),
+        assets: components.assets(),
         nodes: &nodes,
         azure_json,
         control,
         logs: &directory.logs(),
     }))
     .map_err(SandboxError::Output)?;
-    let time_is_up = async {
+    let exit_time = async {
         match options.exit_after {
             Some(duration) => sleep(duration).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
-        shown = show::run(&nodes, control, client) => shown.map_err(SandboxError::Output),
-        end = world.ended() => Err(end.into()),
-        () = time_is_up => Ok(()),
+        shown = display::run(&nodes, control, client) => shown.map_err(SandboxError::Output),
+        end = components.wait_for_exit() => Err(end.into()),
+        () = exit_time => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes without a machine behind them: objects in the API, reported ready by nobody but ourselves.
+//! Nodes without machines: objects in the API that only the sandbox reports as ready.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,72 +10,72 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 
-/// The label on every Node made here. Its value tells which sandbox made it.
-pub const LABEL: &str = "headgate.dev/sandbox";
+/// The label of every Node that a sandbox makes. Its value identifies the sandbox.
+pub const SANDBOX_LABEL: &str = "headgate.dev/sandbox";
 
-/// The subscription and resource group that the Nodes say their machines are in.
+/// The subscription in the provider ids of the Nodes.
 pub const SUBSCRIPTION: &str = "5eed0000-0000-4000-8000-000000000001";
-/// See [`SUBSCRIPTION`].
+/// The resource group in the provider ids of the Nodes.
 pub const RESOURCE_GROUP: &str = "sandbox";
 
-/// A Node that is there.
+/// A Node that exists in the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registered {
-    /// Its name.
+pub struct RegisteredNode {
+    /// The name of the Node.
     pub name: String,
-    /// Its internal addresses.
+    /// The Node's internal addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Nodes cannot be made or removed.
+/// Nodes cannot be created or deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
-    /// A Node cannot be made.
+    /// A Node cannot be created.
     #[error("cannot create Node {name}: {source}; the kubeconfig's user needs the verb create on nodes")]
     Create {
-        /// Its name.
+        /// The name of the Node.
         name: String,
-        /// Why.
+        /// The error of the API server.
         source: Box<kube::Error>,
     },
-    /// The Nodes of a sandbox cannot be removed.
+    /// The Nodes of a sandbox cannot be deleted.
     #[error(
-        "cannot delete the Nodes of this sandbox: {source}; delete them with: kubectl delete nodes -l {LABEL}={sandbox}"
+        "cannot delete the Nodes of this sandbox: {source}; delete them with: kubectl delete nodes -l {SANDBOX_LABEL}={sandbox}"
     )]
     Delete {
-        /// The sandbox.
+        /// The sandbox's name, the value of [`SANDBOX_LABEL`].
         sandbox: String,
-        /// Why.
+        /// The error of the API server.
         source: Box<kube::Error>,
     },
 }
 
 /// The name of the `number`th Node, counted from 1.
 #[must_use]
-pub fn name(number: u8) -> String {
+pub fn node_name(number: u8) -> String {
     format!("node-{number}")
 }
 
-/// The id of the virtual machine of the Node of this name.
+/// The id of a Node's virtual machine.
 #[must_use]
-pub fn machine(name: &str) -> String {
+pub fn machine_id(name: &str) -> String {
     format!(
         "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Compute/virtualMachines/{name}"
     )
 }
 
-/// A Node that is ready, has internal addresses of both families and no taints.
+/// A Node that is ready and not tainted, with internal addresses of both families.
 #[must_use]
-pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
+pub fn ready_node(name: &str, number: u8, sandbox: &str) -> Node {
     let mut node = Node::default();
     node.metadata.name = Some(name.to_owned());
     node.metadata.labels = Some(BTreeMap::from([
         ("kubernetes.io/hostname".to_owned(), name.to_owned()),
         ("kubernetes.io/os".to_owned(), "linux".to_owned()),
-        (LABEL.to_owned(), sandbox.to_owned()),
+        (SANDBOX_LABEL.to_owned(), sandbox.to_owned()),
     ]));
     node.spec = Some(NodeSpec {
-        provider_id: Some(format!("azure://{}", machine(name))),
+        provider_id: Some(format!("azure://{}", machine_id(name))),
         ..NodeSpec::default()
     });
     let address = |type_: &str, address: String| NodeAddress {
@@ -86,12 +86,12 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
         .map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
     let now = Timestamp::now();
     node.status = Some(NodeStatus {
-        // Without these no Pod is ever scheduled to it.
+        // The scheduler places no Pod on a Node without them.
         capacity: Some(BTreeMap::from(resources.clone())),
         allocatable: Some(BTreeMap::from(resources)),
         addresses: Some(vec![
             address("InternalIP", IpAddr::from(Ipv4Addr::new(127, 0, 0, number)).to_string()),
-            // From the range for addresses of one's own; nothing listens there.
+            // From the range of unique local addresses; no process listens there.
             address(
                 "InternalIP",
                 IpAddr::from(Ipv6Addr::new(0xfd00, 0x5eed, 0, 0, 0, 0, 0, number.into())).to_string(),
@@ -102,7 +102,7 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
             type_: "Ready".to_owned(),
             status: "True".to_owned(),
             reason: Some("HeadgateSandbox".to_owned()),
-            message: Some("there is no kubelet; headgate's sandbox says so".to_owned()),
+            message: Some("reported by headgate's sandbox, without a kubelet".to_owned()),
             last_heartbeat_time: Some(Time(now)),
             last_transition_time: Some(Time(now)),
         }]),
@@ -111,19 +111,22 @@ pub fn node(name: &str, number: u8, sandbox: &str) -> Node {
     node
 }
 
-/// Makes the Nodes that are missing of `node-1` to `node-COUNT`; gives all of them, and how many it made.
+/// Creates those of the Nodes `node-1` to `node-COUNT` that do not exist; returns all of them, and how many it created.
 ///
 /// # Errors
-/// A Node cannot be made.
-pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<Registered>, usize), NodesError> {
+/// A Node cannot be created.
+pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<RegisteredNode>, usize), NodesError> {
     let api: Api<Node> = Api::all(client.clone());
     let mut nodes = Vec::with_capacity(count.into());
-    let mut made = 0;
+    let mut created = 0;
     for number in 1..=count {
-        let name = name(number);
-        let node = match api.create(&PostParams::default(), &node(&name, number, sandbox)).await {
+        let name = node_name(number);
+        let node = match api
+            .create(&PostParams::default(), &ready_node(&name, number, sandbox))
+            .await
+        {
             Err(kube::Error::Api(status)) if status.is_already_exists() => api.get(&name).await,
-            created => created.inspect(|_| made += 1),
+            result => result.inspect(|_| created += 1),
         };
         let node = node.map_err(|source| NodesError::Create {
             name: name.clone(),
@@ -132,22 +135,22 @@ pub async fn register(client: &Client, count: u8, sandbox: &str) -> Result<(Vec<
         let addresses = node.status.and_then(|status| status.addresses).unwrap_or_default();
         let internal = addresses.iter().filter(|address| address.type_ == "InternalIP");
         let addresses = internal.filter_map(|address| address.address.parse().ok()).collect();
-        nodes.push(Registered { name, addresses });
+        nodes.push(RegisteredNode { name, addresses });
     }
-    Ok((nodes, made))
+    Ok((nodes, created))
 }
 
-/// Deletes the Nodes that this sandbox made, and no others; gives their names.
+/// Deletes the Nodes that this sandbox made, and no others; returns their names.
 ///
 /// # Errors
-/// They cannot be listed or deleted.
-pub async fn remove(client: &Client, sandbox: &str) -> Result<Vec<String>, NodesError> {
+/// The Nodes cannot be listed or deleted.
+pub async fn delete(client: &Client, sandbox: &str) -> Result<Vec<String>, NodesError> {
     let api: Api<Node> = Api::all(client.clone());
     let failed = |source| NodesError::Delete {
         sandbox: sandbox.to_owned(),
         source: Box::new(source),
     };
-    let ours = ListParams::default().labels(&format!("{LABEL}={sandbox}"));
+    let ours = ListParams::default().labels(&format!("{SANDBOX_LABEL}={sandbox}"));
     let mut names = Vec::new();
     for node in api.list_metadata(&ours).await.map_err(failed)? {
         let name = node.name_any();

@@ -1,9 +1,9 @@
-//! The emulator's backend address pools, as the sandbox shows them.
+//! The backend pools in the emulator, and since when each one is unchanged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use headgate_http::fetch::Fetch;
+use headgate_http::bounded_client::BoundedClient;
 use hyper::Uri;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -11,68 +11,68 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-/// From one look to the next.
-const INTERVAL: Duration = Duration::from_millis(500);
-/// How long one answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// More than the state of the sandbox's emulator takes.
+/// Time between two reads of the emulator's state.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Timeout of one read.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Size of the emulator's state.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
-/// One pool.
+/// A pool, as an output line shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pool {
     pub(super) load_balancer: String,
     #[serde(rename = "pool")]
     pub(super) name: String,
-    /// `Succeeded`, `Updating` and so on.
+    /// `Succeeded`, `Updating` or another state of ARM.
     pub(super) provisioning_state: String,
-    /// How many addresses there are.
+    /// The number of addresses.
     pub(super) addresses: usize,
-    /// The names of those with the admin states Down and Up.
+    /// The names of the addresses with the admin states Down and Up.
     pub(super) down: Vec<String>,
     pub(super) up: Vec<String>,
-    /// The nodes of those that are Down, for people: entries of interfaces have names of their own.
+    /// The nodes of the addresses that are Down. Addresses of interfaces have names of their own.
     #[serde(skip)]
     pub(super) nodes_down: Vec<String>,
 }
 
-/// One pool, and since when it is as it is.
+/// A pool, and since when it is unchanged.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Row {
+pub(super) struct PoolRow {
     #[serde(rename = "time")]
     pub(super) since: Timestamp,
     #[serde(flatten)]
     pub(super) pool: Pool,
 }
 
-/// The pools that were seen last.
+/// The pools of the last read.
 #[derive(Debug, Default)]
-pub(super) struct Pools(Vec<Row>);
+pub(super) struct PoolRows(Vec<PoolRow>);
 
-impl Pools {
-    /// Notes what is there; the rows that are new.
-    pub(super) fn see(&mut self, pools: Vec<Pool>, now: Timestamp) -> Vec<Row> {
-        let mut news = Vec::new();
+impl PoolRows {
+    /// Takes the pools of a read; returns the rows that have changed.
+    pub(super) fn update(&mut self, pools: Vec<Pool>, now: Timestamp) -> Vec<PoolRow> {
+        let mut changed = Vec::new();
         let rows = pools.into_iter().map(|pool| {
             if let Some(row) = self.0.iter().find(|row| row.pool == pool) {
                 return row.clone();
             }
-            let row = Row { since: now, pool };
-            news.push(row.clone());
+            let row = PoolRow { since: now, pool };
+            changed.push(row.clone());
             row
         });
         self.0 = rows.collect();
-        news
+        changed
     }
 
-    pub(super) fn rows(&self) -> &[Row] {
+    pub(super) fn rows(&self) -> &[PoolRow] {
         &self.0
     }
 }
 
-/// The pools in what `GET /emulator/v1/state` shows.
-pub(super) fn of_state(state: &Value) -> Vec<Pool> {
+/// The pools in the answer to `GET /emulator/v1/state`.
+pub(super) fn pools_in_state(state: &Value) -> Vec<Pool> {
     let list = |value: &Value, field: &str| value["properties"][field].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut pools = Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn of_state(state: &Value) -> Vec<Pool> {
     pools
 }
 
-/// The node of an entry: its name, or that of the interface `NODE-nic`.
+/// The node of an address: its own name, or that of the interface `NODE-nic`.
 fn node(address: &Value) -> String {
     let configuration = address["properties"]["networkInterfaceIPConfiguration"]["id"].as_str();
     let interface = configuration.and_then(|id| {
@@ -114,24 +114,24 @@ fn node(address: &Value) -> String {
     node.or(address["name"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// Looks again and again, until nobody wants to see any more.
-pub(super) async fn follow(control: SocketAddr, seen: mpsc::Sender<Vec<Pool>>) {
-    let fetch = Fetch::new(PATIENCE, MAX_BODY_BYTES);
+/// Polls the emulator until the receiver is dropped.
+pub(super) async fn follow(control: SocketAddr, rows: mpsc::Sender<Vec<Pool>>) {
+    let fetch = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     loop {
-        // What was seen stays where there is no answer.
-        if let Some(pools) = look(&fetch, control).await
-            && seen.send(pools).await.is_err()
+        // Without an answer, the last known pools stay.
+        if let Some(pools) = fetch_pools(&fetch, control).await
+            && rows.send(pools).await.is_err()
         {
             return;
         }
-        sleep(INTERVAL).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn look(fetch: &Fetch, control: SocketAddr) -> Option<Vec<Pool>> {
+async fn fetch_pools(fetch: &BoundedClient, control: SocketAddr) -> Option<Vec<Pool>> {
     let uri: Uri = format!("http://{control}/emulator/v1/state").parse().ok()?;
     let (_, body) = fetch.get(uri, &[]).await.ok()?;
-    Some(of_state(&serde_json::from_slice(&body).ok()?))
+    Some(pools_in_state(&serde_json::from_slice(&body).ok()?))
 }
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_changed_is_new() {
+    fn only_changed_pools_return_a_row() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
         let state = |down: &str| {
             json!({"resources": [{"type": "other"}, {"name": "lb", "type": "Microsoft.Network/loadBalancers", "properties": {
@@ -151,16 +151,16 @@ mod tests {
                         {"name": "n2", "properties": {}}]}},
                     {"name": "b", "properties": {"provisioningState": "Succeeded"}}]}}]})
         };
-        let mut pools = Pools::default();
-        assert_eq!(pools.see(of_state(&state("None")), at(1)).len(), 2);
-        assert_eq!(pools.see(of_state(&state("None")), at(2)).len(), 0);
-        let news = pools.see(of_state(&state("Down")), at(3));
-        let line = serde_json::to_string(&news).unwrap();
+        let mut pools = PoolRows::default();
+        assert_eq!(pools.update(pools_in_state(&state("None")), at(1)).len(), 2);
+        assert_eq!(pools.update(pools_in_state(&state("None")), at(2)).len(), 0);
+        let changed = pools.update(pools_in_state(&state("Down")), at(3));
+        let line = serde_json::to_string(&changed).unwrap();
         assert_eq!(
             line,
             r#"[{"time":"1970-01-01T00:00:03Z","loadBalancer":"lb","pool":"a","provisioningState":"Succeeded","addresses":2,"down":["n1"],"up":[]}]"#
         );
-        assert_eq!(news[0].pool.nodes_down, ["m1"]);
+        assert_eq!(changed[0].pool.nodes_down, ["m1"]);
         let since: Vec<_> = pools.rows().iter().map(|row| row.since).collect();
         assert_eq!(since, [at(3), at(1)]);
     }

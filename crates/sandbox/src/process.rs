@@ -1,15 +1,12 @@
-//! One child process that is owned: its output goes to a file, it is stopped and reaped, and it never
-//! outlives its owner.
+//! A child process: its output goes to a file, it is stopped and reaped, and it does not outlive its owner.
 //!
-//! The invariant: no process started here survives this one, however this one ends. [`Process::stop`]
-//! is the polite way; dropping a [`Process`] kills it and waits for that; and where neither runs
-//! (SIGKILL, abort) the kernel kills it, because each child asks for SIGKILL at its parent's death.
+//! Its invariant: no process started here survives this one, however this one ends. [`Process::stop`] stops it in an
+//! orderly way. Dropping a [`Process`] kills it and waits until it is reaped. If neither runs (SIGKILL, abort), the
+//! kernel kills it, because each child requests SIGKILL for the death of its parent.
 //!
-//! That last signal comes when the *thread* that spawned the child ends, not the whole process. So
-//! start a process only from a thread that lives as long as the process shall: the main thread under a
-//! `current_thread` runtime, or a thread kept for that purpose; never a worker of a thread pool.
-//!
-//! What is run, with which arguments, is left to the callers.
+//! The kernel sends that signal when the *thread* that spawned the child ends, not the whole process. So start a
+//! process only from a thread that lives as long as the process: the main thread under a `current_thread` runtime or a
+//! dedicated thread, never a worker of a thread pool.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,53 +21,53 @@ use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::time::timeout;
 
-mod tether;
+mod parent_death;
 
-/// How long a killed process is waited for. The kernel needs milliseconds.
-const REAPING: Duration = Duration::from_secs(2);
-/// How much of a log is read to find its last lines.
+/// Time to wait for a killed process. The kernel needs milliseconds.
+const REAP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Bytes at the end of a log that are searched for its last lines.
 const TAIL_BYTES: u64 = 16 * 1024;
-/// How many of a log's last lines an error shows.
+/// Lines of a log that an error shows.
 const TAIL_LINES: usize = 12;
-/// How much of each of them.
+/// Characters of each of these lines.
 const TAIL_COLUMNS: usize = 400;
 
-/// What went wrong with a child process.
+/// A child process cannot be started, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// The log file cannot be made.
+    /// The log file cannot be opened.
     #[error("cannot write {}, the log of {name}: {source}; check the directory's permissions and free space", log.display())]
     Log {
-        /// The process's name.
+        /// The process's name in messages.
         name: String,
-        /// The file.
+        /// The path of the log file.
         log: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
     /// The program cannot be run.
     #[error("cannot run {name} ({program}): {source}; check that the file exists and may be executed")]
     Spawn {
-        /// The process's name.
+        /// The process's name in messages.
         name: String,
-        /// The program.
+        /// The path of the program.
         program: String,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The process ended although it should be running.
+    /// The process has ended.
     #[error("{name} ended ({status}); its last log lines:\n{tail}")]
     Ended {
-        /// The process's name.
+        /// The process's name in messages.
         name: String,
-        /// How it ended.
+        /// Its exit status, as text.
         status: String,
         /// The last lines of its log.
         tail: String,
     },
 }
 
-/// A running child process and its log.
+/// A child process and its log. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -79,13 +76,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`, its output appended to `log`, its input empty, in a process group of its own:
-    /// a Ctrl-C in the terminal reaches only the owner, which stops its children in order.
+    /// Starts `command` with empty input, appending its output to `log`, in its own process group: Ctrl-C in the
+    /// terminal reaches only the owner, which stops its children in order.
     ///
-    /// Must be called within a tokio runtime, on a thread that lives as long as the process shall.
+    /// Call this within a tokio runtime, on a thread that lives as long as the process.
     ///
     /// # Errors
-    /// The log file cannot be made, or the program cannot be run.
+    /// The log file cannot be opened, or the program cannot be run.
     pub fn start(name: &str, mut command: Command, log: &Path) -> Result<Self, ProcessError> {
         let unwritable = |source| ProcessError::Log {
             name: name.to_owned(),
@@ -99,7 +96,7 @@ impl Process {
             .map_err(unwritable)?;
         let errors = output.try_clone().map_err(unwritable)?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        tether::die_with_parent(&mut command);
+        parent_death::kill_with_parent(&mut command);
 
         let program = command.get_program().to_string_lossy().into_owned();
         let mut command = tokio::process::Command::from(command);
@@ -118,55 +115,54 @@ impl Process {
         }
     }
 
-    /// What the process is called in messages.
+    /// The process's name in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file with the process's output.
+    /// The file with its output.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// The process's id; none once it has ended and been reaped.
+    /// The process id; `None` once the process has ended and been reaped.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Sends a signal, if the process still runs.
+    /// Sends a signal if the process is running.
     pub fn signal(&self, signal: Signal) {
         let pid = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(pid) = pid {
-            // It fails only where the process has just ended, which whoever waits for it will see.
+            // This fails only if the process has just ended.
             let _ = kill(Pid::from_raw(pid), signal);
         }
     }
 
-    /// Waits, without a bound, until the process ends; then reports how. May be dropped and called again.
-    pub async fn ended(&mut self) -> ProcessError {
+    /// Waits, without a timeout, until the process ends; returns how it ended. Cancel safe.
+    pub async fn wait_for_exit(&mut self) -> ProcessError {
         let status = self.child.wait().await;
         self.report(status)
     }
 
-    /// Whether the process has ended already, and how.
-    pub fn has_ended(&mut self) -> Option<ProcessError> {
+    /// How the process ended; `None` if it is running.
+    pub fn try_wait(&mut self) -> Option<ProcessError> {
         self.child.try_wait().transpose().map(|status| self.report(status))
     }
 
-    /// Waits for the process to end of its own accord, at most for `bound`.
-    pub async fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
-        timeout(bound, self.child.wait()).await.ok()?.ok()
+    /// Waits at most `limit` for the process to end by itself.
+    pub async fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
-    /// Stops the process: SIGTERM, SIGKILL after `bound`, and reaps it.
-    ///
-    /// Gives its exit status, or none where the kernel would not tell.
-    pub async fn stop(mut self, bound: Duration) -> Option<ExitStatus> {
+    /// Stops the process: sends SIGTERM, after `limit` SIGKILL, and reaps it. Returns its exit status, `None` if the
+    /// kernel does not report it.
+    pub async fn stop(mut self, limit: Duration) -> Option<ExitStatus> {
         self.signal(Signal::SIGTERM);
-        if let Some(status) = self.wait(bound).await {
+        if let Some(status) = self.wait(limit).await {
             return Some(status);
         }
         self.kill().await
@@ -175,25 +171,25 @@ impl Process {
     /// Kills the process and reaps it.
     pub async fn kill(mut self) -> Option<ExitStatus> {
         self.signal(Signal::SIGKILL);
-        self.wait(REAPING).await
+        self.wait(REAP_TIMEOUT).await
     }
 
     fn report(&self, status: io::Result<ExitStatus>) -> ProcessError {
         ProcessError::Ended {
             name: self.name.clone(),
             status: status.map_or_else(|error| error.to_string(), |status| status.to_string()),
-            tail: tail(&self.log),
+            tail: last_log_lines(&self.log),
         }
     }
 }
 
 impl Drop for Process {
-    /// Kills and reaps; this blocks for the milliseconds that takes.
+    /// Kills and reaps the process, which blocks for some milliseconds.
     fn drop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(None)) || self.child.start_kill().is_err() {
             return;
         }
-        let deadline = Instant::now() + REAPING;
+        let deadline = Instant::now() + REAP_TIMEOUT;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
@@ -202,7 +198,7 @@ impl Drop for Process {
 
 /// The last lines of a log, indented, for an error message.
 #[must_use]
-pub fn tail(log: &Path) -> String {
+pub fn last_log_lines(log: &Path) -> String {
     let text = match last_bytes(log) {
         Ok(text) => text,
         Err(error) => return format!("  (cannot read {}: {error})", log.display()),
@@ -232,9 +228,9 @@ fn last_bytes(log: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A command for `program` that runs in `directory`.
+/// A command that runs `program` in `directory`.
 #[must_use]
-pub fn command(program: impl AsRef<OsStr>, directory: &Path) -> Command {
+pub fn command_in(program: impl AsRef<OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir(directory);
     command
@@ -245,7 +241,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, directory: &Path) -> Process {
-        let mut command = command("sh", directory);
+        let mut command = command_in("sh", directory);
         command.args(["-c", script]);
         Process::start("shell", command, &directory.join("shell.log")).unwrap()
     }
@@ -254,8 +250,8 @@ mod tests {
         Path::new(&format!("/proc/{pid}")).exists()
     }
 
-    /// Waits until the shell has got as far as writing a line.
-    async fn has_written(process: &Process) {
+    /// Waits until the shell has written a line.
+    async fn wait_for_output(process: &Process) {
         for _ in 0..500 {
             if std::fs::metadata(process.log()).is_ok_and(|log| log.len() > 0) {
                 return;
@@ -266,25 +262,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_is_reported_with_the_last_lines() {
+    async fn an_exit_is_reported_with_the_last_lines() {
         let directory = tempfile::tempdir().unwrap();
         let mut process = shell("seq 1 40; echo to stderr >&2; exit 3", directory.path());
-        let text = process.ended().await.to_string();
+        let text = process.wait_for_exit().await.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "shell ended (exit status: 3); its last log lines:");
         assert_eq!(lines[1], "  30");
         assert_eq!(lines[lines.len() - 1], "  to stderr");
-        assert!(process.has_ended().is_some());
+        assert!(process.try_wait().is_some());
     }
 
     #[tokio::test]
-    async fn stopping_is_polite_first_and_firm_after_the_bound() {
+    async fn stop_sends_sigterm_and_kills_after_the_timeout() {
         let directory = tempfile::tempdir().unwrap();
         let process = shell(
             "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done",
             directory.path(),
         );
-        has_written(&process).await;
+        wait_for_output(&process).await;
         let status = process.stop(Duration::from_secs(10)).await.unwrap();
         assert_eq!(status.code(), Some(7));
 
@@ -293,7 +289,7 @@ mod tests {
             "trap '' TERM; echo ready; while :; do sleep 0.01; done",
             directory.path(),
         );
-        has_written(&process).await;
+        wait_for_output(&process).await;
         let pid = process.id().unwrap();
         let status = process.stop(Duration::from_millis(50)).await.unwrap();
         assert_eq!(status.code(), None, "killed");
@@ -301,7 +297,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_process_is_gone_and_reaped() {
+    async fn a_dropped_process_is_killed_and_reaped() {
         let directory = tempfile::tempdir().unwrap();
         let process = shell("sleep 1000", directory.path());
         let pid = process.id().unwrap();
@@ -310,9 +306,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_missing_program_is_named() {
+    async fn the_error_names_a_missing_program() {
         let directory = tempfile::tempdir().unwrap();
-        let command = command("/nonexistent/etcd", directory.path());
+        let command = command_in("/nonexistent/etcd", directory.path());
         let error = Process::start("etcd", command, &directory.path().join("etcd.log")).unwrap_err();
         assert!(
             error.to_string().starts_with("cannot run etcd (/nonexistent/etcd): "),

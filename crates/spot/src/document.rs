@@ -1,9 +1,8 @@
-//! The document of Scheduled Events, as IMDS sends it (api-version 2020-07-01). Pure.
+//! The document of Scheduled Events as IMDS sends it (api-version 2020-07-01). Pure.
 //!
-//! Fields nobody needs may be missing, odd or new. An event of which it cannot be said what it is or
-//! whom it is about is left out and counted: such a document still proves what it does say, but never
-//! that something is gone. The incarnation is shown only: what a document says counts, whether its
-//! number rose, stayed or fell.
+//! Fields that headgate does not need may be missing, malformed or new. An event without a readable type, id or list
+//! of VMs is left out and counted: such a document still shows the events that are readable, but never that one has
+//! ended. The incarnation is shown only; a document counts whether its number rose, stayed or fell.
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822::DateTimeParser;
@@ -12,39 +11,39 @@ use serde_json::Value;
 
 /// Longer than any event's id, which is a GUID.
 const MAX_ID_CHARS: usize = 128;
-/// As much of a description as is shown.
+/// The length to which descriptions are cut.
 const MAX_DESCRIPTION_CHARS: usize = 256;
 
 /// A readable document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Document {
-    /// Its number, which changes with the events.
+pub struct EventsDocument {
+    /// The number that changes with the events.
     pub incarnation: Option<i64>,
-    /// Its events, of whatever VM.
-    pub events: Vec<Event>,
-    /// How many more there are that cannot be read.
+    /// The readable events, of any VM.
+    pub events: Vec<ScheduledEvent>,
+    /// The number of events that are not readable.
     pub unreadable: usize,
 }
 
-/// What will be done to a VM.
+/// What Azure will do to a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-pub enum Kind {
-    /// It pauses for some seconds.
+pub enum EventType {
+    /// The VM pauses for some seconds.
     Freeze,
-    /// It restarts.
+    /// The VM restarts.
     Reboot,
-    /// It moves to another machine and loses its temporary disk.
+    /// The VM moves to another machine and loses its temporary disk.
     Redeploy,
-    /// A spot VM is evicted.
+    /// The spot VM is evicted.
     Preempt,
-    /// It is deleted by its scale set.
+    /// The scale set deletes the VM.
     Terminate,
-    /// Something that is not known here.
+    /// A type that headgate does not know.
     Other,
 }
 
-impl Kind {
-    /// All kinds, for metrics.
+impl EventType {
+    /// All types, for metrics.
     pub const ALL: [Self; 6] = [
         Self::Freeze,
         Self::Reboot,
@@ -54,7 +53,7 @@ impl Kind {
         Self::Other,
     ];
 
-    /// Its name in Azure's documents and in metrics.
+    /// The name in Azure's documents and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,66 +66,67 @@ impl Kind {
         }
     }
 
-    fn of(text: &str) -> Self {
-        let named = |kind: &Self| kind.as_str().eq_ignore_ascii_case(text);
-        Self::ALL.into_iter().find(named).unwrap_or(Self::Other)
+    fn parse(text: &str) -> Self {
+        let has_name = |event_type: &Self| event_type.as_str().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(has_name).unwrap_or(Self::Other)
     }
 }
 
-/// How far an event is. There is no end: a completed event is no longer listed.
+/// The progress of an event. A completed event is no longer listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum State {
-    /// It is to come.
+pub enum EventStatus {
+    /// The event has not begun.
     Scheduled,
-    /// It has begun; unannounced hardware failures begin so.
+    /// The event has begun. Hardware failures without announcement are listed with this status.
     Started,
-    /// Something that is not known here.
+    /// A status that headgate does not know.
     Other,
 }
 
-/// One event.
+/// One event, in the form of `/statusz`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Event {
-    /// Its id.
+pub struct ScheduledEvent {
+    /// The id that Azure gave the event.
     pub event_id: String,
-    /// What will be done.
+    /// What Azure will do.
     #[serde(rename = "type")]
-    pub kind: Kind,
-    /// How far it is.
-    pub state: State,
-    /// The earliest time it may begin; none once it has.
+    pub event_type: EventType,
+    /// The progress of the event.
+    #[serde(rename = "state")]
+    pub status: EventStatus,
+    /// The earliest start; `None` once the event has started.
     pub not_before: Option<Timestamp>,
-    /// Azure's words, cut to a length that can be shown.
+    /// Azure's description, cut to 256 characters.
     pub description: String,
-    /// Names of the VMs it is about: all of them, not only this one.
+    /// The names of all VMs that the event affects.
     #[serde(skip)]
     pub resources: Vec<String>,
 }
 
-/// Why an answer is no document.
+/// Why a response is not a document.
 #[derive(Debug, thiserror::Error)]
-pub enum Malformed {
-    /// It is not JSON.
+pub enum DocumentError {
+    /// The response is not JSON.
     #[error("it is not JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is JSON without a list of events.
+    /// The response is JSON without a list of events.
     #[error("it has no list of Events")]
     NoEvents,
 }
 
-impl Document {
-    /// Reads a document.
+impl EventsDocument {
+    /// Parses a document.
     ///
     /// # Errors
     /// When it is not JSON or has no list of events.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
         let document: Value = serde_json::from_slice(bytes)?;
         let listed = document
             .get("Events")
             .and_then(Value::as_array)
-            .ok_or(Malformed::NoEvents)?;
-        let events: Vec<Event> = listed.iter().filter_map(event).collect();
+            .ok_or(DocumentError::NoEvents)?;
+        let events: Vec<ScheduledEvent> = listed.iter().filter_map(parse_event).collect();
         Ok(Self {
             incarnation: document.get("DocumentIncarnation").and_then(Value::as_i64),
             unreadable: listed.len() - events.len(),
@@ -135,24 +135,24 @@ impl Document {
     }
 }
 
-/// One event, if its id, its type and the VMs it is about can be read.
-fn event(value: &Value) -> Option<Event> {
+/// One event, if its id, its type and its VMs are readable.
+fn parse_event(value: &Value) -> Option<ScheduledEvent> {
     let text = |name: &str| value.get(name).and_then(Value::as_str);
     let resources = value.get("Resources")?.as_array()?.iter();
     let resources: Option<Vec<String>> = resources.map(|name| Some(name.as_str()?.to_owned())).collect();
-    let state = match text("EventStatus").unwrap_or_default() {
-        scheduled if scheduled.eq_ignore_ascii_case("Scheduled") => State::Scheduled,
-        started if started.eq_ignore_ascii_case("Started") => State::Started,
-        _ => State::Other,
+    let status = match text("EventStatus").unwrap_or_default() {
+        scheduled if scheduled.eq_ignore_ascii_case("Scheduled") => EventStatus::Scheduled,
+        started if started.eq_ignore_ascii_case("Started") => EventStatus::Started,
+        _ => EventStatus::Other,
     };
-    let upcoming = text("NotBefore").filter(|_| state != State::Started);
-    Some(Event {
+    let upcoming = text("NotBefore").filter(|_| status != EventStatus::Started);
+    Some(ScheduledEvent {
         event_id: text("EventId")
             .filter(|id| !id.is_empty() && id.chars().count() <= MAX_ID_CHARS)?
             .to_owned(),
-        kind: Kind::of(text("EventType")?),
-        state,
-        not_before: upcoming.and_then(not_before),
+        event_type: EventType::parse(text("EventType")?),
+        status,
+        not_before: upcoming.and_then(parse_not_before),
         description: text("Description")
             .unwrap_or_default()
             .chars()
@@ -162,9 +162,9 @@ fn event(value: &Value) -> Option<Event> {
     })
 }
 
-/// A time in the form of RFC 1123, always in GMT. Its day of the week is not looked at: a wrong one
-/// would hide a deadline.
-fn not_before(text: &str) -> Option<Timestamp> {
+/// Parses a time in RFC 1123 format, which is always in GMT. The day of the week is ignored: a wrong one must not
+/// hide a deadline.
+fn parse_not_before(text: &str) -> Option<Timestamp> {
     static PARSER: DateTimeParser = DateTimeParser::new().relaxed_weekday(true);
     let text = text.trim();
     let local = text.strip_suffix(" GMT").or_else(|| text.strip_suffix(" UTC"))?;
@@ -185,7 +185,7 @@ mod tests {
         "ResourceType":"VirtualMachine","Resources":["vmss_3"],"NotBefore":"Mon, 11 Apr 2026 22:26:58 GMT","Description":"d",
         "EventSource":"Platform","DurationInSeconds":-1}]}"#;
 
-    fn with(name: &str, value: &str) -> Document {
+    fn with(name: &str, value: &str) -> EventsDocument {
         let mut document: Value = serde_json::from_str(SAMPLE).unwrap();
         let event = &mut document["Events"][0];
         if value.is_empty() {
@@ -193,31 +193,40 @@ mod tests {
         } else {
             event[name] = serde_json::from_str(value).unwrap();
         }
-        Document::parse(document.to_string().as_bytes()).unwrap()
+        EventsDocument::parse(document.to_string().as_bytes()).unwrap()
     }
 
     #[test]
-    fn the_documented_example() {
-        let document = Document::parse(SAMPLE.as_bytes()).unwrap();
+    fn documented_example_is_read() {
+        let document = EventsDocument::parse(SAMPLE.as_bytes()).unwrap();
         let event = &document.events[0];
         assert_eq!((document.incarnation, document.unreadable), (Some(2), 0));
-        assert_eq!((event.kind, event.state), (Kind::Preempt, State::Scheduled));
+        assert_eq!(
+            (event.event_type, event.status),
+            (EventType::Preempt, EventStatus::Scheduled)
+        );
         assert_eq!(event.event_id, "C7061BAC");
         assert_eq!(event.resources, ["vmss_3"]);
         assert_eq!(event.not_before, Some("2026-04-11T22:26:58Z".parse().unwrap()));
     }
 
     #[test]
-    fn every_type_and_those_of_the_future() {
-        for kind in Kind::ALL {
-            assert_eq!(with("EventType", &format!("{:?}", kind.as_str())).events[0].kind, kind);
+    fn every_type_is_read_and_unknown_ones_are_other() {
+        for kind in EventType::ALL {
+            assert_eq!(
+                with("EventType", &format!("{:?}", kind.as_str())).events[0].event_type,
+                kind
+            );
         }
-        assert_eq!(with("EventType", "\"preempt\"").events[0].kind, Kind::Preempt);
-        assert_eq!(with("EventType", "\"Teleport\"").events[0].kind, Kind::Other);
+        assert_eq!(
+            with("EventType", "\"preempt\"").events[0].event_type,
+            EventType::Preempt
+        );
+        assert_eq!(with("EventType", "\"Teleport\"").events[0].event_type, EventType::Other);
     }
 
     #[test]
-    fn not_before_is_a_time_or_nothing() {
+    fn not_before_is_a_time_or_none() {
         let day = |text: &str| {
             with("NotBefore", &format!("{text:?}")).events[0]
                 .not_before
@@ -239,23 +248,27 @@ mod tests {
         ] {
             assert_eq!(day(text).as_deref(), want, "{text}");
         }
-        for odd in ["", "null", "7", "[]"] {
-            let document = with("NotBefore", odd);
-            assert_eq!((document.events[0].not_before, document.unreadable), (None, 0), "{odd}");
+        for malformed in ["", "null", "7", "[]"] {
+            let document = with("NotBefore", malformed);
+            assert_eq!(
+                (document.events[0].not_before, document.unreadable),
+                (None, 0),
+                "{malformed}"
+            );
         }
     }
 
     #[test]
-    fn a_started_event_has_no_deadline() {
+    fn started_event_has_no_deadline() {
         let document = with("EventStatus", "\"Started\"");
         assert_eq!(
-            (document.events[0].state, document.events[0].not_before),
-            (State::Started, None)
+            (document.events[0].status, document.events[0].not_before),
+            (EventStatus::Started, None)
         );
     }
 
     #[test]
-    fn an_event_that_cannot_be_read_is_counted_and_hides_no_other() {
+    fn unreadable_event_is_counted_and_hides_no_other() {
         for (name, value) in [
             ("EventId", ""),
             ("EventId", "\"\""),
@@ -270,12 +283,12 @@ mod tests {
             assert_eq!((document.events.len(), document.unreadable), (0, 1), "{name}: {value}");
         }
         let both = SAMPLE.replace("\"Events\":[", "\"Events\":[7,");
-        let document = Document::parse(both.as_bytes()).unwrap();
+        let document = EventsDocument::parse(both.as_bytes()).unwrap();
         assert_eq!((document.events.len(), document.unreadable), (1, 1));
     }
 
     #[test]
-    fn optional_fields_may_be_missing_odd_or_new() {
+    fn optional_fields_may_be_missing_malformed_or_new() {
         for name in [
             "Description",
             "EventSource",
@@ -294,18 +307,18 @@ mod tests {
     }
 
     #[test]
-    fn an_incarnation_is_optional() {
+    fn incarnation_is_optional() {
         for (text, want) in [
             (r#"{"DocumentIncarnation":7,"Events":[]}"#, Some(7)),
             (r#"{"DocumentIncarnation":"7","Events":[]}"#, None),
             (r#"{"Events":[]}"#, None),
         ] {
-            assert_eq!(Document::parse(text.as_bytes()).unwrap().incarnation, want);
+            assert_eq!(EventsDocument::parse(text.as_bytes()).unwrap().incarnation, want);
         }
     }
 
     #[test]
-    fn what_is_no_document_is_an_error_and_never_an_empty_one() {
+    fn other_responses_are_errors_and_never_empty_documents() {
         let deep = "[".repeat(100_000);
         for text in [
             "",
@@ -321,13 +334,13 @@ mod tests {
             "\u{0}",
             &deep,
         ] {
-            assert!(Document::parse(text.as_bytes()).is_err(), "{text:.20}");
+            assert!(EventsDocument::parse(text.as_bytes()).is_err(), "{text:.20}");
         }
-        assert!(Document::parse(b"\xff\xfe").is_err());
+        assert!(EventsDocument::parse(b"\xff\xfe").is_err());
     }
 
     #[tokio::test]
-    async fn the_agent_can_read_it() {
+    async fn document_of_the_emulator_is_read() {
         const TYPES_OF_AZURE: [&str; 5] = ["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"];
         let emulator = Emulator::new(Settings::default(), Seed::default(), Clock::System, 1).unwrap();
         let events = TYPES_OF_AZURE
@@ -339,14 +352,17 @@ mod tests {
         let answer = emulator
             .call(get.body(Bytes::new()).unwrap(), "http://169.254.169.254")
             .await;
-        let document = Document::parse(answer.unwrap().body()).unwrap();
+        let document = EventsDocument::parse(answer.unwrap().body()).unwrap();
         assert_eq!(
             (document.incarnation, document.unreadable, document.events.len()),
             (Some(2), 0, 5)
         );
         for (event, kind) in document.events.iter().zip(TYPES_OF_AZURE) {
-            assert_eq!((event.kind.as_str(), event.state), (kind, State::Scheduled));
-            assert_ne!(event.kind, Kind::Other);
+            assert_eq!(
+                (event.event_type.as_str(), event.status),
+                (kind, EventStatus::Scheduled)
+            );
+            assert_ne!(event.event_type, EventType::Other);
             assert_eq!(event.not_before, Some("2026-04-11T22:26:58Z".parse().unwrap()));
         }
     }

@@ -1,9 +1,9 @@
-//! Notices and records that several tables of this room begin with.
+//! Notices and records for the tables of several tests.
 
 use jiff::Timestamp;
 
-use super::notice::{Follow, Followed, Notice};
-use super::taint::Record;
+use super::notice::{Notice, NoticeTracker, TrackedNotice};
+use super::taint_action::NoticeRecord;
 
 pub(super) const BOOT: &str = "boot-1";
 
@@ -18,27 +18,27 @@ pub(super) fn notice(id: &str, not_before: Option<i64>) -> Notice {
     }
 }
 
-pub(super) fn following(notice: Notice, listed: bool) -> Follow {
-    Follow {
-        notice: Some(Followed {
+pub(super) fn tracking(notice: Notice, is_listed: bool) -> NoticeTracker {
+    NoticeTracker {
+        notice: Some(TrackedNotice {
             first: notice.clone(),
             latest: notice,
             since: at(5),
-            listed,
+            is_listed,
         }),
-        ..Follow::default()
+        ..NoticeTracker::default()
     }
 }
 
-pub(super) fn clear() -> Follow {
-    Follow {
-        clear: true,
-        ..Follow::default()
+pub(super) fn clear() -> NoticeTracker {
+    NoticeTracker {
+        is_clear: true,
+        ..NoticeTracker::default()
     }
 }
 
-pub(super) fn record(id: &str, not_before: Option<i64>, tainted_at: Option<i64>) -> Record {
-    Record {
+pub(super) fn record(id: &str, not_before: Option<i64>, tainted_at: Option<i64>) -> NoticeRecord {
+    NoticeRecord {
         event_id: id.to_owned(),
         not_before: not_before.map(at),
         boot_id: BOOT.to_owned(),

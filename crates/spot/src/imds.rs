@@ -1,45 +1,45 @@
-//! Asking IMDS for Scheduled Events: one question at a time, each second, for ever.
+//! Polls IMDS for Scheduled Events: one request at a time, each second.
 //!
-//! The first answer may take two minutes, since it switches the service on, and so may the first after
-//! the service went to sleep (24 h without a question); so patience is long until there is a document,
-//! short after one, and grows again with each question that ran out of it. Answers are whole documents
-//! without validators: nothing is asked for conditionally. A redirect is not followed.
+//! The first response may take two minutes, because the request switches the service on, and so may the first one
+//! after the service has switched itself off (after 24 h without a request). So the timeout is long until there is a
+//! document, short after that, and grows again with each request that times out. Responses are complete documents
+//! without validators, so no request is conditional. Redirects are not followed.
 
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_http::fetch::{Fetch, FetchError};
-use headgate_node::Report;
+use headgate_http::bounded_client::{BoundedClient, GetError};
+use headgate_node::NodeReport;
 use hyper::{StatusCode, Uri};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Timing;
-use super::document::{Document, Event, Kind};
+use super::document::{EventType, EventsDocument, ScheduledEvent};
 use super::metrics::Metrics;
-use super::notice::ResourceName;
-use super::seen::{Seen, Trouble};
+use super::notice::VmName;
+use super::snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
 
-/// The newest version there is; it has every field that is read.
+/// The newest version of the API; it has every field that is read.
 const PATH: &str = "/metadata/scheduledevents?api-version=2020-07-01";
-/// More than a placement group full of events.
+/// More than the events of a whole placement group.
 const MAX_BODY_BYTES: usize = 256 * 1024;
-/// IMDS is on this machine.
+/// Time for connecting; IMDS is on the VM's host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The two minutes that the first answer may take, and some.
-const LONG_PATIENCE: Duration = Duration::from_secs(150);
-/// What any other answer may take.
-const SHORT_PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout until the first document: the two minutes that it may take, with a margin.
+const FIRST_DOCUMENT_TIMEOUT: Duration = Duration::from_secs(150);
+/// Timeout after a document.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a question got no document.
+/// Why a poll got no document.
 #[derive(Debug)]
-struct Failure {
-    reason: &'static str,
+struct PollError {
+    reason: ImdsErrorReason,
     error: String,
 }
 
-impl Failure {
-    fn new(reason: &'static str, error: impl Into<String>) -> Self {
+impl PollError {
+    fn new(reason: ImdsErrorReason, error: impl Into<String>) -> Self {
         Self {
             reason,
             error: error.into(),
@@ -47,187 +47,188 @@ impl Failure {
     }
 }
 
-/// How long the next answer is waited for, after one question with this patience.
-fn patience_after(patience: Duration, outcome: &Result<Document, Failure>) -> Duration {
+/// The timeout of the next request, from that of this one and its outcome.
+fn next_timeout(current: Duration, outcome: &Result<EventsDocument, PollError>) -> Duration {
     match outcome {
-        Ok(_) => SHORT_PATIENCE,
-        Err(failure) if failure.reason == "timeout" => (2 * patience).min(LONG_PATIENCE),
-        Err(_) => patience,
+        Ok(_) => DOCUMENT_TIMEOUT,
+        Err(failure) if failure.reason == ImdsErrorReason::Timeout => (2 * current).min(FIRST_DOCUMENT_TIMEOUT),
+        Err(_) => current,
     }
 }
 
-/// Asks IMDS at `authority` for ever and publishes what is seen of this VM; never returns of itself.
-pub async fn poll(
+/// Polls IMDS at `authority` and publishes the events of this VM until the task is aborted. `reports` has the Node's
+/// `providerID`.
+pub async fn poll_imds(
     authority: String,
-    reports: watch::Receiver<Report>,
-    seen: watch::Sender<Seen>,
+    reports: watch::Receiver<NodeReport>,
+    snapshots: watch::Sender<EventsSnapshot>,
     timing: Timing,
     metrics: Metrics,
     clock: Clock,
 ) {
-    let fetch = Fetch::with_connect_timeout(CONNECT_TIMEOUT, LONG_PATIENCE, MAX_BODY_BYTES);
+    let client = BoundedClient::with_connect_timeout(CONNECT_TIMEOUT, FIRST_DOCUMENT_TIMEOUT, MAX_BODY_BYTES);
     let mut ticks = interval(timing.poll_interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut patience, mut nameless) = (LONG_PATIENCE, false);
+    let (mut request_timeout, mut foreign_id_logged) = (FIRST_DOCUMENT_TIMEOUT, false);
     loop {
         ticks.tick().await;
-        let outcome = timeout(patience, ask(&fetch, &authority)).await.unwrap_or_else(|_| {
-            let error = format!("no answer within {} s", patience.as_secs());
-            Err(Failure::new("timeout", error))
-        });
-        patience = patience_after(patience, &outcome);
-        metrics.poll();
+        let outcome = timeout(request_timeout, request(&client, &authority))
+            .await
+            .unwrap_or_else(|_| {
+                let error = format!("no answer within {} s", request_timeout.as_secs());
+                Err(PollError::new(ImdsErrorReason::Timeout, error))
+            });
+        request_timeout = next_timeout(request_timeout, &outcome);
+        metrics.count_poll();
         match &outcome {
-            Ok(document) if document.unreadable > 0 => metrics.error("event"),
+            Ok(document) if document.unreadable > 0 => metrics.count_error(ImdsErrorReason::Event),
             Ok(_) => {}
-            Err(failure) => metrics.error(failure.reason),
+            Err(failure) => metrics.count_error(failure.reason),
         }
         let provider_id = reports.borrow().facts.as_ref().map(|facts| facts.provider_id.clone());
-        let vm = provider_id.as_deref().and_then(ResourceName::from_provider_id);
-        if let (Some(provider_id), None, false) = (&provider_id, &vm, nameless) {
-            nameless = true;
+        let vm = provider_id.as_deref().and_then(VmName::from_provider_id);
+        if let (Some(provider_id), None, false) = (&provider_id, &vm, foreign_id_logged) {
+            foreign_id_logged = true;
             tracing::warn!(
                 provider_id,
-                "the Node's providerID is not that of an Azure VM, so no event can be its own"
+                "the Node's providerID is not the ID of an Azure VM, no scheduled event counts"
             );
         }
-        let before = seen.borrow().clone();
-        let after = next(&before, outcome, vm.as_ref(), timing.grace, clock.now());
+        let before = snapshots.borrow().clone();
+        let after = next_snapshot(&before, outcome, vm.as_ref(), timing.grace, clock.now());
         if after != before {
-            announce(&before, &after, &authority);
-            seen.send_replace(after);
+            log_changes(&before, &after, &authority);
+            snapshots.send_replace(after);
         }
     }
 }
 
-/// The next state, after one question. Pure.
-fn next(
-    before: &Seen,
-    outcome: Result<Document, Failure>,
-    vm: Option<&ResourceName>,
+/// The snapshot after one poll. Pure.
+fn next_snapshot(
+    before: &EventsSnapshot,
+    outcome: Result<EventsDocument, PollError>,
+    vm: Option<&VmName>,
     grace: Duration,
     now: Moment,
-) -> Seen {
+) -> EventsSnapshot {
     let document = match outcome {
         Ok(document) => document,
         Err(failure) => {
-            let same = before
-                .trouble
-                .clone()
-                .filter(|trouble| trouble.reason == failure.reason);
-            let trouble = same.unwrap_or(Trouble {
+            let known = before.last_error.clone().filter(|known| known.reason == failure.reason);
+            let last_error = known.unwrap_or(ImdsError {
                 reason: failure.reason,
                 error: failure.error,
                 since: now.wall,
             });
-            return Seen {
-                trouble: Some(trouble),
+            return EventsSnapshot {
+                last_error: Some(last_error),
                 ..before.clone()
             };
         }
     };
     let incarnation = document.incarnation;
     let Some(vm) = vm else {
-        // Whose events these are cannot be said, so they say nothing.
-        return Seen {
+        // Without the VM's name, the document shows neither that a notice exists nor that one has ended.
+        return EventsSnapshot {
             incarnation,
-            trouble: None,
+            last_error: None,
             ..before.clone()
         };
     };
-    let events = vm.events_of(&document);
-    Seen {
+    let events = vm.own_events(&document);
+    EventsSnapshot {
         vm: Some(vm.as_str().to_owned()),
         incarnation,
-        follow: before.follow.next(&events, document.unreadable == 0, grace, now),
+        tracker: before.tracker.next(&events, document.unreadable == 0, grace, now),
         events,
-        trouble: None,
+        last_error: None,
     }
 }
 
-/// Says in the log what has changed.
-fn announce(before: &Seen, after: &Seen, authority: &str) {
-    match (&before.trouble, &after.trouble) {
-        (was, Some(trouble)) if was.as_ref() != Some(trouble) => tracing::warn!(
+fn log_changes(before: &EventsSnapshot, after: &EventsSnapshot, authority: &str) {
+    match (&before.last_error, &after.last_error) {
+        (known, Some(failure)) if known.as_ref() != Some(failure) => tracing::warn!(
             imds = authority,
-            reason = trouble.reason,
-            error = trouble.error,
-            "IMDS gives no Scheduled Events, so an eviction would not be seen; it is asked again each second (some \
-             clusters block it for pods that are not on the host's network)"
+            reason = failure.reason.as_str(),
+            error = failure.error,
+            "no Scheduled Events from IMDS, an eviction would not be noticed (some clusters block IMDS for Pods without \
+             hostNetwork)"
         ),
-        (Some(_), None) => tracing::info!(imds = authority, "IMDS gives Scheduled Events again"),
+        (Some(_), None) => tracing::info!(imds = authority, "Scheduled Events received again"),
         _ => {}
     }
-    let told = |event: &&Event| {
+    let is_new = |event: &&ScheduledEvent| {
         !before
             .events
             .iter()
-            .any(|known| known.event_id == event.event_id && known.state == event.state)
+            .any(|known| known.event_id == event.event_id && known.status == event.status)
     };
-    for event in after.events.iter().filter(told) {
-        let (id, state) = (&event.event_id, event.state);
+    for event in after.events.iter().filter(is_new) {
+        let (id, status) = (&event.event_id, event.status);
         let not_before = event.not_before.map(|at| at.to_string());
         let description = &event.description;
-        if event.kind == Kind::Preempt {
+        if event.event_type == EventType::Preempt {
             tracing::warn!(
                 id,
-                ?state,
+                ?status,
                 not_before,
                 description,
-                "this VM is to be evicted: /healthz answers 503"
+                "eviction of this VM announced, /healthz answers 503"
             );
         } else {
-            let kind = event.kind.as_str();
+            let event_type = event.event_type.as_str();
             tracing::info!(
-                kind,
+                event_type,
                 id,
-                ?state,
+                ?status,
                 not_before,
                 description,
-                "a scheduled event, shown and not acted on"
+                "scheduled event announced, no action taken"
             );
         }
     }
-    match (&before.follow.notice, &after.follow.notice) {
-        (Some(was), Some(now)) if was.listed && !now.listed => {
-            tracing::info!(id = was.latest.event_id, "the notice of eviction is no longer listed");
+    match (&before.tracker.notice, &after.tracker.notice) {
+        (Some(known), Some(current)) if known.is_listed && !current.is_listed => {
+            tracing::info!(id = known.latest.event_id, "eviction notice no longer listed");
         }
-        (Some(was), None) => tracing::info!(id = was.latest.event_id, "the notice of eviction is gone"),
+        (Some(known), None) => tracing::info!(id = known.latest.event_id, "eviction notice ended"),
         _ => {}
     }
 }
 
-async fn ask(fetch: &Fetch, authority: &str) -> Result<Document, Failure> {
+async fn request(client: &BoundedClient, authority: &str) -> Result<EventsDocument, PollError> {
     let uri = Uri::builder()
         .scheme("http")
         .authority(authority)
         .path_and_query(PATH)
         .build();
-    let uri = uri.map_err(|error| Failure::new("connection", error.to_string()))?;
-    let answer = fetch.get(uri, &[("Metadata", "true")]).await;
-    let (status, body) = answer.map_err(|error| match error {
-        FetchError::Timeout(_) => Failure::new("timeout", error.to_string()),
-        FetchError::Failed(why) => Failure::new("connection", why),
+    let uri = uri.map_err(|error| PollError::new(ImdsErrorReason::Connection, error.to_string()))?;
+    let response = client.get(uri, &[("Metadata", "true")]).await;
+    let (status, body) = response.map_err(|error| match error {
+        GetError::Timeout(_) => PollError::new(ImdsErrorReason::Timeout, error.to_string()),
+        GetError::Failed(text) => PollError::new(ImdsErrorReason::Connection, text),
     })?;
     if status != StatusCode::OK {
-        return Err(Failure::new("status", format!("it answers {status}")));
+        return Err(PollError::new(ImdsErrorReason::Status, format!("it answers {status}")));
     }
-    Document::parse(&body).map_err(|error| Failure::new("document", error.to_string()))
+    EventsDocument::parse(&body).map_err(|error| PollError::new(ImdsErrorReason::Document, error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
+    use headgate_node::Signal;
+
     use super::*;
 
     const GRACE: Duration = Duration::from_mins(1);
 
-    fn vm() -> ResourceName {
-        ResourceName::from_provider_id("azure:///p/Microsoft.Compute/virtualMachines/vm-a").unwrap()
+    fn vm() -> VmName {
+        VmName::from_provider_id("azure:///p/Microsoft.Compute/virtualMachines/vm-a").unwrap()
     }
 
-    fn document(incarnation: i64, events: &str) -> Document {
+    fn document(incarnation: i64, events: &str) -> EventsDocument {
         let text = format!(r#"{{"DocumentIncarnation":{incarnation},"Events":[{events}]}}"#);
-        Document::parse(text.as_bytes()).unwrap()
+        EventsDocument::parse(text.as_bytes()).unwrap()
     }
 
     const OURS: &str = r#"{"EventId":"a","EventType":"Preempt","EventStatus":"Scheduled","Resources":["other","VM-A"],"NotBefore":""}"#;
@@ -235,94 +236,129 @@ mod tests {
         r#"{"EventId":"b","EventType":"Preempt","EventStatus":"Scheduled","Resources":["other"],"NotBefore":""}"#;
 
     #[test]
-    fn patience_is_long_until_there_is_a_document_and_after_silence() {
-        let silence = || Err(Failure::new("timeout", ""));
-        for (patience, outcome, want) in [
-            (LONG_PATIENCE, Ok(document(1, "")), SHORT_PATIENCE),
-            (LONG_PATIENCE, silence(), LONG_PATIENCE),
-            (SHORT_PATIENCE, silence(), 2 * SHORT_PATIENCE),
-            (100 * SHORT_PATIENCE, silence(), LONG_PATIENCE),
-            (LONG_PATIENCE, Err(Failure::new("status", "")), LONG_PATIENCE),
-            (SHORT_PATIENCE, Err(Failure::new("connection", "")), SHORT_PATIENCE),
-            (SHORT_PATIENCE, Ok(document(1, "")), SHORT_PATIENCE),
+    fn timeout_is_long_until_the_first_document_and_after_timeouts() {
+        let timed_out = || Err(PollError::new(ImdsErrorReason::Timeout, ""));
+        for (current, outcome, want) in [
+            (FIRST_DOCUMENT_TIMEOUT, Ok(document(1, "")), DOCUMENT_TIMEOUT),
+            (FIRST_DOCUMENT_TIMEOUT, timed_out(), FIRST_DOCUMENT_TIMEOUT),
+            (DOCUMENT_TIMEOUT, timed_out(), 2 * DOCUMENT_TIMEOUT),
+            (100 * DOCUMENT_TIMEOUT, timed_out(), FIRST_DOCUMENT_TIMEOUT),
+            (
+                FIRST_DOCUMENT_TIMEOUT,
+                Err(PollError::new(ImdsErrorReason::Status, "")),
+                FIRST_DOCUMENT_TIMEOUT,
+            ),
+            (
+                DOCUMENT_TIMEOUT,
+                Err(PollError::new(ImdsErrorReason::Connection, "")),
+                DOCUMENT_TIMEOUT,
+            ),
+            (DOCUMENT_TIMEOUT, Ok(document(1, "")), DOCUMENT_TIMEOUT),
         ] {
-            assert_eq!(patience_after(patience, &outcome), want, "{patience:?} {outcome:?}");
+            assert_eq!(next_timeout(current, &outcome), want, "{current:?} {outcome:?}");
         }
     }
 
     #[test]
-    fn failures_change_nothing_but_the_trouble() {
+    fn failures_change_only_the_last_error() {
         let now = Clock::System.now();
-        let seen = next(&Seen::default(), Ok(document(1, OURS)), Some(&vm()), GRACE, now);
-        assert!(seen.signals().contains_key("azurePreempt"));
-        let mut after = seen.clone();
-        for reason in super::super::metrics::REASONS {
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, OURS)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert!(snapshot.signals().contains_key(&Signal::Preempt));
+        let mut after = snapshot.clone();
+        for reason in ImdsErrorReason::ALL {
             let later = Moment {
                 mono: now.mono + 10 * GRACE,
                 ..now
             };
-            after = next(&after, Err(Failure::new(reason, "x")), Some(&vm()), GRACE, later);
-            assert_eq!(after.trouble.as_ref().unwrap().reason, reason);
+            after = next_snapshot(&after, Err(PollError::new(reason, "x")), Some(&vm()), GRACE, later);
+            assert_eq!(after.last_error.as_ref().unwrap().reason, reason);
             assert_eq!(
-                Seen {
-                    trouble: None,
+                EventsSnapshot {
+                    last_error: None,
                     ..after.clone()
                 },
-                seen
+                snapshot
             );
         }
-        assert_eq!(next(&after, Ok(document(1, OURS)), Some(&vm()), GRACE, now), seen);
+        assert_eq!(
+            next_snapshot(&after, Ok(document(1, OURS)), Some(&vm()), GRACE, now),
+            snapshot
+        );
     }
 
     #[test]
-    fn what_a_document_says_counts_whatever_its_incarnation() {
+    fn document_counts_with_any_incarnation() {
         let now = Clock::System.now();
         for incarnations in [[1, 2], [2, 2], [2, 1], [i64::MAX, 0]] {
-            let seen = next(
-                &Seen::default(),
+            let snapshot = next_snapshot(
+                &EventsSnapshot::default(),
                 Ok(document(incarnations[0], "")),
                 Some(&vm()),
                 GRACE,
                 now,
             );
-            assert!(seen.signals().is_empty());
-            let seen = next(&seen, Ok(document(incarnations[1], OURS)), Some(&vm()), GRACE, now);
-            assert_eq!(seen.signals().len(), 1, "{incarnations:?}");
+            assert!(snapshot.signals().is_empty());
+            let snapshot = next_snapshot(&snapshot, Ok(document(incarnations[1], OURS)), Some(&vm()), GRACE, now);
+            assert_eq!(snapshot.signals().len(), 1, "{incarnations:?}");
         }
     }
 
     #[test]
-    fn another_vms_events_are_neither_acted_on_nor_shown() {
+    fn events_of_other_vms_are_neither_signals_nor_shown() {
         let now = Clock::System.now();
-        let seen = next(&Seen::default(), Ok(document(1, OTHERS)), Some(&vm()), GRACE, now);
-        assert!(seen.signals().is_empty() && seen.events.is_empty());
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, OTHERS)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert!(snapshot.signals().is_empty() && snapshot.events.is_empty());
         let both = format!("{OTHERS},{OURS}");
-        let seen = next(&seen, Ok(document(1, &both)), Some(&vm()), GRACE, now);
-        assert_eq!((seen.signals().len(), seen.events.len()), (1, 1));
-        assert_eq!(seen.events[0].event_id, "a");
+        let snapshot = next_snapshot(&snapshot, Ok(document(1, &both)), Some(&vm()), GRACE, now);
+        assert_eq!((snapshot.signals().len(), snapshot.events.len()), (1, 1));
+        assert_eq!(snapshot.events[0].event_id, "a");
     }
 
     #[test]
-    fn an_eviction_that_has_started_at_first_sight_counts() {
+    fn eviction_that_has_started_in_the_first_document_counts() {
         let now = Clock::System.now();
         let started = OURS.replace("Scheduled", "Started");
         assert_ne!(started, OURS);
-        let seen = next(&Seen::default(), Ok(document(1, &started)), Some(&vm()), GRACE, now);
-        assert_eq!(seen.signals().len(), 1);
-        // An unannounced hardware failure is a Reboot that has started: shown only.
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, &started)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert_eq!(snapshot.signals().len(), 1);
+        // A hardware failure without announcement is a Reboot that has started; it is shown only.
         let reboot = started.replace("Preempt", "Reboot");
-        let seen = next(&Seen::default(), Ok(document(1, &reboot)), Some(&vm()), GRACE, now);
-        assert_eq!((seen.signals().len(), seen.events.len()), (0, 1));
+        let snapshot = next_snapshot(
+            &EventsSnapshot::default(),
+            Ok(document(1, &reboot)),
+            Some(&vm()),
+            GRACE,
+            now,
+        );
+        assert_eq!((snapshot.signals().len(), snapshot.events.len()), (0, 1));
     }
 
     #[test]
-    fn before_the_vm_is_known_nothing_is_its_own_and_nothing_is_gone() {
+    fn without_the_vm_name_no_notice_begins_or_ends() {
         let now = Clock::System.now();
-        let seen = next(&Seen::default(), Ok(document(1, OURS)), None, GRACE, now);
-        assert!(seen.signals().is_empty() && seen.vm.is_none());
-        let known = next(&seen, Ok(document(1, OURS)), Some(&vm()), GRACE, now);
+        let snapshot = next_snapshot(&EventsSnapshot::default(), Ok(document(1, OURS)), None, GRACE, now);
+        assert!(snapshot.signals().is_empty() && snapshot.vm.is_none());
+        let known = next_snapshot(&snapshot, Ok(document(1, OURS)), Some(&vm()), GRACE, now);
         assert_eq!(known.signals().len(), 1);
-        let unknown = next(&known, Ok(document(2, "")), None, GRACE, now);
+        let unknown = next_snapshot(&known, Ok(document(2, "")), None, GRACE, now);
         assert_eq!(unknown.signals().len(), 1);
     }
 }

@@ -1,46 +1,46 @@
-//! Notices of eviction: Azure's Scheduled Events for this very VM, and the taint that says so.
+//! Eviction notices of Azure: the Scheduled Events of this VM, and the taint that announces an eviction.
 //!
-//! The node asks the instance metadata service (IMDS) each second. A `Preempt` of its own VM is a signal
-//! at once, and then a taint with the notice recorded beside it (DESIGN decision 13); every other event
-//! is shown and not acted on. Nothing is ever approved: approving lets an event proceed early for all the
-//! VMs it names. An IMDS that hangs, fails or talks nonsense changes nothing but its own metrics: only a
-//! document that can be read proves that a notice is there, or gone.
+//! The node polls the instance metadata service (IMDS) each second. A `Preempt` event of the own VM is a signal at
+//! once; then the Node gets a taint and an annotation that records the notice (docs/decisions.md 13). Every other
+//! event is shown only. headgate approves no event, because an approval starts the event early for all VMs that it
+//! names. An IMDS that hangs, fails or answers nonsense changes only its own metrics: only a readable document shows
+//! that a notice exists or has ended.
 
 mod document;
-mod edit;
 #[cfg(test)]
 mod fixtures;
 mod imds;
-mod keeper;
 mod metrics;
+mod node_patch;
 mod notice;
-mod seen;
-mod taint;
+mod snapshot;
+mod taint_action;
+mod taint_reconciler;
 
-pub use document::{Document, Event, Kind, Malformed, State};
-pub use edit::TAINT_VALUE;
-pub use imds::poll;
-pub use keeper::keep;
+pub use document::{DocumentError, EventStatus, EventType, EventsDocument, ScheduledEvent};
+pub use imds::poll_imds;
 pub use metrics::Metrics;
-pub use notice::{Follow, Followed, Notice, ResourceName};
-pub use seen::{PREEMPT, Seen, Trouble};
-pub use taint::{ANNOTATION, Record, Wish, wish};
+pub use node_patch::TAINT_VALUE;
+pub use notice::{Notice, NoticeTracker, TrackedNotice, VmName};
+pub use snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
+pub use taint_action::{NOTICE_ANNOTATION, NoticeRecord, TaintAction, next_taint_action};
+pub use taint_reconciler::reconcile_taint;
 
 use std::time::Duration;
 
-/// How often IMDS is asked, and how long a notice has to be gone before it counts as gone.
+/// How often IMDS is polled, and when a notice that is no longer listed ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// From one question to the next.
+    /// Time between two requests.
     pub poll_interval: Duration,
-    /// From the first document without the notice to the end of its signal and of its taint.
+    /// Time from the first document without the notice to the end of its signal and of its taint.
     pub grace: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            // Azure's own advice.
+            // As Azure recommends.
             poll_interval: Duration::from_secs(1),
             grace: Duration::from_mins(1),
         }

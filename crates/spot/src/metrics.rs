@@ -1,4 +1,4 @@
-//! What is counted and shown of events, of IMDS, and of the taint's writes.
+//! The metrics of Scheduled Events, of polling IMDS, and of writing the taint.
 
 use headgate_clock::Clock;
 use jiff::Timestamp;
@@ -11,23 +11,59 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::document::{Event, Kind};
-use super::seen::Seen;
+use super::document::{EventType, ScheduledEvent};
+use super::snapshot::{EventsSnapshot, ImdsErrorReason};
 
-/// Reasons an error of IMDS is counted under.
-pub(super) const REASONS: [&str; 5] = ["connection", "document", "event", "status", "timeout"];
-/// Outcomes of attempts to write.
-const OUTCOMES: [&str; 9] = [
-    "conflict",
-    "connection",
-    "error",
-    "forbidden",
-    "missing",
-    "recorded",
-    "tainted",
-    "timeout",
-    "untainted",
-];
+/// The outcome of an attempt to write the Node; the label `outcome` of the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WriteOutcome {
+    /// The Node had changed since it was read.
+    Conflict,
+    /// The API server was not reachable.
+    Connection,
+    /// Any other failure.
+    Error,
+    /// The credentials lack the right to patch Nodes.
+    Forbidden,
+    /// The Node does not exist.
+    Missing,
+    /// The notice was recorded without a change of the taint.
+    Recorded,
+    /// The taint was added and the notice recorded.
+    Tainted,
+    /// The API server did not answer in time.
+    Timeout,
+    /// The taint was removed.
+    Untainted,
+}
+
+impl WriteOutcome {
+    const ALL: [Self; 9] = [
+        Self::Conflict,
+        Self::Connection,
+        Self::Error,
+        Self::Forbidden,
+        Self::Missing,
+        Self::Recorded,
+        Self::Tainted,
+        Self::Timeout,
+        Self::Untainted,
+    ];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Conflict => "conflict",
+            Self::Connection => "connection",
+            Self::Error => "error",
+            Self::Forbidden => "forbidden",
+            Self::Missing => "missing",
+            Self::Recorded => "recorded",
+            Self::Tainted => "tainted",
+            Self::Timeout => "timeout",
+            Self::Untainted => "untainted",
+        }
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabels {
@@ -39,7 +75,7 @@ struct OutcomeLabels {
     outcome: &'static str,
 }
 
-/// Counters of IMDS and of the taint.
+/// The counters of polls and of writes.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     polls: Counter,
@@ -48,91 +84,95 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the counters, and gauges computed from what is seen at each scrape.
+    /// Registers the counters, and gauges that are computed from the latest snapshot at each scrape.
     #[must_use]
-    pub fn register(registry: &mut Registry, seen: watch::Receiver<Seen>, clock: Clock) -> Self {
+    pub fn register(registry: &mut Registry, snapshots: watch::Receiver<EventsSnapshot>, clock: Clock) -> Self {
         let metrics = Self {
             polls: Counter::default(),
             errors: Family::default(),
             writes: Family::default(),
         };
-        for reason in REASONS {
+        for reason in ImdsErrorReason::ALL {
+            let reason = reason.as_str();
             drop(metrics.errors.get_or_create(&ReasonLabels { reason }));
         }
-        for outcome in OUTCOMES {
+        for outcome in WriteOutcome::ALL {
+            let outcome = outcome.as_str();
             drop(metrics.writes.get_or_create(&OutcomeLabels { outcome }));
         }
         registry.register(
             "headgate_imds_polls",
-            "Questions to IMDS for Scheduled Events that ended, with a document or without",
+            "Requests to IMDS for Scheduled Events that ended, with or without a document",
             metrics.polls.clone(),
         );
         registry.register(
             "headgate_imds_errors",
-            "Questions to IMDS that got no document (connection, which an answer that is too large counts as, timeout, status, document), or one with an event that \
-             cannot be read (event), by reason",
+            "Requests to IMDS without a document, by reason: connection (which includes a response that is too large), \
+             timeout, status, document; and documents with an event that is not readable (event)",
             metrics.errors.clone(),
         );
         registry.register(
             "headgate_spot_taint_writes",
-            "Attempts to change the own Node's draining taint or the record of its notice, by outcome",
+            "Attempts to change the own Node's draining taint or the recorded notice, by outcome",
             metrics.writes.clone(),
         );
-        registry.register_collector(Box::new(Events { seen, clock }));
+        registry.register_collector(Box::new(EventsCollector { snapshots, clock }));
         metrics
     }
 
-    pub(super) fn poll(&self) {
+    pub(super) fn count_poll(&self) {
         self.polls.inc();
     }
 
-    pub(super) fn error(&self, reason: &'static str) {
+    pub(super) fn count_error(&self, reason: ImdsErrorReason) {
+        let reason = reason.as_str();
         self.errors.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    pub(super) fn write(&self, outcome: &'static str) {
+    pub(super) fn count_write(&self, outcome: WriteOutcome) {
+        let outcome = outcome.as_str();
         self.writes.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 }
 
-/// Seconds from `now` to the earliest time one of these may begin; never below zero.
-fn seconds_left(events: &[Event], kind: Kind, now: Timestamp) -> Option<f64> {
-    let upcoming = events.iter().filter(|event| event.kind == kind);
+/// Seconds from `now` to the earliest start of an event of this type, at least zero.
+fn seconds_left(events: &[ScheduledEvent], event_type: EventType, now: Timestamp) -> Option<f64> {
+    let upcoming = events.iter().filter(|event| event.event_type == event_type);
     let earliest = upcoming.filter_map(|event| event.not_before).min()?;
     Some(earliest.duration_since(now).as_secs_f64().max(0.0))
 }
 
-/// Gauges read from the last document.
+/// Gauges of the latest snapshot.
 #[derive(Debug)]
-struct Events {
-    seen: watch::Receiver<Seen>,
+struct EventsCollector {
+    snapshots: watch::Receiver<EventsSnapshot>,
     clock: Clock,
 }
 
-impl Collector for Events {
+impl Collector for EventsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let events = self.seen.borrow().events.clone();
+        let events = self.snapshots.borrow().events.clone();
         let now = self.clock.now().wall;
         let mut notice = encoder.encode_descriptor(
             "headgate_spot_notice",
-            "1 while the last document of Scheduled Events lists an event of this type for this VM; only Preempt is acted on.",
+            "1 while the latest document of Scheduled Events lists an event of this type for this VM, 0 otherwise. Only Preempt is a signal.",
             None,
             MetricType::Gauge,
         )?;
-        for kind in Kind::ALL {
-            let value = ConstGauge::new(i64::from(events.iter().any(|event| event.kind == kind)));
-            value.encode(notice.encode_family(&[("type", kind.as_str())])?)?;
+        for event_type in EventType::ALL {
+            let is_listed = events.iter().any(|event| event.event_type == event_type);
+            ConstGauge::new(i64::from(is_listed)).encode(notice.encode_family(&[("type", event_type.as_str())])?)?;
         }
         let mut left = encoder.encode_descriptor(
             "headgate_spot_notice_seconds_left",
-            "Seconds until the earliest time an event of this type may begin, 0 once that has passed; no series where \
-             there is none, or where it has begun.",
+            "Seconds until the earliest start of an event of this type, 0 after that time. No series without such an event, or \
+             once it has started.",
             None,
             MetricType::Gauge,
         )?;
-        for kind in Kind::ALL {
-            if let Some(seconds) = seconds_left(&events, kind, now) {
-                ConstGauge::new(seconds).encode(left.encode_family(&[("type", kind.as_str())])?)?;
+        for event_type in EventType::ALL {
+            if let Some(seconds) = seconds_left(&events, event_type, now) {
+                ConstGauge::new(seconds).encode(left.encode_family(&[("type", event_type.as_str())])?)?;
             }
         }
         Ok(())
@@ -141,34 +181,34 @@ impl Collector for Events {
 
 #[cfg(test)]
 mod tests {
-    use super::super::document::State;
+    use super::super::document::EventStatus;
     use super::*;
 
     #[test]
-    fn the_earliest_counts_and_never_below_zero() {
-        let event = |kind, second: Option<i64>| Event {
+    fn seconds_left_are_to_the_earliest_start_and_at_least_zero() {
+        let event = |event_type, second: Option<i64>| ScheduledEvent {
             event_id: "a".into(),
-            kind,
-            state: State::Scheduled,
+            event_type,
+            status: EventStatus::Scheduled,
             not_before: second.map(|second| Timestamp::from_second(second).unwrap()),
             description: String::new(),
             resources: Vec::new(),
         };
         let events = [
-            event(Kind::Preempt, Some(30)),
-            event(Kind::Preempt, Some(20)),
-            event(Kind::Preempt, None),
-            event(Kind::Freeze, Some(5)),
-            event(Kind::Reboot, None),
+            event(EventType::Preempt, Some(30)),
+            event(EventType::Preempt, Some(20)),
+            event(EventType::Preempt, None),
+            event(EventType::Freeze, Some(5)),
+            event(EventType::Reboot, None),
         ];
         let now = Timestamp::from_second(10).unwrap();
-        for (kind, want) in [
-            (Kind::Preempt, Some(10.0)),
-            (Kind::Freeze, Some(0.0)),
-            (Kind::Reboot, None),
-            (Kind::Terminate, None),
+        for (event_type, want) in [
+            (EventType::Preempt, Some(10.0)),
+            (EventType::Freeze, Some(0.0)),
+            (EventType::Reboot, None),
+            (EventType::Terminate, None),
         ] {
-            assert_eq!(seconds_left(&events, kind, now), want, "{kind:?}");
+            assert_eq!(seconds_left(&events, event_type, now), want, "{event_type:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Whose event it is, when two of them are the same notice, and how long one counts. Pure.
+//! Which events are about this VM, which of them are the same notice, and when a notice ends. Pure.
 //!
-//! A document goes to every VM of a placement group, so an event counts only where it names this VM, as
-//! Azure names it: by the Node's `providerID`, never by host name. A notice is an id and a time, and
-//! either match makes it the same: the time goes when the event starts, and an id may be replaced.
+//! A document goes to every VM of a placement group, so an event counts only if it names this VM. Azure's name for
+//! the VM follows from the Node's `providerID`, never from the host name. A notice has an id and a time; either one
+//! identifies it, because the time disappears when the event starts and the id may be replaced.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use headgate_clock::Moment;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::document::{Document, Event, Kind};
+use super::document::{EventType, EventsDocument, ScheduledEvent};
 
-/// The name by which Azure knows a VM in events.
+/// The name of a VM in events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceName(String);
+pub struct VmName(String);
 
-impl ResourceName {
-    /// From a Node's `providerID`; none if it is not that of an Azure VM. An instance of a uniform scale
-    /// set is called `SET_INSTANCE`, any other VM by its name.
+impl VmName {
+    /// The name that follows from a Node's `providerID`; `None` if that is not the ID of an Azure VM. The name of an
+    /// instance of a uniform scale set is `SET_INSTANCE`.
     #[must_use]
     pub fn from_provider_id(provider_id: &str) -> Option<Self> {
         let (scheme, path) = provider_id.split_once("://")?;
@@ -32,78 +32,78 @@ impl ResourceName {
             [sets, set, vms, vm] if sets.eq_ignore_ascii_case("virtualMachineScaleSets") => (Some(set), (vms, vm)),
             _ => return None,
         };
-        let good = scheme.eq_ignore_ascii_case("azure")
+        let is_valid = scheme.eq_ignore_ascii_case("azure")
             && vm.0.eq_ignore_ascii_case("virtualMachines")
             && !vm.1.is_empty()
             && set.is_none_or(|set| !set.is_empty());
-        good.then(|| Self(set.map_or_else(|| vm.1.to_owned(), |set| format!("{set}_{}", vm.1))))
+        is_valid.then(|| Self(set.map_or_else(|| vm.1.to_owned(), |set| format!("{set}_{}", vm.1))))
     }
 
-    /// The name.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the event names this VM, in whatever letter case.
+    /// Whether the event names this VM, in any letter case.
     #[must_use]
-    pub fn is_in(&self, event: &Event) -> bool {
+    pub fn is_named_in(&self, event: &ScheduledEvent) -> bool {
         event.resources.iter().any(|name| name.eq_ignore_ascii_case(&self.0))
     }
 
-    /// The events that name this VM.
+    /// The events of the document that name this VM.
     #[must_use]
-    pub fn events_of(&self, document: &Document) -> Vec<Event> {
+    pub fn own_events(&self, document: &EventsDocument) -> Vec<ScheduledEvent> {
         document
             .events
             .iter()
-            .filter(|event| self.is_in(event))
+            .filter(|event| self.is_named_in(event))
             .cloned()
             .collect()
     }
 }
 
-/// What tells one eviction from another.
+/// What identifies an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The event's id.
+    /// The id of the event.
     pub event_id: String,
-    /// When it may begin at the earliest, as long as it has not begun.
+    /// The earliest start, until the event has started.
     pub not_before: Option<Timestamp>,
 }
 
 impl Notice {
-    /// Whether both are notices of one eviction.
+    /// Whether both are notices of the same eviction.
     #[must_use]
-    pub fn same(&self, other: &Self) -> bool {
+    pub fn is_same_eviction(&self, other: &Self) -> bool {
         self.event_id.eq_ignore_ascii_case(&other.event_id)
             || (self.not_before.is_some() && self.not_before == other.not_before)
     }
 }
 
-/// A notice that is being followed.
+/// A notice over several documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Followed {
-    /// As it was first seen.
+pub struct TrackedNotice {
+    /// The notice in the first document that listed it.
     pub first: Notice,
-    /// As it was last seen.
+    /// The notice in the latest document that listed it.
     pub latest: Notice,
-    /// When it was first seen.
+    /// The time of the first document that listed it.
     pub since: Timestamp,
-    /// Whether the last document lists it; if not, it goes on for the grace.
-    pub listed: bool,
+    /// Whether the latest document lists it. If not, the notice stays for the grace.
+    pub is_listed: bool,
 }
 
-impl Followed {
-    /// Whether it is this notice, by its first or by its last appearance.
+impl TrackedNotice {
+    /// Whether `notice` is of the same eviction as the first or the latest form of this one.
     #[must_use]
-    pub fn is(&self, notice: &Notice) -> bool {
-        self.first.same(notice) || self.latest.same(notice)
+    pub fn matches(&self, notice: &Notice) -> bool {
+        self.first.is_same_eviction(notice) || self.latest.is_same_eviction(notice)
     }
 
-    /// The notice with all that is known of it: a start takes the time away.
+    /// The latest id with the latest time that is known: an event that has started has none.
     #[must_use]
-    pub fn known(&self) -> Notice {
+    pub fn merged(&self) -> Notice {
         Notice {
             event_id: self.latest.event_id.clone(),
             not_before: self.latest.not_before.or(self.first.not_before),
@@ -111,71 +111,71 @@ impl Followed {
     }
 }
 
-/// What the documents so far say about an eviction of this VM.
+/// What the documents so far show about an eviction of this VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Follow {
-    /// The eviction, if there is one.
-    pub notice: Option<Followed>,
-    /// Whether documents have listed none for the whole grace.
-    pub clear: bool,
-    /// Since when they have listed none.
-    pub(super) clear_since: Option<Instant>,
+pub struct NoticeTracker {
+    /// The eviction, until its notice has been gone for the grace.
+    pub notice: Option<TrackedNotice>,
+    /// Whether no document has listed an eviction for the whole grace.
+    pub is_clear: bool,
+    /// The time of the first of the latest documents without an eviction.
+    pub(super) empty_since: Option<Instant>,
 }
 
-impl Follow {
-    /// The next state, after a document with these events of this VM; `complete` if it has no others
-    /// that could not be read.
+impl NoticeTracker {
+    /// The state after a document with these events of this VM. `is_complete` is false if the document has events
+    /// that are not readable; it then ends no notice.
     #[must_use]
-    pub fn next(&self, events: &[Event], complete: bool, grace: Duration, now: Moment) -> Self {
+    pub fn next(&self, events: &[ScheduledEvent], is_complete: bool, grace: Duration, now: Moment) -> Self {
         let listed: Vec<Notice> = events
             .iter()
-            .filter(|event| event.kind == Kind::Preempt)
+            .filter(|event| event.event_type == EventType::Preempt)
             .map(|event| Notice {
                 event_id: event.event_id.clone(),
                 not_before: event.not_before,
             })
             .collect();
         if listed.is_empty() {
-            return if complete {
-                self.without(grace, now)
+            return if is_complete {
+                self.after_empty_document(grace, now)
             } else {
                 self.clone()
             };
         }
-        let same = |followed: &Followed| listed.iter().find(|notice| followed.is(notice)).cloned();
-        let going_on = self.notice.as_ref().and_then(|followed| {
-            Some(Followed {
-                latest: same(followed)?,
-                listed: true,
-                ..followed.clone()
+        let find_same = |tracked: &TrackedNotice| listed.iter().find(|notice| tracked.matches(notice)).cloned();
+        let continued = self.notice.as_ref().and_then(|tracked| {
+            Some(TrackedNotice {
+                latest: find_same(tracked)?,
+                is_listed: true,
+                ..tracked.clone()
             })
         });
         let new = || {
-            listed.first().map(|notice| Followed {
+            listed.first().map(|notice| TrackedNotice {
                 first: notice.clone(),
                 latest: notice.clone(),
                 since: now.wall,
-                listed: true,
+                is_listed: true,
             })
         };
         Self {
-            notice: going_on.or_else(new),
-            clear: false,
-            clear_since: None,
+            notice: continued.or_else(new),
+            is_clear: false,
+            empty_since: None,
         }
     }
 
-    fn without(&self, grace: Duration, now: Moment) -> Self {
-        let since = self.clear_since.unwrap_or(now.mono);
-        let clear = now.mono.saturating_duration_since(since) >= grace;
-        let notice = self.notice.clone().filter(|_| !clear);
+    fn after_empty_document(&self, grace: Duration, now: Moment) -> Self {
+        let since = self.empty_since.unwrap_or(now.mono);
+        let is_clear = now.mono.saturating_duration_since(since) >= grace;
+        let notice = self.notice.clone().filter(|_| !is_clear);
         Self {
-            notice: notice.map(|followed| Followed {
-                listed: false,
-                ..followed
+            notice: notice.map(|tracked| TrackedNotice {
+                is_listed: false,
+                ..tracked
             }),
-            clear,
-            clear_since: Some(since),
+            is_clear,
+            empty_since: Some(since),
         }
     }
 }
@@ -184,14 +184,14 @@ impl Follow {
 mod tests {
     use headgate_clock::Clock;
 
-    use super::super::document::State;
+    use super::super::document::EventStatus;
     use super::*;
 
     const GRACE: Duration = Duration::from_mins(1);
     const SET: &str = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/aks-spot-1-vmss/virtualMachines/3";
 
     #[test]
-    fn names_come_from_the_provider_id() {
+    fn names_follow_from_the_provider_id() {
         let lower = SET.to_ascii_lowercase();
         for (provider_id, want) in [
             (SET, Some("aks-spot-1-vmss_3")),
@@ -200,7 +200,7 @@ mod tests {
                 "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/vm-a",
                 Some("vm-a"),
             ),
-            // A set that is called as a segment is.
+            // A scale set with the name of a path segment.
             (
                 "azure:///subscriptions/s/resourceGroups/virtualMachines/providers/Microsoft.Compute/virtualMachineScaleSets/virtualMachines/virtualMachines/0",
                 Some("virtualMachines_0"),
@@ -222,16 +222,16 @@ mod tests {
             ("azure://", None),
             ("", None),
         ] {
-            let name = ResourceName::from_provider_id(provider_id);
-            assert_eq!(name.as_ref().map(ResourceName::as_str), want, "{provider_id}");
+            let name = VmName::from_provider_id(provider_id);
+            assert_eq!(name.as_ref().map(VmName::as_str), want, "{provider_id}");
         }
     }
 
-    fn event(kind: Kind, id: &str, not_before: &str, resources: &[&str]) -> Event {
-        Event {
+    fn event(event_type: EventType, id: &str, not_before: &str, resources: &[&str]) -> ScheduledEvent {
+        ScheduledEvent {
             event_id: id.to_owned(),
-            kind,
-            state: State::Scheduled,
+            event_type,
+            status: EventStatus::Scheduled,
             not_before: not_before.parse().ok(),
             description: String::new(),
             resources: resources.iter().map(ToString::to_string).collect(),
@@ -239,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn only_events_that_name_this_vm_are_its() {
-        let name = ResourceName::from_provider_id(SET).unwrap();
+    fn only_events_that_name_this_vm_are_its_own() {
+        let name = VmName::from_provider_id(SET).unwrap();
         for (resources, ours) in [
             (&["aks-spot-1-vmss_3"][..], true),
             (&["AKS-Spot-1-VMSS_3"], true),
@@ -253,7 +253,7 @@ mod tests {
             (&[], false),
         ] {
             assert_eq!(
-                name.is_in(&event(Kind::Preempt, "a", "", resources)),
+                name.is_named_in(&event(EventType::Preempt, "a", "", resources)),
                 ours,
                 "{resources:?}"
             );
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notice_is_the_same_by_its_id_or_by_its_time() {
+    fn notice_is_the_same_by_id_or_by_time() {
         let notice = |id: &str, time: &str| Notice {
             event_id: id.to_owned(),
             not_before: time.parse().ok(),
@@ -276,113 +276,117 @@ mod tests {
             (notice("a", ""), notice("b", ""), false),
             (notice("a", t1), notice("b", ""), false),
         ] {
-            assert_eq!((a.same(&b), b.same(&a)), (same, same), "{a:?} {b:?}");
+            assert_eq!(
+                (a.is_same_eviction(&b), b.is_same_eviction(&a)),
+                (same, same),
+                "{a:?} {b:?}"
+            );
         }
     }
 
-    /// Walks through documents, each so many seconds after the start.
-    fn walk(steps: &[(u64, &[Event], bool)]) -> Vec<Follow> {
+    /// Applies documents: seconds after the start, events, and whether the document is complete.
+    fn walk(steps: &[(u64, &[ScheduledEvent], bool)]) -> Vec<NoticeTracker> {
         let start = Clock::System.now();
-        let mut follow = Follow::default();
-        let step = |&(second, events, complete): &(u64, &[Event], bool)| {
+        let mut tracker = NoticeTracker::default();
+        let step = |&(second, events, complete): &(u64, &[ScheduledEvent], bool)| {
             let after = Duration::from_secs(second);
             let now = Moment {
                 wall: start.wall + after,
                 mono: start.mono + after,
             };
-            follow = follow.next(events, complete, GRACE, now);
-            follow.clone()
+            tracker = tracker.next(events, complete, GRACE, now);
+            tracker.clone()
         };
         steps.iter().map(step).collect()
     }
 
-    fn in_force(follows: &[Follow]) -> Vec<bool> {
-        follows.iter().map(|follow| follow.notice.is_some()).collect()
+    fn has_notice(trackers: &[NoticeTracker]) -> Vec<bool> {
+        trackers.iter().map(|tracker| tracker.notice.is_some()).collect()
     }
 
     #[test]
-    fn a_notice_goes_on_for_the_grace_after_it_vanished() {
-        let a = [event(Kind::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
-        let follows = walk(&[(0, &a, true), (1, &[], true), (60, &[], true), (61, &[], true)]);
-        assert_eq!(in_force(&follows), [true, true, true, false]);
+    fn notice_stays_for_the_grace_after_it_is_no_longer_listed() {
+        let a = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
+        let states = walk(&[(0, &a, true), (1, &[], true), (60, &[], true), (61, &[], true)]);
+        assert_eq!(has_notice(&states), [true, true, true, false]);
         assert_eq!(
-            follows.iter().map(|f| f.clear).collect::<Vec<_>>(),
+            states.iter().map(|tracker| tracker.is_clear).collect::<Vec<_>>(),
             [false, false, false, true]
         );
-        // Back within the grace it is the same one, and the grace starts anew.
-        let follows = walk(&[
+        // Listed again within the grace it is the same notice, and the grace starts again.
+        let states = walk(&[
             (0, &a, true),
             (1, &[], true),
             (50, &a, true),
             (70, &[], true),
             (129, &[], true),
         ]);
-        assert_eq!(in_force(&follows), [true; 5]);
+        assert_eq!(has_notice(&states), [true; 5]);
         assert_eq!(
-            follows[0].notice.as_ref().unwrap().since,
-            follows[4].notice.as_ref().unwrap().since
+            states[0].notice.as_ref().unwrap().since,
+            states[4].notice.as_ref().unwrap().since
         );
     }
 
     #[test]
-    fn a_document_with_unreadable_events_never_ends_a_notice() {
-        let a = [event(Kind::Preempt, "a", "", &[])];
-        let follows = walk(&[
+    fn document_with_unreadable_events_ends_no_notice() {
+        let a = [event(EventType::Preempt, "a", "", &[])];
+        let states = walk(&[
             (0, &a, true),
             (1, &[], false),
             (100, &[], false),
             (200, &[], true),
             (259, &[], true),
         ]);
-        assert_eq!(in_force(&follows), [true; 5]);
+        assert_eq!(has_notice(&states), [true; 5]);
     }
 
     #[test]
-    fn nothing_listed_from_the_start_is_clear_after_the_grace() {
-        let follows = walk(&[(0, &[], true), (59, &[], true), (60, &[], true)]);
+    fn empty_documents_are_clear_after_the_grace() {
+        let states = walk(&[(0, &[], true), (59, &[], true), (60, &[], true)]);
         assert_eq!(
-            follows.iter().map(|f| f.clear).collect::<Vec<_>>(),
+            states.iter().map(|tracker| tracker.is_clear).collect::<Vec<_>>(),
             [false, false, true]
         );
     }
 
     #[test]
-    fn a_start_a_new_id_and_both_in_turn_are_one_notice() {
-        let scheduled = [event(Kind::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
-        let renamed = [event(Kind::Preempt, "b", "2026-01-01T00:00:00Z", &[])];
-        let started = [event(Kind::Preempt, "b", "", &[])];
-        let follows = walk(&[(0, &scheduled, true), (5, &renamed, true), (9, &started, true)]);
-        let last = follows[2].notice.clone().unwrap();
-        assert_eq!(last.since, follows[0].notice.as_ref().unwrap().since);
+    fn notice_stays_the_same_when_it_starts_or_gets_a_new_id() {
+        let scheduled = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
+        let renamed = [event(EventType::Preempt, "b", "2026-01-01T00:00:00Z", &[])];
+        let started = [event(EventType::Preempt, "b", "", &[])];
+        let states = walk(&[(0, &scheduled, true), (5, &renamed, true), (9, &started, true)]);
+        let last = states[2].notice.clone().unwrap();
+        assert_eq!(last.since, states[0].notice.as_ref().unwrap().since);
         assert_eq!(
-            last.known().not_before,
+            last.merged().not_before,
             scheduled[0].not_before,
-            "the start takes nothing away"
+            "the start does not remove the time"
         );
-        assert!(last.is(&follows[0].notice.as_ref().unwrap().first));
+        assert!(last.matches(&states[0].notice.as_ref().unwrap().first));
     }
 
     #[test]
-    fn another_eviction_takes_over_at_once() {
-        let a = [event(Kind::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
-        let b = [event(Kind::Preempt, "b", "2026-01-01T00:10:00Z", &[])];
+    fn another_eviction_replaces_the_notice_at_once() {
+        let a = [event(EventType::Preempt, "a", "2026-01-01T00:00:00Z", &[])];
+        let b = [event(EventType::Preempt, "b", "2026-01-01T00:10:00Z", &[])];
         let both = [b[0].clone(), a[0].clone()];
-        let follows = walk(&[(0, &a, true), (1, &both, true), (2, &b, true)]);
-        let ids: Vec<_> = follows
+        let states = walk(&[(0, &a, true), (1, &both, true), (2, &b, true)]);
+        let ids: Vec<_> = states
             .iter()
-            .map(|f| f.notice.as_ref().unwrap().latest.event_id.as_str())
+            .map(|tracker| tracker.notice.as_ref().unwrap().latest.event_id.as_str())
             .collect();
         assert_eq!(ids, ["a", "a", "b"]);
     }
 
     #[test]
-    fn only_preempt_is_followed() {
-        for kind in Kind::ALL {
-            let events = [event(kind, "a", "", &[])];
+    fn only_preempt_is_tracked() {
+        for event_type in EventType::ALL {
+            let events = [event(event_type, "a", "", &[])];
             assert_eq!(
-                in_force(&walk(&[(0, &events, true)])),
-                [kind == Kind::Preempt],
-                "{kind:?}"
+                has_notice(&walk(&[(0, &events, true)])),
+                [event_type == EventType::Preempt],
+                "{event_type:?}"
             );
         }
     }

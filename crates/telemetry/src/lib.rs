@@ -1,16 +1,16 @@
-//! What operators see: metric text and logs.
+//! Metrics text and logs.
 //!
-//! Modules own their metrics and register them here; nothing in this crate knows what they mean. Events for `kubectl` are
-//! `headgate-kubernetes`'s, spans `headgate-otlp`'s.
+//! Each crate owns its metrics and registers them; this crate has the metrics of the process and of the build only.
+//! Kubernetes events belong to `headgate-kubernetes`, spans to `headgate-otlp`.
 
-mod build;
+mod build_info;
 mod logs;
-mod named;
-mod process;
-mod text;
+mod metric_types;
+mod metrics_text;
+mod process_metrics;
 
-pub use build::{VERSION, register as register_build};
-pub use logs::{chain, install as install_logs, install_with as install_logs_and};
-pub use named::{Announced, Tally};
-pub use process::register as register_process;
-pub use text::{Format, content_type, encode};
+pub use build_info::{VERSION, register_build_info};
+pub use logs::{error_chain, install_logs, install_logs_with};
+pub use metric_types::{DescribedFamily, UnsuffixedCounter};
+pub use metrics_text::{MetricsFormat, encode_metrics};
+pub use process_metrics::register_process_metrics;

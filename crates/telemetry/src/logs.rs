@@ -1,4 +1,4 @@
-//! Logs: to standard error, as lines for people on a terminal and as JSON elsewhere. Spans, where they are to be sent.
+//! Logs on standard error: as text on a terminal, as JSON otherwise; and spans, if a layer exports them.
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
@@ -8,21 +8,21 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-/// Levels unless `RUST_LOG` says otherwise: ours in full, libraries' troubles only, and of kube's client
-/// errors only: that a connection was cut is told by whoever lost it.
+/// The levels unless `RUST_LOG` sets others: `info` for headgate, warnings of libraries. kube's client logs errors
+/// only, because headgate itself logs a lost connection.
 const DEFAULT_FILTER: &str = "warn,headgate=info,kube_client=error";
 
-/// Installs the process's log output. A second call does nothing.
-pub fn install() {
-    install_with(None::<tracing_subscriber::layer::Identity>);
+/// Installs the log output of the process. A second call has no effect.
+pub fn install_logs() {
+    install_logs_with(None::<tracing_subscriber::layer::Identity>);
 }
 
-/// Installs the process's log output, and what takes spans besides. A second call does nothing.
-pub fn install_with<L>(spans: Option<L>)
+/// Installs the log output of the process together with a layer that exports spans. A second call has no effect.
+pub fn install_logs_with<L>(spans: Option<L>)
 where
     L: Layer<Registry> + Send + Sync,
 {
-    // The only failure is that there is a subscriber already.
+    // The only possible failure is that a subscriber is installed already.
     let _ = tracing_subscriber::registry().with(spans).with(output()).try_init();
 }
 
@@ -40,9 +40,9 @@ where
     }
 }
 
-/// An error with its causes, on one line; a cause that its effect has told already is not told again.
+/// An error with its causes on one line. A cause whose text the error contains is not repeated.
 #[must_use]
-pub fn chain(error: &dyn Error) -> String {
+pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

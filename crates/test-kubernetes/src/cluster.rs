@@ -1,4 +1,4 @@
-//! The control plane that the tests share, and separate ones.
+//! The control plane that the tests of a binary share, and separate ones.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,34 +16,34 @@ use tokio::time::timeout;
 
 use super::scratch;
 
-/// How long building the control plane may take, where that has not been done.
-const BUILDING: Duration = Duration::from_mins(45);
+/// Timeout of the build of the control plane, on a machine without it.
+const BUILD_TIMEOUT: Duration = Duration::from_mins(45);
 
-/// The shared control plane, as tests see it.
+/// Files and addresses of the shared control plane.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The administrator's kubeconfig.
+    /// Path of a kubeconfig with the rights of cluster-admin.
     pub kubeconfig: PathBuf,
-    /// kube-apiserver's URL.
+    /// The URL at which kube-apiserver listens.
     pub server: String,
-    /// Its directory, with `logs/`.
+    /// The directory of the control plane, with `logs/`.
     pub directory: PathBuf,
     config: kube::Config,
 }
 
 impl Cluster {
-    /// The administrator's client, for the calling test's runtime.
+    /// A client of the administrator. It belongs to the runtime of the calling test.
     pub fn client(&self) -> Client {
         Client::try_from(self.config.clone()).unwrap()
     }
 
-    /// kubectl with the administrator's kubeconfig.
+    /// A `kubectl` command with the administrator's kubeconfig.
     pub fn kubectl(&self) -> Command {
         kubectl(&self.kubeconfig)
     }
 }
 
-/// kubectl with a kubeconfig.
+/// A `kubectl` command with this kubeconfig.
 #[must_use]
 pub fn kubectl(kubeconfig: &Path) -> Command {
     let mut command = Command::new(assets().program("kubectl").unwrap());
@@ -51,22 +51,22 @@ pub fn kubectl(kubeconfig: &Path) -> Command {
     command
 }
 
-/// The control plane that all tests of this binary share, started by the first who asks.
+/// The control plane that all tests of this binary share; the first call starts it.
 ///
-/// It must neither be stopped nor reconfigured. It ends with this process.
+/// Tests must not stop or reconfigure it. It ends with this process.
 pub fn control_plane() -> &'static Cluster {
     static SHARED: OnceLock<Result<Cluster, String>> = OnceLock::new();
     let shared = SHARED.get_or_init(|| {
         assets();
-        // A thread of its own, which lives as long as this process: children die with the thread that starts them.
+        // A separate thread that lives as long as this process: children end with the thread that starts them.
         let (sender, receiver) = mpsc::channel();
         std::thread::Builder::new()
             .name("control-plane".to_owned())
-            .spawn(move || keep(&sender))
+            .spawn(move || run_shared(&sender))
             .unwrap();
         receiver
             .recv()
-            .unwrap_or_else(|_| Err("the thread that keeps it panicked".to_owned()))
+            .unwrap_or_else(|_| Err("its thread panicked".to_owned()))
     });
     shared
         .as_ref()
@@ -74,7 +74,7 @@ pub fn control_plane() -> &'static Cluster {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn keep(started: &mpsc::Sender<Result<Cluster, String>>) {
+async fn run_shared(started: &mpsc::Sender<Result<Cluster, String>>) {
     match ControlPlane::start(assets().clone(), &scratch("shared")).await {
         Ok(mut control_plane) => {
             let cluster = Cluster {
@@ -84,23 +84,23 @@ async fn keep(started: &mpsc::Sender<Result<Cluster, String>>) {
                 config: control_plane.client_config(),
             };
             started.send(Ok(cluster)).unwrap();
-            let end = control_plane.ended().await;
+            let end = control_plane.wait_for_exit().await;
             // Not eprintln!, which goes nowhere outside a test's own thread when output is captured.
             let _ = writeln!(
                 std::io::stderr(),
-                "the shared control plane failed, so will the tests: {end}"
+                "the shared control plane ended, so the tests fail: {end}"
             );
         }
         Err(error) => started.send(Err(error.to_string())).unwrap(),
     }
 }
 
-/// Makes a Node of the test's own, ready and without taints; gives its name, which starts with `prefix`.
+/// Creates a Node for one test, ready and without taints, and returns its name, which starts with `prefix`.
 pub async fn create_node(client: &Client, prefix: &str) -> String {
-    static MADE: AtomicU8 = AtomicU8::new(1);
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    static CREATED: AtomicU8 = AtomicU8::new(1);
+    let number = CREATED.fetch_add(1, Ordering::Relaxed);
     let name = format!("{prefix}-{number}");
-    let node = headgate_sandbox::nodes::node(&name, number, "integration");
+    let node = headgate_sandbox::nodes::ready_node(&name, number, "integration");
     Api::<Node>::all(client.clone())
         .create(&PostParams::default(), &node)
         .await
@@ -108,14 +108,14 @@ pub async fn create_node(client: &Client, prefix: &str) -> String {
     name
 }
 
-/// A control plane for one test alone, on the test's own thread. Stop it at the end of the test.
+/// A control plane for one test, on the thread of the test. Stop it at the end of the test.
 pub async fn own_control_plane() -> ControlPlane {
     ControlPlane::start(assets().clone(), &scratch("own"))
         .await
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The control plane's programs; built if need be, which is said on stderr.
+/// The programs of the control plane. Builds them if they are missing, with the output of the build on stderr.
 pub fn assets() -> &'static Assets {
     static ASSETS: OnceLock<Assets> = OnceLock::new();
     ASSETS.get_or_init(|| {
@@ -129,13 +129,13 @@ pub fn assets() -> &'static Assets {
     })
 }
 
-/// Runs build.sh, on a thread of its own because the caller's may have a runtime already.
+/// Runs build.sh. Call it on a separate thread: the caller's thread may have a runtime already.
 #[tokio::main(flavor = "current_thread")]
 async fn build() -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/control-plane/build.sh");
     let mut command = tokio::process::Command::new(&script);
     command.stdin(Stdio::null()).stderr(Stdio::inherit()).kill_on_drop(true);
-    let output = timeout(BUILDING, command.output())
+    let output = timeout(BUILD_TIMEOUT, command.output())
         .await
         .expect("build.sh ends in time")
         .unwrap();

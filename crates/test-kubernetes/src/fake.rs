@@ -1,8 +1,9 @@
-//! The Kubernetes API in process, in tokio's (possibly paused) time: Nodes, Leases, `ConfigMaps`, Secrets and events of
-//! `events.k8s.io`, over one map and one `resourceVersion`, with watches and with what can go wrong on the way.
+//! A fake Kubernetes API in process, in tokio's (possibly paused) time: Nodes, Leases, `ConfigMaps`, Secrets and events
+//! of `events.k8s.io`, in one map with one `resourceVersion`, with watches and injected faults.
 //!
-//! It holds what headgate relies on and no more: no admission, no field management, no selector but by name, and no
-//! defaults. What it does not know fails the test that asks for it. `cases` holds it to the real kube-apiserver.
+//! It has only the behaviour that headgate relies on: no admission, no field management, no defaults, and no selector
+//! other than by name. A request outside of that panics. The integration tests in `fake_api` run the same cases against
+//! it and against the real kube-apiserver.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,47 +15,48 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-mod kinds;
-mod line;
-mod rules;
+mod client_faults;
+mod requests;
+mod resources;
 mod store;
-mod watching;
+mod validation;
+mod watch_stream;
 
-use kinds::At;
-pub use line::{Fault, Line, Which};
+pub use client_faults::{ClientFaults, Fault, RequestFilter};
+use resources::ObjectKey;
 use store::Store;
 
-/// A request that arrived.
+/// A request that arrived at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// When.
+pub struct RecordedRequest {
+    /// Time of its arrival.
     pub at: Instant,
-    /// Its method.
+    /// The HTTP method, such as PUT.
     pub method: Method,
-    /// Its path, without the query.
+    /// The path without the query.
     pub path: String,
-    /// Whether it asks for a watch.
-    pub watch: bool,
+    /// Whether the request starts a watch.
+    pub is_watch: bool,
 }
 
-/// The API server. Clones are the same one.
+/// The fake API server. Clones share the state.
 #[derive(Clone)]
-pub struct FakeApi(Arc<Parts>);
+pub struct FakeApi(Arc<Shared>);
 
-struct Parts {
+struct Shared {
     store: Mutex<Store>,
-    asked: Mutex<Vec<Asked>>,
-    /// Told of each change, and of restarts.
+    recorded: Mutex<Vec<RecordedRequest>>,
+    /// Marked as changed with each write and restart.
     changes: watch::Sender<()>,
-    /// How often it was restarted, and when it is there again.
+    /// Number of restarts, and the time from which the server is available again.
     restarts: Mutex<(u64, Instant)>,
 }
 
 impl Default for FakeApi {
     fn default() -> Self {
-        Self(Arc::new(Parts {
+        Self(Arc::new(Shared {
             store: Mutex::default(),
-            asked: Mutex::default(),
+            recorded: Mutex::default(),
             changes: watch::Sender::new(()),
             restarts: Mutex::new((0, Instant::now())),
         }))
@@ -62,55 +64,55 @@ impl Default for FakeApi {
 }
 
 impl FakeApi {
-    /// A caller's client, and what befalls its requests.
+    /// A new client, and the handle on the faults of its requests.
     #[must_use]
-    pub fn client(&self) -> (Client, Line) {
-        let line = Line::default();
-        let (fake, way) = (self.clone(), line.clone());
-        let service = tower::service_fn(move |request| fake.clone().carry(request, way.clone()));
-        (Client::new(service, "default"), line)
+    pub fn client(&self) -> (Client, ClientFaults) {
+        let faults = ClientFaults::default();
+        let (fake, shared) = (self.clone(), faults.clone());
+        let service = tower::service_fn(move |request| fake.clone().serve(request, shared.clone()));
+        (Client::new(service, "default"), faults)
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
         self.0.store.lock().unwrap()
     }
 
-    /// The requests that took effect, or were refused, in their order.
+    /// The requests that arrived, accepted or refused, in the order of their arrival.
     #[must_use]
-    pub fn requests(&self) -> Vec<Asked> {
-        self.0.asked.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<RecordedRequest> {
+        self.0.recorded.lock().unwrap().clone()
     }
 
-    /// An object as it is.
+    /// The stored object, read without a request.
     #[must_use]
     pub fn peek<K>(&self, namespace: &str, name: &str) -> Option<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let object = self.store().get(&at::<K>(namespace, name))?.clone();
+        let object = self.store().get(&key::<K>(namespace, name))?.clone();
         Some(serde_json::from_value(object).unwrap())
     }
 
-    /// Changes an object behind everybody's back, whatever rules there are.
+    /// Changes a stored object without a request and without validation.
     pub fn change<K>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value))
     where
         K: Resource<DynamicType = ()>,
     {
-        let at = at::<K>(namespace, name);
+        let key = key::<K>(namespace, name);
         let mut store = self.store();
-        let mut object = store.get(&at).unwrap_or_else(|| panic!("no {at:?}")).clone();
+        let mut object = store.get(&key).unwrap_or_else(|| panic!("no {key:?}")).clone();
         change(&mut object);
-        store.keep(&at, object);
+        store.put(&key, object);
         drop(store);
         self.0.changes.send_replace(());
     }
 
-    /// Notes something on an object, as people do with kubectl; nothing where there is none.
+    /// Sets an annotation, as `kubectl annotate` does; does nothing if the object is missing.
     pub fn annotate<K>(&self, namespace: &str, name: &str, annotation: &str, value: &str)
     where
         K: Resource<DynamicType = ()>,
     {
-        if self.store().get(&at::<K>(namespace, name)).is_some() {
+        if self.store().get(&key::<K>(namespace, name)).is_some() {
             self.change::<K>(namespace, name, |object| {
                 let annotations = &mut object["metadata"]["annotations"];
                 annotations[annotation] = json!(value);
@@ -118,26 +120,26 @@ impl FakeApi {
         }
     }
 
-    /// Deletes an object, finalizers or not; nothing where there is none.
+    /// Removes an object regardless of its finalizers; does nothing if the object is missing.
     pub fn delete<K>(&self, namespace: &str, name: &str)
     where
         K: Resource<DynamicType = ()>,
     {
-        self.store().remove(&at::<K>(namespace, name));
+        self.store().remove(&key::<K>(namespace, name));
         self.0.changes.send_replace(());
     }
 
-    /// As if something else had been written.
+    /// Raises the `resourceVersion`, as writes of other objects do.
     pub fn skip_versions(&self, versions: u64) {
         self.store().skip(versions);
     }
 
-    /// Forgets what happened up to now: a watch from an older version is too old (410).
+    /// Compacts the history: a watch from an older version gets 410.
     pub fn compact(&self) {
         self.store().compact();
     }
 
-    /// It goes away, with all watches, and is there again after this time, not knowing what happened before.
+    /// Closes all watches, compacts the history and refuses connections for this time.
     pub fn restart(&self, away: Duration) {
         {
             let mut restarts = self.0.restarts.lock().unwrap();
@@ -147,13 +149,13 @@ impl FakeApi {
         self.0.changes.send_replace(());
     }
 
-    /// How often it was restarted, and whether it is there.
-    fn life(&self) -> (u64, bool) {
+    /// The number of restarts, and whether the server accepts connections.
+    fn availability(&self) -> (u64, bool) {
         let (restarts, back) = *self.0.restarts.lock().unwrap();
         (restarts, Instant::now() >= back)
     }
 }
 
-fn at<K: Resource<DynamicType = ()>>(namespace: &str, name: &str) -> At {
-    At::new(&K::api_version(&()), &K::plural(&()), namespace, name)
+fn key<K: Resource<DynamicType = ()>>(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey::new(&K::api_version(&()), &K::plural(&()), namespace, name)
 }

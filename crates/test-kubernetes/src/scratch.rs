@@ -1,24 +1,24 @@
-//! A directory for this run in `tmp` of cargo's target directory, and the removal of what dead runs left.
+//! A directory for this run in `tmp` of cargo's target directory, and the removal of the directories of earlier runs.
 //!
-//! A test binary may be killed, so nobody can be relied on to tidy up behind himself. Each run holds a
-//! lock on a file in its directory; whoever comes later removes the directories whose lock is free.
+//! A killed test binary cannot remove its directory. Each run holds a lock on a file in its directory, and each run
+//! removes the directories whose lock is free.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// This run's directory. Its lock is held until the process ends.
+/// The directory of this run. The process holds its lock until it ends.
 fn run() -> &'static Path {
     static RUN: OnceLock<(PathBuf, File)> = OnceLock::new();
     let (directory, _lock) = RUN.get_or_init(|| {
-        // Of `target/debug/deps/TEST`.
+        // The binary is `target/debug/deps/TEST`.
         let test = std::env::current_exe().unwrap();
         let root = test.ancestors().nth(3).unwrap().join("tmp/integration");
         fs::create_dir_all(&root).unwrap();
-        // Held while directories come and go, so that nobody takes one without its lock yet for a dead one.
-        let gate = File::create(root.join("lock")).unwrap();
-        gate.lock().unwrap();
+        // Held during creation and removal, so that a new directory without its lock is not removed.
+        let root_lock = File::create(root.join("lock")).unwrap();
+        root_lock.lock().unwrap();
         for entry in fs::read_dir(&root).unwrap() {
             let entry = entry.unwrap().path();
             if entry.is_dir() && File::open(entry.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()) {
@@ -37,10 +37,10 @@ fn run() -> &'static Path {
     directory
 }
 
-/// A fresh directory for one purpose.
+/// Creates an empty directory whose name starts with `purpose`.
 pub fn scratch(purpose: &str) -> PathBuf {
-    static MADE: AtomicU32 = AtomicU32::new(0);
-    let directory = run().join(format!("{purpose}-{}", MADE.fetch_add(1, Ordering::Relaxed)));
+    static CREATED: AtomicU32 = AtomicU32::new(0);
+    let directory = run().join(format!("{purpose}-{}", CREATED.fetch_add(1, Ordering::Relaxed)));
     fs::create_dir(&directory).unwrap();
     directory
 }

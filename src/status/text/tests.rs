@@ -1,10 +1,10 @@
 use std::net::IpAddr;
 
-use headgate_leader::Leader;
+use headgate_leader::LeaderStatus;
 use jiff::Timestamp;
 
 use super::*;
-use crate::status::{LedgerLine, RuleRow, SignalRow, VerdictRow};
+use crate::status::{LedgerRow, RuleRow, SignalRow, VerdictRow};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -24,7 +24,7 @@ fn entry(load_balancer: &str, state: &'static str) -> EntryRow {
     }
 }
 
-fn rule(name: &str, path: Option<&str>, reaches: Reaches) -> RuleRow {
+fn rule(name: &str, path: Option<&str>, target: ProbeTarget) -> RuleRow {
     RuleRow {
         name: name.to_owned(),
         probe: path.map(|path| ProbeRow {
@@ -32,17 +32,17 @@ fn rule(name: &str, path: Option<&str>, reaches: Reaches) -> RuleRow {
             port: 10456,
             path: Some(path.to_owned()),
         }),
-        reaches,
+        target,
     }
 }
 
-fn report() -> Report {
+fn report() -> StatusReport {
     let signal = SignalRow {
         name: "drain".to_owned(),
         health: true,
         admin_state: true,
     };
-    let node = |name: &str, signals: Vec<SignalRow>, code, asked, entries| NodeRow {
+    let node = |name: &str, signals: Vec<SignalRow>, code, answered, entries| NodeRow {
         name: name.to_owned(),
         address: Some(IpAddr::from([10, 0, 0, 1])),
         ready: true,
@@ -50,7 +50,7 @@ fn report() -> Report {
         signals,
         verdict: VerdictRow {
             healthz: Some(code),
-            asked,
+            answered,
             since: None,
             why: None,
         },
@@ -86,10 +86,10 @@ fn report() -> Report {
         pools: vec![pool],
         not_considered: not_considered.iter().map(ToString::to_string).collect(),
     };
-    let probed = |name| rule(name, Some("/healthz"), Reaches::Headgate);
-    Report {
-        asked_at: at(1000),
-        leader: Some(Leader {
+    let probed = |name| rule(name, Some("/healthz"), ProbeTarget::Headgate);
+    StatusReport {
+        taken_at: at(1000),
+        leader: Some(LeaderStatus {
             holder: Some("n3_0a".to_owned()),
             since: Some(at(400)),
             renewed: Some(at(999)),
@@ -113,12 +113,12 @@ fn report() -> Report {
         load_balancers: vec![
             load_balancer(
                 "kubernetes",
-                pool(vec![probed("a"), probed("b"), rule("c", None, Reaches::NoProbe)], 2),
+                pool(vec![probed("a"), probed("b"), rule("c", None, ProbeTarget::NoProbe)], 2),
                 &["outbound"],
             ),
             load_balancer("internal", pool(vec![probed("a")], 0), &[]),
         ],
-        unmatched_ledger: vec![LedgerLine {
+        unmatched_ledger: vec![LedgerRow {
             load_balancer: "kubernetes".to_owned(),
             pool: "kubernetes".to_owned(),
             entry: "10.0.0.9".to_owned(),
@@ -130,37 +130,37 @@ fn report() -> Report {
 }
 
 #[test]
-fn narrow() {
+fn narrow_text() {
     let expected = "\
 Leader:        n3_0a since 1970-01-01T00:06:40Z (10m), term 7, renewed 1s ago
-Admin states:  mode enforce, others' Down: keep
+Admin states:  mode enforce, foreign Down: keep
 
 NODE   /healthz   SIGNALS     1              2
 n1     503        drain, +1   Down ours      None→Down pending
 n2     200?       -           Down foreign   -
 
-2 of 3 nodes: those with a signal, an admin state or a line in the ledger; --all shows all. With \"?\" the agent was not asked, or did not answer: the Node's signals imply it.
+2 of 3 nodes: those with a signal, an admin state or a ledger entry; --all shows all. \"?\" means that the agent was not queried or did not answer: the code follows from the Node's signals.
 
-#   LOAD BALANCER   POOL         ENTRIES   DOWN   RULES     PROBE                  ASKS
+#   LOAD BALANCER   POOL         ENTRIES   DOWN   RULES     PROBE                  TARGET
 1   kubernetes      kubernetes   3         2      2 rules   Http :10456/healthz    headgate
-                                                  c         none                   nobody: Down has no effect
+                                                  c         none                   no probe: Down has no effect
     kubernetes      outbound                      -         -                      not considered: no rule uses it
 2   internal        kubernetes   3         0      a         Http :10456/healthz    headgate
 
 1 of 3 rules of kubernetes/kubernetes have no probe: Down has no effect on them.
-The ledger has 10.0.0.9 of kubernetes/kubernetes as down for 2m; the entry is not seen.
+The ledger has 10.0.0.9 of kubernetes/kubernetes as down for 2m; the pool entry was not found.
 ";
-    let told = text(&report(), Detail::Narrow);
+    let rendered = render(&report(), Detail::Narrow);
     let plain = |text: &str| {
         text.lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect::<Vec<_>>()
     };
-    assert_eq!(plain(&told), plain(expected), "{told}");
+    assert_eq!(plain(&rendered), plain(expected), "{rendered}");
 }
 
 #[test]
-fn a_pool_that_no_rule_uses_any_more_is_a_column_while_something_in_it_is_ours() {
+fn unused_pool_with_a_ledger_entry_has_a_column() {
     let mut report = report();
     report.nodes[1].entries.push(EntryRow {
         pool: "outbound".to_owned(),
@@ -171,39 +171,42 @@ fn a_pool_that_no_rule_uses_any_more_is_a_column_while_something_in_it_is_ours()
         becomes: Some("None"),
         ..entry("kubernetes", "Down")
     });
-    let told = text(&report, Detail::Narrow);
-    let plain: Vec<_> = told
+    let rendered = render(&report, Detail::Narrow);
+    let plain: Vec<_> = rendered
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect();
     for line in [
         "NODE /healthz SIGNALS 1 2 3",
         "n2 200? - Down foreign - Down→None pending ours",
-        "3 kubernetes outbound - - no rule uses it any more: what is ours is given back",
+        "3 kubernetes outbound - - no rule uses it any more: headgate restores its own entries",
     ] {
-        assert!(plain.iter().any(|known| known == line), "{line:?} is not in\n{told}");
+        assert!(
+            plain.iter().any(|known| known == line),
+            "{line:?} is not in\n{rendered}"
+        );
     }
 }
 
 #[test]
-fn wide_has_names_stages_and_each_rule() {
+fn wide_text_has_names_stages_and_each_rule() {
     let mut report = report();
     report.load_balancers[1].name = "Internal".to_owned();
-    let told = text(&report, Detail::Wide);
+    let rendered = render(&report, Detail::Wide);
     for part in [
         "kubernetes/kubernetes",
         "Internal/kubernetes",
         "Down ours (down 1m)",
         "drain, drain",
-        "ASKED",
+        "ANSWERED",
     ] {
-        assert!(told.contains(part), "{part:?} is not in\n{told}");
+        assert!(rendered.contains(part), "{part:?} is not in\n{rendered}");
     }
-    assert!(!told.contains("2 rules"), "{told}");
+    assert!(!rendered.contains("2 rules"), "{rendered}");
 }
 
 #[test]
-fn many_pools_give_way_to_those_with_something_in_them() {
+fn only_notable_pools_are_shown_when_there_are_many() {
     let mut report = report();
     let mut many = report.load_balancers[1].clone();
     for number in 0..20 {
@@ -213,43 +216,43 @@ fn many_pools_give_way_to_those_with_something_in_them() {
             .entries
             .push(entry(&many.name, if number == 17 { "Up" } else { "None" }));
     }
-    let told = text(&report, Detail::Narrow);
-    let header: Vec<_> = told.lines().nth(3).unwrap().split_whitespace().collect();
-    assert_eq!(header[3..], ["1", "2", "20"], "{told}");
+    let rendered = render(&report, Detail::Narrow);
+    let header: Vec<_> = rendered.lines().nth(3).unwrap().split_whitespace().collect();
+    assert_eq!(header[3..], ["1", "2", "20"], "{rendered}");
     assert!(
-        told.contains("19 more pools are not shown; -o wide shows all."),
-        "{told}"
+        rendered.contains("19 more pools are not shown; -o wide shows all."),
+        "{rendered}"
     );
 }
 
 #[test]
-fn what_is_not_known_is_said() {
+fn unknown_parts_are_named() {
     let mut report = report();
     report.azure_error = Some("no file".to_owned());
     report.ledger_error = Some("forbidden".to_owned());
     report.leader = None;
     report.probed_by_headgate = Some(false);
     report.load_balancers.clear();
-    let told = text(&report, Detail::Narrow);
+    let rendered = render(&report, Detail::Narrow);
     for part in [
-        "Leader:        nobody: there is no Lease",
-        "Azure:         not asked: no file",
+        "Leader:        none: there is no Lease",
+        "Azure:         not queried: no file",
         "Ledger:        forbidden",
-        "No rule's probe asks headgate (Http :10456/healthz)",
+        "No rule's probe targets headgate (Http :10456/healthz)",
     ] {
-        assert!(told.contains(part), "{part:?} is not in\n{told}");
+        assert!(rendered.contains(part), "{part:?} is not in\n{rendered}");
     }
     report.leader_error = Some("refused".to_owned());
-    assert!(text(&report, Detail::Narrow).contains("Leader:        not known: refused"));
+    assert!(render(&report, Detail::Narrow).contains("Leader:        not known: refused"));
 }
 
 #[test]
-fn a_leader_that_is_gone_is_nobody() {
+fn expired_or_released_lease_has_no_leader() {
     let mut report = report();
     let leader = report.leader.as_mut().unwrap();
     leader.alive = false;
     leader.renewed = Some(at(100));
-    assert!(text(&report, Detail::Narrow).contains("nobody: n3_0a did, and renewed its Lease 15m ago"));
+    assert!(render(&report, Detail::Narrow).contains("none: n3_0a was the last one, and renewed the Lease 15m ago"));
     report.leader.as_mut().unwrap().holder = None;
-    assert!(text(&report, Detail::Narrow).contains("nobody: the Lease was given back 15m ago"));
+    assert!(render(&report, Detail::Narrow).contains("none: the Lease was released 15m ago"));
 }

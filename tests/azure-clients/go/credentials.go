@@ -34,7 +34,7 @@ var credentials = []step{
 	{"a token for another audience is refused", aWrongAudience},
 }
 
-// reads reads with this credential, over plain HTTP and TLS.
+// reads checks that this credential can read over plain HTTP and TLS.
 func (w *world) reads(credential azcore.TokenCredential) {
 	for _, url := range []string{w.arm, w.armTLS} {
 		clients := w.clients(url, credential)
@@ -43,7 +43,7 @@ func (w *world) reads(credential azcore.TokenCredential) {
 	}
 }
 
-// entra is for the credentials that ask Entra; they insist on TLS.
+// entra has the options for the credentials that use Entra, which require TLS.
 func (w *world) entra() policy.ClientOptions {
 	return policy.ClientOptions{
 		Transport: w.transport, Cloud: cloud.Configuration{ActiveDirectoryAuthorityHost: w.armTLS},
@@ -63,7 +63,7 @@ func aCustomCloudIsDescribed(w *world) {
 	}
 	check(json.NewDecoder(answer.Body).Decode(&clouds) == nil, "not a list of clouds")
 	check(len(clouds) > 0, "no cloud")
-	check(clouds[0].ResourceManager != "" && clouds[0].Authentication.LoginEndpoint != "", "not told: %+v", clouds[0])
+	check(clouds[0].ResourceManager != "" && clouds[0].Authentication.LoginEndpoint != "", "no endpoints: %+v", clouds[0])
 	check(len(clouds[0].Authentication.Audiences) > 0, "no audience: %+v", clouds[0])
 }
 
@@ -87,14 +87,14 @@ func aWorkloadIdentity(w *world) {
 	directory := must(os.MkdirTemp("", "workload"))
 	defer os.RemoveAll(directory)
 	file := filepath.Join(directory, "token")
-	// A projected service account token; with the newline that such files may end with.
+	// A projected service account token; such files may end with a newline.
 	now := time.Now().Unix()
-	said := object{
+	payload := object{
 		"aud": []string{"api://AzureADTokenExchange"}, "exp": now + 3600, "iat": now, "iss": "https://issuer.example",
 		"sub": "system:serviceaccount:kube-system:headgate",
 	}
 	encoded := base64.RawURLEncoding.EncodeToString
-	token := encoded([]byte(`{"alg":"RS256"}`)) + "." + encoded(must(json.Marshal(said))) + ".c2lnbmF0dXJl\n"
+	token := encoded([]byte(`{"alg":"RS256"}`)) + "." + encoded(must(json.Marshal(payload))) + ".c2lnbmF0dXJl\n"
 	check(os.WriteFile(file, []byte(token), 0o600) == nil, "cannot write %s", file)
 	w.reads(must(azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
 		ClientOptions: w.entra(), DisableInstanceDiscovery: true,
@@ -124,7 +124,7 @@ func aManagedIdentityOfAppService(w *world) {
 	w.reads(w.managedIdentity(nil))
 }
 
-// elsewhere asks for tokens for something else than ARM.
+// elsewhere requests tokens for another audience than ARM.
 type elsewhere struct{ azcore.TokenCredential }
 
 func (e elsewhere) GetToken(ctx context.Context, options policy.TokenRequestOptions) (azcore.AccessToken, error) {

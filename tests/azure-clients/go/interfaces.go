@@ -15,8 +15,8 @@ const (
 var interfaces = []step{
 	{"members come from their interfaces", membersComeFromInterfaces},
 	{"only admin states are written", onlyAdminStates},
-	{"membership is not the pool's to change", membershipIsNotThePools},
-	{"an interface leaves and returns without its state", anInterfaceLeavesAndReturns},
+	{"a pool write cannot change the members", aPoolWriteCannotChangeMembers},
+	{"an interface that returns has no state", anInterfaceLeavesAndReturns},
 }
 
 func membersComeFromInterfaces(w *world) {
@@ -27,7 +27,7 @@ func membersComeFromInterfaces(w *world) {
 		id := *address.Properties.NetworkInterfaceIPConfiguration.ID
 		kinds[strings.Split(id, "/")[7]] = *address.Name
 	}
-	same(kinds["networkInterfaces"], alone, "the name of a machine that stands alone")
+	same(kinds["networkInterfaces"], alone, "the name of a single machine's member")
 	same(len(kinds["virtualMachineScaleSets"]), 36, "the length of a scale set member's name, a GUID")
 }
 
@@ -47,7 +47,7 @@ func onlyAdminStates(w *world) {
 	same(have, content(w.pool(machines, members)), "the pool as it was seeded")
 }
 
-func membershipIsNotThePools(w *world) {
+func aPoolWriteCannotChangeMembers(w *world) {
 	before := w.pool(machines, members)
 	changed := w.pool(machines, members)
 	changed.Properties.LoadBalancerBackendAddresses = changed.Properties.LoadBalancerBackendAddresses[:1]
@@ -70,5 +70,5 @@ func anInterfaceLeavesAndReturns(w *world) {
 	write([]*armnetwork.BackendAddressPool{})
 	same(len(states(w.pool(machines, members))), 1, "the members that are left")
 	write(pools)
-	same(states(w.pool(machines, members))[alone], "None", "the state of who returned")
+	same(states(w.pool(machines, members))[alone], "None", "the state of the member that returned")
 }

@@ -1,6 +1,6 @@
-// Microsoft's own Go client against the emulator: one story, told in steps, each of which asserts what it needs.
+// Microsoft's Go client against the emulator: scenarios of steps with assertions.
 //
-//	story -addresses FILE -ca-file FILE CHAPTER
+//	azure-clients -addresses FILE -ca-file FILE SCENARIO
 package main
 
 import (
@@ -11,35 +11,35 @@ import (
 	"time"
 )
 
-// A step proves one thing; it panics where that does not hold.
+// A step checks one behaviour, and panics if an assertion fails.
 type step struct {
 	name string
 	run  func(*world)
 }
 
-var chapters = map[string][]step{
+var scenarios = map[string][]step{
 	"reading":     reading,
 	"writing":     writing,
 	"operations":  operations,
 	"throttling":  throttling,
 	"credentials": credentials,
 	"interfaces":  interfaces,
-	"crowds":      crowds,
+	"concurrency": concurrency,
 }
 
 func main() {
 	addresses := flag.String("addresses", "", "the emulator's addresses file")
 	caFile := flag.String("ca-file", "", "the emulator's CA")
 	flag.Parse()
-	steps, known := chapters[flag.Arg(0)]
+	steps, known := scenarios[flag.Arg(0)]
 	if !known || flag.NArg() != 1 {
-		fmt.Fprintf(os.Stderr, "usage: story -addresses FILE -ca-file FILE CHAPTER; no chapter is called %q\n", flag.Arg(0))
+		fmt.Fprintf(os.Stderr, "usage: azure-clients -addresses FILE -ca-file FILE SCENARIO; there is no scenario %q\n", flag.Arg(0))
 		os.Exit(2)
 	}
 	world := newWorld(*addresses, *caFile)
 	for _, step := range steps {
 		started := time.Now()
-		if !told(step, world) {
+		if !runStep(step, world) {
 			fmt.Printf("FAILED: %s: %s\n", flag.Arg(0), step.name)
 			os.Exit(1)
 		}
@@ -47,8 +47,8 @@ func main() {
 	}
 }
 
-// told runs a step; false where it panicked, which is printed.
-func told(step step, world *world) (good bool) {
+// runStep runs a step; if it panics, it prints the panic and returns false.
+func runStep(step step, world *world) (good bool) {
 	defer func() {
 		if reason := recover(); reason != nil {
 			fmt.Printf("%v\n%s", reason, debug.Stack())

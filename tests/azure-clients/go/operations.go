@@ -9,17 +9,17 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v9"
 )
 
-// Wants operations to take a second.
+// The emulator's operations must take a second.
 var operations = []step{
-	{"an operation is followed to its end", anOperationIsFollowed},
+	{"an operation is polled until it ends", anOperationIsPolled},
 	{"a poller can be resumed elsewhere", aPollerIsResumed},
-	{"a failed operation is told", aFailedOperation},
-	{"a canceled operation is told", aCanceledOperation},
+	{"a failed operation is reported", aFailedOperation},
+	{"a canceled operation is reported", aCanceledOperation},
 	{"a newer write of the pool supersedes the older", aNewerWriteSupersedes},
 	{"a write of the load balancer supersedes one of its pool", aWriteOfTheLoadBalancerSupersedes},
 }
 
-func anOperationIsFollowed(w *world) {
+func anOperationIsPolled(w *world) {
 	before := *w.pool(web, nodes).Etag
 	started := time.Now()
 	poller := must(w.put(background(), web, setState(w.pool(web, nodes), "node-1", down)))
@@ -42,7 +42,7 @@ func anOperationIsFollowed(w *world) {
 			polls++
 		}
 	}
-	check(polls >= 2, "the operation's URL was asked %d times", polls)
+	check(polls >= 2, "the operation's URL was polled %d times", polls)
 }
 
 func aPollerIsResumed(w *world) {
@@ -51,7 +51,7 @@ func aPollerIsResumed(w *world) {
 	resumed := must(w.pools.BeginCreateOrUpdate(background(), group, web, nodes, armnetwork.BackendAddressPool{},
 		&armnetwork.LoadBalancerBackendAddressPoolsClientBeginCreateOrUpdateOptions{ResumeToken: token}))
 	after := must(resumed.PollUntilDone(background(), nil))
-	same(states(after.BackendAddressPool)["node-2"], "Down", "what the resumed poller gave")
+	same(states(after.BackendAddressPool)["node-2"], "Down", "the result of the resumed poller")
 }
 
 func aFailedOperation(w *world) {
@@ -90,6 +90,6 @@ func aWriteOfTheLoadBalancerSupersedes(w *world) {
 	same(*after.Properties.Probes[0].Properties.ProbeThreshold, int32(3), "the second write")
 	_, err := first.PollUntilDone(background(), nil)
 	refusal := refused(err, 0, "Canceled")
-	check(strings.Contains(refusal.Error(), "superseded by operation PutLoadBalancerOperation"), "not said so: %v", refusal)
+	check(strings.Contains(refusal.Error(), "superseded by operation PutLoadBalancerOperation"), "another error: %v", refusal)
 	same(states(w.pool(web, nodes))["node-3"], "None", "the state that was superseded")
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v9"
 )
 
-// Wants the emulator to give pages of one.
+// The emulator's pages must have one item.
 var reading = []step{
 	{"lists are paged", listsArePaged},
 	{"a load balancer has its children", aLoadBalancerHasItsChildren},

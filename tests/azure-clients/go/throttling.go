@@ -6,12 +6,12 @@ import (
 )
 
 var throttling = []step{
-	{"a 429 is waited out", a429IsWaitedOut},
-	{"a 429 on a PUT is waited out", a429OnAPutIsWaitedOut},
-	{"a 429 that would take too long is told", aLong429IsTold},
-	{"a 409 is told, and recovered by a fresh read", a409IsTold},
-	{"errors of the server are tried again", serverErrorsAreTriedAgain},
-	{"a real bucket runs dry and fills again", aRealBucketRunsDry},
+	{"the client waits after a 429", aWaitAfterA429},
+	{"the client waits after a 429 on a PUT", aWaitAfterA429OnAPut},
+	{"a 429 with a long wait is reported", aLong429IsReported},
+	{"a 409 is reported, and a new read recovers", a409IsReported},
+	{"server errors are retried", serverErrorsAreRetried},
+	{"a token bucket is exhausted and refills", aTokenBucketIsExhausted},
 }
 
 func tooMany(retryAfter string) object {
@@ -21,30 +21,30 @@ func tooMany(retryAfter string) object {
 	}}
 }
 
-func a429IsWaitedOut(w *world) {
+func aWaitAfterA429(w *world) {
 	w.wire.answers = nil
 	w.fault(http.MethodGet, 1, tooMany("1"))
 	started := time.Now()
 	w.pool(web, nodes)
 	took := time.Since(started)
-	same(w.wire.statuses(http.MethodGet), []int{429, 200}, "what the client met")
+	same(w.wire.statuses(http.MethodGet), []int{429, 200}, "the statuses that the client got")
 	check(took > 900*time.Millisecond && took < 15*time.Second, "a Retry-After of a second took %v", took)
 }
 
-func a429OnAPutIsWaitedOut(w *world) {
+func aWaitAfterA429OnAPut(w *world) {
 	w.fault(http.MethodPut, 1, tooMany("1"))
 	end(w.put(background(), web, setState(w.pool(web, nodes), "node-1", down)))
-	same(w.wire.statuses(http.MethodPut), []int{429, 200}, "what the client met")
+	same(w.wire.statuses(http.MethodPut), []int{429, 200}, "the statuses that the client got")
 	same(states(w.pool(web, nodes))["node-1"], "Down", "the state")
 }
 
-func aLong429IsTold(w *world) {
+func aLong429IsReported(w *world) {
 	w.fault(http.MethodGet, 1, tooMany("61"))
 	_, err := w.pools.Get(background(), group, web, nodes, nil)
-	same(refused(err, 429, "RetryableError").RawResponse.Header.Get("Retry-After"), "61", "when to come again")
+	same(refused(err, 429, "RetryableError").RawResponse.Header.Get("Retry-After"), "61", "Retry-After")
 }
 
-func a409IsTold(w *world) {
+func a409IsReported(w *world) {
 	conflict := object{"error": object{"code": "AnotherOperationInProgress", "message": "Another operation is in progress."}}
 	w.fault(http.MethodPut, 1, object{"answer": object{"status": 409, "body": conflict}})
 	pool := w.pool(web, nodes)
@@ -55,16 +55,16 @@ func a409IsTold(w *world) {
 	same(states(w.pool(web, nodes))["node-2"], "Down", "the state")
 }
 
-func serverErrorsAreTriedAgain(w *world) {
+func serverErrorsAreRetried(w *world) {
 	w.wire.answers = nil
 	w.fault(http.MethodGet, 1, object{"answer": object{"status": 503}})
 	w.pool(web, nodes)
-	same(w.wire.statuses(http.MethodGet), []int{503, 200}, "what the client met")
+	same(w.wire.statuses(http.MethodGet), []int{503, 200}, "the statuses that the client got")
 }
 
-func aRealBucketRunsDry(w *world) {
+func aTokenBucketIsExhausted(w *world) {
 	w.wire.answers = nil
-	w.ask("PUT", "settings", object{"throttle": object{"reads": object{"capacity": 3, "refillPerSecond": 3}}})
+	w.callControl("PUT", "settings", object{"throttle": object{"reads": object{"capacity": 3, "refillPerSecond": 3}}})
 	throttled := 0
 	for range 8 {
 		w.pool(web, nodes)
@@ -72,7 +72,7 @@ func aRealBucketRunsDry(w *world) {
 	for _, answer := range w.wire.answers {
 		if answer.StatusCode == 429 {
 			throttled++
-			same(answer.Header.Get("Retry-After"), "1", "when to come again")
+			same(answer.Header.Get("Retry-After"), "1", "Retry-After")
 		}
 	}
 	check(throttled > 0, "eight reads of a bucket of three were never throttled")

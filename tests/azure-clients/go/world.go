@@ -36,13 +36,13 @@ const (
 )
 
 const (
-	// Longer than any step, and shorter than anybody's patience.
-	patience = time.Minute
-	// Where azure-identity asks for the machine's managed identity, wherever it runs.
+	// Timeout of a request, longer than any step.
+	requestTimeout = time.Minute
+	// The address at which azure-identity requests the machine's managed identity.
 	linkLocal = "169.254.169.254:80"
 )
 
-// world is one emulator and clients for it, which run with the defaults of their makers.
+// world is an emulator, and clients for it with Microsoft's defaults.
 type world struct {
 	arm, armTLS, control string
 	transport            *http.Client
@@ -102,7 +102,7 @@ func (w *world) clients(url string, credential azcore.TokenCredential) *armnetwo
 	}))
 }
 
-// wire keeps every answer that a client got, retried ones too.
+// wire records every answer that a client got, including retried ones.
 type wire struct {
 	lock    sync.Mutex
 	answers []*http.Response
@@ -141,8 +141,8 @@ func (w *wire) last(method string) *http.Response {
 
 type object = map[string]any
 
-// ask asks the control API.
-func (w *world) ask(method, path string, body any) {
+// callControl sends a request to the control API.
+func (w *world) callControl(method, path string, body any) {
 	request := must(http.NewRequest(method, w.control+"/"+path, bytes.NewReader(must(json.Marshal(body)))))
 	request.Header.Set("Content-Type", "application/json")
 	answer := must(w.transport.Do(request))
@@ -151,23 +151,23 @@ func (w *world) ask(method, path string, body any) {
 	check(answer.StatusCode < 300, "%s %s: %s: %s", method, path, answer.Status, text)
 }
 
-// fault has the next requests of a method for pools meet this.
+// fault adds a fault for the next requests of a method for pools.
 func (w *world) fault(method string, times int, action object) {
-	w.ask("POST", "faults", object{
+	w.callControl("POST", "faults", object{
 		"match": object{"method": method, "path": "/backendAddressPools/"}, "times": times, "action": action,
 	})
 }
 
-// reset makes everything as it was seeded, without faults.
+// reset returns to the seed and removes all faults.
 func (w *world) reset() {
-	w.ask("POST", "reset", object{})
+	w.callControl("POST", "reset", object{})
 	w.wire.answers = nil
 }
 
 func background() context.Context {
-	// Bounded by the process, which ends with its story, and by its caller.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	time.AfterFunc(patience, cancel)
+	// Bounded by the process, which ends with its scenario.
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	time.AfterFunc(requestTimeout, cancel)
 	return ctx
 }
 
@@ -176,7 +176,7 @@ func ifMatch(etag string) context.Context {
 	return policy.WithHTTPHeader(background(), http.Header{"If-Match": {etag}})
 }
 
-// pool is a fresh read of a pool.
+// pool reads a pool.
 func (w *world) pool(loadBalancer, name string) armnetwork.BackendAddressPool {
 	return must(w.pools.Get(background(), group, loadBalancer, name, nil)).BackendAddressPool
 }
@@ -188,12 +188,12 @@ func (w *world) put(ctx context.Context, loadBalancer string, pool armnetwork.Ba
 	return w.pools.BeginCreateOrUpdate(ctx, group, loadBalancer, *pool.Name, pool, nil)
 }
 
-// end follows a write to its end.
+// end polls a write until it ends.
 func end(poller *poolPoller, err error) armnetwork.BackendAddressPool {
 	return must(must(poller, err).PollUntilDone(background(), nil)).BackendAddressPool
 }
 
-// setState gives the pool with one address's admin state set, and all else as it is.
+// setState sets the admin state of one address, and returns the pool.
 func setState(
 	pool armnetwork.BackendAddressPool, name string, state armnetwork.LoadBalancerBackendAddressAdminState,
 ) armnetwork.BackendAddressPool {
@@ -206,7 +206,7 @@ func setState(
 	panic(fmt.Sprintf("no address is named %s", name))
 }
 
-// states are the admin states by address; absent is the same as None.
+// states are the admin states by address; an absent one counts as None.
 func states(pool armnetwork.BackendAddressPool) map[string]string {
 	found := map[string]string{}
 	for _, address := range pool.Properties.LoadBalancerBackendAddresses {
@@ -219,7 +219,7 @@ func states(pool armnetwork.BackendAddressPool) map[string]string {
 	return found
 }
 
-// content is what a document says, without etags at any level; "adminState": "None" is the same as none.
+// content is a document without etags at any level; "adminState": "None" counts as no admin state.
 func content(document any) any {
 	var value any
 	unmarshal(must(json.Marshal(document)), &value)
@@ -264,7 +264,7 @@ func same(have, want any, what string) {
 	check(reflect.DeepEqual(have, want), "%s:\n  have %#v\n  want %#v", what, have, want)
 }
 
-// refused gives the error of what has to be refused with this status (0: any) and code.
+// refused returns the error of a request that must fail with this status (0: any) and code.
 func refused(err error, status int, code string) *azcore.ResponseError {
 	var refusal *azcore.ResponseError
 	check(errors.As(err, &refusal), "%d %s was expected, not: %v", status, code, err)

@@ -18,10 +18,10 @@ var writing = []step{
 	{"a pool is changed with If-Match", aPoolIsChangedWithIfMatch},
 	{"a pool is changed without If-Match", aPoolIsChangedWithoutIfMatch},
 	{"a stale etag is refused and changes nothing", aStaleEtagIsRefused},
-	{"back to None the pool is as it was found", backToNone},
-	{"a pool is made and deleted", aPoolIsMadeAndDeleted},
+	{"after a return to None the pool is as before", backToNone},
+	{"a pool is created and deleted", aPoolIsCreatedAndDeleted},
 	{"a load balancer is changed with If-Match", aLoadBalancerIsChanged},
-	{"whoever writes whole without If-Match undoes what came between", aWriteBetweenIsLost},
+	{"a write of an old document without If-Match reverts the writes in between", aWriteBetweenIsLost},
 }
 
 func aPoolIsChangedWithIfMatch(w *world) {
@@ -30,7 +30,7 @@ func aPoolIsChangedWithIfMatch(w *world) {
 	written := end(w.put(ifMatch(before), web, wanted))
 	after := w.pool(web, nodes)
 	same(content(after), content(wanted), "the pool, but for the address set Down")
-	same(content(written), content(after), "what the poller gave")
+	same(content(written), content(after), "the result of the poller")
 	check(*after.Etag != before, "a write has to change the etag")
 	same(*w.pool(web, "nodes-ipv6").Etag, *after.Etag, "the etag of the pool beside it, which it shares")
 	same(w.wire.last(http.MethodPut).StatusCode, 200, "the status of an update")
@@ -64,7 +64,7 @@ func backToNone(w *world) {
 	same(have, content(w.pool(web, nodes)), "the pool as it was seeded")
 }
 
-func aPoolIsMadeAndDeleted(w *world) {
+func aPoolIsCreatedAndDeleted(w *world) {
 	extra := armnetwork.BackendAddressPool{
 		Name: to.Ptr("extra"), Properties: &armnetwork.BackendAddressPoolPropertiesFormat{},
 	}
@@ -96,7 +96,7 @@ func aWriteBetweenIsLost(w *world) {
 	end(w.put(background(), web, setState(read, "node-2", down)))
 	same(states(w.pool(web, nodes)), map[string]string{"node-1": "None", "node-2": "Down", "node-3": "None"}, "the states")
 
-	// The same with a writer that comes between by itself, and with If-Match: the other's write stands.
+	// With If-Match, and a concurrent write by a fault: the other write stays.
 	w.reset()
 	read = w.pool(web, nodes)
 	theirs := content(setState(w.pool(web, nodes), "node-3", up))

@@ -1,4 +1,4 @@
-"""Each kind of credential that azure-identity has for a program in a cluster, used to read over plain HTTP and TLS."""
+"""Each credential of azure-identity for a program in a cluster, used to read over plain HTTP and TLS."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from azure.identity import ClientSecretCredential, ManagedIdentityCredential, Wo
 
 from world import GROUP, SUBSCRIPTION, WEB, World, refused, same
 
-# The accounts of seed.json: an application and a machine's.
+# The accounts of seed.json: an application's and a machine's.
 TENANT = "7e4a0000-0000-4000-8000-000000000001"
 CLIENT = "c11e0000-0000-4000-8000-000000000002"
 MACHINE = "ac41e000-0000-4000-8000-000000000003"
@@ -27,9 +27,9 @@ SCOPE = "https://management.azure.com/.default"
 
 
 def reads(world: World, credential: TokenCredential, client: str) -> None:
-    """Reads with this credential, over both transports; its token has to be that client's."""
-    said = claims(credential.get_token(SCOPE).token)
-    same((said["tid"], said["appid"]), (TENANT, client), "the token's tenant and client")
+    """Reads with this credential over both transports; the token must be that client's."""
+    payload = claims(credential.get_token(SCOPE).token)
+    same((payload["tid"], payload["appid"]), (TENANT, client), "the token's tenant and client")
     for tls in (False, True):
         found = world.make_client(credential, tls=tls).load_balancers.get(GROUP, WEB)
         same(found.name, WEB, f"what was read, TLS: {tls}")
@@ -54,7 +54,7 @@ def claims(token: str) -> dict:
 
 
 def authority(world: World) -> dict:
-    """Options for the classes that ask Entra; they insist on TLS."""
+    """Options for the credentials that use Entra, which require TLS."""
     return {"authority": world.tls_url, "disable_instance_discovery": True, "connection_verify": world.ca_file}
 
 
@@ -70,8 +70,8 @@ def environment(**variables: str) -> Iterator[None]:
 
 @contextmanager
 def projected(world: World, expires: float) -> Iterator[WorkloadIdentityCredential]:
-    """As the webhook of workload identity sets up a Pod: a projected service account token, and where it is."""
-    said = {
+    """Sets up the environment as the webhook of workload identity does: a projected service account token, and its path."""
+    payload = {
         "aud": ["api://AzureADTokenExchange"],
         "exp": int(expires),
         "iat": int(expires) - 3600,
@@ -80,8 +80,8 @@ def projected(world: World, expires: float) -> Iterator[WorkloadIdentityCredenti
     }
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "token"
-        # With the newline that such files may end with.
-        file.write_text(f"{encoded({'alg': 'RS256'})}.{encoded(said)}.c2lnbmF0dXJl\n")
+        # Such files may end with a newline.
+        file.write_text(f"{encoded({'alg': 'RS256'})}.{encoded(payload)}.c2lnbmF0dXJl\n")
         with environment(
             AZURE_TENANT_ID=TENANT,
             AZURE_CLIENT_ID=CLIENT,
@@ -119,8 +119,8 @@ def a_managed_identity_by_its_ids(world: World) -> None:
     reads(world, ManagedIdentityCredential(identity_config={"resource_id": MACHINE_ID}), MACHINE)
 
 
-def a_managed_identity_that_is_not_there(world: World) -> None:
-    credential = ManagedIdentityCredential(client_id="nobody")
+def a_missing_managed_identity_is_refused(world: World) -> None:
+    credential = ManagedIdentityCredential(client_id="unknown")
     not_signed_in("Identity not found", lambda: credential.get_token(SCOPE))
 
 
@@ -147,7 +147,7 @@ STEPS = [
     an_old_assertion_is_refused,
     a_managed_identity_of_the_machine,
     a_managed_identity_by_its_ids,
-    a_managed_identity_that_is_not_there,
+    a_missing_managed_identity_is_refused,
     a_managed_identity_of_app_service,
     a_token_for_another_audience_is_refused,
 ]

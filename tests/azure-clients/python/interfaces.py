@@ -1,4 +1,4 @@
-"""Pools whose members are network interfaces: they come from the interfaces, and may only have their states set."""
+"""Pools of network interfaces: the members come from the interfaces, and a write of the pool may only set admin states."""
 
 from world import COMPUTE, GROUP, NETWORK, World, address, content, refused, same, set_state, states
 
@@ -20,12 +20,12 @@ def members(world: World) -> dict[str, str]:
 def members_come_from_their_interfaces(world: World) -> None:
     pool = world.pool(MEMBERS, MACHINES)
     same(sorted(members(world)), sorted([ALONE_ID, FLEET_ID]), "the members")
-    same(members(world)[ALONE_ID], ALONE, "the name of a machine that stands alone")
+    same(members(world)[ALONE_ID], ALONE, "the name of a single machine's member")
     same(len(members(world)[FLEET_ID]), 36, "the length of a scale set member's name, a GUID")
     shown = sorted(entry.id for entry in pool.properties.backend_ip_configurations)
     same(shown, sorted([ALONE_ID, FLEET_ID]), "the pool's configurations")
     for entry in pool.properties.load_balancer_backend_addresses:
-        same(entry.properties.ip_address, None, "the IP address, which is the interface's to tell")
+        same(entry.properties.ip_address, None, "the IP address, which only the interface has")
 
 
 def only_admin_states_are_written(world: World) -> None:
@@ -39,7 +39,7 @@ def only_admin_states_are_written(world: World) -> None:
     assert after.etag != before.etag, "a write has to change the etag"
 
 
-def back_to_none_the_pool_is_as_it_was_found(world: World) -> None:
+def after_a_return_to_none_the_pool_is_as_before(world: World) -> None:
     pool = world.pool(MEMBERS, MACHINES)
     for name in states(pool):
         set_state(pool, name, "None")
@@ -49,7 +49,7 @@ def back_to_none_the_pool_is_as_it_was_found(world: World) -> None:
     same(have, content(world.pool(MEMBERS, MACHINES)), "the pool as it was seeded")
 
 
-def membership_is_not_the_pools_to_change(world: World) -> None:
+def a_pool_write_cannot_change_the_members(world: World) -> None:
     before = world.pool(MEMBERS, MACHINES)
     left, none, added = (world.pool(MEMBERS, MACHINES) for _ in range(3))
     left.properties.load_balancer_backend_addresses = [address(left, ALONE)]
@@ -67,7 +67,7 @@ def membership_is_not_the_pools_to_change(world: World) -> None:
     same(world.pool(MEMBERS, MACHINES).as_dict(), before.as_dict(), "the pool")
 
 
-def an_interface_leaves_and_returns_without_its_state(world: World) -> None:
+def an_interface_that_returns_has_no_state(world: World) -> None:
     world.put(set_state(world.pool(MEMBERS, MACHINES), ALONE, "Down"), MACHINES).result()
     clients = world.client.network_interfaces
     interface = clients.get(GROUP, "alone-nic")
@@ -79,13 +79,13 @@ def an_interface_leaves_and_returns_without_its_state(world: World) -> None:
     same(sorted(members(world)), [FLEET_ID], "the members that are left")
     configuration.load_balancer_backend_address_pools = pools
     clients.begin_create_or_update(GROUP, "alone-nic", interface).result()
-    same(states(world.pool(MEMBERS, MACHINES))[ALONE], "None", "the state of who returned")
+    same(states(world.pool(MEMBERS, MACHINES))[ALONE], "None", "the state of the member that returned")
 
 
 STEPS = [
     members_come_from_their_interfaces,
     only_admin_states_are_written,
-    back_to_none_the_pool_is_as_it_was_found,
-    membership_is_not_the_pools_to_change,
-    an_interface_leaves_and_returns_without_its_state,
+    after_a_return_to_none_the_pool_is_as_before,
+    a_pool_write_cannot_change_the_members,
+    an_interface_that_returns_has_no_state,
 ]

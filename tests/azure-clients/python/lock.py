@@ -1,6 +1,6 @@
 """Writes requirements.txt from requirements.in: every package that pip would install, with the hashes of its wheels.
 
-pip itself is asked, once for each interpreter and machine, what it would install (`--dry-run --report`).
+For each interpreter and machine, pip reports what it would install (`--dry-run --report`).
 """
 
 import json
@@ -24,7 +24,7 @@ def report(interpreter: str, machine: str) -> list[dict]:
         for standard in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"):
             command += ["--platform", f"{standard}_{machine}"]
         command += ["--requirement", str(HERE / "requirements.in")]
-        # Only what everybody can get counts, so no wheels of this machine.
+        # Only public wheels, none of this machine.
         environment = {name: value for name, value in os.environ.items() if name != "PIP_FIND_LINKS"}
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
     return json.loads(answer.stdout)["install"]

@@ -1,4 +1,4 @@
-"""Long-running operations, followed to their ends. Wants operations to take a second."""
+"""Long-running operations, polled until they end. The emulator's operations must take a second."""
 
 import time
 from urllib.parse import parse_qs, urlsplit
@@ -9,11 +9,11 @@ from world import GROUP, NODES, POOL_ID, WEB, World, content, refused, same, set
 
 
 def down(world: World, name: str) -> LROPoller:
-    """Starts an unguarded write that sets one address Down."""
+    """Starts a write without If-Match that sets one address Down."""
     return world.put(set_state(world.pool(), name, "Down"))
 
 
-def an_operation_is_followed_to_its_end(world: World) -> None:
+def an_operation_is_polled_until_it_ends(world: World) -> None:
     before = world.pool()
     world.wire.answers.clear()
     started = time.monotonic()
@@ -42,8 +42,8 @@ def its_url_is_absolute_long_and_answers_as_recorded(world: World) -> None:
     same(set(parse_qs(parts.query)), {"api-version", "t", "c", "s", "h"}, "the query of the operation's URL")
     assert len(url) > 1024, f"signed URLs are long, this one has {len(url)} characters"
     polls = [answer for answer in world.wire.answers if answer.request.url == url]
-    words = [poll.json()["status"] for poll in polls]
-    same((words[0], words[-1]), ("InProgress", "Succeeded"), "what the first and the last poll said")
+    statuses = [poll.json()["status"] for poll in polls]
+    same((statuses[0], statuses[-1]), ("InProgress", "Succeeded"), "the first and the last status")
     for poll in polls[:-1]:
         same(poll.headers.get("Retry-After"), "1", "the Retry-After while in progress")
     assert "Retry-After" not in polls[-1].headers, "no Retry-After at the end"
@@ -53,30 +53,30 @@ def a_poller_can_be_resumed_elsewhere(world: World) -> None:
     token = down(world, "node-2").continuation_token()
     pools = world.client.load_balancer_backend_address_pools
     resumed = pools.begin_create_or_update(GROUP, WEB, NODES, world.pool(), continuation_token=token)
-    same(states(resumed.result())["node-2"], "Down", "what the resumed poller gave")
+    same(states(resumed.result())["node-2"], "Down", "the result of the resumed poller")
 
 
-def a_failed_operation_is_told(world: World) -> None:
+def a_failed_operation_is_reported(world: World) -> None:
     world.fault("PUT", {"operation": "fail"}, path="/backendAddressPools/")
     poller = down(world, "node-3")
-    same(world.wire.last("PUT").status_code, 200, "the status of the PUT, which was taken")
+    same(world.wire.last("PUT").status_code, 200, "the status of the PUT, which was accepted")
     try:
         poller.result()
     except Exception as error:
-        same(poller.status(), "Failed", f"the poller's word after {error}")
+        same(poller.status(), "Failed", f"the poller's status after {error}")
         assert getattr(error, "error", None) is not None and error.error.code, f"no code in {error!r}"
     else:
-        raise AssertionError("the operation was to fail")
+        raise AssertionError("the operation should have failed")
     same(world.pool().properties.provisioning_state, "Failed", "the state of the pool")
     down(world, "node-3").result()
     same(world.pool().properties.provisioning_state, "Succeeded", "the state after another write")
 
 
-def a_canceled_operation_is_told(world: World) -> None:
+def a_canceled_operation_is_reported(world: World) -> None:
     world.fault("PUT", {"operation": "cancel"}, path="/backendAddressPools/")
     poller = down(world, "node-3")
     refused(None, "Canceled", poller.result)
-    same(poller.status(), "Canceled", "the poller's word")
+    same(poller.status(), "Canceled", "the poller's status")
 
 
 def a_newer_write_of_the_pool_supersedes_the_older(world: World) -> None:
@@ -108,7 +108,7 @@ def a_write_of_the_load_balancer_supersedes_one_of_its_pool(world: World) -> Non
     assert " was canceled and superseded by operation PutLoadBalancerOperation (" in message, message
 
 
-def writers_of_two_pools_meet_on_their_load_balancer(world: World) -> None:
+def writers_of_two_pools_conflict_on_their_load_balancer(world: World) -> None:
     world.reset()
     other = world.pool("nodes-ipv6")
     down(world, "node-1").result()
@@ -116,15 +116,15 @@ def writers_of_two_pools_meet_on_their_load_balancer(world: World) -> None:
     refused(412, "PreconditionFailed", lambda: world.put(stale, if_match=other.etag).result())
 
 
-def a_write_that_changes_nothing_is_done_at_once(world: World) -> None:
+def a_write_that_changes_nothing_succeeds_at_once(world: World) -> None:
     world.wire.answers.clear()
     world.put(world.pool()).result()
     answer = world.wire.last("PUT")
     same(answer.json()["properties"]["provisioningState"], "Succeeded", "the state when accepted")
-    assert "Azure-AsyncOperation" in answer.headers, "an operation all the same"
+    assert "Azure-AsyncOperation" in answer.headers, "there is an operation nevertheless"
 
 
-def a_deletion_is_followed_by_its_location(world: World) -> None:
+def a_deletion_is_polled_by_its_location(world: World) -> None:
     pools = world.client.load_balancer_backend_address_pools
     pools.begin_create_or_update(GROUP, WEB, "extra", {"name": "extra", "properties": {}}).result()
     world.wire.answers.clear()
@@ -138,14 +138,14 @@ def a_deletion_is_followed_by_its_location(world: World) -> None:
 
 
 STEPS = [
-    an_operation_is_followed_to_its_end,
+    an_operation_is_polled_until_it_ends,
     its_url_is_absolute_long_and_answers_as_recorded,
     a_poller_can_be_resumed_elsewhere,
-    a_failed_operation_is_told,
-    a_canceled_operation_is_told,
+    a_failed_operation_is_reported,
+    a_canceled_operation_is_reported,
     a_newer_write_of_the_pool_supersedes_the_older,
     a_write_of_the_load_balancer_supersedes_one_of_its_pool,
-    writers_of_two_pools_meet_on_their_load_balancer,
-    a_write_that_changes_nothing_is_done_at_once,
-    a_deletion_is_followed_by_its_location,
+    writers_of_two_pools_conflict_on_their_load_balancer,
+    a_write_that_changes_nothing_succeeds_at_once,
+    a_deletion_is_polled_by_its_location,
 ]

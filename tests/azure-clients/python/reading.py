@@ -1,4 +1,4 @@
-"""Lists with paging, and what single resources say. Wants the emulator to give pages of one."""
+"""Lists in pages, and single resources. The emulator's pages must have one item."""
 
 from world import COMPUTE, GROUP, NETWORK, NODES, POOL_ID, WEB, World, content, etags, same
 

@@ -1,4 +1,4 @@
-"""Too many requests, and others in the way: told, waited out, recovered from by a fresh read."""
+"""Throttling and conflicts: reported, waited for, and recovered from by a new read."""
 
 import time
 
@@ -10,7 +10,7 @@ POOLS = "/backendAddressPools/"
 
 
 def too_many(retry_after: str | None) -> dict:
-    """The answer of a service that is asked too often."""
+    """The fault of a service that throttles."""
     error = {"code": "RetryableError", "message": "A retryable error occurred.", "details": []}
     answer: dict = {"status": 429, "body": {"error": error}}
     if retry_after is not None:
@@ -18,33 +18,33 @@ def too_many(retry_after: str | None) -> dict:
     return {"answer": answer}
 
 
-def a_429_is_told(world: World) -> None:
+def a_429_is_reported(world: World) -> None:
     world.fault("GET", too_many("7"), path=POOLS)
     pools = world.client.load_balancer_backend_address_pools
     error = refused(429, "RetryableError", lambda: pools.get(GROUP, WEB, NODES, retry_total=0))
-    same(error.response.headers["Retry-After"], "7", "when to come again")
+    same(error.response.headers["Retry-After"], "7", "Retry-After")
 
 
-def a_429_is_waited_out(world: World) -> None:
+def the_client_waits_after_a_429(world: World) -> None:
     world.wire.answers.clear()
     world.fault("GET", too_many("1"), path=POOLS)
     started = time.monotonic()
     same(world.pool().name, NODES, "the pool")
     took = time.monotonic() - started
-    same(world.wire.statuses("GET"), [429, 200], "what the client met")
+    same(world.wire.statuses("GET"), [429, 200], "the statuses that the client got")
     assert 0.9 < took < 15, f"a Retry-After of a second took {took:.1f} s"
 
 
-def a_429_on_a_put_is_waited_out(world: World) -> None:
+def the_client_waits_after_a_429_on_a_put(world: World) -> None:
     world.wire.answers.clear()
     world.fault("PUT", too_many("1"), path=POOLS)
     world.put(set_state(world.pool(), "node-1", "Down")).result()
-    same(world.wire.statuses("PUT"), [429, 200], "what the client met")
+    same(world.wire.statuses("PUT"), [429, 200], "the statuses that the client got")
     same(states(world.pool())["node-1"], "Down", "the state")
 
 
-def write_until_taken(world: World, name: str, state: str) -> int:
-    """Reads, edits, writes with If-Match, and begins anew where others were in the way; gives the tries it took."""
+def write_until_accepted(world: World, name: str, state: str) -> int:
+    """Reads, edits, writes with If-Match, and starts again after a conflict; returns the number of attempts."""
     for attempt in range(1, 6):
         pool = world.pool()
         try:
@@ -53,24 +53,24 @@ def write_until_taken(world: World, name: str, state: str) -> int:
         except HttpResponseError as error:
             if error.status_code not in (409, 412, 429):
                 raise
-    raise AssertionError("never taken")
+    raise AssertionError("never accepted")
 
 
-def a_409_and_a_429_are_recovered_by_a_fresh_read(world: World) -> None:
+def a_new_read_recovers_from_409_and_429(world: World) -> None:
     world.reset()
     conflict = {"error": {"code": "AnotherOperationInProgress", "message": "Another operation is in progress."}}
     world.fault("PUT", {"answer": {"status": 409, "body": conflict}}, path=POOLS)
-    same(write_until_taken(world, "node-1", "Down"), 2, "tries with a 409 in between")
+    same(write_until_accepted(world, "node-1", "Down"), 2, "attempts with a 409 in between")
     world.fault("PUT", too_many(None), path=POOLS)
-    same(write_until_taken(world, "node-2", "Down"), 2, "tries with a 429 in between")
+    same(write_until_accepted(world, "node-2", "Down"), 2, "attempts with a 429 in between")
     same(states(world.pool()), {"node-1": "Down", "node-2": "Down", "node-3": "None"}, "the admin states")
 
 
-def a_writer_who_was_first_is_not_overwritten(world: World) -> None:
+def a_concurrent_write_is_not_overwritten(world: World) -> None:
     world.reset()
     theirs = content(set_state(world.pool(), "node-3", "Up"))
     world.fault("PUT", {"write": {"method": "PUT", "path": POOL_ID, "body": theirs}}, path=POOLS)
-    same(write_until_taken(world, "node-1", "Down"), 2, "tries with another writer in between")
+    same(write_until_accepted(world, "node-1", "Down"), 2, "attempts with another writer in between")
     same(states(world.pool()), {"node-1": "Down", "node-2": "None", "node-3": "Up"}, "the admin states")
 
 
@@ -84,7 +84,7 @@ def remaining_requests_are_counted(world: World) -> None:
     same(world.wire.last("GET").headers["x-ms-ratelimit-remaining-subscription-global-reads"].isdigit(), True, "global")
 
 
-def a_real_bucket_runs_dry_and_fills_again(world: World) -> None:
+def a_token_bucket_is_exhausted_and_refills(world: World) -> None:
     world.control("PUT", "settings", {"throttle": {"reads": {"capacity": 3, "refillPerSecond": 3}}})
     pools = world.client.load_balancer_backend_address_pools
 
@@ -94,19 +94,19 @@ def a_real_bucket_runs_dry_and_fills_again(world: World) -> None:
 
     error = refused(429, "SubscriptionRequestsThrottled", read_until_refused)
     assert "Number of 'read' requests for subscription '" in error.error.message, error.error.message
-    same(error.response.headers["Retry-After"], "1", "when to come again")
+    same(error.response.headers["Retry-After"], "1", "Retry-After")
     for _ in range(8):
-        same(world.pool().name, NODES, "the pool, waited for")
+        same(world.pool().name, NODES, "the pool, after a wait")
     assert 429 in world.wire.statuses("GET"), "the client was never throttled"
     same(world.wire.statuses("GET")[-1], 200, "the last answer")
 
 
 STEPS = [
-    a_429_is_told,
-    a_429_is_waited_out,
-    a_429_on_a_put_is_waited_out,
-    a_409_and_a_429_are_recovered_by_a_fresh_read,
-    a_writer_who_was_first_is_not_overwritten,
+    a_429_is_reported,
+    the_client_waits_after_a_429,
+    the_client_waits_after_a_429_on_a_put,
+    a_new_read_recovers_from_409_and_429,
+    a_concurrent_write_is_not_overwritten,
     remaining_requests_are_counted,
-    a_real_bucket_runs_dry_and_fills_again,
+    a_token_bucket_is_exhausted_and_refills,
 ]

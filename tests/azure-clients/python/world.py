@@ -1,4 +1,4 @@
-"""What every step stands on: the emulator's addresses, Microsoft's client for it, what went over the wire, faults."""
+"""What the steps share: the emulator's addresses, Microsoft's client for it, the recorded answers, faults."""
 
 import json
 import urllib.request
@@ -25,14 +25,14 @@ Document = dict[str, Any]
 
 
 class PlainHttp(SansIOHTTPPolicy):
-    """Lets a token travel over plain HTTP, as `enforce_https=False` on every single call would."""
+    """Allows tokens over plain HTTP, as `enforce_https=False` on every call does."""
 
     def on_request(self, request: PipelineRequest) -> None:
         request.context.options["enforce_https"] = False
 
 
 class Wire(SansIOHTTPPolicy):
-    """Keeps every answer that the client got, retried ones too."""
+    """Records every answer that the client got, including retried ones."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = []
@@ -48,7 +48,7 @@ class Wire(SansIOHTTPPolicy):
 
 
 class World:
-    """One emulator, and a client for it that runs with the defaults of its makers."""
+    """An emulator, and a client for it with Microsoft's defaults."""
 
     def __init__(self, addresses: dict[str, str], ca_file: str, tls: bool) -> None:
         self.plain_url = f"http://{addresses['arm']}"
@@ -76,7 +76,7 @@ class World:
         )
 
     def control(self, method: str, path: str, body: Any = None) -> Any:
-        """Asks the control API."""
+        """Sends a request to the control API."""
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.control_url}/{path}", data=content, method=method)
         request.add_header("Content-Type", "application/json")
@@ -86,20 +86,20 @@ class World:
         return json.loads(text) if text else None
 
     def fault(self, method: str, action: Document, path: str = ".*", times: int = 1) -> None:
-        """From now on, the next `times` requests that match meet this."""
+        """Adds a fault for the next `times` requests that match."""
         self.control("POST", "faults", {"match": {"method": method, "path": path}, "times": times, "action": action})
 
     def reset(self) -> None:
-        """Everything as it was seeded, and no faults."""
+        """Returns to the seed and removes all faults."""
         self.control("POST", "reset")
         self.wire.answers.clear()
 
     def pool(self, name: str = NODES, load_balancer: str = WEB) -> Any:
-        """A fresh read of a pool."""
+        """Reads a pool."""
         return self.client.load_balancer_backend_address_pools.get(GROUP, load_balancer, name)
 
     def put(self, pool: Any, load_balancer: str = WEB, if_match: str | None = None, **options: Any) -> Any:
-        """Starts the write of a pool; gives its poller."""
+        """Starts the write of a pool; returns its poller."""
         if if_match is not None:
             options["headers"] = {"If-Match": if_match}
         pools = self.client.load_balancer_backend_address_pools
@@ -107,7 +107,7 @@ class World:
 
 
 def set_state(pool: Any, name: str, state: str) -> Any:
-    """The pool with one address's admin state set, and all else as it is."""
+    """Sets the admin state of one address, and returns the pool."""
     address(pool, name).properties.admin_state = state
     return pool
 
@@ -126,7 +126,7 @@ def states(pool: Any) -> dict[str, str]:
 
 
 def content(document: Any, keep_none: bool = False) -> Any:
-    """What a document says, without etags at any level; `"adminState": "None"` is the same as none."""
+    """A document without etags at any level; `"adminState": "None"` counts as no admin state."""
     if hasattr(document, "as_dict"):
         document = document.as_dict()
     if isinstance(document, dict):
@@ -160,7 +160,7 @@ def same(have: Any, want: Any, what: str) -> None:
 
 
 def refused(status: int | None, code: str, call: Callable[[], Any]) -> HttpResponseError:
-    """Calls what has to be refused with this status (none: by the operation, not by HTTP) and error code."""
+    """Calls what must fail with this status (None: in the operation, not in HTTP) and error code."""
     try:
         result = call()
     except HttpResponseError as error:

@@ -1,4 +1,4 @@
-"""Changes of pools and load balancers, each read back: what was to change has changed, and nothing else has."""
+"""Changes of pools and load balancers, each followed by a read: only the intended change is there."""
 
 from world import GROUP, NETWORK, NODES, POOL_ID, WEB, World, address, content, etags, refused, same, set_state, states
 
@@ -6,7 +6,7 @@ ALL_NONE = {"node-1": "None", "node-2": "None", "node-3": "None"}
 
 
 def change(world: World, name: str, state: str, if_match: str | None = None) -> None:
-    """Sets one admin state, as who else knows nothing would: read, edit, write, read."""
+    """Sets one admin state: read, edit, write."""
     world.put(set_state(world.pool(), name, state), if_match=if_match).result()
 
 
@@ -15,7 +15,7 @@ def a_pool_is_changed_with_if_match(world: World) -> None:
     wanted = content(set_state(world.pool(), "node-1", "Down"))
     written = world.put(set_state(world.pool(), "node-1", "Down"), if_match=before.etag).result()
     after = world.pool()
-    same(written.as_dict(), after.as_dict(), "what the poller gave")
+    same(written.as_dict(), after.as_dict(), "the result of the poller")
     same(content(after), wanted, "the pool, but for the address set Down")
     assert after.etag != before.etag, "a write has to change the etag"
     same(etags(after), {after.etag}, "one etag for the pool and its addresses")
@@ -31,10 +31,10 @@ def a_pool_is_changed_without_if_match(world: World) -> None:
     assert world.pool().etag != before.etag, "a write has to change the etag"
 
 
-def the_journal_tells_who_wrote_what(world: World) -> None:
+def the_journal_shows_who_wrote_what(world: World) -> None:
     etag = world.pool().etag
-    wish = set_state(world.pool(), "node-2", "Down")
-    world.put(wish, if_match=etag).result()
+    wanted = set_state(world.pool(), "node-2", "Down")
+    world.put(wanted, if_match=etag).result()
     sent = world.wire.last("PUT").request
     entries = world.control("GET", "journal?method=PUT&limit=1000")["entries"]
     written = [entry for entry in entries if entry["kind"] == "request"][-1]
@@ -42,7 +42,7 @@ def the_journal_tells_who_wrote_what(world: World) -> None:
     same(written["ifMatch"], etag, "its If-Match")
     same(written["apiVersion"], "2026-03-01", "its api-version")
     same(written["clientRequestId"], sent.headers["x-ms-client-request-id"], "its id")
-    same(written["userAgent"], sent.headers["User-Agent"], "its sender")
+    same(written["userAgent"], sent.headers["User-Agent"], "its user agent")
     assert written["arrived"] <= written["completed"], written
 
 
@@ -58,19 +58,19 @@ def a_stale_etag_is_refused_and_changes_nothing(world: World) -> None:
     stale = world.pool().etag
     change(world, "node-3", "Down")
     before = world.client.load_balancers.get(GROUP, WEB)
-    wish = set_state(world.pool(), "node-3", "Up")
-    error = refused(412, "PreconditionFailed", lambda: world.put(wish, if_match=stale).result())
+    wanted = set_state(world.pool(), "node-3", "Up")
+    error = refused(412, "PreconditionFailed", lambda: world.put(wanted, if_match=stale).result())
     same(error.error.message, "Precondition failed.", "the message")
     same([detail.code for detail in error.error.details], ["PreconditionFailedEtagMismatch"], "the details' code")
     message = error.error.details[0].message
     assert message.startswith(f"Etag provided in if-match header {stale} does not match etag "), message
     assert message.endswith(" in NRP data store."), message
-    same("Retry-After" in error.response.headers, False, "a Retry-After, which would have it retried blindly")
+    same("Retry-After" in error.response.headers, False, "a Retry-After, which would make the client retry blindly")
     after = world.client.load_balancers.get(GROUP, WEB)
     same(after.as_dict(), before.as_dict(), "the load balancer")
 
 
-def what_an_if_match_never_was_is_refused_alike(world: World) -> None:
+def an_invalid_if_match_is_refused_alike(world: World) -> None:
     error = refused(412, "PreconditionFailed", lambda: world.put(world.pool(), if_match="invalid").result())
     assert 'W/"invalid"' in error.error.details[0].message, error.error.details[0].message
 
@@ -80,18 +80,18 @@ def an_admin_state_may_be_in_any_case(world: World) -> None:
     same(states(world.pool())["node-3"], "Down", "the state as it is answered")
 
 
-def drain_is_no_admin_state(world: World) -> None:
+def drain_is_not_an_admin_state(world: World) -> None:
     before = world.pool()
     try:
         change(world, "node-3", "Drain")
     except Exception as error:
         same(getattr(error, "status_code", None), 400, f"the status of {error}")
     else:
-        raise AssertionError("Drain was taken")
+        raise AssertionError("Drain was accepted")
     same(world.pool().as_dict(), before.as_dict(), "the pool")
 
 
-def back_to_none_the_pool_is_as_it_was_found(world: World) -> None:
+def after_a_return_to_none_the_pool_is_as_before(world: World) -> None:
     for name in ALL_NONE:
         change(world, name, "None")
     now = world.pool()
@@ -101,7 +101,7 @@ def back_to_none_the_pool_is_as_it_was_found(world: World) -> None:
     same(have, content(world.pool()), "the pool as it was seeded")
 
 
-def what_a_write_leaves_out_is_gone(world: World) -> None:
+def what_a_write_leaves_out_is_removed(world: World) -> None:
     pool = world.pool()
     set_state(pool, "node-1", "Down")
     pool.properties.load_balancer_backend_addresses = [address(pool, "node-1"), address(pool, "node-2")]
@@ -114,7 +114,7 @@ def what_a_write_leaves_out_is_gone(world: World) -> None:
     world.reset()
 
 
-def a_pool_is_made_and_deleted(world: World) -> None:
+def a_pool_is_created_and_deleted(world: World) -> None:
     pools = world.client.load_balancer_backend_address_pools
     world.wire.answers.clear()
     made = pools.begin_create_or_update(GROUP, WEB, "extra", {"name": "extra", "properties": {}}).result()
@@ -145,11 +145,11 @@ def a_load_balancer_is_changed_with_if_match(world: World) -> None:
     world.reset()
 
 
-def tags_are_changed_by_themselves(world: World) -> None:
+def tags_are_changed_separately(world: World) -> None:
     clients = world.client.load_balancers
     before = content(clients.get(GROUP, WEB))
-    clients.update_tags(GROUP, WEB, {"tags": {"owner": "somebody"}})
-    before["tags"] = {"owner": "somebody"}
+    clients.update_tags(GROUP, WEB, {"tags": {"owner": "another"}})
+    before["tags"] = {"owner": "another"}
     same(content(clients.get(GROUP, WEB)), before, "the load balancer, but for the tags")
     world.reset()
 
@@ -173,16 +173,16 @@ def a_public_ip_gets_an_address(world: World) -> None:
 STEPS = [
     a_pool_is_changed_with_if_match,
     a_pool_is_changed_without_if_match,
-    the_journal_tells_who_wrote_what,
+    the_journal_shows_who_wrote_what,
     any_spelling_of_the_etag_is_the_etag,
     a_stale_etag_is_refused_and_changes_nothing,
-    what_an_if_match_never_was_is_refused_alike,
+    an_invalid_if_match_is_refused_alike,
     an_admin_state_may_be_in_any_case,
-    drain_is_no_admin_state,
-    back_to_none_the_pool_is_as_it_was_found,
-    what_a_write_leaves_out_is_gone,
-    a_pool_is_made_and_deleted,
+    drain_is_not_an_admin_state,
+    after_a_return_to_none_the_pool_is_as_before,
+    what_a_write_leaves_out_is_removed,
+    a_pool_is_created_and_deleted,
     a_load_balancer_is_changed_with_if_match,
-    tags_are_changed_by_themselves,
+    tags_are_changed_separately,
     a_public_ip_gets_an_address,
 ]

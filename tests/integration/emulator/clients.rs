@@ -1,5 +1,5 @@
-//! Microsoft's Python and Go clients each tell a story against the emulator, a chapter a test. The steps and what each
-//! asserts are in tests/azure-clients; a failure shows the whole chapter.
+//! Microsoft's Python and Go clients against the emulator, one scenario for each test. tests/azure-clients has the
+//! steps and their assertions; a failure shows the output of the whole scenario.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,20 +9,20 @@ use std::time::Duration;
 use headgate_sandbox::process::Process;
 use tokio::time::timeout;
 
-use super::process::Emulator;
+use super::emulator_process::Emulator;
 
-/// How long making the clients may take, where that has not been done and the control plane is being built first.
-const BUILDING: Duration = Duration::from_mins(45);
-/// How long a chapter may take; the longest needs a quarter of a minute on a quiet machine.
-const TELLING: Duration = Duration::from_mins(3);
-/// For chapters that are not about the course of operations: over at the first poll.
-const AT_ONCE: &[&str] = &["--operation-delay", "1ms"];
-/// For those that are.
-const A_SECOND: &[&str] = &["--operation-delay", "1s"];
-/// For lists.
+/// Time to build the clients, after a build of the control plane.
+const BUILD_TIMEOUT: Duration = Duration::from_mins(45);
+/// Time for a scenario; the longest needs a quarter of a minute on a quiet machine.
+const SCENARIO_TIMEOUT: Duration = Duration::from_mins(3);
+/// For scenarios that are not about operations: an operation has ended at the first poll.
+const SHORT_OPERATIONS: &[&str] = &["--operation-delay", "1ms"];
+/// For scenarios about operations.
+const OPERATIONS_OF_A_SECOND: &[&str] = &["--operation-delay", "1s"];
+/// For scenarios about lists.
 const PAGES_OF_ONE: &[&str] = &["--operation-delay", "1ms", "--page-size", "1"];
 
-/// Who tells the story.
+/// Microsoft's client in one of its languages.
 #[derive(Clone, Copy, Debug)]
 enum Client {
     Python,
@@ -30,17 +30,17 @@ enum Client {
 }
 
 impl Client {
-    /// A command that runs its story; the client is fetched or built if need be, which is said on stderr.
-    fn story(self) -> Command {
+    /// A command that runs its scenarios. Fetches or builds the client if necessary, and reports that on stderr.
+    fn command(self) -> Command {
         static PYTHON: OnceLock<PathBuf> = OnceLock::new();
         static GO: OnceLock<PathBuf> = OnceLock::new();
         match self {
             Self::Python => {
-                let mut command = Command::new(PYTHON.get_or_init(|| made("python")));
-                command.arg("-B").arg(sources().join("python/story.py"));
+                let mut command = Command::new(PYTHON.get_or_init(|| build_on_thread("python")));
+                command.arg("-B").arg(sources().join("python/run.py"));
                 command
             }
-            Self::Go => Command::new(GO.get_or_init(|| made("go"))),
+            Self::Go => Command::new(GO.get_or_init(|| build_on_thread("go"))),
         }
     }
 }
@@ -49,8 +49,8 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/azure-clients")
 }
 
-/// What build.sh provides; run on a thread of its own because the caller's has a runtime already.
-fn made(part: &'static str) -> PathBuf {
+/// The path that build.sh prints. Runs on its own thread because the caller's thread has a runtime already.
+fn build_on_thread(part: &'static str) -> PathBuf {
     std::thread::spawn(move || build(part)).join().unwrap()
 }
 
@@ -63,7 +63,7 @@ async fn build(part: &str) -> PathBuf {
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .kill_on_drop(true);
-    let output = timeout(BUILDING, command.output())
+    let output = timeout(BUILD_TIMEOUT, command.output())
         .await
         .expect("build.sh ends in time")
         .unwrap();
@@ -76,104 +76,104 @@ async fn build(part: &str) -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end())
 }
 
-/// Has a client tell a chapter to an emulator of its own, which then has to end well.
-async fn tell(client: Client, chapter: &str, arguments: &[&str], emulator: &[&str]) {
-    let mut command = client.story();
+/// Runs a scenario with its own emulator, which has to stop with exit code 0.
+async fn run_scenario(client: Client, scenario: &str, arguments: &[&str], emulator: &[&str]) {
+    let mut command = client.command();
     let emulator = Emulator::start(emulator).await;
     command.current_dir(&emulator.directory);
     command.args(["--addresses", "addresses.json", "--ca-file", "ca.pem"]);
-    command.args(arguments).arg(chapter);
-    // Neither a proxy nor an identity of the machine that the tests run on.
+    command.args(arguments).arg(scenario);
+    // No proxy and no identity of the machine that runs the tests.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.to_uppercase().ends_with("_PROXY") || name.starts_with("AZURE_") || name.starts_with("IDENTITY_") {
             command.env_remove(name);
         }
     }
-    let log = emulator.directory.join("story.log");
-    let mut story = Process::start("story", command, &log).unwrap_or_else(|error| panic!("{error}"));
-    let status = story.wait(TELLING).await;
-    let told = std::fs::read_to_string(&log).unwrap();
+    let log = emulator.directory.join("scenario.log");
+    let mut process = Process::start("scenario", command, &log).unwrap_or_else(|error| panic!("{error}"));
+    let status = process.wait(SCENARIO_TIMEOUT).await;
+    let output = std::fs::read_to_string(&log).unwrap();
     assert!(
-        status.is_some_and(|status| status.success()) && told.contains("ok: "),
-        "{client:?}, {chapter}: {status:?} (none: not within {TELLING:?})\n{told}\nthe emulator's log:\n{}",
+        status.is_some_and(|status| status.success()) && output.contains("ok: "),
+        "{client:?}, {scenario}: {status:?} (none: not within {SCENARIO_TIMEOUT:?})\n{output}\nthe emulator's log:\n{}",
         emulator.log()
     );
-    println!("{told}");
+    println!("{output}");
     emulator.stop().await;
 }
 
 #[tokio::test]
 async fn python_lists_pages_and_reads_load_balancers_with_their_children() {
-    tell(Client::Python, "reading", &[], PAGES_OF_ONE).await;
+    run_scenario(Client::Python, "reading", &[], PAGES_OF_ONE).await;
 }
 
 #[tokio::test]
 async fn python_changes_pools_and_nothing_else_with_and_without_if_match() {
-    tell(Client::Python, "writing", &[], AT_ONCE).await;
+    run_scenario(Client::Python, "writing", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn python_changes_pools_over_tls() {
-    tell(Client::Python, "writing", &["--tls"], AT_ONCE).await;
+    run_scenario(Client::Python, "writing", &["--tls"], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn python_follows_operations_that_succeed_fail_and_are_superseded() {
-    tell(Client::Python, "operations", &[], A_SECOND).await;
+    run_scenario(Client::Python, "operations", &[], OPERATIONS_OF_A_SECOND).await;
 }
 
 #[tokio::test]
-async fn python_is_told_what_is_not_found_or_not_allowed_and_tries_again_what_broke() {
-    tell(Client::Python, "mistakes", &[], AT_ONCE).await;
+async fn python_reports_errors_and_retries_failures() {
+    run_scenario(Client::Python, "errors", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
-async fn python_waits_out_throttling_and_recovers_by_a_fresh_read() {
-    tell(Client::Python, "throttling", &[], AT_ONCE).await;
+async fn python_waits_while_throttled_and_recovers_by_a_new_read() {
+    run_scenario(Client::Python, "throttling", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn python_signs_in_with_each_kind_of_credential() {
-    tell(Client::Python, "credentials", &[], AT_ONCE).await;
+    run_scenario(Client::Python, "credentials", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn python_sets_states_of_interfaces_but_not_their_membership() {
-    tell(Client::Python, "interfaces", &[], AT_ONCE).await;
+    run_scenario(Client::Python, "interfaces", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn go_lists_pages_and_reads_load_balancers_with_their_children() {
-    tell(Client::Go, "reading", &[], PAGES_OF_ONE).await;
+    run_scenario(Client::Go, "reading", &[], PAGES_OF_ONE).await;
 }
 
 #[tokio::test]
 async fn go_changes_pools_and_nothing_else_with_and_without_if_match() {
-    tell(Client::Go, "writing", &[], AT_ONCE).await;
+    run_scenario(Client::Go, "writing", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn go_follows_operations_that_succeed_fail_and_are_superseded() {
-    tell(Client::Go, "operations", &[], A_SECOND).await;
+    run_scenario(Client::Go, "operations", &[], OPERATIONS_OF_A_SECOND).await;
 }
 
 #[tokio::test]
-async fn go_waits_out_throttling_and_recovers_by_a_fresh_read() {
-    tell(Client::Go, "throttling", &[], AT_ONCE).await;
+async fn go_waits_while_throttled_and_recovers_by_a_new_read() {
+    run_scenario(Client::Go, "throttling", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn go_signs_in_with_each_kind_of_credential() {
-    tell(Client::Go, "credentials", &[], AT_ONCE).await;
+    run_scenario(Client::Go, "credentials", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
 async fn go_sets_states_of_interfaces_but_not_their_membership() {
-    tell(Client::Go, "interfaces", &[], AT_ONCE).await;
+    run_scenario(Client::Go, "interfaces", &[], SHORT_OPERATIONS).await;
 }
 
 #[tokio::test]
-async fn go_writes_the_largest_pool_and_writes_with_five_others() {
-    tell(Client::Go, "crowds", &[], AT_ONCE).await;
+async fn go_writes_the_largest_pool_and_writes_concurrently() {
+    run_scenario(Client::Go, "concurrency", &[], SHORT_OPERATIONS).await;
 }

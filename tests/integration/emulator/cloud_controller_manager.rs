@@ -1,5 +1,5 @@
-//! The requests that a real cloud-controller-manager was seen to make, in the order of a Service's life, and what it
-//! needs their answers to have. Plain HTTP with a token of the App Service shape, as there.
+//! The requests that a real cloud-controller-manager was seen to make, in the order of a Service's life, and the fields
+//! that it needs in the answers. Plain HTTP with a token of App Service's endpoint, as there.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,18 +7,18 @@ use std::time::Duration;
 use headgate_test_kubernetes::eventually;
 use serde_json::{Value, json};
 
-use super::process::Emulator;
-use crate::harness::http::{self, Answer};
+use super::emulator_process::Emulator;
+use crate::harness::http::{self, Response};
 
-const SOON: Duration = Duration::from_secs(30);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const SUBSCRIPTION: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005";
 pub(crate) const GROUP: &str = "/subscriptions/5b0c0de0-0000-4000-8000-000000000005/resourceGroups/cluster/providers";
-/// Who it says it is.
-pub(crate) const AGENT: &str = "kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0";
-const NETWORK: &str = "2025-05-01";
-const COMPUTE: &str = "2025-04-01";
+/// The user agent of these tests' requests.
+pub(crate) const USER_AGENT: &str = "kubernetes-cloudprovider/v1.36.0 azsdk-go-armnetwork/v9.0.0";
+const NETWORK_API_VERSION: &str = "2025-05-01";
+const COMPUTE_API_VERSION: &str = "2025-04-01";
 
-/// Who asks as the cloud-controller-manager does.
+/// A client that sends the requests of cloud-controller-manager.
 pub(crate) struct Controller {
     arm: SocketAddr,
     token: String,
@@ -46,7 +46,7 @@ impl Controller {
         controller
     }
 
-    async fn send(&self, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Answer {
+    async fn send(&self, method: &str, path: &str, if_match: Option<&str>, body: &Value) -> Response {
         let header =
             |name: &str, value: Option<&str>| value.map_or(String::new(), |value| format!("{name}: {value}\r\n"));
         let text = if body.is_null() {
@@ -57,7 +57,7 @@ impl Controller {
         let authorization = format!("Bearer {}", self.token);
         let headers = [
             header("Host", Some(&self.arm.to_string())),
-            header("User-Agent", Some(AGENT)),
+            header("User-Agent", Some(USER_AGENT)),
             header("Accept", Some("application/json")),
             header(
                 "Authorization",
@@ -71,21 +71,21 @@ impl Controller {
         http::exchange(self.arm, request.as_bytes()).await.unwrap()
     }
 
-    async fn get(&self, path: &str, version: &str) -> Answer {
+    async fn get(&self, path: &str, version: &str) -> Response {
         self.send("GET", &format!("{path}?api-version={version}"), None, &Value::Null)
             .await
     }
 
-    /// What is there.
+    /// GET, which must succeed.
     pub(crate) async fn read(&self, path: &str) -> Value {
-        let answer = self.get(path, NETWORK).await;
+        let answer = self.get(path, NETWORK_API_VERSION).await;
         assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
         answer.json()
     }
 
-    /// A PUT that has to be accepted, followed to its end, and what a GET says then.
+    /// PUT, which must be accepted; waits for the operation and reads the resource.
     pub(crate) async fn put(&self, path: &str, if_match: Option<&str>, body: &Value) -> Value {
-        let answer = self.send("PUT", &versioned(path), if_match, body).await;
+        let answer = self.send("PUT", &with_version(path), if_match, body).await;
         assert!(
             matches!(answer.status, 200 | 201),
             "PUT {path}: {} {}",
@@ -97,7 +97,7 @@ impl Controller {
     }
 
     async fn delete(&self, path: &str) {
-        let answer = self.send("DELETE", &versioned(path), None, &Value::Null).await;
+        let answer = self.send("DELETE", &with_version(path), None, &Value::Null).await;
         assert!(
             matches!(answer.status, 200 | 202 | 204),
             "DELETE {path}: {}",
@@ -105,21 +105,21 @@ impl Controller {
         );
         self.follow(&answer).await;
         assert_eq!(
-            self.get(path, NETWORK).await.status,
+            self.get(path, NETWORK_API_VERSION).await.status,
             404,
             "GET {path} after its deletion"
         );
     }
 
-    /// Asks for the operation as the SDK does, by the URL as given.
-    async fn follow(&self, accepted: &Answer) {
+    /// Polls the operation as the SDK does, with the URL as given.
+    async fn follow(&self, accepted: &Response) {
         let Some(url) = accepted.header("Azure-AsyncOperation") else {
             return;
         };
         let path = url
             .strip_prefix(&format!("http://{}", self.arm))
-            .expect("absolute, and ours");
-        eventually(SOON, "the end of the operation", async || {
+            .expect("an absolute URL of the emulator");
+        eventually(OPERATION_TIMEOUT, "the end of the operation", async || {
             let answer = self.send("GET", path, None, &Value::Null).await;
             match answer.json()["status"].as_str() {
                 Some("Succeeded") => Ok(()),
@@ -130,8 +130,8 @@ impl Controller {
     }
 }
 
-fn versioned(path: &str) -> String {
-    format!("{path}?api-version={NETWORK}")
+fn with_version(path: &str) -> String {
+    format!("{path}?api-version={NETWORK_API_VERSION}")
 }
 
 pub(crate) fn etag(document: &Value) -> &str {
@@ -140,7 +140,7 @@ pub(crate) fn etag(document: &Value) -> &str {
         .unwrap_or_else(|| panic!("no etag: {document}"))
 }
 
-/// The LB as the CCM makes it for one Service: it refers to children by ids that it composes itself.
+/// A load balancer as cloud-controller-manager writes it for one Service; it composes the ids of the children itself.
 fn load_balancer(id: &str, public_ip: &str) -> Value {
     let reference = |path: &str| json!({"id": format!("{id}/{path}")});
     json!({
@@ -185,12 +185,12 @@ fn children(load_balancer: &Value) -> Vec<&Value> {
 }
 
 #[tokio::test]
-async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
+async fn requests_of_the_cloud_controller_manager_succeed_over_the_life_of_a_service() {
     let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
     let controller = Controller::start(emulator.arm).await;
     let group = format!("{GROUP}/Microsoft.Network/networkSecurityGroups/nsg");
 
-    // At its start: zones, and machines where it runs with scale sets.
+    // At its start it reads zones and, with scale sets, machines.
     let provider = controller
         .get(&format!("{SUBSCRIPTION}/providers/Microsoft.Compute"), "2021-04-01")
         .await;
@@ -198,7 +198,7 @@ async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
     assert!(provider.json()["resourceTypes"].is_array(), "{}", provider.text());
     for kind in ["virtualMachineScaleSets", "virtualMachines"] {
         let answer = controller
-            .get(&format!("{GROUP}/Microsoft.Compute/{kind}"), COMPUTE)
+            .get(&format!("{GROUP}/Microsoft.Compute/{kind}"), COMPUTE_API_VERSION)
             .await;
         assert_eq!(
             (answer.status, answer.json()["value"].is_array()),
@@ -207,14 +207,14 @@ async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
         );
     }
 
-    // The first Service: what is there, then a public IP, which has to get an address and keep it.
+    // The first Service: it lists, then writes a public IP, which must get an address and keep it.
     let network = format!("{GROUP}/Microsoft.Network");
     for kind in ["loadBalancers", "publicIPAddresses", "privateLinkServices"] {
         let found = controller.read(&format!("{network}/{kind}")).await;
         assert_eq!(found["value"], json!([]), "{kind}");
     }
     let public_ip = format!("{network}/publicIPAddresses/kubernetes-a1");
-    assert_eq!(controller.get(&public_ip, NETWORK).await.status, 404);
+    assert_eq!(controller.get(&public_ip, NETWORK_API_VERSION).await.status, 404);
     let body = json!({
         "location": "eastus", "name": "kubernetes-a1", "sku": {"name": "Standard"},
         "properties": {"publicIPAddressVersion": "IPv4", "publicIPAllocationMethod": "Static"},
@@ -224,10 +224,10 @@ async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
     let again = controller.put(&public_ip, Some(etag(&made)), &made).await;
     assert_eq!(
         again["properties"]["ipAddress"], *address,
-        "kept by a write of what was read"
+        "a write of what was read keeps it"
     );
 
-    // The load balancer: created without If-Match; its children have ids and names.
+    // The load balancer is created without If-Match; its children have ids and names.
     let id = format!("{network}/loadBalancers/kubernetes");
     let created = controller.put(&id, None, &load_balancer(&id, &public_ip)).await;
     for child in children(&created) {
@@ -239,7 +239,7 @@ async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
     let listed = controller.read(&format!("{network}/loadBalancers")).await;
     assert_eq!(listed["value"], json!([created]));
 
-    // The security group, conditionally; a stale etag is told.
+    // The security group is written with If-Match; a stale etag is refused.
     let found = controller.read(&group).await;
     let mut changed = found.clone();
     changed["properties"]["securityRules"] = json!([{"name": "a1", "properties": {
@@ -249,14 +249,15 @@ async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
     }}]);
     controller.put(&group, Some(etag(&found)), &changed).await;
     let stale = controller
-        .send("PUT", &versioned(&group), Some(etag(&found)), &changed)
+        .send("PUT", &with_version(&group), Some(etag(&found)), &changed)
         .await;
     assert_eq!(
         (stale.status, &stale.json()["error"]["code"]),
         (412, &json!("PreconditionFailed"))
     );
 
-    // Nodes join: the pool by itself, without If-Match, an old etag in the body; that changes the load balancer's.
+    // Nodes join: the pool is written without If-Match and with an old etag in the body, which changes the load
+    // balancer's etag.
     let pool = format!("{id}/backendAddressPools/kubernetes");
     let mut members = children(&created)[1].clone();
     members["properties"]["loadBalancerBackendAddresses"] = addresses(&["node-1", "node-2"]);
@@ -268,19 +269,19 @@ async fn a_service_lives_as_the_cloud_controller_manager_has_it() {
     assert_ne!(
         etag(&joined),
         etag(&created),
-        "a write of a pool is one of its load balancer"
+        "a write of a pool changes the etag of its load balancer"
     );
     let refused = controller
-        .send("PUT", &versioned(&id), Some(etag(&created)), &created)
+        .send("PUT", &with_version(&id), Some(etag(&created)), &created)
         .await;
     assert_eq!(refused.status, 412, "{}", refused.text());
-    assert_eq!(controller.read(&id).await, joined, "what was refused had no effect");
+    assert_eq!(controller.read(&id).await, joined, "the refused write had no effect");
 
     emulator.stop().await;
 }
 
 #[tokio::test]
-async fn an_admin_state_lives_and_dies_as_it_does_beside_the_cloud_controller_manager() {
+async fn admin_states_beside_the_cloud_controller_manager_are_kept_or_lost_as_measured() {
     let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
     let controller = Controller::start(emulator.arm).await;
     let network = format!("{GROUP}/Microsoft.Network");
@@ -310,7 +311,7 @@ async fn an_admin_state_lives_and_dies_as_it_does_beside_the_cloud_controller_ma
         document
     };
 
-    // An agent sets it, and the updater writes the pool it has read since: kept.
+    // Set by an agent. The pool updater reads and writes the pool afterwards: kept.
     let before = controller.read(&pool).await;
     let mut down = before.clone();
     down["properties"]["loadBalancerBackendAddresses"][0]["properties"]["adminState"] = json!("Down");
@@ -319,7 +320,7 @@ async fn an_admin_state_lives_and_dies_as_it_does_beside_the_cloud_controller_ma
     controller.put(&pool, None, &read).await;
     assert_eq!(state().await, "Down");
 
-    // So does a port that is added to the load balancer, with If-Match.
+    // A port is added to the load balancer, with If-Match: kept.
     let mut found = controller.read(&id).await;
     let mut rule = found["properties"]["loadBalancingRules"][0].clone();
     for field in ["id", "etag"] {
@@ -336,18 +337,18 @@ async fn an_admin_state_lives_and_dies_as_it_does_beside_the_cloud_controller_ma
     assert_eq!(found["properties"]["loadBalancingRules"].as_array().unwrap().len(), 2);
     assert_eq!(state().await, "Down");
 
-    // A pool that was read before it was set: lost, and nobody is told.
+    // A pool that was read before is written: lost without an error.
     controller.put(&pool, None, &unset(&down)).await;
     assert!(matches!(state().await.as_str(), None | Some("None")));
 
-    // Who leaves and returns comes without it.
+    // A node that leaves and returns has no admin state.
     controller.put(&pool, None, &down).await;
     assert_eq!(state().await, "Down");
     controller.put(&pool, None, &members(&["node-2"])).await;
     controller.put(&pool, None, &members(&["node-1", "node-2"])).await;
     assert!(matches!(state().await.as_str(), None | Some("None")));
 
-    // The Local Service becomes a Cluster one, then the last Service goes.
+    // The Local Service becomes a Cluster one, then the last Service is deleted.
     controller.delete(&pool).await;
     controller.delete(&id).await;
     controller.delete(&public_ip).await;

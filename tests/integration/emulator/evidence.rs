@@ -1,11 +1,10 @@
-//! The table that says how sure each behaviour of the emulator is: every row names a mark that is explained, and tests
-//! that there are.
+//! The table of evidence in docs/azure-emulator.md: every row has a mark that is explained, and names tests that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every file below a directory with one of these endings.
+/// All files below a directory with one of these extensions.
 fn files(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -22,7 +21,7 @@ fn files(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// The names of the functions that are tests in Rust, or steps of a story in Python.
+/// The names of the tests in Rust and of the steps in Python.
 fn tests() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut names = BTreeSet::new();
@@ -49,7 +48,7 @@ fn tests() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_behaviour_has_a_mark_and_tests_that_there_are() {
+fn every_behaviour_has_a_mark_and_existing_tests() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/azure-emulator.md");
     let text = fs::read_to_string(file).unwrap();
     let (before, rest) = text.split_once("<!-- evidence:begin -->").unwrap();
@@ -77,11 +76,11 @@ fn every_behaviour_has_a_mark_and_tests_that_there_are() {
         if row[1] == "not emulated" {
             continue;
         }
-        assert!(marks.contains(&row[1]), "{} is explained nowhere: {line}", row[1]);
+        assert!(marks.contains(&row[1]), "{} is not explained: {line}", row[1]);
         let named: Vec<&str> = row[2].split('`').skip(1).step_by(2).collect();
         assert!(!named.is_empty(), "no test: {line}");
         for name in named {
-            assert!(tests.contains(name), "{name} is no test: {line}");
+            assert!(tests.contains(name), "{name} is not a test: {line}");
         }
     }
     assert!(rows > 50, "{rows} rows");

@@ -1,11 +1,12 @@
-//! The real cloud-controller-manager of Azure keeps Services of type LoadBalancer by the emulator, unchanged. Building it
-//! takes 5 minutes and 2 GB of cache, so this is a test target of its own: `make cloud-controller-manager` builds it and runs this.
+//! Azure's real cloud-controller-manager reconciles Services of type LoadBalancer with the emulator, unchanged.
+//! Building it takes 5 minutes and 2 GB of cache, so this is a test target of its own: `make cloud-controller-manager`
+//! builds and runs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_sandbox::{process::Process, process::command, process::tail};
+use headgate_sandbox::{process::Process, process::command_in, process::last_log_lines};
 use headgate_test_kubernetes::{eventually, own_control_plane};
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -13,30 +14,30 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::cloud_controller_manager::{AGENT, Controller, GROUP, SUBSCRIPTION, etag};
-use super::process::Emulator;
+use super::cloud_controller_manager::{Controller, GROUP, SUBSCRIPTION, USER_AGENT, etag};
+use super::emulator_process::Emulator;
 use crate::harness::http;
 
-/// Longer than a reconcile that fails once and is tried again, on a busy machine.
-const SOON: Duration = Duration::from_mins(1);
-/// The name of its cluster and so of its load balancer.
+/// Time for a reconcile that fails once and is retried, on a busy machine.
+const RECONCILE_TIMEOUT: Duration = Duration::from_mins(1);
+/// The name of the cluster, and so of its load balancer.
 const CLUSTER: &str = "ccm";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// A cloud-controller-manager at work, what it works on, and who looks on.
-struct World {
+/// A running cloud-controller-manager, its emulator, and clients of both APIs.
+struct Fixture {
     manager: Process,
     emulator: Emulator,
     arm: Controller,
     client: Client,
 }
 
-impl World {
+impl Fixture {
     async fn start(client: Client, kubeconfig: &std::path::Path) -> Self {
         let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
         let arm = Controller::start(emulator.arm).await;
         let endpoint = format!("http://{}", emulator.arm);
-        // With the name of Azure's cloud, as a cluster's file has it.
+        // With the name of a cloud of Azure, as in the file of a cluster.
         let configuration = json!({
             "cloud": "AzurePublicCloud", "resourceManagerEndpoint": endpoint,
             "tenantId": "7e4a0000-0000-4000-8000-000000000001", "useManagedIdentityExtension": true,
@@ -50,7 +51,7 @@ impl World {
         std::fs::write(&file, configuration.to_string()).unwrap();
         let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").map(PathBuf::from);
         let program = program.expect("CLOUD_CONTROLLER_MANAGER: run make cloud-controller-manager");
-        let mut command = command(program, &emulator.directory);
+        let mut command = command_in(program, &emulator.directory);
         command.env_clear();
         command.env("IDENTITY_ENDPOINT", format!("{endpoint}/msi/token"));
         command.env("IDENTITY_HEADER", "emulator");
@@ -73,24 +74,24 @@ impl World {
         }
     }
 
-    /// Waits until the load balancer is as wanted.
-    async fn becomes(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
-        eventually(SOON, what, async || {
-            let all = self.there("loadBalancers").await;
+    /// Waits until the load balancer matches.
+    async fn wait_for(&self, what: &str, is_expected: impl Fn(&LoadBalancerSummary) -> bool) -> LoadBalancerSummary {
+        eventually(RECONCILE_TIMEOUT, what, async || {
+            let all = self.resources("loadBalancers").await;
             let [found] = &*all else {
                 return Err(format!("{} load balancers", all.len()));
             };
-            let seen = Seen::of(found);
-            if found["properties"]["provisioningState"] == "Succeeded" && wanted(&seen) {
-                return Ok(seen);
+            let summary = LoadBalancerSummary::from_document(found);
+            if found["properties"]["provisioningState"] == "Succeeded" && is_expected(&summary) {
+                return Ok(summary);
             }
-            Err(format!("{seen:?}; its log:\n{}", tail(self.manager.log())))
+            Err(format!("{summary:?}; its log:\n{}", last_log_lines(self.manager.log())))
         })
         .await
     }
 
-    /// The network resources of a kind in its group, seen without a request that would count.
-    async fn there(&self, kind: &str) -> Vec<Value> {
+    /// The network resources of a kind, read from the control API, so that the journal has no request for them.
+    async fn resources(&self, kind: &str) -> Vec<Value> {
         let prefix = format!("{GROUP}/Microsoft.Network/{kind}/");
         let mut state = self.control("GET", "state", &Value::Null).await;
         let Value::Array(mut all) = state["resources"].take() else {
@@ -131,7 +132,7 @@ impl World {
         nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    async fn is_on(&self, nodes: &[&str]) {
+    async fn set_endpoints(&self, nodes: &[&str]) {
         let slices = Api::<EndpointSlice>::namespaced(self.client.clone(), "default");
         let endpoint = |(number, node)| json!({"addresses": [format!("10.244.0.{}", number + 1)], "nodeName": node});
         let endpoints: Vec<Value> = nodes.iter().enumerate().map(endpoint).collect();
@@ -139,8 +140,8 @@ impl World {
         slices.patch("web-1", &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Takes a node out of a pool's traffic, as headgate does.
-    async fn down(&self, pool: &str, node: &str) {
+    /// Sets a node Down in a pool, as headgate does.
+    async fn set_down(&self, pool: &str, node: &str) {
         let path = format!("{GROUP}/Microsoft.Network/loadBalancers/{CLUSTER}/backendAddressPools/{pool}");
         let mut document = self.arm.read(&path).await;
         let old = etag(&document).to_owned();
@@ -163,26 +164,26 @@ impl World {
         answer.json()
     }
 
-    /// Has the next request of the manager that matches go wrong.
-    async fn fault(&self, path: &str, action: Value) {
+    /// Adds a fault for the manager's next PUT of this path.
+    async fn add_fault(&self, path: &str, action: Value) {
         let rule = json!({"match": {"method": "PUT", "path": path, "caller": "kubernetes-cloudprovider"}, "times": 1, "action": action});
         self.control("POST", "faults", &rule).await;
     }
 }
 
-/// A load balancer in short.
+/// The parts of a load balancer that the test compares.
 #[derive(Debug, Default)]
-struct Seen {
+struct LoadBalancerSummary {
     /// The ports of its rules.
     ports: BTreeSet<u64>,
     /// The protocols of its probes.
     probes: BTreeSet<String>,
-    /// Its pools, with the names of their members, `!` before those that are down.
+    /// Its pools with the names of their members, `!` before those that are Down.
     pools: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl Seen {
-    fn of(document: &Value) -> Self {
+impl LoadBalancerSummary {
+    fn from_document(document: &Value) -> Self {
         let children = |kind: &str| document["properties"][kind].as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let member = |address: &Value| {
@@ -207,7 +208,7 @@ impl Seen {
         }
     }
 
-    /// Whether it has these ports, and these members in one pool of all nodes.
+    /// Whether it has these ports and one pool of all nodes with these members.
     fn has(&self, ports: &[u64], members: &[&str]) -> bool {
         let wanted = members.iter().map(|&name| name.to_owned()).collect();
         self.ports == ports.iter().copied().collect() && self.pools == BTreeMap::from([(CLUSTER.to_owned(), wanted)])
@@ -215,16 +216,16 @@ impl Seen {
 }
 
 fn node(number: u8) -> Node {
-    headgate_sandbox::nodes::node(&format!("node-{number}"), number, "integration")
+    headgate_sandbox::nodes::ready_node(&format!("node-{number}"), number, "integration")
 }
 
 #[tokio::test]
-async fn it_keeps_a_service_from_its_first_port_to_its_end() {
+async fn it_reconciles_a_service_from_its_creation_to_its_deletion() {
     let control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
-    let mut world = World::start(client.clone(), control_plane.kubeconfig()).await;
+    let mut fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;
     for number in [1, 2] {
-        world.add_node(number).await;
+        fixture.add_node(number).await;
     }
     let services = Api::<Service>::namespaced(client.clone(), "default");
     let service = json!({"metadata": {"name": "web"}, "spec": {
@@ -237,82 +238,99 @@ async fn it_keeps_a_service_from_its_first_port_to_its_end() {
     let slice = serde_json::from_value(slice).unwrap();
     slices.create(&PostParams::default(), &slice).await.unwrap();
 
-    // It gets an address, and everything behind it.
-    let ingress = eventually(SOON, "an address", async || {
+    // The Service gets an address, and its resources exist.
+    let ingress = eventually(RECONCILE_TIMEOUT, "an address", async || {
         let found = services.get("web").await.map_err(|error| error.to_string())?;
         let status = serde_json::to_value(found.status).unwrap();
         let address = status["loadBalancer"]["ingress"][0]["ip"].as_str();
-        address.map(str::to_owned).ok_or_else(|| tail(world.manager.log()))
+        address
+            .map(str::to_owned)
+            .ok_or_else(|| last_log_lines(fixture.manager.log()))
     })
     .await;
-    let seen = world
-        .becomes("all nodes", |seen| seen.has(&[80], &["node-1", "node-2"]))
+    let summary = fixture
+        .wait_for("all nodes", |summary| summary.has(&[80], &["node-1", "node-2"]))
         .await;
-    assert_eq!(seen.probes, BTreeSet::from(["Tcp".to_owned()]));
+    assert_eq!(summary.probes, BTreeSet::from(["Tcp".to_owned()]));
     let network = format!("{GROUP}/Microsoft.Network");
-    let addresses = world.arm.read(&format!("{network}/publicIPAddresses")).await;
+    let addresses = fixture.arm.read(&format!("{network}/publicIPAddresses")).await;
     assert_eq!(addresses["value"][0]["properties"]["ipAddress"], *ingress);
     let group = format!("{network}/networkSecurityGroups/nsg");
-    let rules = world.arm.read(&group).await["properties"]["securityRules"].clone();
+    let rules = fixture.arm.read(&group).await["properties"]["securityRules"].clone();
     assert!(rules.to_string().contains(&ingress), "{rules}");
 
-    // What is down stays so when a port comes, and when a node does.
-    world.down(CLUSTER, "node-1").await;
-    world.set_ports(&[80, 443]).await;
-    world
-        .becomes("a port", |seen| seen.has(&[80, 443], &["!node-1", "node-2"]))
+    // A Down stays when a port is added, and when a node is.
+    fixture.set_down(CLUSTER, "node-1").await;
+    fixture.set_ports(&[80, 443]).await;
+    fixture
+        .wait_for("a port", |summary| summary.has(&[80, 443], &["!node-1", "node-2"]))
         .await;
-    world.add_node(3).await;
+    fixture.add_node(3).await;
     let three = ["!node-1", "node-2", "node-3"];
-    world.becomes("a third node", |seen| seen.has(&[80, 443], &three)).await;
+    fixture
+        .wait_for("a third node", |summary| summary.has(&[80, 443], &three))
+        .await;
 
-    // A label takes one out. (Without the label it stays out, by the manager's own bookkeeping of several load balancers.)
-    world.exclude("node-3").await;
+    // A label excludes a node. (Removing the label does not include it again, by the manager's own records of several
+    // load balancers.)
+    fixture.exclude("node-3").await;
     let two = ["!node-1", "node-2"];
-    world.becomes("one leaves", |seen| seen.has(&[80, 443], &two)).await;
+    fixture
+        .wait_for("one leaves", |summary| summary.has(&[80, 443], &two))
+        .await;
 
-    // Somebody else writes between its read and its write: 412, all again. Then Azure is busy.
+    // Another write between its read and its write: 412, and it retries. Then it is throttled.
     let pool = format!("{network}/loadBalancers/{CLUSTER}/backendAddressPools/{CLUSTER}");
     let write = json!({"write": {"path": pool, "merge": {"properties": {"drainPeriodInSeconds": 30}}}});
-    world.fault("/loadBalancers/ccm$", write).await;
-    world.set_ports(&[80]).await;
-    world.becomes("again after 412", |seen| seen.has(&[80], &two)).await;
+    fixture.add_fault("/loadBalancers/ccm$", write).await;
+    fixture.set_ports(&[80]).await;
+    fixture
+        .wait_for("again after 412", |summary| summary.has(&[80], &two))
+        .await;
     let busy = json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 1}});
-    world.fault("/backendAddressPools/ccm$", busy).await;
-    world.add_node(4).await;
+    fixture.add_fault("/backendAddressPools/ccm$", busy).await;
+    fixture.add_node(4).await;
     let three = ["!node-1", "node-2", "node-4"];
-    world.becomes("again after 429", |seen| seen.has(&[80], &three)).await;
-    let faults = world.control("GET", "faults", &Value::Null).await;
+    fixture
+        .wait_for("again after 429", |summary| summary.has(&[80], &three))
+        .await;
+    let faults = fixture.control("GET", "faults", &Value::Null).await;
     assert!(!faults.to_string().contains(r#""left":1"#), "each has acted: {faults}");
 
-    // Where its endpoints are: a pool of its own, which follows them, and keeps who is down.
-    world
+    // A Local Service has a pool of its own, which follows the endpoints and keeps a Down.
+    fixture
         .set_service(json!({"spec": {"externalTrafficPolicy": "Local"}}))
         .await;
-    let is_local = |seen: &Seen| seen.pools.get("default-web").is_some_and(|members| members.len() == 1);
-    let seen = world.becomes("a pool of its own", is_local).await;
-    assert_eq!(seen.probes, BTreeSet::from(["Http".to_owned()]));
-    world.down("default-web", "node-1").await;
-    world.is_on(&["node-1", "node-2"]).await;
-    let both = |seen: &Seen| {
-        let wanted = BTreeSet::from(["!node-1".to_owned(), "node-2".to_owned()]);
-        seen.pools.get("default-web") == Some(&wanted)
+    let is_local = |summary: &LoadBalancerSummary| {
+        summary
+            .pools
+            .get("default-web")
+            .is_some_and(|members| members.len() == 1)
     };
-    world.becomes("an endpoint more", both).await;
-    world
+    let summary = fixture.wait_for("a pool of its own", is_local).await;
+    assert_eq!(summary.probes, BTreeSet::from(["Http".to_owned()]));
+    fixture.set_down("default-web", "node-1").await;
+    fixture.set_endpoints(&["node-1", "node-2"]).await;
+    let both = |summary: &LoadBalancerSummary| {
+        let wanted = BTreeSet::from(["!node-1".to_owned(), "node-2".to_owned()]);
+        summary.pools.get("default-web") == Some(&wanted)
+    };
+    fixture.wait_for("an endpoint more", both).await;
+    fixture
         .set_service(json!({"spec": {"externalTrafficPolicy": "Cluster"}}))
         .await;
-    let only_all =
-        |seen: &Seen| seen.pools.len() == 1 && seen.pools.get(CLUSTER).is_some_and(|members| members.len() == 3);
-    world.becomes("all nodes again", only_all).await;
+    let only_all = |summary: &LoadBalancerSummary| {
+        summary.pools.len() == 1 && summary.pools.get(CLUSTER).is_some_and(|members| members.len() == 3)
+    };
+    fixture.wait_for("all nodes again", only_all).await;
 
-    // The end: nothing of it is left.
+    // After the deletion, no resource is left.
     services.delete("web", &DeleteParams::default()).await.unwrap();
-    eventually(SOON, "everything is gone", async || {
+    eventually(RECONCILE_TIMEOUT, "everything is gone", async || {
         for kind in ["loadBalancers", "publicIPAddresses"] {
-            let left = world.there(kind).await;
+            let left = fixture.resources(kind).await;
             if !left.is_empty() {
-                return Err(format!("{left:?}; its log:\n{}", tail(world.manager.log())));
+                return Err(format!("{left:?}; its log:\n{}", last_log_lines(fixture.manager.log())));
             }
         }
         match services.get_opt("web").await {
@@ -321,19 +339,23 @@ async fn it_keeps_a_service_from_its_first_port_to_its_end() {
         }
     })
     .await;
-    assert_eq!(world.arm.read(&group).await["properties"]["securityRules"], json!([]));
-    assert!(world.manager.has_ended().is_none(), "{}", tail(world.manager.log()));
-    speaks_as_measured(&world).await;
-    world.emulator.stop().await;
+    assert_eq!(fixture.arm.read(&group).await["properties"]["securityRules"], json!([]));
+    assert!(
+        fixture.manager.try_wait().is_none(),
+        "{}",
+        last_log_lines(fixture.manager.log())
+    );
+    check_requests_are_as_measured(&fixture).await;
+    fixture.emulator.stop().await;
     control_plane.stop().await;
 }
 
-/// What it sent is what was measured of it: which kinds of requests, and what of them is conditional.
-async fn speaks_as_measured(world: &World) {
+/// Checks that the kinds of its requests, and which of them are conditional, are as measured.
+async fn check_requests_are_as_measured(fixture: &Fixture) {
     let mut entries = Vec::new();
     let mut after = 0;
     loop {
-        let page = world
+        let page = fixture
             .control("GET", &format!("journal?after={after}&limit=1000"), &Value::Null)
             .await;
         assert_eq!(page["dropped"], 0);
@@ -350,7 +372,7 @@ async fn speaks_as_measured(world: &World) {
         let Some(path) = path
             .split("/providers/")
             .nth(1)
-            .filter(|_| agent.contains("kubernetes-cloudprovider") && agent != AGENT)
+            .filter(|_| agent.contains("kubernetes-cloudprovider") && agent != USER_AGENT)
         else {
             continue;
         };

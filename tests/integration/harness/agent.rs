@@ -1,25 +1,25 @@
-//! Agents under test: the real program, as a child process.
+//! Agents under test: the real program as a child process.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use headgate_sandbox::{agents, agents::Launch};
+use headgate_sandbox::{agents, agents::AgentConfig};
 use headgate_test_kubernetes::scratch;
 use nix::sys::signal::Signal;
 
-use super::http::{self, Answer};
+use super::http::{self, Response};
 
-/// An agent yet to be started; started again, it finds the state it left.
+/// The configuration of an agent. An agent that is started again finds the state of the one before.
 #[derive(Clone, Debug)]
-pub(crate) struct AgentOptions(Launch);
+pub(crate) struct AgentOptions(AgentConfig);
 
 impl AgentOptions {
-    /// An agent that asks no kube-proxy, with a state directory of its own.
+    /// An agent without kube-proxy, with its own state directory.
     pub(crate) fn new(node: &str, kubeconfig: &Path) -> Self {
         let directory = scratch(&format!("agent-{node}"));
-        Self(Launch {
+        Self(AgentConfig {
             program: PathBuf::from(env!("CARGO_BIN_EXE_headgate")),
             node: node.to_owned(),
             kubeconfig: kubeconfig.to_owned(),
@@ -31,37 +31,36 @@ impl AgentOptions {
         })
     }
 
-    /// With this settings file instead. It has to say `proxy: {healthzUrl: …}` itself.
+    /// Replaces the settings file, which must then set `proxy: {healthzUrl: …}` itself.
     pub(crate) fn settings(mut self, yaml: &str) -> Self {
         yaml.clone_into(&mut self.0.settings);
         self
     }
 
-    /// With this address for `/healthz`.
+    /// Sets the address of `/healthz`.
     pub(crate) fn healthz(mut self, address: SocketAddr) -> Self {
         self.0.healthz = address;
         self
     }
 
-    /// With one more flag; a repeated one is refused.
+    /// Adds a flag. The agent refuses a repeated flag.
     pub(crate) fn argument(mut self, argument: &str) -> Self {
         self.0.arguments.push(argument.to_owned());
         self
     }
 
-    /// With its state in this directory of its directory.
-    pub(crate) fn below(mut self, name: &str) -> Self {
+    /// Moves the state directory into a new subdirectory.
+    pub(crate) fn in_subdirectory(mut self, name: &str) -> Self {
         self.0.directory.push(name);
         std::fs::create_dir(&self.0.directory).unwrap();
         self
     }
 
-    /// Its state directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.0.directory
     }
 
-    /// Starts it and waits until it has bound its addresses.
+    /// Starts the agent and waits until it has bound its addresses.
     pub(crate) async fn start(&self) -> Agent {
         let agent = self.0.start().await.unwrap_or_else(|error| panic!("{error}"));
         Agent {
@@ -71,7 +70,7 @@ impl AgentOptions {
     }
 }
 
-/// A running agent; dropped, it is killed.
+/// A running agent. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Agent {
     agent: agents::Agent,
@@ -79,18 +78,18 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Where `/healthz` and `/livez` are.
+    /// The address of `/healthz` and `/livez`.
     pub(crate) fn healthz_address(&self) -> SocketAddr {
         self.agent.addresses.healthz
     }
 
-    /// Where `/metrics` and the process's own probes are.
+    /// The address of `/metrics` and the process's own probes.
     pub(crate) fn metrics_address(&self) -> SocketAddr {
         self.agent.addresses.metrics
     }
 
-    /// Asks `/healthz`.
-    pub(crate) async fn healthz(&self) -> Answer {
+    /// Sends a GET to `/healthz`.
+    pub(crate) async fn healthz(&self) -> Response {
         http::get(self.healthz_address(), "/healthz").await.unwrap()
     }
 
@@ -99,36 +98,34 @@ impl Agent {
         http::get(self.metrics_address(), "/metrics").await.unwrap().text()
     }
 
-    /// Its state directory.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Everything it has logged, earlier starts included.
+    /// Its whole log, including that of earlier starts.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.agent.process.log()).unwrap()
     }
 
-    /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.agent.process.id().unwrap()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub(crate) fn signal(&self, signal: Signal) {
         self.agent.process.signal(signal);
     }
 
-    /// Waits until it ends of its own accord; none if it has not within the bound.
+    /// Waits until it ends by itself; `None` if it is still running after `bound`.
     pub(crate) async fn wait(&mut self, bound: Duration) -> Option<ExitStatus> {
         self.agent.process.wait(bound).await
     }
 
-    /// Stops it with SIGTERM; panics if it has not ended after `bound`.
+    /// Stops it with SIGTERM; panics if it is still running after `bound`.
     pub(crate) async fn stop(mut self, bound: Duration) -> ExitStatus {
         self.signal(Signal::SIGTERM);
         let status = self.wait(bound).await;
-        status.unwrap_or_else(|| panic!("still there {bound:?} after SIGTERM; its log:\n{}", self.log()))
+        status.unwrap_or_else(|| panic!("still running {bound:?} after SIGTERM; its log:\n{}", self.log()))
     }
 
     /// Kills it with SIGKILL.

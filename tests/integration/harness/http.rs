@@ -1,4 +1,4 @@
-//! HTTP/1.1 as bytes: what exactly was answered, in which order.
+//! HTTP/1.1 at the level of bytes: the exact responses and their order.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,42 +8,41 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long one exchange may take: longer than anybody is kept waiting on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time for a request and its response, on a busy machine.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One answer, as it came.
+/// A response as it was received.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    /// Such as `HTTP/1.1 200 OK`.
+pub(crate) struct Response {
+    /// The status line, such as `HTTP/1.1 200 OK`.
     pub(crate) status_line: String,
-    /// The code in it.
     pub(crate) status: u16,
-    /// Names and values as sent, in the order they came.
+    /// Names and values of the headers, as received and in their order.
     pub(crate) headers: Vec<(String, String)>,
-    /// The body, with any chunking taken away.
+    /// The body, without chunked encoding.
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
-    /// The first header of that name, in any spelling.
+impl Response {
+    /// The value of the first header with this name; names ignore case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name))?;
         Some(&found.1)
     }
 
-    /// The body as text.
+    /// The body as UTF-8 text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    /// The body as JSON.
+    /// The body, parsed as JSON.
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
     }
 }
 
-/// Asks for a path on a connection of its own.
-pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Answer> {
+/// Sends a GET on a new connection.
+pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Response> {
     exchange(
         address,
         format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes(),
@@ -51,19 +50,19 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<Answer> {
     .await
 }
 
-/// Sends these very bytes on a connection of its own and reads one answer.
-pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Answer> {
+/// Sends these bytes on a new connection and reads one response.
+pub(crate) async fn exchange(address: SocketAddr, request: &[u8]) -> io::Result<Response> {
     let exchange = async {
         let mut connection = Connection::open(address).await?;
         connection.send(request).await?;
-        connection.answer().await
+        connection.response().await
     };
-    timeout(PATIENCE, exchange)
+    timeout(EXCHANGE_TIMEOUT, exchange)
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// One connection, for several requests or half of one. Its waits are bounded by the caller.
+/// A connection for several requests or a part of one. The caller bounds its waits.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -71,7 +70,6 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
         Ok(Self {
             stream: TcpStream::connect(address).await?,
@@ -79,13 +77,12 @@ impl Connection {
         })
     }
 
-    /// Sends bytes.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
-    /// Reads one answer (to a request that is not HEAD).
-    pub(crate) async fn answer(&mut self) -> io::Result<Answer> {
+    /// Reads a response to a request that is not HEAD.
+    pub(crate) async fn response(&mut self) -> io::Result<Response> {
         let head = self.until(b"\r\n\r\n").await?;
         let head = String::from_utf8(head).map_err(io::Error::other)?;
         let mut lines = head.trim_end().split("\r\n");
@@ -98,31 +95,31 @@ impl Connection {
             })
             .collect();
         let (Some(status), Some(headers)) = (status, headers) else {
-            return Err(io::Error::other(format!("not an HTTP answer: {head:?}")));
+            return Err(io::Error::other(format!("not an HTTP response: {head:?}")));
         };
-        let mut answer = Answer {
+        let mut response = Response {
             status_line,
             status,
             headers,
             body: Vec::new(),
         };
-        answer.body = if answer
+        response.body = if response
             .header("transfer-encoding")
             .is_some_and(|coding| coding.eq_ignore_ascii_case("chunked"))
         {
             self.chunks().await?
-        } else if let Some(length) = answer.header("content-length") {
+        } else if let Some(length) = response.header("content-length") {
             let length = length.parse().map_err(io::Error::other)?;
             self.exactly(length).await?
-        } else if matches!(answer.status, 100..200 | 204 | 304) {
+        } else if matches!(response.status, 100..200 | 204 | 304) {
             Vec::new()
         } else {
             self.rest().await?
         };
-        Ok(answer)
+        Ok(response)
     }
 
-    /// Reads until the other side closes.
+    /// Reads until the server closes the connection.
     pub(crate) async fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = std::mem::take(&mut self.unread);
         self.stream.read_to_end(&mut bytes).await?;

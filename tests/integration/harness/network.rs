@@ -1,5 +1,5 @@
-//! Tests in a network namespace of their own, for what would otherwise change the machine's: kube-proxy
-//! writes iptables rules.
+//! Tests in their own network namespace, because kube-proxy writes iptables rules that would otherwise be the
+//! machine's.
 
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,32 +10,32 @@ use std::time::Duration;
 use headgate_sandbox::{process, process::Process};
 use headgate_test_kubernetes::scratch;
 
-/// Names the test that runs inside.
-const INSIDE: &str = "HEADGATE_TEST_INSIDE";
-/// How long the test may take inside.
-const PATIENCE: Duration = Duration::from_mins(5);
+/// The variable with the name of the test that runs in the namespace.
+const TEST_VARIABLE: &str = "HEADGATE_TEST_INSIDE";
+/// Time for the test in the namespace.
+const TEST_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Runs `body` in a fresh network namespace with only loopback, as root there. `test` is the path of the
-/// calling test (`kube_proxy::answers`), which is run once more inside; a control plane it asks for is
-/// a separate one, started in there. The caller is a plain `#[test]`: the runtime is made here.
+/// Runs `body` as root in a new network namespace that has only loopback. `test` is the path of the calling test
+/// (`kube_proxy::answers`), which runs again in the namespace and there starts its own control plane. The caller must
+/// be a plain `#[test]`: this function makes the runtime.
 ///
-/// Where namespaces or iptables cannot be had, this says so in a line and passes; with `CI=true` it fails,
-/// since a check that ran nothing proves nothing.
-pub(crate) fn in_own_network(test: &str, body: impl AsyncFnOnce()) {
+/// Without namespaces or iptables it prints a line and passes. With `CI=true` it fails, because a check that did not
+/// run proves nothing.
+pub(crate) fn in_network_namespace(test: &str, body: impl AsyncFnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    if std::env::var(INSIDE).is_ok_and(|inside| inside == test) {
+    if std::env::var(TEST_VARIABLE).is_ok_and(|inside| inside == test) {
         return runtime.block_on(body());
     }
-    if let Err(obstacle) = can_be_had() {
-        let checked = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    if let Err(obstacle) = check_available() {
+        let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
         assert!(
-            !checked,
+            !is_ci,
             "{test} cannot run: no network namespace with iptables here ({obstacle}), and CI=true allows no skipping"
         );
-        // Not println!, which nobody sees of a test that passes.
+        // Not println!, whose output is not shown for a test that passes.
         let _ = writeln!(
             std::io::stderr(),
             "{test} not run: no network namespace with iptables here ({obstacle})"
@@ -43,25 +43,26 @@ pub(crate) fn in_own_network(test: &str, body: impl AsyncFnOnce()) {
         return;
     }
     let directory = scratch("network");
-    let mut command = unshared(&directory, "ip link set lo up && exec \"$0\" \"$@\"");
+    let mut command = unshare_command(&directory, "ip link set lo up && exec \"$0\" \"$@\"");
     command.arg(std::env::current_exe().unwrap());
     command
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, test);
+        .env(TEST_VARIABLE, test);
     let log = directory.join("output.log");
     let status = runtime.block_on(async {
         let mut process = Process::start(test, command, &log).unwrap();
-        process.wait(PATIENCE).await
+        process.wait(TEST_TIMEOUT).await
     });
     let output = std::fs::read_to_string(&log).unwrap();
     println!("{output}");
-    let status = status.unwrap_or_else(|| panic!("{test} did not end within {PATIENCE:?} in its own network"));
-    assert!(status.success(), "{test} in its own network: {status}");
-    assert!(output.contains("1 passed"), "no test is called {test}");
+    let status =
+        status.unwrap_or_else(|| panic!("{test} did not end within {TEST_TIMEOUT:?} in its own network namespace"));
+    assert!(status.success(), "{test} in its own network namespace: {status}");
+    assert!(output.contains("1 passed"), "no test is named {test}");
 }
 
-fn can_be_had() -> Result<(), String> {
-    let mut command = unshared(Path::new("."), "ip link set lo up && iptables -w 5 -t nat -n -L");
+fn check_available() -> Result<(), String> {
+    let mut command = unshare_command(Path::new("."), "ip link set lo up && iptables -w 5 -t nat -n -L");
     let output = command
         .stdin(Stdio::null())
         .output()
@@ -73,12 +74,12 @@ fn can_be_had() -> Result<(), String> {
     }
 }
 
-fn unshared(directory: &Path, script: &str) -> Command {
-    let mut command = process::command("unshare", directory);
+fn unshare_command(directory: &Path, script: &str) -> Command {
+    let mut command = process::command_in("unshare", directory);
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if !is_root {
         command.arg("--map-root-user");
-        // The usual lock file is for the real root only.
+        // Only the real root can write the default lock file.
         command.env("XTABLES_LOCKFILE", std::env::temp_dir().join("headgate-xtables.lock"));
     }
     command.args(["--net", "--", "sh", "-c", script]);

@@ -125,11 +125,11 @@ impl Caller {
 
     /// Whoever the kubeconfig says; asks once, whatever the answer.
     pub(super) async fn with(kubeconfig: &Path) -> Self {
-        let config = headgate_kubernetes::api_server::configuration(Some(kubeconfig))
+        let config = headgate_kubernetes::api_server::load_config(Some(kubeconfig))
             .await
             .unwrap();
         Self {
-            client: headgate_kubernetes::api_server::client(&config).unwrap(),
+            client: headgate_kubernetes::api_server::build_client(&config).unwrap(),
             kubeconfig: kubeconfig.to_owned(),
         }
     }

@@ -2,15 +2,17 @@
 //! rights are enough for its requests and for the election, allow nothing more, and each of them is needed.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use headgate_clock::Clock;
-use headgate_leader::{Elector, Fleet, LeaseName, Parts, Timing, identity};
-use headgate_node::Report;
+use headgate_leader::{
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
+};
+use headgate_node::NodeReport;
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{create_node, own_control_plane};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, apply};
 use super::rights::{RBAC, events_in, in_force, node};
@@ -164,25 +166,20 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
 /// Stands for election, leads, is told to stop, and gives the Lease back, with the real elector.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let clock = Clock::System;
-    let second = Duration::from_secs(1);
-    let (_reports, reports) = watch::channel(Report::initial(None, &[], clock.now()));
-    let (_fleet, fleet) = watch::channel(Some(Fleet {
-        candidates: 2,
-        relief: true,
-    }));
-    let elector = Elector::new(Parts {
+    let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
+    let elector = LeaderElector::new(LeaderElectionConfig {
         client: leader.client.clone(),
         lease: LeaseName::default(),
-        identity: identity(name),
-        timing: Timing::new(2 * second, second, second / 4).unwrap(),
+        identity: candidate_identity(name),
+        placement: CandidatePlacement::Replicas,
         reports,
-        fleet,
+        metrics: LeaderMetrics::default(),
         clock,
     });
     let mut terms = elector.terms();
-    let (stop, stopped) = watch::channel(false);
+    let stop = CancellationToken::new();
     let work = |term: headgate_leader::Term| async move {
-        term.leaving().await;
+        term.handover_requested().await;
         Ok::<(), String>(())
     };
     let led = async {
@@ -193,9 +190,9 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
             held["spec"]["holderIdentity"].as_str().unwrap().starts_with(name),
             "{held}"
         );
-        stop.send_replace(true);
+        stop.cancel();
     };
-    tokio::join!(headgate_leader::run(elector, stopped, work), led);
+    tokio::join!(elector.run(stop.clone(), work), led);
     let released = administrator.get(&format!("{LEASES}/{OWN}")).await;
     assert_eq!(released["spec"]["holderIdentity"], "", "{released}");
 }

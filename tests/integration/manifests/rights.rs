@@ -4,7 +4,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
-use headgate_kubernetes::{NodeEvent, NodeEvents, ServiceReference};
+use headgate_kubernetes::{NodeEventRecorder, ServiceReference, WarningEvent};
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
@@ -297,7 +297,7 @@ async fn without_a_right_of_the_component_services_are_not_followed() {
                 }
             };
             eventually(SOON, "Services are followed", followed).await;
-            assert!(!agent.log().contains("cannot be watched"), "{}", agent.log());
+            assert!(!agent.log().contains("watch failed"), "{}", agent.log());
             agent.kill().await;
 
             let rules = take_away(&administrator, CLUSTER_ROLE, resource, verb).await;
@@ -324,9 +324,9 @@ async fn without_a_right_to_write_events_nothing_is_told_on_the_node_or_the_serv
         install(&administrator.kubeconfig, folder);
         let name = create_node(&administrator.client, "events").await;
         let caller = agent_on(&control_plane, &name).await;
-        let writer = NodeEvents::new(caller.client.clone(), name.clone());
+        let writer = NodeEventRecorder::new(caller.client.clone(), name.clone());
         let write = async |note: &str| {
-            let event = NodeEvent {
+            let event = WarningEvent {
                 reason: "Tested",
                 action: "Test",
                 note: note.to_owned(),
@@ -337,8 +337,8 @@ async fn without_a_right_to_write_events_nothing_is_told_on_the_node_or_the_serv
                 uid: "u",
             };
             match namespace {
-                "default" => writer.warn(event, None).await,
-                _ => writer.warn_service(event, service).await,
+                "default" => writer.record_warning(event, None).await,
+                _ => writer.record_service_warning(event, service).await,
             }
             let count = |event: Value| {
                 (

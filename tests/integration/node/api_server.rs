@@ -47,12 +47,12 @@ async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {
     // The watch's backoff may have grown to some seconds meanwhile.
     answers(&good, 503, &[TAINT], "watch").await;
     answers(&drained, 200, &[], "watch").await;
-    assert!(good.log().contains("the own Node is watched again"), "{}", good.log());
+    assert!(good.log().contains("watch recovered"), "{}", good.log());
     let log = good.log();
-    let told = log
+    let logged = log
         .lines()
-        .filter(|line| line.contains("cannot be watched") && line.contains("\"reason\":\"connection\""));
-    assert_eq!(told.count(), 1, "told once: {log}");
+        .filter(|line| line.contains("watch failed") && line.contains("\"reason\":\"connection\""));
+    assert_eq!(logged.count(), 1, "logged once: {log}");
     drop((good, drained));
     control_plane.stop().await;
 }
@@ -106,7 +106,10 @@ async fn restarts_while_the_api_server_is_away() {
     answers(&forgetful, 200, &[], "none").await;
     let readyz = http::get(forgetful.metrics_address(), "/readyz").await.unwrap();
     assert_eq!(
-        (readyz.status, readyz.text().contains("[-]node failed: not seen yet")),
+        (
+            readyz.status,
+            readyz.text().contains("[-]node failed: not observed yet")
+        ),
         (503, true)
     );
 
@@ -165,7 +168,7 @@ async fn being_forbidden_is_told_once_and_counted_and_no_crash() {
         }
     })
     .await;
-    assert_eq!(agent.log().matches("cannot be watched").count(), 1, "{}", agent.log());
+    assert_eq!(agent.log().matches("watch failed").count(), 1, "{}", agent.log());
     assert_eq!(statusz(&agent).await["node"]["watchError"]["reason"], "forbidden");
     assert_eq!(agent.wait(Duration::from_millis(200)).await, None);
 }

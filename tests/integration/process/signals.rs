@@ -20,7 +20,7 @@ async fn sigterm_without_a_delay_ends_at_once_with_0() {
         let log = agent.log();
         assert!(status.success(), "{signal}: {log}");
         assert!(
-            log.contains("handing the health port on") && !log.contains("answers 503 first"),
+            log.contains("handing over the health port") && !log.contains("answers 503 first"),
             "{signal}: {log}"
         );
     }

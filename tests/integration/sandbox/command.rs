@@ -1,4 +1,4 @@
-//! `headgate sandbox` as a child process, its standard output and standard error in files.
+//! `headgate sandbox` as a child process, with its standard output and standard error in files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -11,23 +11,23 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// How long it may take to be ready: two control planes may be starting beside it.
-const STARTING: Duration = Duration::from_mins(2);
-/// How long a change may take to be shown.
-const SHOWING: Duration = Duration::from_secs(10);
-/// How long it may run to its end: a whole start, and some seconds.
-const ENDING: Duration = Duration::from_mins(2);
+/// Time until it is ready; two control planes may start at the same time.
+const START_TIMEOUT: Duration = Duration::from_mins(2);
+/// Time until its output shows a change.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a complete run: a start, and some seconds.
+const RUN_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A sandbox whose temporary directory is in a directory of the test's.
+/// A sandbox with its temporary directory below a directory of the test.
 pub(super) struct Sandbox {
     process: Process,
     home: PathBuf,
-    /// How many lines about each node have been waited for.
+    /// For each node, the number of lines up to the last one waited for.
     read: HashMap<String, usize>,
 }
 
 impl Sandbox {
-    /// Runs it with these arguments, and with the control plane's programs where it needs them.
+    /// Starts it with these arguments, and with the control plane's programs if it needs them.
     pub(super) fn start(arguments: &[&str]) -> Self {
         let assets = assets().directory().to_str().unwrap().to_owned();
         if arguments.contains(&"--kubeconfig") {
@@ -36,11 +36,11 @@ impl Sandbox {
         Self::run(&[&["--assets", &assets], arguments].concat())
     }
 
-    /// Runs it with these arguments.
+    /// Starts it with exactly these arguments.
     pub(super) fn run(arguments: &[&str]) -> Self {
         let home = scratch("sandbox");
-        // The shell becomes the command, so the process's id is the command's.
-        let mut command = process::command("sh", &home);
+        // `exec` replaces the shell, so the process id is the command's.
+        let mut command = process::command_in("sh", &home);
         command.args([
             "-c",
             "exec \"$0\" \"$@\" >output 2>errors",
@@ -56,7 +56,7 @@ impl Sandbox {
         }
     }
 
-    /// Its temporary directory, while there is one.
+    /// Its temporary directory, while it exists.
     pub(super) fn directory(&self) -> PathBuf {
         let entries = fs::read_dir(&self.home).unwrap().map(|entry| entry.unwrap().path());
         let mut directories: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
@@ -64,11 +64,11 @@ impl Sandbox {
         directories.remove(0)
     }
 
-    /// What `sandbox.json` says, once it is there.
+    /// Waits for `sandbox.json` and returns its content.
     pub(super) async fn description(&mut self) -> Value {
         let Self { process, home, .. } = self;
-        eventually(STARTING, "sandbox.json is written", async || {
-            let ended = process.has_ended();
+        eventually(START_TIMEOUT, "sandbox.json is written", async || {
+            let ended = process.try_wait();
             assert!(ended.is_none(), "{ended:?}: {}", read(&home.join("errors")));
             for entry in fs::read_dir(&home).unwrap() {
                 if let Ok(text) = fs::read(entry.unwrap().path().join("sandbox.json")) {
@@ -80,12 +80,13 @@ impl Sandbox {
         .await
     }
 
-    /// Waits for a line about a node, a pool by `LOAD BALANCER/POOL`, or a caller of ARM, after the last one waited for; lines between are skipped.
-    pub(super) async fn says(&mut self, node: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    /// Waits for a line about a node, a pool (`LOAD BALANCER/POOL`) or a caller of ARM, after the last one that was
+    /// waited for. Skips lines in between.
+    pub(super) async fn wait_for_line(&mut self, node: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
         let read = self.read.get(node).copied().unwrap_or(0);
-        let (number, line) = eventually(SHOWING, &format!("a line about {node}"), async || {
+        let (number, line) = eventually(OUTPUT_TIMEOUT, &format!("a line about {node}"), async || {
             let mut lines = self.lines(node).into_iter().enumerate().skip(read);
-            let found = lines.find(|(_, line)| wanted(line));
+            let found = lines.find(|(_, line)| is_expected(line));
             found.ok_or_else(|| format!("{:?}", self.lines(node)))
         })
         .await;
@@ -93,7 +94,7 @@ impl Sandbox {
         line
     }
 
-    /// The lines about a node after the last one waited for.
+    /// The lines about a node after the last one that was waited for.
     pub(super) fn unread(&self, node: &str) -> Vec<Value> {
         self.lines(node).split_off(self.read.get(node).copied().unwrap_or(0))
     }
@@ -109,7 +110,6 @@ impl Sandbox {
         lines.filter(about).collect()
     }
 
-    /// What it said on standard error.
     pub(super) fn errors(&self) -> String {
         read(&self.home.join("errors"))
     }
@@ -118,15 +118,15 @@ impl Sandbox {
         self.process.signal(signal);
     }
 
-    /// Its exit code, once it has ended; none if a signal ended it.
-    pub(super) async fn ended(&mut self) -> Option<i32> {
-        let status = self.process.wait(ENDING).await;
-        let status = status.unwrap_or_else(|| panic!("it has not ended: {}", self.errors()));
+    /// Waits for its end; its exit code, `None` if a signal ended it.
+    pub(super) async fn exit_code(&mut self) -> Option<i32> {
+        let status = self.process.wait(RUN_TIMEOUT).await;
+        let status = status.unwrap_or_else(|| panic!("it is still running: {}", self.errors()));
         status.code()
     }
 
-    /// Asserts that no process and no directory of its is left.
-    pub(super) fn left_nothing(&self, directory: &Path) {
+    /// Asserts that none of its processes and directories is left.
+    pub(super) fn assert_nothing_left(&self, directory: &Path) {
         let left = [processes_of(directory), processes_of(&self.home)].concat();
         assert_eq!(left, Vec::<(i32, String)>::new());
         assert!(!directory.exists(), "{} is left", directory.display());
@@ -138,7 +138,7 @@ impl Sandbox {
     }
 }
 
-/// Processes that have a directory in their command line or run in it: their ids and command lines.
+/// Process ids and command lines of the processes that have a directory in their command line or run in it.
 pub(super) fn processes_of(directory: &Path) -> Vec<(i32, String)> {
     let text = directory.to_str().unwrap();
     let named = |entry: fs::DirEntry| -> Option<(i32, String)> {
@@ -153,7 +153,7 @@ pub(super) fn processes_of(directory: &Path) -> Vec<(i32, String)> {
         .collect()
 }
 
-/// Sends a signal to the agent of a node.
+/// Sends a signal to a node's agent.
 pub(super) fn signal_agent(directory: &Path, node: &str, signal: Signal) {
     let agent = format!(" agent --node-name {node} ");
     let found: Vec<_> = processes_of(directory)

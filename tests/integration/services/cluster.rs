@@ -264,7 +264,7 @@ async fn a_deployment_through_the_real_endpoint_slice_controller() {
     let port = health_check_port(&story.patch_service(json!({"externalTrafficPolicy": "Local"})).await);
     story.both_say(1, "Local again").await;
 
-    control_plane.stop_others().await;
+    control_plane.stop_optional_components().await;
     control_plane.stop_apiserver().await;
     api_server_is_away(&story, port).await;
     control_plane.start_apiserver().await.unwrap();

@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headgate::agent::{self, Parts, Role};
+use headgate::agent::{self, AgentParts, Role};
 use headgate::config;
 use headgate_clock::Clock;
-use headgate_kubernetes::api_server::ApiServer;
 use headgate_test_kubernetes::scratch;
 use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
-use tokio::sync::watch;
 
 /// The paths an agent with this mode asks for within some seconds, of an API server that refuses everything.
 async fn asked_for(mode: &str) -> BTreeSet<String> {
@@ -31,14 +29,11 @@ async fn asked_for(mode: &str) -> BTreeSet<String> {
         directory.display()
     );
     std::fs::write(&file, settings).unwrap();
-    let running = agent::start(Parts {
+    let running = agent::start(AgentParts {
         settings: config::load(Some(&file), &[]).unwrap(),
         role: Role::All,
         node_name: "n".to_owned(),
-        api_server: ApiServer {
-            client: Client::new(service, "default"),
-            node_answers: watch::channel(0).1,
-        },
+        client: Client::new(service, "default"),
         clock: Clock::System,
         addresses_file: None,
     });

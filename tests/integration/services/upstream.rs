@@ -1,6 +1,6 @@
 //! kube-proxy's own tests, by their names there.
 
-use headgate_health::Part;
+use headgate_health::ProxyPart;
 
 use super::Server;
 
@@ -90,9 +90,11 @@ async fn test_server() {
         if healthy {
             server
                 .proxy
-                .send_modify(|status| status.updated(Part::Whole, "2026-01-02T03:04:05Z".parse().unwrap()));
+                .send_modify(|status| status.mark_updated(ProxyPart::Whole, "2026-01-02T03:04:05Z".parse().unwrap()));
         } else {
-            server.proxy.send_modify(|status| status.failing(Part::Whole, None));
+            server
+                .proxy
+                .send_modify(|status| status.mark_failing(ProxyPart::Whole, None));
         }
         for (key, address, count) in counts {
             server.expect(key, address, count, healthy).await;
@@ -100,7 +102,7 @@ async fn test_server() {
     }
     assert_eq!(server.counted("headgate_service_health_services"), 3);
     assert_eq!(server.counted("headgate_service_ports{state=\"open\"}"), 3);
-    server.close.send_replace(true);
+    server.stop.cancel();
     server.serving.await.unwrap().unwrap();
     assert_eq!(server.machine.open().len(), 0);
 }

@@ -73,12 +73,12 @@ async fn whatever_imds_does_wrong_changes_nothing_else() {
     let mut told = None;
     for line in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
         match line["message"].as_str() {
-            Some(message) if message.starts_with("IMDS gives no Scheduled Events") => {
+            Some(message) if message.starts_with("no Scheduled Events from IMDS") => {
                 let reason = line["reason"].as_str().map(ToOwned::to_owned);
                 assert_ne!(told, reason, "once for each change: {log}");
                 told = reason;
             }
-            Some(message) if message.starts_with("IMDS gives Scheduled Events again") => told = None,
+            Some(message) if message.starts_with("Scheduled Events received again") => told = None,
             _ => {}
         }
     }

@@ -13,8 +13,9 @@ use headgate_test_kubernetes::eventually;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 /// How it answers.
 #[derive(Clone, Debug)]
@@ -48,7 +49,6 @@ struct Shared {
 pub(crate) struct Imds {
     pub(crate) address: SocketAddr,
     shared: Shared,
-    _close: watch::Sender<bool>,
 }
 
 impl Imds {
@@ -61,14 +61,12 @@ impl Imds {
             asked: Arc::default(),
         };
         let router = Router::new().fallback(answer).with_state(shared.clone());
-        let (close, told) = watch::channel(false);
         let metrics = server::Metrics::register(&mut Registry::default());
-        tokio::spawn(async move { server::serve("imds", listener, router, Limits::OPERATIONS, &metrics, told).await });
-        Self {
-            address,
-            shared,
-            _close: close,
-        }
+        tokio::spawn(async move {
+            let never_stopped = CancellationToken::new();
+            server::serve("imds", listener, router, Limits::OPERATIONS, &metrics, never_stopped).await
+        });
+        Self { address, shared }
     }
 
     /// Answers so from now on.

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use headgate_clock::Clock;
-use headgate_kubernetes::api_server::ApiServer;
-use headgate_node::Report;
-use headgate_spot::{Seen, Timing};
+use headgate_node::NodeReport;
+use headgate_spot::{EventsSnapshot, Timing};
 use headgate_test_kubernetes::{control_plane, eventually};
 use kube::Client;
 use kube::client::Body;
@@ -22,16 +21,16 @@ use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_
 
 /// The room's parts in this process, with shorter times; they end with the test.
 struct Room {
-    seen: watch::Receiver<Seen>,
+    snapshots: watch::Receiver<EventsSnapshot>,
 }
 
 impl Room {
     fn start(name: &str, watch_client: Client, write_client: Client, imds: &Imds) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
-        let reports = watch::Sender::new(Report::initial(None, &[], clock.now()));
-        let (seen, received) = watch::channel(Seen::default());
-        let metrics = headgate_spot::Metrics::register(&mut registry, received.clone(), clock.clone());
+        let reports = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
+        let (sender, snapshots) = watch::channel(EventsSnapshot::default());
+        let metrics = headgate_spot::Metrics::register(&mut registry, snapshots.clone(), clock.clone());
         let node_metrics = headgate_node::Metrics::register(&mut registry, reports.subscribe(), Vec::new());
         let (own, timing) = (
             reports.subscribe(),
@@ -40,43 +39,39 @@ impl Room {
                 grace: Duration::from_secs(2),
             },
         );
-        let outlet = headgate_node::Outlet {
-            reports,
-            trouble: watch::Sender::new(None),
-        };
-        let api_server = ApiServer {
-            client: watch_client,
-            node_answers: watch::channel(0).1,
-        };
-        tokio::spawn(headgate_node::watch(
-            api_server,
+        let reporter = node_metrics.watch_reporter(name, &clock);
+        tokio::spawn(headgate_node::watch_own_node(
+            watch_client,
             name.to_owned(),
             Vec::new(),
-            outlet,
+            reports,
             node_metrics,
+            reporter,
             clock.clone(),
         ));
-        tokio::spawn(headgate_spot::keep(
+        tokio::spawn(headgate_spot::reconcile_taint(
             write_client,
             name.to_owned(),
             own.clone(),
-            received.clone(),
+            snapshots.clone(),
             metrics.clone(),
             clock.clone(),
         ));
-        tokio::spawn(headgate_spot::poll(
+        tokio::spawn(headgate_spot::poll_imds(
             imds.address.to_string(),
             own,
-            seen,
+            sender,
             timing,
             metrics,
             clock,
         ));
-        Self { seen: received }
+        Self { snapshots }
     }
 
     async fn signalled(&mut self, signalled: bool) {
-        let waited = self.seen.wait_for(|seen| seen.signals().is_empty() != signalled);
+        let waited = self
+            .snapshots
+            .wait_for(|snapshot| snapshot.signals().is_empty() != signalled);
         drop(tokio::time::timeout(SOON, waited).await.unwrap().unwrap());
     }
 }
@@ -98,7 +93,7 @@ async fn a_notice_that_vanishes_is_over_after_the_grace_and_only_our_taint_goes(
     sleep(Duration::from_secs(1)).await;
     imds.set(Fault::None(a.clone()));
     sleep(Duration::from_millis(1500)).await;
-    assert_eq!(room.seen.borrow().signals().len(), 1);
+    assert_eq!(room.snapshots.borrow().signals().len(), 1);
     tainted(&client, "spot-gone", true).await;
 
     let gone = Instant::now();

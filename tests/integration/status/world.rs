@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::said;
-use crate::emulator::process::Emulator;
+use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
 
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
@@ -84,7 +84,7 @@ impl World {
         let strangers = load_balancer("somebody-elses", &[("kubernetes", entries(false))]);
         let seed = directory.join("seed.json");
         std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
-        let emulator = Emulator::seeded(&seed, &[]).await;
+        let emulator = Emulator::start_with_seed(&seed, &[]).await;
         let azure_json = directory.join("azure.json");
         let said = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": "tenant",
             "subscriptionId": "sub", "resourceGroup": "rg", "aadClientId": "client", "aadClientSecret": "secret"});

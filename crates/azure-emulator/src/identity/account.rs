@@ -1,32 +1,33 @@
-//! The accounts there are: those that a seed file lists, or any.
+//! Accounts: those that the seed lists or, without a list, any.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::super::guids::named;
+use super::super::guids::guid_for_name;
+use super::super::id::same_name;
 use super::Secret;
 
-/// The tenant of those who do not say theirs.
-const TENANT: &str = "5eed0000-0000-4000-8000-00000000000a";
-/// The client of a managed identity that no list has.
-const CLIENT: &str = "5eed0000-0000-4000-8000-00000000000b";
-/// What App Service's header says unless it is set.
-const IDENTITY_HEADER: &str = "emulator";
+/// The tenant of callers that name none.
+const DEFAULT_TENANT: &str = "5eed0000-0000-4000-8000-00000000000a";
+/// The client id of a managed identity without a list of accounts.
+const DEFAULT_CLIENT: &str = "5eed0000-0000-4000-8000-00000000000b";
+/// The default of `identity.identityHeader`.
+const DEFAULT_IDENTITY_HEADER: &str = "emulator";
 
-/// Who is known, and for how long.
+/// The section `identity` of the seed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(in super::super) struct IdentitySettings {
-    /// The accounts; if there are none, everybody is good.
-    pub(in super::super) accounts: Vec<Listed>,
-    /// How long a token is good for.
-    #[serde(with = "super::super::settings::text")]
-    pub(in super::super) token_lifetime: Duration,
-    /// A token that is always good, for people who call by hand.
-    pub(in super::super) developer_token: Option<Secret>,
-    /// What `X-IDENTITY-HEADER` must say.
-    pub(in super::super) identity_header: Secret,
+pub(crate) struct IdentitySettings {
+    /// The accounts that get tokens. Empty: every account does.
+    pub(crate) accounts: Vec<ListedAccount>,
+    /// How long a token is valid.
+    #[serde(with = "super::super::settings::duration_as_text")]
+    pub(crate) token_lifetime: Duration,
+    /// A token that is always valid.
+    pub(crate) developer_token: Option<Secret>,
+    /// The required value of App Service's `X-IDENTITY-HEADER`.
+    pub(crate) identity_header: Secret,
 }
 
 impl Default for IdentitySettings {
@@ -35,15 +36,15 @@ impl Default for IdentitySettings {
             accounts: Vec::new(),
             token_lifetime: Duration::from_hours(1),
             developer_token: None,
-            identity_header: Secret::new(IDENTITY_HEADER),
+            identity_header: Secret::new(DEFAULT_IDENTITY_HEADER),
         }
     }
 }
 
-/// An account as a seed file lists it.
+/// An account in the seed. With a secret it is an application's, without one or with a `resourceId` a managed identity.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(in super::super) struct Listed {
+pub(crate) struct ListedAccount {
     tenant_id: String,
     client_id: String,
     #[serde(default)]
@@ -54,7 +55,7 @@ pub(in super::super) struct Listed {
     resource_id: Option<String>,
 }
 
-impl Listed {
+impl ListedAccount {
     fn account(&self) -> Account {
         let object = self.object_id.clone();
         Account {
@@ -65,7 +66,7 @@ impl Listed {
     }
 }
 
-/// Whom a token is for.
+/// The account that a token is issued for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) tenant: String,
@@ -73,48 +74,47 @@ pub(super) struct Account {
     pub(super) object: String,
 }
 
-/// Who calls.
+/// A caller whose token was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Principal {
-    /// The tenant.
-    pub(in super::super) tenant: String,
-    /// The application.
-    pub(in super::super) client: String,
-    /// The object in the tenant's directory, by which throttling counts.
-    pub(in super::super) object: String,
+pub(crate) struct Principal {
+    pub(crate) tenant: String,
+    /// The application's client id.
+    pub(crate) client: String,
+    /// The object id in the directory. Throttling counts requests by it.
+    pub(crate) object: String,
 }
 
 impl Principal {
-    /// The one with the developer's token.
+    /// The caller with the developer's token.
     pub(super) fn developer() -> Self {
         Self {
-            tenant: TENANT.to_owned(),
+            tenant: DEFAULT_TENANT.to_owned(),
             client: "developer".to_owned(),
             object: "developer".to_owned(),
         }
     }
 }
 
-/// Why a client gets no token.
+/// The part of a client's name that no listed account has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stranger {
+pub(super) enum UnknownAccount {
     Tenant,
     Client,
 }
 
 impl IdentitySettings {
-    /// The tenant whose subscriptions these are: that of the first account.
+    /// The tenant that the subscriptions belong to: the first account's.
     pub(super) fn tenant(&self) -> &str {
-        self.accounts.first().map_or(TENANT, |known| &known.tenant_id)
+        self.accounts.first().map_or(DEFAULT_TENANT, |known| &known.tenant_id)
     }
 
     /// Whether this is the developer's token.
     pub(super) fn is_developer(&self, token: &str) -> bool {
-        self.developer_token.as_ref().is_some_and(|known| known.is(token))
+        self.developer_token.as_ref().is_some_and(|known| known.matches(token))
     }
 
-    /// The account of a client that says which it is, and its secret if one is kept.
-    pub(super) fn client(&self, tenant: &str, client: &str) -> Result<(Account, Option<&Secret>), Stranger> {
+    /// The account of an application, and its secret if the list has one.
+    pub(super) fn client(&self, tenant: &str, client: &str) -> Result<(Account, Option<&Secret>), UnknownAccount> {
         if self.accounts.is_empty() {
             let account = Account {
                 tenant: tenant.to_owned(),
@@ -126,43 +126,45 @@ impl IdentitySettings {
         let mut there = self
             .accounts
             .iter()
-            .filter(|known| same(&known.tenant_id, tenant))
+            .filter(|known| same_name(&known.tenant_id, tenant))
             .peekable();
-        there.peek().ok_or(Stranger::Tenant)?;
+        there.peek().ok_or(UnknownAccount::Tenant)?;
         let known = there
-            .find(|known| same(&known.client_id, client))
-            .ok_or(Stranger::Client)?;
+            .find(|known| same_name(&known.client_id, client))
+            .ok_or(UnknownAccount::Client)?;
         Ok((known.account(), known.client_secret.as_ref()))
     }
 
-    /// Whether a client's secret is good.
-    pub(super) fn takes(known: Option<&Secret>, listed: bool, given: &str) -> bool {
-        known.map_or(!listed && !given.is_empty(), |known| known.is(given))
+    /// Whether a secret is accepted. Without a list every secret is, except the empty one.
+    pub(super) fn accepts_secret(known: Option<&Secret>, listed: bool, given: &str) -> bool {
+        known.map_or(!listed && !given.is_empty(), |known| known.matches(given))
     }
 
-    /// The account of a machine, which may say which of its accounts it means.
-    pub(super) fn machine(&self, wanted: &Wanted<'_>) -> Result<Account, &'static str> {
+    /// The account of a managed identity.
+    pub(super) fn managed_identity(&self, selector: &IdentitySelector<'_>) -> Result<Account, &'static str> {
         if self.accounts.is_empty() {
-            let client = wanted.client.unwrap_or(CLIENT);
-            let name = wanted.resource.map(str::to_lowercase);
-            let object = wanted.object.map(str::to_owned);
+            let client = selector.client.unwrap_or(DEFAULT_CLIENT);
+            let name = selector.resource.map(str::to_lowercase);
+            let object = selector.object.map(str::to_owned);
             return Ok(Account {
-                tenant: TENANT.to_owned(),
-                object: object.unwrap_or_else(|| object_of(TENANT, name.as_deref().unwrap_or(client))),
+                tenant: DEFAULT_TENANT.to_owned(),
+                object: object.unwrap_or_else(|| object_of(DEFAULT_TENANT, name.as_deref().unwrap_or(client))),
                 client: client.to_owned(),
             });
         }
-        // Who has a secret is an application, unless it is a resource too.
+        // An account with a secret is an application, unless it has a resource id too.
         let machines = self
             .accounts
             .iter()
             .filter(|known| known.client_secret.is_none() || known.resource_id.is_some());
-        let fits = |known: &&Listed| {
-            wanted.client.is_none_or(|client| same(&known.client_id, client))
-                && wanted.object.is_none_or(|object| same(&known.account().object, object))
-                && wanted
+        let fits = |known: &&ListedAccount| {
+            selector.client.is_none_or(|client| same_name(&known.client_id, client))
+                && selector
+                    .object
+                    .is_none_or(|object| same_name(&known.account().object, object))
+                && selector
                     .resource
-                    .is_none_or(|id| known.resource_id.as_deref().is_some_and(|known| same(known, id)))
+                    .is_none_or(|id| known.resource_id.as_deref().is_some_and(|known| same_name(known, id)))
         };
         let mut fitting = machines.filter(fits);
         match (fitting.next(), fitting.next()) {
@@ -176,20 +178,16 @@ impl IdentitySettings {
     }
 }
 
-/// Which of a machine's accounts is meant; nothing said means the only one.
+/// Selects one of a machine's managed identities; without any field, the only one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Wanted<'a> {
+pub(super) struct IdentitySelector<'a> {
     pub(super) client: Option<&'a str>,
     pub(super) object: Option<&'a str>,
     pub(super) resource: Option<&'a str>,
 }
 
-fn same(left: &str, right: &str) -> bool {
-    left.eq_ignore_ascii_case(right)
-}
-
 fn object_of(tenant: &str, client: &str) -> String {
-    named(&format!("{tenant}/{client}").to_lowercase()).to_string()
+    guid_for_name(&format!("{tenant}/{client}").to_lowercase()).to_string()
 }
 
 #[cfg(test)]
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_written_by_debug() {
+    fn debug_output_has_no_secret() {
         let text = format!("{:?}", listed());
         for secret in ["hush", "golden", "silver"] {
             assert!(!text.contains(secret), "{text}");
@@ -214,13 +212,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_who_when_accounts_are_listed() {
+    fn listed_accounts_are_found() {
         let settings = listed();
         for (tenant, client, want) in [
             ("t1", "APP", Ok("o-app")),
             ("T1", "vm", Ok("o-vm")),
-            ("T1", "pod", Err(Stranger::Client)),
-            ("T3", "app", Err(Stranger::Tenant)),
+            ("T1", "pod", Err(UnknownAccount::Client)),
+            ("T3", "app", Err(UnknownAccount::Tenant)),
         ] {
             let seen = settings.client(tenant, client).map(|(account, _)| account.object);
             assert_eq!(seen.as_deref().map_err(|why| *why), want);
@@ -235,21 +233,21 @@ mod tests {
             (Some("app"), None, None, Err("Identity not found")),
             (Some("vm"), Some("o-app"), None, Err("Identity not found")),
         ] {
-            let wanted = Wanted {
+            let selector = IdentitySelector {
                 client,
                 object,
                 resource,
             };
-            match (settings.machine(&wanted), want) {
+            match (settings.managed_identity(&selector), want) {
                 (Ok(account), Ok(want)) => assert_eq!(account.client, want),
                 (Err(why), Err(want)) => assert!(why.starts_with(want), "{why}"),
-                (seen, want) => panic!("{wanted:?}: {seen:?}, not {want:?}"),
+                (seen, want) => panic!("{selector:?}: {seen:?}, not {want:?}"),
             }
         }
     }
 
     #[test]
-    fn everybody_is_good_when_none_is_listed_and_stays_who_it_is() {
+    fn every_account_is_accepted_without_a_list_and_keeps_its_object_id() {
         let settings = IdentitySettings::default();
         let (one, secret) = settings.client("t", "c").unwrap();
         assert!(secret.is_none());
@@ -257,9 +255,9 @@ mod tests {
         assert_ne!(settings.client("t", "d").unwrap().0.object, one.object);
         let machine = |resource| {
             settings
-                .machine(&Wanted {
+                .managed_identity(&IdentitySelector {
                     resource,
-                    ..Wanted::default()
+                    ..IdentitySelector::default()
                 })
                 .unwrap()
                 .object
@@ -273,7 +271,7 @@ mod tests {
             (Some(Secret::new("a")), true, "a", true),
             (Some(Secret::new("a")), true, "b", false),
         ] {
-            assert_eq!(IdentitySettings::takes(known.as_ref(), listed, given), good);
+            assert_eq!(IdentitySettings::accepts_secret(known.as_ref(), listed, given), good);
         }
     }
 }

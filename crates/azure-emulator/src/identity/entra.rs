@@ -1,7 +1,7 @@
-//! The token endpoint: client credentials, by a secret or by somebody else's token (workload identity).
+//! Entra's token endpoint: client credentials, with a secret or a federated token (workload identity).
 //!
-//! Of an assertion the shape and the time are looked at; its signature, issuer and audience are not, as
-//! the emulator knows no cluster's keys.
+//! The format and the validity of a federated token are checked; its signature, issuer and audience are not, since the
+//! emulator does not have the keys of any cluster.
 
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{Method, Request, Response, StatusCode};
@@ -9,38 +9,38 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::guids::named;
+use super::super::guids::guid_for_name;
 use super::super::query::Parameters;
-use super::super::request::Answer;
-use super::account::{Account, IdentitySettings, Stranger};
+use super::super::request::JsonResponse;
+use super::account::{Account, IdentitySettings, UnknownAccount};
 use super::tokens::payload;
-use super::{Identity, LEEWAY};
+use super::{CLOCK_SKEW, Identity};
 
-/// A form with an assertion of a cluster has two or three thousand.
+/// Size of a form. One with a federated token has two or three thousand bytes.
 const MAX_FORM_BYTES: usize = 64 * 1024;
-/// What an assertion must be.
+/// The required value of `client_assertion_type`.
 const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// Of the endpoint.
+/// The version of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
-    /// Takes a resource and writes numbers as strings.
+    /// `resource` in the form, numbers as strings in the answer.
     One,
-    /// Takes scopes.
+    /// `scope` in the form, numbers in the answer.
     Two,
 }
 
-/// Why there is no token.
+/// An OAuth error response.
 #[derive(Debug)]
-struct Refusal {
+struct TokenError {
     status: StatusCode,
     error: &'static str,
-    /// AADSTS…
+    /// The number after `AADSTS`.
     code: u32,
     message: String,
 }
 
-impl Refusal {
+impl TokenError {
     fn new(status: StatusCode, error: &'static str, code: u32, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -58,15 +58,18 @@ impl Refusal {
         Self::new(StatusCode::UNAUTHORIZED, "invalid_client", code, message)
     }
 
-    fn lacks(parameter: &str) -> Self {
+    fn missing_parameter(parameter: &str) -> Self {
         let message = format!("The request body must contain the following parameter: '{parameter}'.");
         Self::request(900_144, message)
     }
 
-    /// With the ids that people are asked for.
+    /// The HTTP response, with the ids that Microsoft's support asks for.
     fn response(&self, correlation: Option<&str>, now: Timestamp) -> Response<Bytes> {
-        let trace = named(&format!("trace {now} {}", self.code)).to_string();
-        let correlation = correlation.map_or_else(|| named(&format!("correlation {now}")).to_string(), str::to_owned);
+        let trace = guid_for_name(&format!("trace {now} {}", self.code)).to_string();
+        let correlation = correlation.map_or_else(
+            || guid_for_name(&format!("correlation {now}")).to_string(),
+            str::to_owned,
+        );
         let time = now.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
         let body = json!({
             "error": self.error,
@@ -80,7 +83,7 @@ impl Refusal {
             "correlation_id": correlation,
             "error_uri": format!("https://login.microsoftonline.com/error?code={}", self.code),
         });
-        uncached(self.status, body)
+        uncached_json(self.status, body)
     }
 }
 
@@ -94,10 +97,10 @@ impl Identity {
         now: Timestamp,
     ) -> Response<Bytes> {
         match self.grant(tenant, version, request, now) {
-            Ok(body) => uncached(StatusCode::OK, body),
-            Err(refusal) => {
+            Ok(body) => uncached_json(StatusCode::OK, body),
+            Err(error) => {
                 let correlation = request.headers().get("client-request-id");
-                refusal.response(correlation.and_then(|id| id.to_str().ok()), now)
+                error.response(correlation.and_then(|id| id.to_str().ok()), now)
             }
         }
     }
@@ -108,33 +111,39 @@ impl Identity {
         version: Version,
         request: &Request<Bytes>,
         now: Timestamp,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, TokenError> {
         if request.method() != Method::POST {
             let message = format!(
                 "The endpoint only accepts POST requests. Received a {} request.",
                 request.method()
             );
-            return Err(Refusal::request(900_561, message));
+            return Err(TokenError::request(900_561, message));
         }
         if request.body().len() > MAX_FORM_BYTES {
-            // A guess: what a form that is too large gets.
-            return Err(Refusal::request(90_013, "Invalid input received from the user."));
+            // Guess: the answer to a form that is too large.
+            return Err(TokenError::request(90_013, "Invalid input received from the user."));
         }
         let form = Parameters::parse(request.body());
-        let grant = form.get("grant_type").ok_or_else(|| Refusal::lacks("grant_type"))?;
+        let grant = form
+            .get("grant_type")
+            .ok_or_else(|| TokenError::missing_parameter("grant_type"))?;
         if grant != "client_credentials" {
             let message = format!("The app requested an unsupported grant type '{grant}'.");
-            return Err(Refusal::new(
+            return Err(TokenError::new(
                 StatusCode::BAD_REQUEST,
                 "unsupported_grant_type",
                 70_003,
                 message,
             ));
         }
-        let client = form.get("client_id").ok_or_else(|| Refusal::lacks("client_id"))?;
+        let client = form
+            .get("client_id")
+            .ok_or_else(|| TokenError::missing_parameter("client_id"))?;
         let account = self.client(tenant, client, &form, now)?;
         let audience = match version {
-            Version::One => form.get("resource").ok_or_else(|| Refusal::lacks("resource"))?,
+            Version::One => form
+                .get("resource")
+                .ok_or_else(|| TokenError::missing_parameter("resource"))?,
             Version::Two => audience(&form)?,
         };
         let issued = self.issue(&account, audience, now);
@@ -158,11 +167,10 @@ impl Identity {
         })
     }
 
-    /// Who asks, if it can show that it is so.
-    fn client(&self, tenant: &str, client: &str, form: &Parameters, now: Timestamp) -> Result<Account, Refusal> {
+    fn client(&self, tenant: &str, client: &str, form: &Parameters, now: Timestamp) -> Result<Account, TokenError> {
         let listed = !self.settings.accounts.is_empty();
-        let (account, known) = self.settings.client(tenant, client).map_err(|why| match why {
-            Stranger::Tenant => Refusal::request(
+        let (account, known) = self.settings.client(tenant, client).map_err(|unknown| match unknown {
+            UnknownAccount::Tenant => TokenError::request(
                 90_002,
                 format!(
                     "Tenant '{tenant}' not found. Check to make sure you have the correct tenant ID and are signing into \
@@ -170,7 +178,7 @@ impl Identity {
                      active subscriptions for the tenant."
                 ),
             ),
-            Stranger::Client => Refusal::new(
+            UnknownAccount::Client => TokenError::new(
                 StatusCode::BAD_REQUEST,
                 "unauthorized_client",
                 700_016,
@@ -183,8 +191,8 @@ impl Identity {
         })?;
         match (form.get("client_secret"), form.get("client_assertion")) {
             (Some(secret), _) => {
-                if !IdentitySettings::takes(known, listed, secret) {
-                    return Err(Refusal::client(
+                if !IdentitySettings::accepts_secret(known, listed, secret) {
+                    return Err(TokenError::client(
                         7_000_215,
                         format!(
                             "Invalid client secret provided. Ensure the secret being sent in the request is the client \
@@ -193,10 +201,10 @@ impl Identity {
                     ));
                 }
             }
-            // The file of a projected token ends with a line's end in some clients' requests.
-            (None, Some(assertion)) => assert(form.get("client_assertion_type"), assertion.trim(), now)?,
+            // Some clients send the newline at the end of the projected token's file.
+            (None, Some(assertion)) => check_assertion(form.get("client_assertion_type"), assertion.trim(), now)?,
             (None, None) => {
-                return Err(Refusal::client(
+                return Err(TokenError::client(
                     7_000_216,
                     "'client_assertion', 'client_secret' or 'request' is required for the 'client_credentials' grant type.",
                 ));
@@ -206,24 +214,24 @@ impl Identity {
     }
 }
 
-/// Looks at an assertion.
-fn assert(kind: Option<&str>, assertion: &str, now: Timestamp) -> Result<(), Refusal> {
+/// Checks the format and the validity of a federated token.
+fn check_assertion(kind: Option<&str>, assertion: &str, now: Timestamp) -> Result<(), TokenError> {
     if kind != Some(ASSERTION_TYPE) {
-        // A guess: what another type gets; the code is that of a missing parameter.
-        return Err(Refusal::lacks("client_assertion_type"));
+        // Guess: the answer to another type; the code is that of a missing parameter.
+        return Err(TokenError::missing_parameter("client_assertion_type"));
     }
-    // A guess: that it is 401 and invalid_client, as with all that is wrong with an assertion.
-    let claims = payload(assertion).ok_or_else(|| Refusal::client(50_027, "JWT token is invalid or malformed."))?;
-    let at = |name: &str| {
+    // Guess: 401 and invalid_client, as for every other mistake in an assertion.
+    let claims = payload(assertion).ok_or_else(|| TokenError::client(50_027, "JWT token is invalid or malformed."))?;
+    let time_of = |name: &str| {
         let seconds = claims.get(name).and_then(Value::as_i64);
         seconds.and_then(|seconds| Timestamp::from_second(seconds).ok())
     };
-    let (from, until) = (at("nbf").or_else(|| at("iat")), at("exp"));
-    let is_late = until.is_none_or(|until| until <= now);
-    let is_early = from.is_some_and(|from| from > now + LEEWAY);
-    if is_late || is_early {
+    let (from, until) = (time_of("nbf").or_else(|| time_of("iat")), time_of("exp"));
+    let is_expired = until.is_none_or(|until| until <= now);
+    let is_early = from.is_some_and(|from| from > now + CLOCK_SKEW);
+    if is_expired || is_early {
         let time = |at: Option<Timestamp>| at.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%S.0000000Z");
-        return Err(Refusal::client(
+        return Err(TokenError::client(
             700_024,
             format!(
                 "Client assertion is not within its valid time range. Current time: {}, assertion valid from {}, expiry \
@@ -238,9 +246,11 @@ fn assert(kind: Option<&str>, assertion: &str, now: Timestamp) -> Result<(), Ref
     Ok(())
 }
 
-/// The resource of the scope, of which there may be one beside those that every client adds.
-fn audience(form: &Parameters) -> Result<&str, Refusal> {
-    let scopes = form.get("scope").ok_or_else(|| Refusal::lacks("scope"))?;
+/// The resource in the scope. One is allowed, beside the scopes that every client adds.
+fn audience(form: &Parameters) -> Result<&str, TokenError> {
+    let scopes = form
+        .get("scope")
+        .ok_or_else(|| TokenError::missing_parameter("scope"))?;
     let mut resources = scopes
         .split_ascii_whitespace()
         .filter(|scope| !["openid", "profile", "offline_access"].contains(scope));
@@ -249,7 +259,7 @@ fn audience(form: &Parameters) -> Result<&str, Refusal> {
         _ => None,
     };
     resource.filter(|resource| !resource.is_empty()).ok_or_else(|| {
-        Refusal::new(
+        TokenError::new(
             StatusCode::BAD_REQUEST,
             "invalid_scope",
             1_002_012,
@@ -261,15 +271,15 @@ fn audience(form: &Parameters) -> Result<&str, Refusal> {
     })
 }
 
-fn uncached(status: StatusCode, body: Value) -> Response<Bytes> {
-    Answer::new(status, body)
+fn uncached_json(status: StatusCode, body: Value) -> Response<Bytes> {
+    JsonResponse::new(status, body)
         .header(CACHE_CONTROL, "no-store, no-cache")
         .response()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{TENANT, asked, get, listed, now, post, projected};
+    use super::super::tests::{TENANT, get, listed, now, post, projected, send};
     use super::*;
 
     const GOOD: &str = "client_secret=hush";
@@ -277,7 +287,7 @@ mod tests {
     const SCOPE: &str = "scope=https://management.azure.com/.default";
 
     fn refused(form: &str, status: u16, error: &str, code: u32) {
-        let (seen, body) = asked(&listed(), &post(&format!("/{TENANT}/oauth2/v2.0/token"), form));
+        let (seen, body) = send(&listed(), &post(&format!("/{TENANT}/oauth2/v2.0/token"), form));
         assert_eq!((seen, &body["error"]), (status, &json!(error)), "{form}: {body}");
         assert_eq!(body["error_codes"], json!([code]), "{form}: {body}");
         let description = body["error_description"].as_str().unwrap();
@@ -291,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_must_be_whole() {
+    fn incomplete_forms_are_refused() {
         let (app, large) = ("client_id=app", "x".repeat(MAX_FORM_BYTES));
         for form in [
             "",
@@ -318,20 +328,20 @@ mod tests {
             let form = format!("{GRANT}&{app}&{GOOD}&scope={scope}");
             refused(&form, 400, "invalid_scope", 1_002_012);
         }
-        let (status, body) = asked(&listed(), &get(&format!("/{TENANT}/oauth2/v2.0/token"), ""));
+        let (status, body) = send(&listed(), &get(&format!("/{TENANT}/oauth2/v2.0/token"), ""));
         assert_eq!((status, &body["error_codes"]), (400, &json!([900_561])));
     }
 
     #[test]
-    fn a_client_must_be_who_it_says() {
-        // Who has no secret cannot know it.
+    fn wrong_credentials_are_refused() {
+        // A client without a secret in the list cannot sign in with one.
         for client in ["app", "vm"] {
             let form = format!("{GRANT}&client_id={client}&{SCOPE}&client_secret=wrong");
             refused(&form, 401, "invalid_client", 7_000_215);
         }
         let form = |client: &str| format!("{GRANT}&client_id={client}&{SCOPE}&{GOOD}");
-        refused(&form("nobody"), 400, "unauthorized_client", 700_016);
-        let (status, body) = asked(&listed(), &post("/other/oauth2/v2.0/token", &form("app")));
+        refused(&form("unknown"), 400, "unauthorized_client", 700_016);
+        let (status, body) = send(&listed(), &post("/other/oauth2/v2.0/token", &form("app")));
         assert_eq!((status, &body["error_codes"]), (400, &json!([90_002])));
         let second = now().as_second();
         let (old, early) = (

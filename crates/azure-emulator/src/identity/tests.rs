@@ -1,4 +1,4 @@
-//! What Microsoft's clients send, and what they need of the answers.
+//! Requests as Microsoft's clients send them, and the fields that they need in the answers.
 
 use serde_json::{Value, json};
 
@@ -21,11 +21,11 @@ pub(super) fn listed() -> Identity {
     Identity::new(serde_json::from_value(settings).unwrap(), &[7; 32])
 }
 
-pub(super) fn anybody() -> Identity {
+pub(super) fn any_account() -> Identity {
     Identity::new(IdentitySettings::default(), &[7; 32])
 }
 
-pub(super) fn asked(identity: &Identity, request: &Request<Bytes>) -> (u16, Value) {
+pub(super) fn send(identity: &Identity, request: &Request<Bytes>) -> (u16, Value) {
     let response = identity.answer(request, BASE, now()).unwrap();
     assert_eq!(response.headers()["content-type"], "application/json; charset=utf-8");
     let body = serde_json::from_slice(response.body()).unwrap();
@@ -48,7 +48,7 @@ pub(super) fn post(path: &str, form: &str) -> Request<Bytes> {
         .unwrap()
 }
 
-/// A cluster's token for a service account.
+/// A projected service account token.
 pub(super) fn projected(from: i64, until: i64) -> String {
     let account = Account {
         tenant: "cluster".to_owned(),
@@ -62,10 +62,10 @@ pub(super) fn bearer(token: &str) -> HeaderValue {
     HeaderValue::from_str(&format!("Bearer {token}")).unwrap()
 }
 
-/// Asks for a token, and for what one gets with it.
+/// Requests a token, authenticates with it, and returns the answer of the token endpoint.
 fn granted(case: &str, request: &Request<Bytes>, object: &str, audience: &str) -> Value {
     let identity = listed();
-    let (status, body) = asked(&identity, request);
+    let (status, body) = send(&identity, request);
     assert_eq!((status, &body["token_type"]), (200, &json!("Bearer")), "{case}: {body}");
     let token = body["access_token"].as_str().unwrap();
     assert_eq!(payload(token).unwrap()["aud"], audience, "{case}");
@@ -79,7 +79,7 @@ fn granted(case: &str, request: &Request<Bytes>, object: &str, audience: &str) -
 }
 
 #[test]
-fn applications_get_tokens_that_the_emulator_takes() {
+fn applications_get_tokens_that_the_emulator_accepts() {
     let assertion = projected(now().as_second() - 60, now().as_second() + 600);
     let app = "client_id=app&grant_type=client_credentials";
     let secret = format!("{app}&client_secret=hush");
@@ -176,24 +176,24 @@ fn machines_get_tokens_that_are_all_strings() {
 }
 
 #[test]
-fn without_a_list_everybody_is_good() {
-    let identity = anybody();
+fn without_a_list_every_account_is_accepted() {
+    let identity = any_account();
     let form = "client_id=x&grant_type=client_credentials&client_secret=y&scope=https://vault.azure.net/.default";
-    let (status, body) = asked(&identity, &post("/any/oauth2/v2.0/token", form));
+    let (status, body) = send(&identity, &post("/any/oauth2/v2.0/token", form));
     assert_eq!(status, 200);
-    // A token for somebody else is given, and not taken.
+    // A token for another audience is issued, but ARM does not accept it.
     let token = bearer(body["access_token"].as_str().unwrap());
     let error = identity.principal(Some(&token), BASE, now()).unwrap_err();
     assert_eq!(error.code, "InvalidAuthenticationTokenAudience");
     let uri = "/metadata/identity/oauth2/token?api-version=2018-02-01&resource=r&client_id=mine";
-    assert_eq!(asked(&identity, &get(uri, "Metadata: True")).1["client_id"], "mine");
+    assert_eq!(send(&identity, &get(uri, "Metadata: True")).1["client_id"], "mine");
 }
 
 #[test]
-fn msal_finds_its_way() {
-    let identity = anybody();
+fn msal_finds_the_endpoints() {
+    let identity = any_account();
     let configuration = format!("{BASE}/{TENANT}/v2.0/.well-known/openid-configuration");
-    let (_, body) = asked(
+    let (_, body) = send(
         &identity,
         &get(&format!("/{TENANT}/v2.0/.well-known/openid-configuration"), ""),
     );
@@ -206,14 +206,14 @@ fn msal_finds_its_way() {
         assert_eq!(body[name], format!("{BASE}/{TENANT}{path}"));
     }
     let keys = get(&format!("/{TENANT}/discovery/v2.0/keys"), "");
-    assert_eq!(asked(&identity, &keys).1, json!({"keys": []}));
+    assert_eq!(send(&identity, &keys).1, json!({"keys": []}));
     let authorize = format!("authorization_endpoint={BASE}/{TENANT}/oauth2/v2.0/authorize");
     let uri = format!("/common/discovery/instance?api-version=1.1&{authorize}");
-    let (_, body) = asked(&identity, &get(&uri, ""));
+    let (_, body) = send(&identity, &get(&uri, ""));
     assert_eq!(body["tenant_discovery_endpoint"], configuration);
     assert_eq!(body["metadata"][0]["aliases"], json!(["127.0.0.1:8443"]));
     assert_eq!(
-        asked(&identity, &get("/metadata/endpoints?api-version=2022-09-01", "")).0,
+        send(&identity, &get("/metadata/endpoints?api-version=2022-09-01", "")).0,
         200
     );
     for path in [
@@ -229,7 +229,7 @@ fn msal_finds_its_way() {
 }
 
 #[test]
-fn who_may_not_call_is_told_why() {
+fn unauthenticated_callers_get_the_reason() {
     let identity = listed();
     let account = identity.settings.client(TENANT, "app").unwrap().0;
     let issued = |audience, at: Timestamp| identity.issue(&account, audience, at).token;
@@ -307,7 +307,7 @@ fn who_may_not_call_is_told_why() {
 }
 
 #[test]
-fn who_may_call_does_so_until_the_token_is_old() {
+fn callers_are_authenticated_until_the_token_expires() {
     let identity = listed();
     let account = identity.settings.client(TENANT, "app").unwrap().0;
     let issued = |audience| Some(bearer(&identity.issue(&account, audience, now()).token));
@@ -331,7 +331,7 @@ fn who_may_call_does_so_until_the_token_is_old() {
     let developer = Some(bearer("golden"));
     let principal = identity.principal(developer.as_ref(), BASE, now()).unwrap();
     assert_eq!(principal.object, "developer");
-    assert!(anybody().principal(developer.as_ref(), BASE, now()).is_err());
+    assert!(any_account().principal(developer.as_ref(), BASE, now()).is_err());
     let text = format!("{identity:?}");
     assert!(!text.contains("hush") && !text.contains("golden"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! JSON web tokens: made, signed with HMAC-SHA256, and read again. Clients look into the payload only.
+//! JSON web tokens, signed with HMAC-SHA256. Clients read only the payload.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
@@ -8,39 +8,38 @@ use serde_json::{Value, json};
 
 use super::account::Account;
 
-/// What a token says that is read again.
+/// The claims of a token.
 #[derive(Debug, PartialEq, Deserialize, Serialize)]
 pub(super) struct Claims {
-    /// For whom it is.
+    /// The audience: the resource that the token is for.
     pub(super) aud: String,
-    /// The tenant that gave it.
+    /// The issuer, which names the tenant.
     pub(super) iss: String,
     pub(super) iat: i64,
     pub(super) nbf: i64,
     pub(super) exp: i64,
-    /// The application.
+    /// The application's client id.
     pub(super) appid: String,
-    /// 1: a secret; 2: a certificate or an assertion. Managed accounts have 2.
+    /// How the client authenticated. 1: a secret; 2: a certificate or an assertion. Managed identities have 2.
     pub(super) appidacr: String,
     pub(super) idp: String,
     pub(super) idtyp: String,
-    /// The directory's object.
+    /// The object id in the directory.
     pub(super) oid: String,
     pub(super) sub: String,
     pub(super) tid: String,
-    /// An id of the token.
+    /// A unique id of the token.
     pub(super) uti: String,
     pub(super) ver: String,
 }
 
-/// Signs and checks with one key, which it does not show.
+/// Signs and verifies tokens with one key, which `Debug` does not show.
 pub(super) struct Signer {
     key: hmac::Key,
     id: String,
 }
 
 impl Signer {
-    /// With this key.
     pub(super) fn new(key: &[u8]) -> Self {
         let id = digest::digest(&digest::SHA256, key);
         Self {
@@ -49,10 +48,10 @@ impl Signer {
         }
     }
 
-    /// A token of these seconds.
+    /// A token that is valid from and until these Unix times, in seconds.
     pub(super) fn sign(&self, account: &Account, audience: &str, from: i64, until: i64) -> String {
         let issuer = format!("https://sts.windows.net/{}/", account.tenant);
-        let seal = hmac::sign(&self.key, format!("{}{audience}{from}", account.object).as_bytes());
+        let id = hmac::sign(&self.key, format!("{}{audience}{from}", account.object).as_bytes());
         let claims = Claims {
             aud: audience.to_owned(),
             iss: issuer.clone(),
@@ -66,7 +65,7 @@ impl Signer {
             oid: account.object.clone(),
             sub: account.object.clone(),
             tid: account.tenant.clone(),
-            uti: BASE64.encode(&seal.as_ref()[..16]),
+            uti: BASE64.encode(&id.as_ref()[..16]),
             ver: "1.0".to_owned(),
         };
         let header = json!({"typ": "JWT", "alg": "HS256", "kid": self.id});
@@ -75,7 +74,7 @@ impl Signer {
         format!("{signed}.{}", BASE64.encode(signature))
     }
 
-    /// What a token of ours says; none if it is not ours, or not whole.
+    /// The claims of a token that this key signed, `None` for any other text.
     pub(super) fn read(&self, token: &str) -> Option<Claims> {
         let (signed, signature) = token.rsplit_once('.')?;
         hmac::verify(&self.key, signed.as_bytes(), &BASE64.decode(signature).ok()?).ok()?;
@@ -93,7 +92,7 @@ impl std::fmt::Debug for Signer {
     }
 }
 
-/// What somebody's token says, whoever signed it; none if it has not the shape of one.
+/// The payload of a token from any issuer, without a check of its signature; `None` if it is not a JSON web token.
 pub(super) fn payload(token: &str) -> Option<Value> {
     let mut parts = token.split('.');
     let (header, payload, signature) = (parts.next()?, parts.next()?, parts.next()?);
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_by_its_key_only_and_only_whole() {
+    fn a_token_is_valid_only_whole_and_for_its_own_key() {
         let account = Account {
             tenant: "t".to_owned(),
             client: "c".to_owned(),

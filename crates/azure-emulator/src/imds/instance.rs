@@ -1,4 +1,4 @@
-//! `/metadata/instance`: a document, any part of it, and its leaves as text.
+//! `/metadata/instance`: the document, a part of it by path, or a leaf as text.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, Response, StatusCode};
@@ -6,10 +6,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::super::query::Parameters;
-use super::super::request::Answer;
+use super::super::request::JsonResponse;
 
-/// What is told when nothing is set.
-pub(super) fn example() -> Value {
+/// The document if the seed has none.
+pub(super) fn default_document() -> Value {
     json!({
         "compute": {
             "azEnvironment": "AzurePublicCloud",
@@ -43,7 +43,7 @@ pub(super) fn example() -> Value {
     })
 }
 
-/// A part of the document. Of text, what is no leaf is the list of what is in it.
+/// The part of the document at `path`. With `format=text`, an object or array is the list of its members.
 pub(super) fn answer(document: &Value, path: &[&str], query: &Parameters) -> Response<Bytes> {
     let part = path.iter().try_fold(document, |part, step| match part {
         Value::Array(items) => items.get(step.parse::<usize>().ok()?),
@@ -63,9 +63,9 @@ pub(super) fn answer(document: &Value, path: &[&str], query: &Parameters) -> Res
         ),
         (Some("text"), Value::String(text)) => text.clone(),
         (Some("text"), leaf) => leaf.to_string(),
-        // A guess: that it is 404; documented is that leaves are had as text only.
+        // Guess: 404. Documented is only that leaves are available as text only.
         (_, leaf) if !(leaf.is_object() || leaf.is_array()) => return not_found(),
-        (_, part) => return Answer::new(StatusCode::OK, part.clone()).response(),
+        (_, part) => return JsonResponse::new(StatusCode::OK, part.clone()).response(),
     };
     let mut response = Response::new(Bytes::from(text));
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -73,16 +73,16 @@ pub(super) fn answer(document: &Value, path: &[&str], query: &Parameters) -> Res
     response
 }
 
-/// One thing a line; what has parts ends in a slash.
-fn lines<'a>(things: impl Iterator<Item = (String, &'a Value)>) -> String {
+/// One member a line; those that have members themselves end in a slash.
+fn lines<'a>(members: impl Iterator<Item = (String, &'a Value)>) -> String {
     let line = |(name, value): (String, &Value)| match value {
         Value::Object(_) | Value::Array(_) => format!("{name}/"),
         _ => name,
     };
-    things.map(line).collect::<Vec<_>>().join("\n")
+    members.map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn not_found() -> Response<Bytes> {
     let body = json!({"error": "Not found"});
-    Answer::new(StatusCode::NOT_FOUND, body).response()
+    JsonResponse::new(StatusCode::NOT_FOUND, body).response()
 }

@@ -1,4 +1,4 @@
-//! IMDS asked as its clients ask.
+//! Requests to IMDS as its clients send them.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ fn moment(seconds: u64) -> Moment {
     }
 }
 
-fn asked(imds: &mut Imds, method: Method, uri: &str, body: &Value) -> (u16, String, Value) {
+fn send(imds: &mut Imds, method: Method, uri: &str, body: &Value) -> (u16, String, Value) {
     let request = Request::builder().method(method).uri(uri).header("Metadata", "true");
     let body = if body.is_null() {
         String::new()
@@ -45,7 +45,7 @@ fn preempt() -> Value {
 }
 
 #[test]
-fn the_incarnation_rises_with_the_events_and_only_then() {
+fn the_incarnation_changes_only_with_the_events() {
     let mut imds = imds();
     assert_eq!(imds.document(), json!({"DocumentIncarnation": 1, "Events": []}));
     let first = imds.put(preempt(), moment(0)).unwrap();
@@ -58,12 +58,12 @@ fn the_incarnation_rises_with_the_events_and_only_then() {
             "EventSource": "Platform", "DurationInSeconds": -1,
         }]})
     );
-    // The same, later; what was shown, sent back; and what GET says of it all.
+    // The same events later, the document sent back, and GET, all show the same.
     assert_eq!(imds.put(preempt(), moment(9)).unwrap(), first);
     assert_eq!(imds.put(first.clone(), moment(9)).unwrap(), first);
     for _ in 0..2 {
         assert_eq!(
-            asked(&mut imds, Method::GET, EVENTS, &Value::Null),
+            send(&mut imds, Method::GET, EVENTS, &Value::Null),
             (200, "\"2\"".to_owned(), first.clone())
         );
     }
@@ -87,15 +87,15 @@ fn approval_starts_an_event() {
         json!({"StartRequests": [{}]}),
         approve(&json!("no")),
     ] {
-        assert_eq!(asked(&mut imds, Method::POST, EVENTS, &odd).0, 400, "{odd}");
+        assert_eq!(send(&mut imds, Method::POST, EVENTS, &odd).0, 400, "{odd}");
     }
     assert_eq!(imds.document()["DocumentIncarnation"], 2);
     for _ in 0..2 {
         assert_eq!(
-            asked(&mut imds, Method::POST, EVENTS, &approve(&id)),
+            send(&mut imds, Method::POST, EVENTS, &approve(&id)),
             (200, String::new(), json!(""))
         );
-        let (_, tag, body) = asked(&mut imds, Method::GET, EVENTS, &Value::Null);
+        let (_, tag, body) = send(&mut imds, Method::GET, EVENTS, &Value::Null);
         let event = &body["Events"][0];
         assert_eq!(
             (&event["EventStatus"], &event["NotBefore"]),
@@ -106,7 +106,7 @@ fn approval_starts_an_event() {
 }
 
 #[test]
-fn what_is_no_document_changes_nothing() {
+fn an_invalid_document_changes_nothing() {
     let mut imds = imds();
     let good = json!({"EventType": "Preempt", "Resources": ["a"]});
     let with = |key: &str, value: Value| {
@@ -149,7 +149,7 @@ fn what_is_no_document_changes_nothing() {
 }
 
 #[test]
-fn the_first_question_waits_and_so_do_those_beside_it() {
+fn the_first_answer_is_late_and_so_are_those_beside_it() {
     let delay = Duration::from_mins(2);
     let mut imds = Imds::new(ImdsSettings {
         first_call_delay: delay,
@@ -182,7 +182,7 @@ fn the_first_question_waits_and_so_do_those_beside_it() {
 }
 
 #[test]
-fn requests_that_imds_refuses() {
+fn requests_without_header_version_or_method_are_refused() {
     let mut imds = imds();
     let mut versions = |query: &str, header: Option<&str>, method: Method, uri: &str| {
         let mut request = Request::builder().method(method).uri(format!("{uri}{query}"));
@@ -217,16 +217,16 @@ fn requests_that_imds_refuses() {
 }
 
 #[test]
-fn the_instance_is_told_whole_in_parts_and_as_text() {
+fn the_instance_is_readable_whole_in_parts_and_as_text() {
     let mut imds = imds();
-    let mut ask = |path: &str| {
-        let (status, _, body) = asked(&mut imds, Method::GET, &format!("{INSTANCE}{path}"), &Value::Null);
+    let mut get = |path: &str| {
+        let (status, _, body) = send(&mut imds, Method::GET, &format!("{INSTANCE}{path}"), &Value::Null);
         (status, body)
     };
     let version = "api-version=2021-02-01";
-    assert_eq!(ask(&format!("?{version}")), (200, instance::example()));
+    assert_eq!(get(&format!("?{version}")), (200, instance::default_document()));
     assert_eq!(
-        ask(&format!("/compute?{version}&format=json")).1["provider"],
+        get(&format!("/compute?{version}&format=json")).1["provider"],
         "Microsoft.Compute"
     );
     for (path, text) in [
@@ -236,7 +236,7 @@ fn the_instance_is_told_whole_in_parts_and_as_text() {
         ("/network/interface", "0/"),
     ] {
         assert_eq!(
-            ask(&format!("{path}?{version}&format=text")),
+            get(&format!("{path}?{version}&format=text")),
             (200, json!(text)),
             "{path}"
         );
@@ -247,6 +247,6 @@ fn the_instance_is_told_whole_in_parts_and_as_text() {
         "/network/interface/7",
         "/compute/location/x",
     ] {
-        assert_eq!(ask(&format!("{path}?{version}")).0, 404, "{path}");
+        assert_eq!(get(&format!("{path}?{version}")).0, 404, "{path}");
     }
 }

@@ -19,8 +19,8 @@ fn request(method: &str, uri: &str) -> Parts {
     request.unwrap().into_parts().0
 }
 
-fn change(before: &str, after: &str) -> Change {
-    Change {
+fn change(before: &str, after: &str) -> EtagChange {
+    EtagChange {
         resource: "/lb".to_owned(),
         before: Some(before.to_owned()),
         after: Some(after.to_owned()),
@@ -28,10 +28,10 @@ fn change(before: &str, after: &str) -> Change {
     }
 }
 
-fn all() -> Wanted {
-    Wanted {
+fn all() -> JournalQuery {
+    JournalQuery {
         limit: MAX_LIMIT,
-        ..Wanted::default()
+        ..JournalQuery::default()
     }
 }
 
@@ -44,7 +44,7 @@ fn sequences(page: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn a_request_from_arrival_to_answer() {
+fn a_request_has_an_entry_from_its_arrival_on() {
     let mut journal = Journal::default();
     let write = request("PUT", "/lb/pool?api-version=2025-05-01&t=1&s=secret-signature");
     let sequence = journal.begin(at(0), &write, br#"{"a": {"clientSecret": "secret"}}"#, Some("actor"));
@@ -108,7 +108,7 @@ fn a_request_from_arrival_to_answer() {
 }
 
 #[test]
-fn what_happens_between_requests() {
+fn events_between_requests_have_entries() {
     let mut journal = Journal::default();
     let ended = Event::Operation {
         id: "1".to_owned(),
@@ -117,10 +117,10 @@ fn what_happens_between_requests() {
         status: "Canceled",
         superseded_by: Some("2".to_owned()),
     };
-    journal.record(
+    journal.add_event(
         at(2),
         ended,
-        vec![Change {
+        vec![EtagChange {
             why: Some("it ended".to_owned()),
             ..change("2", "3")
         }],
@@ -133,7 +133,7 @@ fn what_happens_between_requests() {
         fault: 7,
         status: 200,
     };
-    journal.record(at(3), written, Vec::new());
+    journal.add_event(at(3), written, Vec::new());
     let ended = json!({
         "kind": "operation",
         "sequence": 1,
@@ -162,7 +162,7 @@ fn what_happens_between_requests() {
 }
 
 #[test]
-fn pages() {
+fn pages_filter_and_continue() {
     let mut journal = Journal::default();
     for (method, path) in [("GET", "/a"), ("PUT", "/a/b"), ("GET", "/c"), ("DELETE", "/a")] {
         journal.begin(at(0), &request(method, path), b"", None);
@@ -174,7 +174,7 @@ fn pages() {
         status: "Succeeded",
         superseded_by: None,
     };
-    journal.record(at(0), operation, Vec::new());
+    journal.add_event(at(0), operation, Vec::new());
     for (after, limit, path, method, want, next) in [
         (0, 100, "", "", vec![1, 2, 3, 4, 5], 5),
         (0, 2, "", "", vec![1, 2], 2),
@@ -183,36 +183,36 @@ fn pages() {
         (5, 9, "", "", vec![], 5),
         (9, 9, "", "", vec![], 9),
         (0, 9, "^/a", "", vec![1, 2, 4, 5], 5),
-        // What was looked at in vain is not looked at again.
+        // `next` skips the entries that did not match.
         (0, 2, "^/a", "put|delete", vec![2, 4], 5),
         (0, 1, "^/a", "put|delete", vec![2], 3),
         (0, 9, "", "GE", vec![], 5),
     ] {
-        let wanted = Wanted {
+        let query = JournalQuery {
             after,
             limit,
-            path: (!path.is_empty()).then(|| pattern::anywhere(path).unwrap()),
-            method: (!method.is_empty()).then(|| pattern::whole(method).unwrap()),
+            path: (!path.is_empty()).then(|| pattern::unanchored(path).unwrap()),
+            method: (!method.is_empty()).then(|| pattern::anchored(method).unwrap()),
         };
-        let page = journal.page(&wanted);
-        assert_eq!(sequences(&page), want, "{wanted:?}");
-        assert_eq!(page["next"], next, "{wanted:?}");
+        let page = journal.page(&query);
+        assert_eq!(sequences(&page), want, "{query:?}");
+        assert_eq!(page["next"], next, "{query:?}");
         assert_eq!(page["dropped"], 0);
     }
 }
 
 #[test]
-fn old_entries_go_and_readers_are_told() {
+fn the_oldest_entries_are_removed_and_counted() {
     let mut journal = Journal::default();
     let first = journal.begin(at(0), &request("GET", "/a"), b"", None);
     for _ in 0..MAX_ENTRIES + 9 {
         journal.begin(at(0), &request("GET", "/a"), b"", None);
     }
     journal.finish(first, at(1), None, Outcome::default());
-    let page = journal.page(&Wanted { after: 4, ..all() });
+    let page = journal.page(&JournalQuery { after: 4, ..all() });
     assert_eq!((page["dropped"].as_u64(), sequences(&page)[0]), (Some(6), 11));
     journal.clear();
-    let page = journal.page(&Wanted { after: 10_009, ..all() });
+    let page = journal.page(&JournalQuery { after: 10_009, ..all() });
     assert_eq!(page, json!({"entries": [], "next": 10_009, "dropped": 1}));
     assert_eq!(journal.begin(at(0), &request("GET", "/a"), b"", None), 10_011);
 }
@@ -220,7 +220,7 @@ fn old_entries_go_and_readers_are_told() {
 #[test]
 fn memory_and_pages_are_bounded() {
     let mut journal = Journal::default();
-    let body = json!({"x": "y".repeat(kept::MAX_BODY_BYTES - 100)}).to_string();
+    let body = json!({"x": "y".repeat(redact::MAX_BODY_BYTES - 100)}).to_string();
     for _ in 0..1000 {
         let sequence = journal.begin(at(0), &request("PUT", "/a"), body.as_bytes(), None);
         let changes = vec![change("1", "2"); 1000];

@@ -1,4 +1,4 @@
-//! Buckets, step by step.
+//! Requests against small buckets, and against the documented ones.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use super::*;
 
 fn small() -> Throttle {
     Throttle::new(ThrottleSettings {
-        reads: Limit::new(3, 1.0),
-        writes: Limit::new(2, 1.0),
+        reads: RateLimit::new(3, 1.0),
+        writes: RateLimit::new(2, 1.0),
         global_factor: 2,
-        network_writes: Limit::new(1, 0.1),
+        network_writes: RateLimit::new(1, 0.1),
         ..ThrottleSettings::default()
     })
 }
 
-fn waits(result: Result<Remaining, ArmError>) -> Result<(u32, u32), String> {
+fn summary(result: Result<Remaining, ArmError>) -> Result<(u32, u32), String> {
     let text = |(name, value): &(HeaderName, HeaderValue)| format!("{name}={value:?};");
     result
         .map(|left| (left.own, left.global))
@@ -22,7 +22,7 @@ fn waits(result: Result<Remaining, ArmError>) -> Result<(u32, u32), String> {
 }
 
 #[test]
-fn the_first_request_leaves_what_was_seen_on_azure() {
+fn the_first_request_leaves_the_remainders_seen_on_azure() {
     let now = Instant::now();
     for (method, word, left) in [
         (Method::GET, "reads", ["249", "3749"]),
@@ -35,7 +35,7 @@ fn the_first_request_leaves_what_was_seen_on_azure() {
             let settings = ThrottleSettings::default();
             let mut throttle = Throttle::new(ThrottleSettings { enabled, ..settings });
             let mut headers = HeaderMap::new();
-            let remaining = throttle.take("S", "p", Kind::of(&method), true, now).unwrap();
+            let remaining = throttle.take("S", "p", Kind::from_method(&method), true, now).unwrap();
             remaining.write(&mut headers);
             let seen = ["", "global-"].map(|scope| {
                 let name = format!("x-ms-ratelimit-remaining-subscription-{scope}{word}");
@@ -64,14 +64,14 @@ fn the_251st_read_is_refused_as_recorded() {
             "Number of 'read' requests for subscription 'sub' actor 'me' exceeded. Please try again after '10' seconds."
         }})
     );
-    // Too early, however often: the wait gets shorter and nothing else.
+    // Further requests before the time do not prolong the wait.
     for (seconds, wait) in [(1, "9"), (1, "9"), (9, "1")] {
         let error = throttle.take("SUB", "ME", Kind::Read, false, now + Duration::from_secs(seconds));
         assert_eq!(error.unwrap_err().response().headers()["retry-after"], wait);
     }
     let later = throttle.take("sub", "me", Kind::Read, false, now + Duration::from_secs(10));
     assert_eq!(later.unwrap().own, 249);
-    // Others, and other kinds, are not concerned.
+    // Other principals, subscriptions and kinds have their own buckets.
     for (subscription, principal, kind) in [
         ("sub", "you", Kind::Read),
         ("other", "me", Kind::Read),
@@ -85,7 +85,7 @@ fn the_251st_read_is_refused_as_recorded() {
 }
 
 #[test]
-fn all_principals_share_and_the_network_provider_counts_for_itself() {
+fn principals_share_a_bucket_and_the_network_provider_has_its_own() {
     let (mut throttle, now) = (small(), Instant::now());
     for (principal, kind, network, want) in [
         ("a", Kind::Read, false, Ok((2, 5))),
@@ -114,7 +114,7 @@ fn all_principals_share_and_the_network_provider_counts_for_itself() {
             Err("retry-after=\"10\";x-ms-ratelimit-remaining-subscription-writes=\"0\";\
                  x-ms-ratelimit-remaining-subscription-global-writes=\"2\";"),
         ),
-        // Deletes fall under the network provider's writes.
+        // The network provider counts deletes as writes.
         (
             "a",
             Kind::Delete,
@@ -126,7 +126,7 @@ fn all_principals_share_and_the_network_provider_counts_for_itself() {
         ),
         ("d", Kind::Write, true, Ok((1, 1))),
     ] {
-        let seen = waits(throttle.take("s", principal, kind, network, now));
+        let seen = summary(throttle.take("s", principal, kind, network, now));
         assert_eq!(seen, want.map_err(str::to_owned), "{principal} {kind:?}");
     }
     throttle.reset();
@@ -145,7 +145,7 @@ fn buckets_are_bounded_and_the_full_ones_go_first() {
         let _ = throttle.take(&format!("{n}-{long}"), &long, Kind::Delete, false, later);
         assert!(throttle.buckets.len() <= MAX_BUCKETS);
     }
-    // A second later everybody else's are full again.
+    // A second later all other buckets are full again.
     let later = later + Duration::from_secs(1);
     throttle.take("new", "me", Kind::Read, false, later).unwrap();
     assert!(throttle.snapshot(later)["buckets"].as_array().unwrap().len() < 10);
@@ -155,7 +155,7 @@ fn buckets_are_bounded_and_the_full_ones_go_first() {
 fn settings_read_back_and_the_snapshot_shows_what_is_missing() {
     let settings: ThrottleSettings =
         serde_json::from_value(json!({"reads": {"capacity": 1, "refillPerSecond": 0.5}})).unwrap();
-    assert_eq!(settings.writes, Limit::new(200, 10.0));
+    assert_eq!(settings.writes, RateLimit::new(200, 10.0));
     let text = serde_json::to_value(&settings).unwrap();
     assert_eq!(serde_json::from_value::<ThrottleSettings>(text).unwrap(), settings);
     assert!(serde_json::from_value::<ThrottleSettings>(json!({"read": {}})).is_err());

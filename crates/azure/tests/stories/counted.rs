@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headgate_azure::{AdminState, Metrics, Permit};
 use headgate_azure::{RateLimit, RateLimits};
-use headgate_telemetry::{Format, encode};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use super::{World, load_balancer, pool_id, soon};
 
 /// The values of one series by the request's name, and the code where there is one.
 fn series(registry: &Registry, name: &str) -> BTreeMap<String, String> {
-    let text = encode(registry, Format::Prometheus).unwrap();
+    let text = encode_metrics(registry, MetricsFormat::Prometheus).unwrap();
     let samples = text.lines().filter_map(|line| line.strip_prefix(&format!("{name}{{")));
     let all = samples.map(|sample| {
         let (labels, value) = sample.rsplit_once("} ").unwrap();

@@ -1,4 +1,4 @@
-//! A range of IP addresses, as `192.168.0.0/16`.
+//! A range of IP addresses in CIDR notation, such as `192.168.0.0/16`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,16 +12,16 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Whether `address` is in the range. An address of the other family never is.
+    /// Whether `address` is in the range. An address of the other IP family never is.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        let (width, ours, theirs) = match (self.address, address) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => (32, ours.to_bits().into(), theirs.to_bits().into()),
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => (128, ours.to_bits(), theirs.to_bits()),
+        let (width, range, candidate) = match (self.address, address) {
+            (IpAddr::V4(range), IpAddr::V4(candidate)) => (32, range.to_bits().into(), candidate.to_bits().into()),
+            (IpAddr::V6(range), IpAddr::V6(candidate)) => (128, range.to_bits(), candidate.to_bits()),
             _ => return false,
         };
-        // A shift by the whole width has no result: a length of 0 leaves nothing to compare.
-        let differing: u128 = ours ^ theirs;
+        // A shift by the full width is not defined; with a length of 0 there are no bits to compare.
+        let differing: u128 = range ^ candidate;
         differing.checked_shr(width - u32::from(self.length)).unwrap_or(0) == 0
     }
 }
@@ -32,10 +32,12 @@ impl FromStr for Cidr {
     fn from_str(text: &str) -> Result<Self, ()> {
         let (address, length) = text.split_once('/').ok_or(())?;
         let address: IpAddr = address.parse().map_err(|_| ())?;
-        let plain = length.bytes().all(|byte| byte.is_ascii_digit());
+        let is_plain = length.bytes().all(|byte| byte.is_ascii_digit());
         let length: u8 = length.parse().map_err(|_| ())?;
         let width = if address.is_ipv4() { 32 } else { 128 };
-        (plain && length <= width).then_some(Self { address, length }).ok_or(())
+        (is_plain && length <= width)
+            .then_some(Self { address, length })
+            .ok_or(())
     }
 }
 
@@ -50,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_a_range() {
+    fn range_contains_addresses() {
         for (range, address, inside) in [
             ("127.0.0.0/8", "127.0.0.1", true),
             ("127.0.0.0/8", "128.0.0.1", false),
@@ -72,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range() {
+    fn invalid_ranges_are_rejected() {
         for text in [
             "",
             "/",

@@ -1,8 +1,9 @@
-//! From the events of two watches to a table of Services with their endpoints on this node. Pure.
+//! The index: from the events of two watches to a table of Services with the number of their endpoints on this node.
+//! Pure.
 //!
-//! Of Services only those are kept that need it; of EndpointSlices only the addresses that are ready on
-//! this node, whoever's they are, since a Service may come to need it later. What is listed anew replaces
-//! the old when it is complete, never in part; there is no table before both were listed once.
+//! Of Services, only those with service health are kept. Of EndpointSlices, the ready addresses on this node are kept
+//! for every Service, because any Service can become one with service health. A new list replaces the old objects
+//! when it is complete, never in part. There is no table before both kinds were listed once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -10,63 +11,62 @@ use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
-use super::super::proxy::Family;
-use super::object::{LocalService, LocalSlice, ObjectKey, SlimService, SlimSlice};
-use super::per_family::PerFamily;
+use super::super::ip_family::{IpFamily, PerFamily};
+use super::slim_objects::{LocalService, LocalSlice, ObjectKey, SlimEndpointSlice, SlimService};
 
-/// A Service and how many of its endpoints are ready on this node.
+/// A Service with service health, and its endpoints on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Served {
-    /// The Service.
+pub struct ServedService {
+    /// What is known of the Service.
     pub service: Arc<LocalService>,
-    /// Distinct addresses over all its EndpointSlices.
+    /// The number of distinct ready addresses on this node, over all EndpointSlices.
     pub endpoints: PerFamily<u32>,
 }
 
-impl Served {
-    /// The count for one whose connection tells no family: that of the family with more, since a
-    /// dual-stack pod has an address in each.
+impl ServedService {
+    /// The number of endpoints for a request whose IP family is not known: the larger one, since a dual-stack Pod has
+    /// an address in each family.
     #[must_use]
     pub fn endpoints_of_any_family(&self) -> u32 {
         let count = |family| {
-            let has = *self.service.families.get(family);
-            if has { *self.endpoints.get(family) } else { 0 }
+            let is_served = *self.service.families.get(family);
+            if is_served { *self.endpoints.get(family) } else { 0 }
         };
-        count(Family::IPv4).max(count(Family::IPv6))
+        count(IpFamily::IPv4).max(count(IpFamily::IPv6))
     }
 }
 
-/// Every Service whose health is asked for.
+/// All Services with service health, by namespace and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table(BTreeMap<Arc<ObjectKey>, Served>);
+pub struct ServiceTable(BTreeMap<Arc<ObjectKey>, ServedService>);
 
-impl Table {
+impl ServiceTable {
     /// The Service with this key.
     #[must_use]
-    pub fn get(&self, key: &ObjectKey) -> Option<&Served> {
+    pub fn get(&self, key: &ObjectKey) -> Option<&ServedService> {
         self.0.get(key)
     }
 
-    /// All, by namespace and name.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<ObjectKey>, &Served)> {
+    /// The Services in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<ObjectKey>, &ServedService)> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// The number of Services.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether no Service has service health.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl FromIterator<(ObjectKey, Served)> for Table {
-    fn from_iter<I: IntoIterator<Item = (ObjectKey, Served)>>(services: I) -> Self {
+impl FromIterator<(ObjectKey, ServedService)> for ServiceTable {
+    fn from_iter<I: IntoIterator<Item = (ObjectKey, ServedService)>>(services: I) -> Self {
         Self(
             services
                 .into_iter()
@@ -76,27 +76,27 @@ impl FromIterator<(ObjectKey, Served)> for Table {
     }
 }
 
-/// What is known of one kind of object.
+/// The objects of one kind, reduced to what is needed.
 #[derive(Debug)]
-struct Listing<K, V> {
-    known: HashMap<K, V>,
-    /// What is being listed anew.
+struct ObjectStore<K, V> {
+    objects: HashMap<K, V>,
+    /// The objects of a list that is not complete yet.
     listed: HashMap<K, V>,
-    complete: bool,
+    is_synced: bool,
 }
 
-impl<K: Eq + Hash, V: PartialEq> Listing<K, V> {
+impl<K: Eq + Hash, V: PartialEq> ObjectStore<K, V> {
     fn new() -> Self {
         Self {
-            known: HashMap::new(),
+            objects: HashMap::new(),
             listed: HashMap::new(),
-            complete: false,
+            is_synced: false,
         }
     }
 
-    /// Takes in one event; objects are reduced to their key and what is kept, if anything. Whether
-    /// something changed.
-    fn take<T>(&mut self, event: Event<T>, reduce: impl Fn(T) -> (K, Option<V>)) -> bool {
+    /// Applies one event; returns whether the objects changed. `reduce` returns an object's key, and what to keep of
+    /// it.
+    fn apply<T>(&mut self, event: Event<T>, reduce: impl Fn(T) -> (K, Option<V>)) -> bool {
         match event {
             Event::Init => {
                 self.listed = HashMap::new();
@@ -111,83 +111,84 @@ impl<K: Eq + Hash, V: PartialEq> Listing<K, V> {
             Event::InitDone => {
                 let mut listed = std::mem::take(&mut self.listed);
                 listed.shrink_to_fit();
-                let changed = !self.complete || self.known != listed;
-                (self.known, self.complete) = (listed, true);
+                let changed = !self.is_synced || self.objects != listed;
+                (self.objects, self.is_synced) = (listed, true);
                 changed
             }
             Event::Apply(object) => match reduce(object) {
-                (key, Some(value)) if self.known.get(&key) == Some(&value) => false,
+                (key, Some(value)) if self.objects.get(&key) == Some(&value) => false,
                 (key, Some(value)) => {
-                    self.known.insert(key, value);
+                    self.objects.insert(key, value);
                     true
                 }
-                (key, None) => self.known.remove(&key).is_some(),
+                (key, None) => self.objects.remove(&key).is_some(),
             },
-            Event::Delete(object) => self.known.remove(&reduce(object).0).is_some(),
+            Event::Delete(object) => self.objects.remove(&reduce(object).0).is_some(),
         }
     }
 }
 
-/// What is known of Services and EndpointSlices.
+/// The Services and EndpointSlices that are known.
 #[derive(Debug)]
-pub struct Index {
-    node: String,
-    services: Listing<Arc<ObjectKey>, Arc<LocalService>>,
-    slices: Listing<ObjectKey, LocalSlice>,
+pub struct ServiceIndex {
+    node_name: String,
+    services: ObjectStore<Arc<ObjectKey>, Arc<LocalService>>,
+    slices: ObjectStore<ObjectKey, LocalSlice>,
 }
 
-impl Index {
-    /// An index for endpoints on `node`, which knows nothing yet.
+impl ServiceIndex {
+    /// An empty index for endpoints on the node `node_name`.
     #[must_use]
-    pub fn new(node: String) -> Self {
+    pub fn new(node_name: String) -> Self {
         Self {
-            node,
-            services: Listing::new(),
-            slices: Listing::new(),
+            node_name,
+            services: ObjectStore::new(),
+            slices: ObjectStore::new(),
         }
     }
 
-    /// Takes in one event about Services; whether something changed.
-    pub fn service(&mut self, event: Event<SlimService>) -> bool {
-        let reduce = |service: SlimService| (Arc::new(service.key()), service.local().map(Arc::new));
-        self.services.take(event, reduce)
+    /// Applies one event about Services; returns whether the index changed.
+    pub fn apply_service(&mut self, event: Event<SlimService>) -> bool {
+        let reduce = |service: SlimService| (Arc::new(service.key()), service.to_local().map(Arc::new));
+        self.services.apply(event, reduce)
     }
 
-    /// Takes in one event about EndpointSlices; whether something changed.
-    pub fn slice(&mut self, event: Event<SlimSlice>) -> bool {
-        let node = &self.node;
-        self.slices
-            .take(event, |slice: SlimSlice| (slice.key(), slice.local(node)))
+    /// Applies one event about EndpointSlices; returns whether the index changed.
+    pub fn apply_slice(&mut self, event: Event<SlimEndpointSlice>) -> bool {
+        let node_name = &self.node_name;
+        self.slices.apply(event, |slice: SlimEndpointSlice| {
+            (slice.key(), slice.to_local(node_name))
+        })
     }
 
-    /// The Services and their counts, once both kinds were listed.
+    /// The table, once both kinds were listed.
     #[must_use]
-    pub fn table(&self) -> Option<Table> {
-        if !(self.services.complete && self.slices.complete) {
+    pub fn table(&self) -> Option<ServiceTable> {
+        if !(self.services.is_synced && self.slices.is_synced) {
             return None;
         }
         let mut ready: HashMap<&ObjectKey, PerFamily<BTreeSet<_>>> = HashMap::new();
-        for slice in self.slices.known.values() {
-            if self.services.known.contains_key(&slice.service) {
+        for slice in self.slices.objects.values() {
+            if self.services.objects.contains_key(&slice.service) {
                 let of_service = ready.entry(&slice.service).or_default();
                 for address in &slice.ready {
-                    of_service.of_mut(*address).insert(*address);
+                    of_service.get_mut_by_address(*address).insert(*address);
                 }
             }
         }
         let count = |addresses: &BTreeSet<_>| u32::try_from(addresses.len()).unwrap_or(u32::MAX);
-        let served = self.services.known.iter().map(|(key, service)| {
+        let served = self.services.objects.iter().map(|(key, service)| {
             let endpoints = ready.get(&**key).map(|ready| PerFamily {
                 v4: count(&ready.v4),
                 v6: count(&ready.v6),
             });
-            let served = Served {
+            let served = ServedService {
                 service: Arc::clone(service),
                 endpoints: endpoints.unwrap_or_default(),
             };
             (Arc::clone(key), served)
         });
-        Some(Table(served.collect()))
+        Some(ServiceTable(served.collect()))
     }
 }
 
@@ -203,8 +204,8 @@ mod tests {
         serde_json::from_value(service).unwrap()
     }
 
-    /// A slice of `service` whose endpoints on this node are `ready`.
-    fn slice(service: &str, number: u8, ready: &[&str]) -> SlimSlice {
+    /// An EndpointSlice of `service` with these ready addresses on this node.
+    fn slice(service: &str, number: u8, ready: &[&str]) -> SlimEndpointSlice {
         let kind = if ready.iter().any(|address| address.contains(':')) {
             "IPv6"
         } else {
@@ -220,14 +221,14 @@ mod tests {
         serde_json::from_value(slice).unwrap()
     }
 
-    fn synced() -> Index {
-        let mut index = Index::new("here".to_owned());
-        index.service(Event::InitDone);
-        index.slice(Event::InitDone);
+    fn synced() -> ServiceIndex {
+        let mut index = ServiceIndex::new("here".to_owned());
+        index.apply_service(Event::InitDone);
+        index.apply_slice(Event::InitDone);
         index
     }
 
-    fn counts(index: &Index, name: &str) -> Option<(u32, u32)> {
+    fn counts(index: &ServiceIndex, name: &str) -> Option<(u32, u32)> {
         index
             .table()?
             .get(&ObjectKey::new("a", name))
@@ -235,70 +236,70 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_table_before_both_were_listed() {
-        let mut index = Index::new("here".to_owned());
-        assert!(!index.service(Event::Init));
-        assert!(!index.service(Event::InitApply(service("b", "Local", 1))));
-        assert!(index.service(Event::InitDone));
+    fn there_is_no_table_before_both_kinds_were_listed() {
+        let mut index = ServiceIndex::new("here".to_owned());
+        assert!(!index.apply_service(Event::Init));
+        assert!(!index.apply_service(Event::InitApply(service("b", "Local", 1))));
+        assert!(index.apply_service(Event::InitDone));
         assert_eq!(index.table(), None);
-        assert!(index.slice(Event::InitDone));
+        assert!(index.apply_slice(Event::InitDone));
         assert_eq!(counts(&index, "b"), Some((0, 0)));
     }
 
     #[test]
-    fn distinct_addresses_over_all_slices_by_family() {
+    fn endpoints_are_distinct_addresses_over_all_slices() {
         let mut index = synced();
-        assert!(index.service(Event::Apply(service("b", "Local", 1))));
+        assert!(index.apply_service(Event::Apply(service("b", "Local", 1))));
         for (number, ready) in [&["10.1.0.1", "10.1.0.2"][..], &["10.1.0.2", "10.1.0.3"], &["fd01::1"]]
             .into_iter()
             .enumerate()
         {
-            assert!(index.slice(Event::Apply(slice("b", u8::try_from(number).unwrap(), ready))));
+            assert!(index.apply_slice(Event::Apply(slice("b", u8::try_from(number).unwrap(), ready))));
         }
-        assert!(index.slice(Event::Apply(slice("other", 0, &["10.1.0.9"]))));
+        assert!(index.apply_slice(Event::Apply(slice("other", 0, &["10.1.0.9"]))));
         assert_eq!(counts(&index, "b"), Some((3, 1)));
         assert!(
-            !index.slice(Event::Apply(slice("b", 0, &["10.1.0.1", "10.1.0.2"]))),
-            "nothing new"
+            !index.apply_slice(Event::Apply(slice("b", 0, &["10.1.0.1", "10.1.0.2"]))),
+            "nothing changed"
         );
-        assert!(index.slice(Event::Delete(slice("b", 0, &[]))));
+        assert!(index.apply_slice(Event::Delete(slice("b", 0, &[]))));
         assert_eq!(counts(&index, "b"), Some((2, 1)));
         assert!(
-            index.slice(Event::Apply(slice("b", 1, &[]))),
+            index.apply_slice(Event::Apply(slice("b", 1, &[]))),
             "its last local endpoint is gone"
         );
-        assert!(!index.slice(Event::Delete(slice("b", 1, &[]))));
+        assert!(!index.apply_slice(Event::Delete(slice("b", 1, &[]))));
         assert_eq!(counts(&index, "b"), Some((0, 1)));
     }
 
     #[test]
-    fn a_service_that_comes_to_need_it_has_its_count_at_once() {
+    fn service_that_becomes_local_has_its_count_at_once() {
         let mut index = synced();
-        index.slice(Event::Apply(slice("b", 0, &["10.1.0.1"])));
-        assert!(!index.service(Event::Apply(service("b", "Cluster", 0))));
+        index.apply_slice(Event::Apply(slice("b", 0, &["10.1.0.1"])));
+        assert!(!index.apply_service(Event::Apply(service("b", "Cluster", 0))));
         assert_eq!(counts(&index, "b"), None);
-        assert!(index.service(Event::Apply(service("b", "Local", 7))));
+        assert!(index.apply_service(Event::Apply(service("b", "Local", 7))));
         assert_eq!(counts(&index, "b"), Some((1, 0)));
-        assert!(index.service(Event::Apply(service("b", "Cluster", 0))));
+        assert!(index.apply_service(Event::Apply(service("b", "Cluster", 0))));
         assert_eq!(counts(&index, "b"), None);
-        assert!(!index.service(Event::Delete(service("b", "Cluster", 0))));
+        assert!(!index.apply_service(Event::Delete(service("b", "Cluster", 0))));
     }
 
     #[test]
-    fn what_is_listed_anew_replaces_the_old_when_it_is_complete() {
+    fn complete_list_replaces_the_objects() {
         let mut index = synced();
-        index.service(Event::Apply(service("b", "Local", 1)));
-        index.service(Event::Apply(service("gone", "Local", 2)));
-        assert!(!index.service(Event::Init));
-        assert!(!index.service(Event::InitApply(service("b", "Local", 1))));
-        assert!(counts(&index, "gone").is_some(), "the last state goes on");
-        // The list failed half-way and is begun again.
-        assert!(!index.service(Event::Init));
-        assert!(!index.service(Event::InitApply(service("b", "Local", 1))));
-        assert!(index.service(Event::InitDone));
+        index.apply_service(Event::Apply(service("b", "Local", 1)));
+        index.apply_service(Event::Apply(service("gone", "Local", 2)));
+        assert!(!index.apply_service(Event::Init));
+        assert!(!index.apply_service(Event::InitApply(service("b", "Local", 1))));
+        assert!(counts(&index, "gone").is_some(), "the last state stays");
+        // The list fails before its end and starts again.
+        assert!(!index.apply_service(Event::Init));
+        assert!(!index.apply_service(Event::InitApply(service("b", "Local", 1))));
+        assert!(index.apply_service(Event::InitDone));
         assert_eq!((counts(&index, "b"), counts(&index, "gone")), (Some((0, 0)), None));
-        assert!(!index.service(Event::Init));
-        assert!(!index.service(Event::InitApply(service("b", "Local", 1))));
-        assert!(!index.service(Event::InitDone), "the same again");
+        assert!(!index.apply_service(Event::Init));
+        assert!(!index.apply_service(Event::InitApply(service("b", "Local", 1))));
+        assert!(!index.apply_service(Event::InitDone), "the same again");
     }
 }

@@ -1,113 +1,111 @@
-//! What per-Service health counts and shows. No series is a Service's own: there may be thousands.
+//! The metrics of service health. No series is for a single Service, since there may be thousands.
 
 use std::sync::Arc;
 
+use headgate_clock::Clock;
+use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::super::metrics::Codes;
-use super::index::Table;
-use super::state::Ports;
-use headgate_kubernetes::WATCH_ERROR_REASONS;
+use super::super::metrics::AnswerCounters;
+use super::index::ServiceTable;
+use super::ports::PortStates;
+use super::watch::WatchReporters;
 
-/// What is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resource {
-    /// Services.
+/// A resource that service health watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WatchedResource {
+    /// Services with service health.
     Services,
-    /// EndpointSlices.
-    Slices,
+    /// EndpointSlices of all Services.
+    EndpointSlices,
 }
 
-impl Resource {
-    pub(super) const ALL: [Self; 2] = [Self::Services, Self::Slices];
-
-    /// Its name in the API.
+impl WatchedResource {
+    /// The plural name in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Services => "services",
-            Self::Slices => "endpointslices",
+            Self::EndpointSlices => "endpointslices",
         }
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ErrorLabels {
-    resource: &'static str,
-    reason: &'static str,
-}
-
-/// Counters of per-Service health.
+/// The counters of service health.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    pub(super) answers: Codes,
-    errors: Family<ErrorLabels, Counter>,
+    pub(super) answers: AnswerCounters,
+    service_errors: WatchErrorCounter,
+    slice_errors: WatchErrorCounter,
     pub(super) bind_failures: Counter,
 }
 
 impl Metrics {
-    /// Registers the counters, and gauges read at each scrape.
+    /// Registers the counters, and gauges that are computed from the latest table and ports at each scrape.
     #[must_use]
     pub fn register(
         registry: &mut Registry,
-        tables: watch::Receiver<Option<Arc<Table>>>,
-        ports: watch::Receiver<Ports>,
+        tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+        ports: watch::Receiver<PortStates>,
     ) -> Self {
+        let [service_errors, slice_errors] = WatchErrorCounter::register_by_resource(
+            registry,
+            "headgate_service_watch_errors",
+            "Errors of lists and watches of Services and EndpointSlices, by resource and reason",
+            [WatchedResource::Services, WatchedResource::EndpointSlices].map(WatchedResource::as_str),
+        );
         let metrics = Self {
-            answers: Codes::register(
+            answers: AnswerCounters::register(
                 registry,
                 "headgate_service_healthz",
                 "Answers about the health of single Services, by HTTP status",
             ),
-            errors: Family::default(),
+            service_errors,
+            slice_errors,
             bind_failures: Counter::default(),
         };
-        for resource in Resource::ALL {
-            for reason in WATCH_ERROR_REASONS {
-                let resource = resource.as_str();
-                drop(metrics.errors.get_or_create(&ErrorLabels { resource, reason }));
-            }
-        }
-        registry.register(
-            "headgate_service_watch_errors",
-            "Errors of the lists and watches of Services and EndpointSlices, by reason",
-            metrics.errors.clone(),
-        );
         registry.register(
             "headgate_service_port_bind_failures",
             "Failed attempts to open a Service's health check node port in one IP family",
             metrics.bind_failures.clone(),
         );
-        registry.register_collector(Box::new(State { tables, ports }));
+        registry.register_collector(Box::new(StateCollector { tables, ports }));
         metrics
     }
 
-    pub(super) fn error(&self, resource: Resource, reason: &'static str) {
-        let resource = resource.as_str();
-        self.errors.get_or_create(&ErrorLabels { resource, reason }).inc();
+    /// Reporters for the two watches, which count in these metrics.
+    #[must_use]
+    pub fn watch_reporters(&self, clock: &Clock) -> WatchReporters {
+        let reporter = |resource: WatchedResource, errors: &WatchErrorCounter| {
+            WatchReporter::new(resource.as_str(), errors.clone(), clock.clone())
+        };
+        WatchReporters {
+            services: reporter(WatchedResource::Services, &self.service_errors),
+            endpoint_slices: reporter(WatchedResource::EndpointSlices, &self.slice_errors),
+        }
     }
 }
 
+/// Gauges of the latest table and ports.
 #[derive(Debug)]
-struct State {
-    tables: watch::Receiver<Option<Arc<Table>>>,
-    ports: watch::Receiver<Ports>,
+struct StateCollector {
+    tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+    ports: watch::Receiver<PortStates>,
 }
 
-impl Collector for State {
+impl Collector for StateCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let gauge = |count: usize| ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
         let services = self.tables.borrow().as_ref().map_or(0, |table| table.len());
         gauge(services).encode(encoder.encode_descriptor(
             "headgate_service_health_services",
-            "Services whose health is answered for; 0 until Services and EndpointSlices were listed once.",
+            "Services with service health; 0 until Services and EndpointSlices were listed once.",
             None,
             MetricType::Gauge,
         )?)?;
@@ -117,7 +115,7 @@ impl Collector for State {
         };
         let mut ports = encoder.encode_descriptor(
             "headgate_service_ports",
-            "Health check node ports, each IP family apart: open, or failed and tried again every 5 s.",
+            "Health check node ports, each IP family separately: open, or failed and retried every 5 s.",
             None,
             MetricType::Gauge,
         )?;

@@ -1,8 +1,9 @@
-//! The Services' own ports: opened and closed as the table says, each IP family apart.
+//! The Services' health check node ports: opened and closed as the table requires, each IP family separately.
 //!
-//! A port whose addresses cannot all be opened has none open; it is tried again every 5 s and at each
-//! change. Two Services never share a port: whoever has it keeps it. A port that is closed answers 503
-//! on what is still open; the end of the process hands all ports on as the health port is.
+//! A port is open on all of its addresses or on none. A port that cannot be opened is retried every 5 s and at each
+//! change of the table. Two Services never share a port; the first one keeps it. After a port is closed, connections
+//! that are still open get 503. When the process stops, all ports are handed over to the next process as the health
+//! port is.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,66 +11,103 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_http::server::{self, Crowd, Limits, ServeError};
+use headgate_http::server::{self, ConnectionLimit, Limits, ServeError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
-use super::super::proxy::Family;
+use super::super::ip_family::{IpFamily, PerFamily};
 use super::cidr::Cidr;
-use super::index::Table;
-use super::object::ObjectKey;
-use super::per_family::PerFamily;
-use super::routes::Routes;
+use super::index::ServiceTable;
+use super::service_routes::ServiceRoutes;
+use super::slim_objects::ObjectKey;
 use super::sockets::Sockets;
-use super::state::{Failure, PortKey, Ports};
 
-/// Time from one attempt to open a port to the next, as on the health port.
+/// Time between two attempts to open a port, as for the health port.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// The listeners' name.
-const LISTENER: &str = "service";
-/// A Service is probed by its own load balancer alone.
-const LIMITS: Limits = Limits {
-    connections: 256,
+/// The name of these listeners in logs and errors.
+const LISTENER_NAME: &str = "service";
+/// The limits of each port, which only the Service's own load balancer probes.
+const PORT_LIMITS: Limits = Limits {
+    max_connections: 256,
     ..Limits::HEALTH
 };
-/// Connections to all ports together: whoever reaches thousands of ports must not take the process's memory and
-/// file descriptors, which the health port lives on too. With as many as this, the health port's and 2,000 ports, the
+/// Connections to all ports together, so that a peer that reaches thousands of ports cannot take the memory and the
+/// file descriptors that the health port needs too. With this many, those of the health port, and 2,000 ports, the
 /// process stays within the manifests' limit of 64 MiB.
-const ALL_CONNECTIONS: usize = 512;
+const MAX_CONNECTIONS_OF_ALL_PORTS: usize = 512;
 
-/// What opens and serves the ports.
-#[derive(Debug)]
-pub struct NodePorts<S> {
-    /// The answers.
-    pub routes: Routes,
-    /// Which local addresses; empty means all.
-    pub selection: Vec<Cidr>,
-    /// The machine.
-    pub sockets: S,
-    /// Where the state is published.
-    pub state: watch::Sender<Ports>,
+/// A Service's port in one IP family.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortKey {
+    /// The Service's namespace and name.
+    pub service: Arc<ObjectKey>,
+    /// The IP family of the addresses.
+    pub family: IpFamily,
 }
 
-/// What should be open for one port.
+/// The ports that are open, and those that cannot be opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortStates {
+    /// Whether each port of a table was tried once.
+    pub tried: bool,
+    /// The open ports with their addresses.
+    pub open: BTreeMap<PortKey, Vec<SocketAddr>>,
+    /// The ports that cannot be opened.
+    pub failed: BTreeMap<PortKey, PortFailure>,
+}
+
+/// A port that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Wanted {
+pub struct PortFailure {
+    /// The Service's UID.
+    pub uid: Box<str>,
+    /// The Service's `healthCheckNodePort`.
+    pub port: u16,
+    /// The address and the error of the last attempt.
+    pub error: String,
+}
+
+/// Opens and serves the ports.
+#[derive(Debug)]
+pub struct NodePortServer<S> {
+    /// What the ports answer.
+    pub routes: ServiceRoutes,
+    /// The ranges of local addresses to listen on; empty for all addresses.
+    pub selection: Vec<Cidr>,
+    /// The machine's sockets, or a test's.
+    pub sockets: S,
+    /// Receives each change of the ports.
+    pub state: watch::Sender<PortStates>,
+}
+
+/// What should be open for one [`PortKey`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct TargetPort {
     uid: Box<str>,
     port: u16,
     addresses: Vec<SocketAddr>,
 }
 
-struct Open {
+struct OpenPort {
     addresses: Vec<SocketAddr>,
-    close: watch::Sender<bool>,
+    stop: CancellationToken,
 }
 
-/// What should be open: each Service's port in each of its families, on the given addresses. Pure.
-fn wanted(table: &Table, addresses: &PerFamily<Vec<IpAddr>>) -> BTreeMap<PortKey, Wanted> {
+/// The open ports and their tasks.
+struct OpenPorts {
+    ports: BTreeMap<PortKey, OpenPort>,
+    tasks: JoinSet<Result<(), ServeError>>,
+    connection_limit: ConnectionLimit,
+}
+
+/// The ports that should be open: each Service's port in each of its families, on `addresses`. Pure.
+fn target_ports(table: &ServiceTable, addresses: &PerFamily<Vec<IpAddr>>) -> BTreeMap<PortKey, TargetPort> {
     let with_port = table.iter().filter(|(_, served)| served.service.port != 0);
     let ports = with_port.flat_map(|(key, served)| {
         let service = &served.service;
-        let families = [Family::IPv4, Family::IPv6]
+        let families = [IpFamily::IPv4, IpFamily::IPv6]
             .into_iter()
             .filter(|family| *service.families.get(*family));
         families.map(|family| {
@@ -78,19 +116,19 @@ fn wanted(table: &Table, addresses: &PerFamily<Vec<IpAddr>>) -> BTreeMap<PortKey
                 family,
             };
             let addresses = addresses.get(family).iter();
-            let wanted = Wanted {
+            let target = TargetPort {
                 uid: service.uid.clone(),
                 port: service.port,
                 addresses: addresses.map(|ip| SocketAddr::new(*ip, service.port)).collect(),
             };
-            (key, wanted)
+            (key, target)
         })
     });
-    ports.filter(|(_, wanted)| !wanted.addresses.is_empty()).collect()
+    ports.filter(|(_, target)| !target.addresses.is_empty()).collect()
 }
 
-/// The addresses to listen on: the wildcards, or the machine's own that are selected. Pure.
-fn selected(selection: &[Cidr], local: &[IpAddr]) -> PerFamily<Vec<IpAddr>> {
+/// The addresses to listen on: the wildcard addresses, or the machine's own addresses in the selected ranges. Pure.
+fn select_addresses(selection: &[Cidr], local: &[IpAddr]) -> PerFamily<Vec<IpAddr>> {
     if selection.is_empty() {
         return PerFamily {
             v4: vec![Ipv4Addr::UNSPECIFIED.into()],
@@ -99,143 +137,152 @@ fn selected(selection: &[Cidr], local: &[IpAddr]) -> PerFamily<Vec<IpAddr>> {
     }
     let mut addresses = PerFamily::<Vec<IpAddr>>::default();
     for ip in local {
-        // A link-local address is none without its interface, and no load balancer asks there.
-        let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let of_family = addresses.of_mut(*ip);
-        if !link_local && selection.iter().any(|range| range.contains(*ip)) && !of_family.contains(ip) {
+        // A link-local address is incomplete without its interface, and no load balancer probes one.
+        let is_link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let of_family = addresses.get_mut_by_address(*ip);
+        if !is_link_local && selection.iter().any(|range| range.contains(*ip)) && !of_family.contains(ip) {
             of_family.push(*ip);
         }
     }
     addresses
 }
 
-impl<S: Sockets> NodePorts<S> {
-    /// Opens, serves and closes ports until `close` says so, then hands all on.
+impl<S: Sockets> NodePortServer<S> {
+    /// Opens, serves and closes ports until `stop` is cancelled, then hands all of them over.
     ///
     /// # Errors
     /// When serving a connection panicked.
-    pub async fn run(self, mut close: watch::Receiver<bool>) -> Result<(), ServeError> {
+    pub async fn run(self, stop: CancellationToken) -> Result<(), ServeError> {
         let mut tables = self.routes.tables.clone();
-        let mut open = BTreeMap::new();
-        let mut serving = JoinSet::new();
-        let crowd = Crowd::new(ALL_CONNECTIONS);
+        let mut open = OpenPorts {
+            ports: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            connection_limit: ConnectionLimit::new(MAX_CONNECTIONS_OF_ALL_PORTS),
+        };
         loop {
             let table = tables.borrow_and_update().clone();
             if let Some(table) = table {
-                self.pass(&table, &mut open, &mut serving, &crowd);
+                self.reconcile(&table, &mut open);
             }
-            // A selected address may also come later than its Service.
-            let again = !self.state.borrow().failed.is_empty() || !self.selection.is_empty();
+            // The machine may also get a selected address after the Service.
+            let needs_retry = !self.state.borrow().failed.is_empty() || !self.selection.is_empty();
             tokio::select! {
-                () = server::told(&mut close) => break,
+                () = stop.cancelled() => break,
                 changed = tables.changed() => if changed.is_err() {
-                    // Nothing will change any more: the process is stopping.
-                    server::told(&mut close).await;
+                    // The sender of the table was dropped: the process stops.
+                    stop.cancelled().await;
                     break;
                 },
-                Some(ended) = serving.join_next() => ended_well(ended)?,
-                () = sleep(RETRY_INTERVAL), if again => {}
+                Some(ended) = open.tasks.join_next() => flatten_outcome(ended)?,
+                () = sleep(RETRY_INTERVAL), if needs_retry => {}
             }
         }
-        for port in open.into_values() {
-            port.close.send_replace(true);
+        for port in open.ports.into_values() {
+            port.stop.cancel();
         }
-        while let Some(ended) = serving.join_next().await {
-            ended_well(ended)?;
+        while let Some(ended) = open.tasks.join_next().await {
+            flatten_outcome(ended)?;
         }
         Ok(())
     }
 
-    /// Closes what should not be open and opens what should.
-    fn pass(
-        &self,
-        table: &Table,
-        open: &mut BTreeMap<PortKey, Open>,
-        serving: &mut JoinSet<Result<(), ServeError>>,
-        crowd: &Crowd,
-    ) {
+    /// Closes the ports that should not be open, and opens those that should.
+    fn reconcile(&self, table: &ServiceTable, open: &mut OpenPorts) {
         let local = if self.selection.is_empty() {
             Vec::new()
         } else {
             self.sockets.local_addresses().unwrap_or_else(|error| {
-                tracing::warn!(%error, "the machine's addresses cannot be read");
+                tracing::warn!(%error, "addresses of the machine not read");
                 Vec::new()
             })
         };
-        let wanted = wanted(table, &selected(&self.selection, &local));
-        open.retain(|key, port| {
-            let keep = wanted.get(key).is_some_and(|wanted| wanted.addresses == port.addresses);
-            if !keep {
-                // The table has it no more, so whoever is connected gets a 503.
-                port.close.send_replace(true);
+        let targets = target_ports(table, &select_addresses(&self.selection, &local));
+        open.ports.retain(|key, port| {
+            let is_target = targets
+                .get(key)
+                .is_some_and(|target| target.addresses == port.addresses);
+            if !is_target {
+                // The table no longer has the port, so open connections get 503.
+                port.stop.cancel();
             }
-            keep
+            is_target
         });
-        let mut held: BTreeMap<SocketAddr, Arc<ObjectKey>> = BTreeMap::new();
-        for (key, port) in open.iter() {
-            held.extend(
+        let mut used: BTreeMap<SocketAddr, Arc<ObjectKey>> = BTreeMap::new();
+        for (key, port) in &open.ports {
+            used.extend(
                 port.addresses
                     .iter()
                     .map(|address| (*address, Arc::clone(&key.service))),
             );
         }
-        // Shared and not registered: a gauge of one listener makes no sense for many.
+        // Shared by all ports and not registered: a gauge of one listener has no meaning for many.
         let metrics = server::Metrics::default();
         let mut failed = BTreeMap::new();
-        for (key, wanted) in wanted {
-            if open.contains_key(&key) {
+        for (key, target) in targets {
+            if open.ports.contains_key(&key) {
                 continue;
             }
-            match self.bind(&wanted.addresses, &held) {
+            match self.bind(&target.addresses, &used) {
                 Ok(listeners) => {
-                    held.extend(
-                        wanted
+                    used.extend(
+                        target
                             .addresses
                             .iter()
                             .map(|address| (*address, Arc::clone(&key.service))),
                     );
-                    let close = watch::Sender::new(false);
+                    let stop = CancellationToken::new();
                     for listener in listeners {
                         let router = self
                             .routes
                             .clone()
-                            .port_router(Arc::clone(&key.service), key.family, wanted.port);
-                        let closing = close.subscribe();
-                        let (crowd, metrics) = (crowd.clone(), metrics.clone());
-                        serving.spawn(async move {
-                            server::serve_among(&crowd, LISTENER, listener, router, LIMITS, &metrics, closing).await
+                            .port_router(Arc::clone(&key.service), key.family, target.port);
+                        let (limit, metrics, stop) = (open.connection_limit.clone(), metrics.clone(), stop.clone());
+                        open.tasks.spawn(async move {
+                            server::serve_with_limit(
+                                &limit,
+                                LISTENER_NAME,
+                                listener,
+                                router,
+                                PORT_LIMITS,
+                                &metrics,
+                                stop,
+                            )
+                            .await
                         });
                     }
-                    let addresses = wanted.addresses;
-                    open.insert(key, Open { addresses, close });
+                    let addresses = target.addresses;
+                    open.ports.insert(key, OpenPort { addresses, stop });
                 }
                 Err(error) => {
                     self.routes.metrics.bind_failures.inc();
-                    let (uid, port) = (wanted.uid, wanted.port);
-                    failed.insert(key, Failure { uid, port, error });
+                    let (uid, port) = (target.uid, target.port);
+                    failed.insert(key, PortFailure { uid, port, error });
                 }
             }
         }
-        self.publish(open, failed);
+        self.publish(&open.ports, failed);
     }
 
-    /// Opens every address, or none.
+    /// Binds every address, or none.
     fn bind(
         &self,
         addresses: &[SocketAddr],
-        held: &BTreeMap<SocketAddr, Arc<ObjectKey>>,
-    ) -> Result<Vec<S::Incoming>, String> {
-        let told = |address: &SocketAddr, error: io::Error| format!("{address} cannot be bound: {error}");
-        let bind = |address: &SocketAddr| match held.get(address) {
-            // Sockets of one process may share a port, so the system would not say so.
+        used: &BTreeMap<SocketAddr, Arc<ObjectKey>>,
+    ) -> Result<Vec<S::Listener>, String> {
+        let with_address = |address: &SocketAddr, error: io::Error| format!("{address} cannot be bound: {error}");
+        let bind = |address: &SocketAddr| match used.get(address) {
+            // The system call would succeed, since sockets of one process may share a port.
             Some(service) => Err(format!("{address} is open for Service {service}")),
-            None => self.sockets.bind(*address).map_err(|error| told(address, error)),
+            None => self
+                .sockets
+                .bind(*address)
+                .map_err(|error| with_address(address, error)),
         };
         addresses.iter().map(bind).collect()
     }
 
-    fn publish(&self, open: &BTreeMap<PortKey, Open>, failed: BTreeMap<PortKey, Failure>) {
-        let ports = Ports {
+    fn publish(&self, open: &BTreeMap<PortKey, OpenPort>, failed: BTreeMap<PortKey, PortFailure>) {
+        let ports = PortStates {
             tried: true,
             open: open
                 .iter()
@@ -250,12 +297,11 @@ impl<S: Sockets> NodePorts<S> {
             for (key, failure) in &ports.failed {
                 if state.failed.get(key).map(|known| &known.error) != Some(&failure.error) {
                     let (service, port, error) = (&key.service, failure.port, &failure.error);
-                    tracing::warn!(%service, port, error, "a Service's port cannot be opened; trying again every {} s",
-                        RETRY_INTERVAL.as_secs());
+                    tracing::warn!(%service, port, error, retry_in = ?RETRY_INTERVAL, "health check node port not opened");
                 }
             }
             for key in state.failed.keys().filter(|key| ports.open.contains_key(*key)) {
-                tracing::info!(service = %key.service, "the Service's port could be opened now");
+                tracing::info!(service = %key.service, "health check node port opened");
             }
             *state = ports;
             true
@@ -263,11 +309,11 @@ impl<S: Sockets> NodePorts<S> {
     }
 }
 
-fn ended_well(ended: Result<Result<(), ServeError>, tokio::task::JoinError>) -> Result<(), ServeError> {
+fn flatten_outcome(ended: Result<Result<(), ServeError>, tokio::task::JoinError>) -> Result<(), ServeError> {
     match ended {
         Ok(outcome) => outcome,
         Err(source) => Err(ServeError::Panicked {
-            listener: LISTENER,
+            listener: LISTENER_NAME,
             source,
         }),
     }
@@ -278,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_addresses_are_selected() {
+    fn selected_addresses() {
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
         let local = ips(&["127.0.0.1", "192.0.2.7", "192.0.2.7", "::1", "fe80::1", "2001:db8::7"]);
         for (ranges, v4, v6) in [
@@ -289,7 +335,7 @@ mod tests {
             (&["198.51.100.0/24"], &[], &[]),
         ] {
             let selection: Vec<Cidr> = ranges.iter().map(|range| range.parse().unwrap()).collect();
-            let found = selected(&selection, &local);
+            let found = select_addresses(&selection, &local);
             assert_eq!((found.v4, found.v6), (ips(v4), ips(v6)), "{ranges:?}");
         }
     }

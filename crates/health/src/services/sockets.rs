@@ -1,39 +1,39 @@
-//! The machine's side of the node ports: its addresses, and binding them.
+//! The machine's addresses and sockets, as the node ports use them; a test replaces them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use headgate_http::server::{self, Incoming};
+use headgate_http::server::{self, Listener};
 use nix::ifaddrs::getifaddrs;
 use tokio::net::TcpListener;
 
-/// Where node ports are opened.
+/// Opens node ports and lists addresses.
 pub trait Sockets: Send + Sync {
-    /// An open port.
-    type Incoming: Incoming + 'static;
+    /// A bound socket.
+    type Listener: Listener + 'static;
 
-    /// Opens an address, for its own IP family alone.
+    /// Binds `address` for its own IP family only.
     ///
     /// # Errors
-    /// The system's reason.
-    fn bind(&self, address: SocketAddr) -> io::Result<Self::Incoming>;
+    /// As from the system call that failed.
+    fn bind(&self, address: SocketAddr) -> io::Result<Self::Listener>;
 
-    /// The machine's own addresses.
+    /// The addresses of the machine's interfaces.
     ///
     /// # Errors
-    /// The system's reason.
+    /// As from the system call that failed.
     fn local_addresses(&self) -> io::Result<Vec<IpAddr>>;
 }
 
-/// This machine's.
+/// The sockets and interfaces of this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemSockets;
 
 impl Sockets for SystemSockets {
-    type Incoming = TcpListener;
+    type Listener = TcpListener;
 
     fn bind(&self, address: SocketAddr) -> io::Result<TcpListener> {
-        server::bind_one_family(address)
+        server::bind_single_family(address)
     }
 
     fn local_addresses(&self) -> io::Result<Vec<IpAddr>> {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_one_of_them() {
+    fn loopback_is_a_local_address() {
         let addresses = SystemSockets.local_addresses().unwrap();
         assert!(addresses.contains(&IpAddr::from([127, 0, 0, 1])), "{addresses:?}");
     }

@@ -1,106 +1,68 @@
-//! The watches of Services and EndpointSlices, which feed the index; its table is published.
+//! The watches of Services and EndpointSlices, which feed the index; each new table is published.
 //!
-//! Both run for ever, pausing as the own Node's watch does. While the API server cannot be reached or refuses,
-//! the last table stays; the trouble is logged when it starts, changes and ends, and counted each time.
-//! The API server is asked for Services of type LoadBalancer only; of EndpointSlices it has to send all.
+//! Both watches run until the task is aborted. While one fails, the last table stays. `headgate-kubernetes` retries,
+//! counts and logs the failures. The API server sends only Services of type LoadBalancer; it cannot select
+//! EndpointSlices by their Service's type, so it sends all.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::StreamExt as _;
-use futures::stream::BoxStream;
-use headgate_clock::Clock;
-use headgate_kubernetes::{EXPIRED, is_answer, pausing, watch_error_reason};
-use headgate_node::Trouble;
-use kube::runtime::watcher;
+use headgate_kubernetes::{WatchFailure, WatchReporter, watch_events};
+use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use tokio::sync::watch;
 
-use super::index::{Index, Table};
-use super::metrics::{Metrics, Resource};
-use super::object::{LABEL_SELECTOR, SlimService, SlimSlice};
+use super::index::{ServiceIndex, ServiceTable};
+use super::metrics::WatchedResource;
+use super::slim_objects::LABEL_SELECTOR;
 
-/// Objects in one answer to a list: what is held in memory beside what is kept.
-const PAGE: u32 = 100;
+/// Objects in one page of a list, which are in memory in addition to what is kept.
+const LIST_PAGE_SIZE: u32 = 100;
 
-/// Where the watches publish what they learn.
+/// The reporters of the two watches.
 #[derive(Debug)]
-pub struct Outlet {
-    /// The Services with their counts; `None` until both kinds were listed.
-    pub tables: watch::Sender<Option<Arc<Table>>>,
-    /// The state of the watches themselves: of Services, of EndpointSlices.
-    pub troubles: watch::Sender<[Option<Trouble>; 2]>,
+pub struct WatchReporters {
+    pub(super) services: WatchReporter,
+    pub(super) endpoint_slices: WatchReporter,
 }
 
-type Events<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
-
-/// Watches for endpoints on `node` and publishes the counts; never returns of itself.
-pub async fn run(client: Client, node: String, outlet: Outlet, metrics: Metrics, clock: Clock) {
-    let config = || watcher::Config::default().labels(LABEL_SELECTOR).page_size(PAGE);
-    let of_type = config().fields("spec.type=LoadBalancer");
-    let mut services: Events<SlimService> = pausing(watcher(Api::all(client.clone()), of_type), is_answer);
-    let mut slices: Events<SlimSlice> = pausing(watcher(Api::all(client), config()), is_answer);
-    let mut index = Index::new(node);
-    let troubles = Troubles {
-        sender: outlet.troubles,
-        metrics,
-        clock,
-    };
-    loop {
-        let changed = tokio::select! {
-            Some(event) = services.next() => troubles.heed(Resource::Services, event).is_some_and(|event| index.service(event)),
-            Some(event) = slices.next() => troubles.heed(Resource::Slices, event).is_some_and(|event| index.slice(event)),
-            else => return,
-        };
-        if changed && let Some(table) = index.table() {
-            if outlet.tables.borrow().is_none() {
-                tracing::info!(services = table.len(), "the Services are known");
-            }
-            outlet.tables.send_replace(Some(Arc::new(table)));
-        }
+impl WatchReporters {
+    /// The current failure of each watch.
+    #[must_use]
+    pub fn failures(&self) -> BTreeMap<WatchedResource, watch::Receiver<Option<WatchFailure>>> {
+        BTreeMap::from([
+            (WatchedResource::Services, self.services.failure()),
+            (WatchedResource::EndpointSlices, self.endpoint_slices.failure()),
+        ])
     }
 }
 
-struct Troubles {
-    sender: watch::Sender<[Option<Trouble>; 2]>,
-    metrics: Metrics,
-    clock: Clock,
-}
-
-impl Troubles {
-    /// Says in the log when a watch gets into trouble and out of it; hands events on.
-    fn heed<K>(&self, resource: Resource, event: watcher::Result<watcher::Event<K>>) -> Option<watcher::Event<K>> {
-        let (name, index) = (resource.as_str(), resource as usize);
-        match event {
-            Ok(event) => {
-                // An answer to a list or watch; `Init` only says that one is about to be asked for.
-                if !matches!(event, watcher::Event::Init)
-                    && self
-                        .sender
-                        .send_if_modified(|troubles| troubles[index].take().is_some())
-                {
-                    tracing::info!(resource = name, "watched again");
-                }
-                Some(event)
+/// Watches Services and EndpointSlices and publishes the table of endpoints on the node `node_name` until the task is
+/// aborted.
+pub async fn watch_services(
+    client: Client,
+    node_name: String,
+    tables: watch::Sender<Option<Arc<ServiceTable>>>,
+    reporters: WatchReporters,
+) {
+    let config = || Config::default().labels(LABEL_SELECTOR).page_size(LIST_PAGE_SIZE);
+    let load_balancers = config().fields("spec.type=LoadBalancer");
+    let mut services = watch_events(&client, Api::all, load_balancers, reporters.services);
+    let mut slices = watch_events(&client, Api::all, config(), reporters.endpoint_slices);
+    let mut index = ServiceIndex::new(node_name);
+    loop {
+        // The streams have reported their errors.
+        let is_changed = tokio::select! {
+            Some(event) = services.next() => event.is_ok_and(|event| index.apply_service(event)),
+            Some(event) = slices.next() => event.is_ok_and(|event| index.apply_slice(event)),
+            else => return,
+        };
+        if is_changed && let Some(table) = index.table() {
+            if tables.borrow().is_none() {
+                tracing::info!(services = table.len(), "Services and EndpointSlices listed");
             }
-            Err(error) => {
-                let reason = watch_error_reason(&error);
-                self.metrics.error(resource, reason);
-                let known = self.sender.borrow()[index].as_ref().map(|trouble| trouble.reason);
-                // One that was too old begins anew at once: no trouble.
-                if reason != EXPIRED && known != Some(reason) {
-                    let error = headgate_telemetry::chain(&error);
-                    tracing::warn!(
-                        resource = name,
-                        reason,
-                        error,
-                        "cannot be watched; the last known state of Services goes on"
-                    );
-                    let since = self.clock.now().wall;
-                    self.sender
-                        .send_modify(|troubles| troubles[index] = Some(Trouble { reason, error, since }));
-                }
-                None
-            }
+            tables.send_replace(Some(Arc::new(table)));
         }
     }
 }
@@ -110,24 +72,26 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
+    use headgate_clock::Clock;
     use hyper::{Request, Response};
     use kube::client::Body;
     use prometheus_client::registry::Registry;
     use tokio::time::{Instant, sleep, timeout};
 
-    use super::super::object::ObjectKey;
+    use super::super::metrics::Metrics;
+    use super::super::slim_objects::ObjectKey;
     use super::*;
 
-    /// Requests for EndpointSlices: a watch or a list, and when.
-    type Seen = Arc<Mutex<Vec<(bool, Instant)>>>;
+    /// The requests for EndpointSlices: whether each is a watch, and its time.
+    type Requests = Arc<Mutex<Vec<(bool, Instant)>>>;
 
     fn list(kind: &str, items: &str) -> String {
         format!(r#"{{"kind":"{kind}","metadata":{{"resourceVersion":"7"}},"items":[{items}]}}"#)
     }
 
-    /// An API server that is away for the first watches of slices, then finds the watch too old; the list after
-    /// that has lost the only endpoint.
-    async fn answer(seen: Seen, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
+    /// An API server that refuses the first five watches of EndpointSlices and answers the sixth as expired. From
+    /// then on, lists have no endpoint.
+    async fn answer(requests: Requests, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
         let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
         let ok = |text: String| Ok(Response::new(Body::from(text.into_bytes())));
         if request.uri().path() == "/api/v1/services" {
@@ -139,9 +103,9 @@ mod tests {
             return ok(list("ServiceList", service));
         }
         let watches = {
-            let mut seen = seen.lock().unwrap();
-            seen.push((is_watch, Instant::now()));
-            seen.iter().filter(|(is_watch, _)| *is_watch).count()
+            let mut requests = requests.lock().unwrap();
+            requests.push((is_watch, Instant::now()));
+            requests.iter().filter(|(is_watch, _)| *is_watch).count()
         };
         let endpoints = if watches > 5 {
             ""
@@ -165,39 +129,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_watch_that_was_too_old_begins_anew_at_once() {
-        let seen = Seen::default();
-        let asked = Arc::clone(&seen);
-        let service = tower::service_fn(move |request| answer(Arc::clone(&asked), request));
-        let outlet = Outlet {
-            tables: watch::Sender::new(None),
-            troubles: watch::Sender::default(),
-        };
-        let (mut tables, troubles) = (outlet.tables.subscribe(), outlet.troubles.subscribe());
+    async fn expired_watch_starts_again_without_backoff() {
+        let requests = Requests::default();
+        let received = Arc::clone(&requests);
+        let service = tower::service_fn(move |request| answer(Arc::clone(&received), request));
+        let publisher = watch::Sender::new(None);
+        let mut tables = publisher.subscribe();
         let metrics = Metrics::register(
             &mut Registry::default(),
             tables.clone(),
             watch::Sender::default().subscribe(),
         );
+        let reporters = metrics.watch_reporters(&Clock::System);
+        let failures = reporters.failures();
         let client = Client::new(service, "default");
-        let watching = tokio::spawn(run(client, "n".to_owned(), outlet, metrics, Clock::System));
-        let count = |table: &Table| table.get(&ObjectKey::new("a", "b")).map(|served| served.endpoints.v4);
+        let watching = tokio::spawn(watch_services(client, "n".to_owned(), publisher, reporters));
+        let count = |table: &ServiceTable| table.get(&ObjectKey::new("a", "b")).map(|served| served.endpoints.v4);
         for want in [1, 0] {
             let known = tables.wait_for(|table| table.as_ref().is_some_and(|table| count(table) == Some(want)));
             drop(timeout(Duration::from_mins(10), known).await.unwrap().unwrap());
         }
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(*troubles.borrow(), [None, None]);
+        assert!(failures.values().all(|failure| failure.borrow().is_none()));
         watching.abort();
 
-        let seen = seen.lock().unwrap();
-        let expired = seen.iter().filter(|(is_watch, _)| *is_watch).nth(5).unwrap().1;
-        let lists: Vec<_> = seen.iter().filter(|(is_watch, _)| !is_watch).collect();
+        let requests = requests.lock().unwrap();
+        let expired = requests.iter().filter(|(is_watch, _)| *is_watch).nth(5).unwrap().1;
+        let lists: Vec<_> = requests.iter().filter(|(is_watch, _)| !is_watch).collect();
         assert_eq!(lists.len(), 2);
-        assert_eq!(lists[1].1 - expired, Duration::ZERO, "no pause between the two");
+        assert_eq!(lists[1].1 - expired, Duration::ZERO, "no backoff between the two");
         assert!(
-            expired - seen[1].1 > Duration::from_secs(10),
-            "pauses grow while it is away"
+            expired - requests[1].1 > Duration::from_secs(10),
+            "the backoff grows while watches are refused"
         );
     }
 }

@@ -1,35 +1,36 @@
-//! What a connection is doing and since when: one atomic word, written by its task and read by the
-//! sweep.
+//! What a connection waits for and since when, in one atomic word. The connection's task writes it; the sweep reads
+//! it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What a connection is waiting for.
+/// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The first byte of a next request.
+    /// The first byte of the next request.
     Idle,
-    /// The rest of a request, or its first byte on a new connection.
+    /// The rest of a request, or the first byte on a new connection.
     Request,
-    /// Its answer, from us.
+    /// The router's answer.
     Answer,
-    /// The peer to read what was written.
+    /// The peer, to read what was written.
     Write,
 }
 
-/// A phase and its start, in milliseconds since `origin`.
+/// A phase and its start in milliseconds since `origin`.
 #[derive(Debug)]
 pub(super) struct Activity {
     origin: Instant,
     word: AtomicU64,
 }
 
+/// The low bits of the word; the milliseconds are above them.
 const PHASE_BITS: u32 = 2;
 
 impl Activity {
-    /// A connection that was just accepted.
+    /// The activity of a connection that was just accepted.
     pub(super) fn new(origin: Instant) -> Self {
         let activity = Self {
             origin,
@@ -39,15 +40,14 @@ impl Activity {
         activity
     }
 
-    /// Begins `phase` now.
+    /// Starts `phase` now.
     pub(super) fn enter(&self, phase: Phase) {
         let millis = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX >> PHASE_BITS);
-        // One writer a connection and readers that only compare times: no ordering is needed.
+        // One task writes, and readers only compare times: relaxed ordering is enough.
         self.word
             .store((millis << PHASE_BITS) | phase as u64, Ordering::Relaxed);
     }
 
-    /// The present phase.
     pub(super) fn phase(&self) -> Phase {
         match self.word.load(Ordering::Relaxed) & ((1 << PHASE_BITS) - 1) {
             0 => Phase::Idle,
@@ -57,12 +57,12 @@ impl Activity {
         }
     }
 
-    /// How long the present phase has lasted.
+    /// How long the current phase has lasted.
     pub(super) fn waiting(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.origin).saturating_sub(self.since())
     }
 
-    /// When the present phase began, after `origin`.
+    /// The start of the current phase, after `origin`.
     pub(super) fn since(&self) -> Duration {
         Duration::from_millis(self.word.load(Ordering::Relaxed) >> PHASE_BITS)
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn phases_and_their_ages_survive_the_packing() {
+    async fn phase_and_age_survive_packing() {
         let activity = Activity::new(Instant::now());
         for phase in [Phase::Request, Phase::Answer, Phase::Write, Phase::Idle] {
             activity.enter(phase);

@@ -1,8 +1,8 @@
-//! Binding an address: both IP families on one socket, shared with the process that comes next.
+//! Binding an address, for both IP families on one socket, and shared with the process that replaces this one.
 //!
-//! `[::]` needs `IPV6_V6ONLY` off said explicitly, and falls back to `0.0.0.0` where the machine has no
-//! IPv6. SO_REUSEPORT lets the next process of the same user bind beside this one. A failure is tried
-//! again every 5 s, as kube-proxy does, unless asked to fail hard.
+//! For `[::]`, `IPV6_V6ONLY` is switched off explicitly, and `0.0.0.0` is the fallback on a machine without IPv6.
+//! SO_REUSEPORT lets another process of the same user bind the same port. Binding is retried every 5 s, as in
+//! kube-proxy, unless `hard_fail` is set.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,26 +15,26 @@ use tokio::time::sleep;
 
 use super::metrics::Metrics;
 
-/// Time from one failed attempt to the next (upstream: kube-proxy's health server).
+/// Time between two attempts to bind (upstream: kube-proxy's health server).
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Connections the kernel may hold until they are accepted; capped by `net.core.somaxconn`.
-const BACKLOG: i32 = 4096;
+/// Length of the accept queue in connections; the kernel caps it at `net.core.somaxconn`.
+const ACCEPT_QUEUE_LENGTH: i32 = 4096;
 
 /// Whether a listener is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindState {
-    /// Not tried yet.
+    /// The first attempt is still to come.
     Waiting,
-    /// The last attempt failed for this reason.
+    /// The last attempt failed, with this text of the error.
     Failed(String),
-    /// Bound to this address.
+    /// The listener accepts connections at this address.
     Bound(SocketAddr),
-    /// Told to close.
+    /// The process stops; the listener closes.
     Closing,
 }
 
 impl BindState {
-    /// The bound address.
+    /// The address, while the listener is bound.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
@@ -44,30 +44,30 @@ impl BindState {
     }
 }
 
-/// An address to bind, and who wants to know.
+/// Binds the address of one listener and publishes the outcome.
 #[derive(Debug)]
 pub struct Binder {
     /// The listener's name, in logs and metrics.
     pub name: &'static str,
     /// The address; port 0 takes a free one.
     pub address: SocketAddr,
-    /// Give up at the first failure.
+    /// Whether the first failure is final.
     pub hard_fail: bool,
-    /// Where the state is published.
+    /// Receives each change of the state.
     pub state: watch::Sender<BindState>,
 }
 
 impl Binder {
-    /// Binds, trying again for as long as it takes.
+    /// Binds the address; retries until it succeeds.
     ///
     /// # Errors
-    /// At the first failure when asked to fail hard.
+    /// At the first failure, if `hard_fail` is set.
     pub async fn bind(self, metrics: &Metrics) -> io::Result<TcpListener> {
         let metrics = metrics.listener(self.name);
         loop {
             let error = match bind(self.address).and_then(|listener| Ok((listener.local_addr()?, listener))) {
                 Ok((address, listener)) => {
-                    tracing::info!(listener = self.name, %address, "listening");
+                    tracing::info!(listener = self.name, %address, "listener bound");
                     self.state.send_replace(BindState::Bound(address));
                     return Ok(listener);
                 }
@@ -75,10 +75,10 @@ impl Binder {
             };
             metrics.bind_failures.inc();
             let failed = BindState::Failed(error.to_string());
-            let news = self.state.send_if_modified(|state| {
-                let news = *state != failed;
+            let is_new = self.state.send_if_modified(|state| {
+                let is_new = *state != failed;
                 *state = failed;
-                news
+                is_new
             });
             if self.hard_fail {
                 return Err(io::Error::new(
@@ -86,19 +86,19 @@ impl Binder {
                     format!("{} cannot be bound: {error}", self.address),
                 ));
             }
-            if news {
-                tracing::error!(listener = self.name, address = %self.address, %error,
-                    "the address cannot be bound; trying again every {} s", RETRY_INTERVAL.as_secs());
+            if is_new {
+                tracing::error!(listener = self.name, address = %self.address, %error, retry_in = ?RETRY_INTERVAL,
+                    "listener not bound");
             }
             sleep(RETRY_INTERVAL).await;
         }
     }
 }
 
-/// Binds `address` once.
+/// Binds `address` with one attempt, shared with other processes of the same user.
 ///
 /// # Errors
-/// The system's reason.
+/// As from the system call that failed.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let no_ipv6 = |error: &io::Error| {
         matches!(
@@ -106,62 +106,62 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
             Some(nix::libc::EAFNOSUPPORT | nix::libc::EADDRNOTAVAIL)
         )
     };
-    match bind_exactly(address, false) {
+    match bind_shared(address, false) {
         Err(error) if address.ip() == IpAddr::from(std::net::Ipv6Addr::UNSPECIFIED) && no_ipv6(&error) => {
-            bind_exactly(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())), false)
+            bind_shared(SocketAddr::from((Ipv4Addr::UNSPECIFIED, address.port())), false)
         }
         other => other,
     }
 }
 
-/// Binds `address` once, for its own IP family alone: `0.0.0.0` and `[::]` may then share a port.
+/// As [`bind`], but for the address's own IP family only: `0.0.0.0` and `[::]` may then share a port.
 ///
 /// # Errors
-/// The system's reason.
-pub fn bind_one_family(address: SocketAddr) -> io::Result<TcpListener> {
-    bind_exactly(address, true)
+/// As from the system call that failed.
+pub fn bind_single_family(address: SocketAddr) -> io::Result<TcpListener> {
+    bind_shared(address, true)
 }
 
-/// Binds `address` once, and for this listener alone: an address that is in use, even by another of ours, is refused.
+/// Binds `address` for this listener only: fails if the address is in use, even by another headgate process.
 ///
 /// # Errors
-/// The system's reason.
-pub fn bind_alone(address: SocketAddr) -> io::Result<TcpListener> {
+/// As from the system call that failed.
+pub fn bind_exclusive(address: SocketAddr) -> io::Result<TcpListener> {
     bind_socket(address, false, false)
 }
 
-/// Lifts the process's limit on open files as far as it may be, within reason: a default of 1024 is
-/// less than the connections a listener may hold.
-pub fn raise_open_files() {
+/// Raises the process's soft limit on open files to 16,384 or to the hard limit. The usual default of 1024 is less
+/// than the connections that one listener may have. A failure is logged only.
+pub fn raise_open_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    const ENOUGH: u64 = 16 * 1024;
+    const OPEN_FILE_LIMIT: u64 = 16 * 1024;
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
-        if soft >= ENOUGH {
+        if soft >= OPEN_FILE_LIMIT {
             Ok(())
         } else {
-            setrlimit(Resource::RLIMIT_NOFILE, hard.min(ENOUGH), hard)
+            setrlimit(Resource::RLIMIT_NOFILE, hard.min(OPEN_FILE_LIMIT), hard)
         }
     });
     if let Err(error) = raised {
-        tracing::warn!(%error, "the limit on open files cannot be raised");
+        tracing::warn!(%error, "limit on open files not raised");
     }
 }
 
-fn bind_exactly(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
-    bind_socket(address, one_family, true)
+fn bind_shared(address: SocketAddr, is_single_family: bool) -> io::Result<TcpListener> {
+    bind_socket(address, is_single_family, true)
 }
 
-fn bind_socket(address: SocketAddr, one_family: bool, shared: bool) -> io::Result<TcpListener> {
+fn bind_socket(address: SocketAddr, is_single_family: bool, is_shared: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
-    // A port in TIME_WAIT is no reason not to come back.
+    // Connections in TIME_WAIT must not keep a restarted process from its port.
     socket.set_reuse_address(true)?;
-    socket.set_reuse_port(shared)?;
+    socket.set_reuse_port(is_shared)?;
     if address.is_ipv6() {
-        socket.set_only_v6(one_family)?;
+        socket.set_only_v6(is_single_family)?;
     }
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
+    socket.listen(ACCEPT_QUEUE_LENGTH)?;
     TcpListener::from_std(socket.into())
 }
 
@@ -172,29 +172,29 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_wildcard_answers_on_both_families() {
+    async fn wildcard_accepts_both_families() {
         let listener = bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
         for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)] {
             if ip.is_ipv6() && listener.local_addr().unwrap().is_ipv4() {
-                continue; // This machine has no IPv6; the fall-back was taken.
+                continue; // This machine has no IPv6: the fallback is in use.
             }
             tokio::net::TcpStream::connect((ip, port)).await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn two_families_share_a_port() {
-        let v4 = bind_one_family(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
+    async fn single_family_listeners_share_a_port() {
+        let v4 = bind_single_family(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
         let address = SocketAddr::from((Ipv6Addr::UNSPECIFIED, v4.local_addr().unwrap().port()));
-        match bind_one_family(address) {
+        match bind_single_family(address) {
             Ok(v6) => assert_eq!(v6.local_addr().unwrap(), address),
             Err(error) => assert_eq!(error.raw_os_error(), Some(nix::libc::EAFNOSUPPORT)),
         }
     }
 
     #[tokio::test]
-    async fn two_of_ours_share_a_port_and_a_strangers_is_refused() {
+    async fn headgate_listeners_share_a_port_but_not_with_others() {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let first = bind(loopback).unwrap();
         bind(first.local_addr().unwrap()).unwrap();
@@ -206,18 +206,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_binds_alone_shares_with_nobody() {
+    async fn exclusive_listener_shares_its_port_with_no_other() {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        for first in [bind_alone(loopback).unwrap(), bind(loopback).unwrap()] {
+        for first in [bind_exclusive(loopback).unwrap(), bind(loopback).unwrap()] {
             let taken = first.local_addr().unwrap();
-            assert_eq!(bind_alone(taken).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+            assert_eq!(bind_exclusive(taken).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         }
-        let alone = bind_alone(loopback).unwrap().local_addr().unwrap();
-        bind_alone(alone).unwrap();
+        let alone = bind_exclusive(loopback).unwrap().local_addr().unwrap();
+        bind_exclusive(alone).unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_taken_port_is_tried_again_until_it_is_free() {
+    async fn taken_port_is_retried_until_it_is_free() {
         let stranger = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = stranger.local_addr().unwrap();
         let metrics = Metrics::default();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hard_failure_names_the_address() {
+    async fn hard_failure_names_the_address() {
         let stranger = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = stranger.local_addr().unwrap();
         let (state, _states) = watch::channel(BindState::Waiting);

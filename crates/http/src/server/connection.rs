@@ -1,8 +1,8 @@
-//! One connection: hyper's HTTP/1 over a stream that notes what it is waiting for.
+//! One connection: hyper's HTTP/1 over a stream that records what it waits for.
 //!
-//! Adds what Go's server does and hyper does not: HTTP/1.1 without exactly one Host is a 400. While the
-//! listener closes, each answer carries `Connection: close`, so that no peer sends another request into
-//! a connection that is about to go.
+//! This adds two things that Go's server does and hyper does not. A request in HTTP/1.1 without exactly one Host gets
+//! 400. While the listener closes, each answer carries `Connection: close`, so that the peer sends no further request
+//! on a connection that is about to end.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -22,63 +22,63 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, watch};
 use tower::Service as _;
 
 use super::activity::{Activity, Phase};
-use super::proxy_protocol::Expected;
+use super::proxy_protocol::ExpectedPrefix;
 
-/// Headers and request line may take this much; hyper answers 431 beyond it.
+/// The largest request line with headers. hyper answers a larger one with 431.
 const MAX_HEADER_BYTES: usize = 16 * 1024;
 
-/// How far a listener is with closing.
+/// How far a listener has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Closing {
-    /// Not at all.
-    No,
-    /// The next answer on each connection is its last.
-    Soon,
-    /// Connections without a request end now.
-    Now,
+pub(super) enum ClosePhase {
+    /// It does not close.
+    Open,
+    /// The next answer on each connection is the last.
+    LastAnswer,
+    /// Connections without a request end.
+    Ending,
 }
 
-/// In the extensions of a response: close the connection and send nothing of it.
+/// In the extensions of a response: the connection is closed and nothing of the response is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseWithoutAnswer;
 
-/// A connection is to be closed without an answer.
+/// The error by which hyper closes a connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is closed without an answer")]
 struct Unanswered;
 
-/// Serves one connection until its peer is done or the listener has closed.
-pub(super) async fn run<S>(
+/// Serves one connection until its peer ends it or the listener has closed.
+pub(super) async fn serve_connection<S>(
     mut stream: S,
-    expected: Expected,
+    expected: ExpectedPrefix,
     router: Router,
     activity: Arc<Activity>,
-    lane: Arc<Semaphore>,
-    mut closing: watch::Receiver<Closing>,
+    pipelined_turns: Arc<Semaphore>,
+    mut close_phase: watch::Receiver<ClosePhase>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let start = tokio::select! {
+    let unread = tokio::select! {
         biased;
-        start = expected.strip(&mut stream) => start,
-        () = told_to_end(&mut closing) => None,
+        unread = expected.strip(&mut stream) => unread,
+        () = wait_for_end(&mut close_phase) => None,
     };
-    let Some(unread) = start else { return };
-    let watched = Watched {
+    let Some(unread) = unread else { return };
+    let recorded = RecordedStream {
         unread,
         stream,
         activity: Arc::clone(&activity),
     };
-    let announced = closing.clone();
+    let current_phase = close_phase.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        // No byte was read since the last answer: this request came together with the one before.
-        let lane = (activity.phase() != Phase::Request).then(|| Arc::clone(&lane));
+        // No byte was read since the last answer: this request arrived together with the one before.
+        let turns = (activity.phase() != Phase::Request).then(|| Arc::clone(&pipelined_turns));
         activity.enter(Phase::Answer);
-        let last = *announced.borrow() != Closing::No;
+        let is_last = *current_phase.borrow() != ClosePhase::Open;
         let mut router = router.clone();
         async move {
-            let _turn = match &lane {
-                Some(lane) => Some(turn(lane).await),
+            let _turn = match &turns {
+                Some(turns) => Some(take_turn(turns).await),
                 None => None,
             };
             let mut response = if has_one_host(&request) {
@@ -91,7 +91,7 @@ pub(super) async fn run<S>(
             if response.extensions().get::<CloseWithoutAnswer>().is_some() {
                 return Err(Unanswered);
             }
-            if last {
+            if is_last {
                 response
                     .headers_mut()
                     .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -101,46 +101,47 @@ pub(super) async fn run<S>(
     });
     let mut connection = pin!(
         http1::Builder::new()
-            // Time limits are the sweep's, which knows an idle connection from half a request.
+            // The sweep applies the time limits, since it distinguishes an idle connection from half a request.
             .header_read_timeout(None)
             .max_buf_size(MAX_HEADER_BYTES)
-            // One buffer for all that is to be written. With a queue of buffers hyper 1.12 puts its own 400, to nonsense
-            // behind a request, before the rest of an answer that waits for room (and panics in debug builds).
+            // One buffer for everything to write. With a queue of buffers, hyper 1.12 writes its own 400, for
+            // nonsense behind a request, before the rest of an answer that waits for room (and panics in debug
+            // builds).
             .writev(false)
-            // Header names as Go spells them, for peers that compare them to the letter.
+            // Header names as Go spells them, for peers that compare them case-sensitively.
             .title_case_headers(true)
-            // A peer may say "that was all" before it has its answer.
+            // A peer may shut down its sending side before it has its answer.
             .half_close(true)
-            .serve_connection(TokioIo::new(watched), service)
+            .serve_connection(TokioIo::new(recorded), service)
     );
-    let mut asked_to_end = false;
+    let mut is_ending = false;
     loop {
         tokio::select! {
-            // A failed connection is its peer's business; nothing of ours depends on it.
+            // A failed connection concerns its peer only.
             _ = connection.as_mut() => return,
-            () = told_to_end(&mut closing), if !asked_to_end => {
-                asked_to_end = true;
+            () = wait_for_end(&mut close_phase), if !is_ending => {
+                is_ending = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
 }
 
-/// Waits until connections are to end; a listener that is gone means the same.
-async fn told_to_end(closing: &mut watch::Receiver<Closing>) {
+/// Waits until connections are to end. A listener that is gone means the same.
+async fn wait_for_end(close_phase: &mut watch::Receiver<ClosePhase>) {
     // The outcome holds a lock and is dropped here.
-    let _ = closing.wait_for(|closing| *closing == Closing::Now).await;
+    let _ = close_phase.wait_for(|phase| *phase == ClosePhase::Ending).await;
 }
 
-/// A turn at answering in the lane that all pipelined requests of a listener share: one of them for each
-/// turn of the runtime, so that however many there are, a fresh probe never waits for more than one.
-async fn turn(lane: &Semaphore) -> Result<SemaphorePermit<'_>, AcquireError> {
-    let turn = lane.acquire().await;
+/// Waits for this request's turn among all pipelined requests of the listener. The runtime answers one of them per
+/// iteration, so a new probe waits for one of them at most.
+async fn take_turn(turns: &Semaphore) -> Result<SemaphorePermit<'_>, AcquireError> {
+    let turn = turns.acquire().await;
     tokio::task::yield_now().await;
     turn
 }
 
-/// RFC 9112, 3.2: a request in HTTP/1.1 has exactly one Host. Older versions need none.
+/// RFC 9112, section 3.2: a request in HTTP/1.1 has exactly one Host. Older versions need none.
 fn has_one_host<B>(request: &Request<B>) -> bool {
     let hosts = request.headers().get_all(HOST).iter().count();
     if request.version() == Version::HTTP_11 {
@@ -162,15 +163,15 @@ fn bad_request() -> Response<Body> {
     response
 }
 
-/// A stream that notes its reads and writes.
-struct Watched<S> {
-    /// Read from the stream already, and handed on before anything else.
+/// A stream that records its reads and writes in an [`Activity`].
+struct RecordedStream<S> {
+    /// Bytes that were read from the stream before; they come first.
     unread: Vec<u8>,
     stream: S,
     activity: Arc<Activity>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RecordedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !this.unread.is_empty() {
@@ -180,7 +181,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut this.stream).poll_read(cx, buffer);
-        // The first byte starts the request's clock; later ones do not move it.
+        // The first byte starts the request's time limit; later bytes do not extend it.
         if buffer.filled().len() > before && this.activity.phase() == Phase::Idle {
             this.activity.enter(Phase::Request);
         }
@@ -188,8 +189,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S> Watched<S> {
-    fn wrote<T>(&self, outcome: Poll<T>) -> Poll<T> {
+impl<S> RecordedStream<S> {
+    fn record_write<T>(&self, outcome: Poll<T>) -> Poll<T> {
         match outcome {
             Poll::Pending if self.activity.phase() != Phase::Write => self.activity.enter(Phase::Write),
             Poll::Ready(_) if matches!(self.activity.phase(), Phase::Answer | Phase::Write) => {
@@ -201,11 +202,11 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for RecordedStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let outcome = Pin::new(&mut this.stream).poll_write(cx, buffer);
-        this.wrote(outcome)
+        this.record_write(outcome)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

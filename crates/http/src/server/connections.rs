@@ -1,5 +1,4 @@
-//! The connections of one listener, among those of a crowd of listeners: how many there may be, and how long each
-//! may wait.
+//! The open connections of one listener: how many there may be, and how long each may wait.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -10,108 +9,109 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::activity::{Activity, Phase};
-use super::crowd::Crowd;
-use super::metrics::ListenerMetrics;
+use super::connection_limit::ConnectionLimit;
+use super::metrics::{CloseReason, ListenerMetrics};
 use super::proxy_protocol::ProxyProtocol;
 
-/// What peers are allowed.
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections open at once; one more closes the one that has waited longest.
-    pub connections: usize,
-    /// Time for a whole request, from its first byte, or from the start of the connection.
-    pub request: Duration,
-    /// Time between requests.
-    pub idle: Duration,
-    /// Time for our own answer.
-    pub answer: Duration,
-    /// Time in which a peer must read something of what was written to it.
-    pub write: Duration,
-    /// Time for which a closing listener goes on answering on connections that are already open.
-    pub linger: Duration,
+    /// Open connections. At the limit, the connection that has waited longest is closed for a new one.
+    pub max_connections: usize,
+    /// Time for a whole request, from its first byte or from the start of the connection.
+    pub request_timeout: Duration,
+    /// Time between two requests.
+    pub idle_timeout: Duration,
+    /// Time for the router's answer.
+    pub answer_timeout: Duration,
+    /// Time in which the peer must read some of what was written.
+    pub write_timeout: Duration,
+    /// Time for which a listener that closes still answers on open connections.
+    pub linger_timeout: Duration,
     /// Whether a connection begins with a PROXY protocol header.
     pub proxy_protocol: ProxyProtocol,
 }
 
 impl Limits {
-    /// Limits of the health port: probers may keep a connection for minutes, and are let finish.
+    /// For the health port, whose probers may keep a connection open for minutes.
     pub const HEALTH: Self = Self {
-        // More probers than any load balancer has; some 10 KiB each at the worst.
-        connections: 1024,
-        request: Duration::from_secs(15),
-        idle: Duration::from_mins(2),
-        answer: Duration::from_secs(5),
-        write: Duration::from_secs(10),
-        // Longer than most probe intervals, well within a Pod's grace period of 30 s.
-        linger: Duration::from_secs(10),
+        // More probers than any load balancer has; about 10 KiB each at worst.
+        max_connections: 1024,
+        request_timeout: Duration::from_secs(15),
+        idle_timeout: Duration::from_mins(2),
+        answer_timeout: Duration::from_secs(5),
+        write_timeout: Duration::from_secs(10),
+        // Longer than most probe intervals, and well within a Pod's termination grace period of 30 s.
+        linger_timeout: Duration::from_secs(10),
         proxy_protocol: ProxyProtocol::Off,
     };
 
-    /// Limits of the operations port and the probe socket: a few scrapers and people.
+    /// For the operations port and the probe socket, which serve a few scrapers and operators.
     pub const OPERATIONS: Self = Self {
-        connections: 64,
-        answer: Duration::from_secs(10),
-        linger: Duration::ZERO,
+        max_connections: 64,
+        answer_timeout: Duration::from_secs(10),
+        linger_timeout: Duration::ZERO,
         ..Self::HEALTH
     };
 }
 
-/// The open connections; their tasks are owned here.
+/// The open connections of a listener. It owns their tasks.
 #[derive(Debug)]
 pub(super) struct Connections {
     limits: Limits,
-    crowd: Crowd,
+    shared_limit: ConnectionLimit,
     tasks: JoinSet<()>,
     open: HashMap<Id, (AbortHandle, Arc<Activity>)>,
     metrics: ListenerMetrics,
 }
 
 impl Connections {
-    pub(super) fn new(limits: Limits, crowd: Crowd, metrics: ListenerMetrics) -> Self {
+    pub(super) fn new(limits: Limits, shared_limit: ConnectionLimit, metrics: ListenerMetrics) -> Self {
         Self {
             limits,
-            crowd,
+            shared_limit,
             tasks: JoinSet::new(),
             open: HashMap::new(),
             metrics,
         }
     }
 
-    /// Takes one more, closing the one that has waited longest where there are too many, of this listener or of all.
+    /// Starts the task of a new connection. If the listener's limit or the shared one is reached, the connection that
+    /// has waited longest is closed first.
     pub(super) fn add<F>(&mut self, serve: impl FnOnce(Arc<Activity>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        if self.open.len() >= self.limits.connections {
+        if self.open.len() >= self.limits.max_connections {
             let longest = self.open.iter().min_by_key(|(_, (_, activity))| activity.since());
             if let Some(id) = longest.map(|(id, _)| *id) {
-                self.close(id, "evicted");
+                self.close(id, CloseReason::Evicted);
             }
         }
-        self.crowd.make_room();
-        let activity = Arc::new(Activity::new(self.crowd.origin()));
+        self.shared_limit.make_room();
+        let activity = Arc::new(Activity::new(self.shared_limit.origin()));
         let handle = self.tasks.spawn(serve(Arc::clone(&activity)));
-        self.crowd
-            .enter(handle.clone(), Arc::clone(&activity), self.metrics.clone());
+        self.shared_limit
+            .insert(handle.clone(), Arc::clone(&activity), self.metrics.clone());
         self.open.insert(handle.id(), (handle, activity));
         self.metrics.accepted.inc();
-        self.count();
+        self.update_gauge();
     }
 
-    /// Closes the connection that has waited longest, of whichever listener.
+    /// Closes the connection that has waited longest, of all listeners that share the limit.
     pub(super) fn evict(&mut self) {
-        self.crowd.evict();
+        self.shared_limit.evict();
     }
 
-    /// Closes every connection that has waited longer than it may.
+    /// Closes every connection that has waited longer than its limit.
     pub(super) fn sweep(&mut self) {
         let (limits, now) = (self.limits, Instant::now());
         let late = |activity: &Activity| {
             let (limit, reason) = match activity.phase() {
-                Phase::Idle => (limits.idle, "idle"),
-                Phase::Request => (limits.request, "request-timeout"),
-                Phase::Answer => (limits.answer, "answer-timeout"),
-                Phase::Write => (limits.write, "write-timeout"),
+                Phase::Idle => (limits.idle_timeout, CloseReason::Idle),
+                Phase::Request => (limits.request_timeout, CloseReason::RequestTimeout),
+                Phase::Answer => (limits.answer_timeout, CloseReason::AnswerTimeout),
+                Phase::Write => (limits.write_timeout, CloseReason::WriteTimeout),
             };
             (activity.waiting(now) >= limit).then_some(reason)
         };
@@ -129,12 +129,12 @@ impl Connections {
     ///
     /// # Errors
     /// When its task panicked.
-    pub(super) async fn ended(&mut self) -> Result<(), JoinError> {
+    pub(super) async fn join_next(&mut self) -> Result<(), JoinError> {
         match self.tasks.join_next_with_id().await {
             None => std::future::pending().await,
-            Some(Ok((id, ()))) => self.forget(id),
+            Some(Ok((id, ()))) => self.remove(id),
             Some(Err(error)) => {
-                self.forget(error.id());
+                self.remove(error.id());
                 if error.is_panic() {
                     return Err(error);
                 }
@@ -147,33 +147,33 @@ impl Connections {
         self.tasks.is_empty()
     }
 
-    /// Ends all that are left.
-    pub(super) async fn abort(&mut self) {
+    /// Aborts the connections that are left.
+    pub(super) async fn abort_all(&mut self) {
         self.tasks.shutdown().await;
         for (id, _) in self.open.drain() {
-            self.crowd.leave(id);
+            self.shared_limit.remove(id);
         }
-        self.count();
+        self.update_gauge();
     }
 
-    fn close(&mut self, id: Id, reason: &str) {
+    fn close(&mut self, id: Id, reason: CloseReason) {
         if let Some((handle, _)) = self.open.remove(&id) {
             handle.abort();
-            // One that the crowd has closed is counted there.
-            if self.crowd.leave(id) {
-                self.metrics.closed(reason);
+            // The shared limit has counted a connection that it evicted.
+            if self.shared_limit.remove(id) {
+                self.metrics.count_closed(reason);
             }
         }
-        self.count();
+        self.update_gauge();
     }
 
-    fn forget(&mut self, id: Id) {
+    fn remove(&mut self, id: Id) {
         self.open.remove(&id);
-        self.crowd.leave(id);
-        self.count();
+        self.shared_limit.remove(id);
+        self.update_gauge();
     }
 
-    fn count(&self) {
+    fn update_gauge(&self) {
         self.metrics
             .connections
             .set(i64::try_from(self.open.len()).unwrap_or(i64::MAX));

@@ -1,4 +1,4 @@
-//! What listeners count and show.
+//! The metrics of listeners.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use super::proxy_protocol::{OUTCOMES, Outcomes};
+use super::proxy_protocol::{HeaderCounters, HeaderOutcome};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
@@ -25,7 +25,7 @@ struct ProxyHeaderLabels {
     outcome: &'static str,
 }
 
-/// Counters of all listeners.
+/// The metrics of all listeners of the process.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     bound: Family<Labels, Gauge>,
@@ -37,10 +37,40 @@ pub struct Metrics {
     proxy_headers: Family<ProxyHeaderLabels, Counter>,
 }
 
-/// Reasons for which a connection is closed by us before its peer is done.
-pub(super) const CLOSED_REASONS: [&str; 5] = ["evicted", "idle", "request-timeout", "answer-timeout", "write-timeout"];
+/// Why headgate closed a connection before its peer did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CloseReason {
+    /// It had waited longest when the connection limit was reached.
+    Evicted,
+    /// See [`Limits::idle_timeout`](super::Limits::idle_timeout).
+    Idle,
+    RequestTimeout,
+    AnswerTimeout,
+    WriteTimeout,
+}
 
-/// Counters of one listener, looked up once.
+impl CloseReason {
+    /// In the order of their discriminants, by which counters are found.
+    const ALL: [Self; 5] = [
+        Self::Evicted,
+        Self::Idle,
+        Self::RequestTimeout,
+        Self::AnswerTimeout,
+        Self::WriteTimeout,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Evicted => "evicted",
+            Self::Idle => "idle",
+            Self::RequestTimeout => "request-timeout",
+            Self::AnswerTimeout => "answer-timeout",
+            Self::WriteTimeout => "write-timeout",
+        }
+    }
+}
+
+/// The metrics of one listener, looked up once.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerMetrics {
     pub(super) bound: Gauge,
@@ -48,17 +78,17 @@ pub(super) struct ListenerMetrics {
     pub(super) connections: Gauge,
     pub(super) accepted: Counter,
     pub(super) accept_errors: Counter,
-    closed: [Counter; CLOSED_REASONS.len()],
+    closed: [Counter; CloseReason::ALL.len()],
 }
 
 impl Metrics {
-    /// Registers the counters.
+    /// Registers the metrics. Each listener's series appear with [`Metrics::init_listener`] or when it is bound.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
         registry.register(
             "headgate_listener_bound",
-            "1 while the listener's address is bound, 0 while binding is tried again every 5 s",
+            "1 while the listener's address is bound, 0 while binding is retried every 5 s",
             metrics.bound.clone(),
         );
         registry.register(
@@ -68,71 +98,73 @@ impl Metrics {
         );
         registry.register(
             "headgate_listener_connections",
-            "Connections open on the listener",
+            "Connections that are open on the listener",
             metrics.connections.clone(),
         );
         registry.register(
             "headgate_listener_accepted",
-            "Connections accepted on the listener",
+            "Connections that the listener accepted",
             metrics.accepted.clone(),
         );
         registry.register(
             "headgate_listener_accept_errors",
-            "Connections that could not be accepted, for instance for want of file descriptors",
+            "Failed attempts to accept a connection, for example because the process has no free file descriptor",
             metrics.accept_errors.clone(),
         );
         registry.register(
             "headgate_listener_closed",
-            "Connections closed by headgate before their peer was done, by reason: evicted at the cap, idle, a request, \
-             an answer or a write that took too long",
+            "Connections that headgate closed before their peer did, by reason: evicted at the connection limit, idle, or \
+             a request, an answer or a write that took too long",
             metrics.closed.clone(),
         );
         registry.register(
             "headgate_listener_proxy_headers",
-            "Connections to a listener with proxyProtocol, by what they began with: a header of v1 or v2, none where it is \
-             optional; and those closed: missing where it is required, half, invalid or oversized",
+            "Connections to a listener with proxyProtocol, by their first bytes: a header of v1 or v2, or none where it is \
+             optional; and closed connections: header missing where it is required, half sent, invalid or oversized",
             metrics.proxy_headers.clone(),
         );
         metrics
     }
 
-    /// Shows a listener's series before it is bound.
-    pub fn announce(&self, listener: &'static str) {
+    /// Creates the series of a listener that is not bound yet.
+    pub fn init_listener(&self, listener: &'static str) {
         drop(self.listener(listener));
     }
 
-    /// What connections to a listener began with.
-    pub(super) fn proxy_headers(&self, listener: &'static str) -> Outcomes {
-        let counter = |outcome| {
-            self.proxy_headers
-                .get_or_create(&ProxyHeaderLabels { listener, outcome })
-                .clone()
-        };
-        Outcomes(OUTCOMES.map(counter))
+    /// Creates the listener's series of the PROXY protocol.
+    pub fn init_proxy_headers(&self, listener: &'static str) {
+        drop(self.proxy_headers(listener));
     }
 
-    /// Shows a listener's outcomes of the PROXY protocol before there are any.
-    pub fn announce_proxy_headers(&self, listener: &'static str) {
-        drop(self.proxy_headers(listener));
+    pub(super) fn proxy_headers(&self, listener: &'static str) -> HeaderCounters {
+        HeaderCounters::new(|outcome: HeaderOutcome| {
+            let labels = ProxyHeaderLabels {
+                listener,
+                outcome: outcome.as_str(),
+            };
+            self.proxy_headers.get_or_create(&labels).clone()
+        })
     }
 
     pub(super) fn listener(&self, listener: &'static str) -> ListenerMetrics {
         let labels = Labels { listener };
+        let closed = |reason: CloseReason| {
+            let reason = reason.as_str();
+            self.closed.get_or_create(&ClosedLabels { listener, reason }).clone()
+        };
         ListenerMetrics {
             bound: self.bound.get_or_create(&labels).clone(),
             bind_failures: self.bind_failures.get_or_create(&labels).clone(),
             connections: self.connections.get_or_create(&labels).clone(),
             accepted: self.accepted.get_or_create(&labels).clone(),
             accept_errors: self.accept_errors.get_or_create(&labels).clone(),
-            closed: CLOSED_REASONS.map(|reason| self.closed.get_or_create(&ClosedLabels { listener, reason }).clone()),
+            closed: CloseReason::ALL.map(closed),
         }
     }
 }
 
 impl ListenerMetrics {
-    pub(super) fn closed(&self, reason: &str) {
-        if let Some(index) = CLOSED_REASONS.iter().position(|known| *known == reason) {
-            self.closed[index].inc();
-        }
+    pub(super) fn count_closed(&self, reason: CloseReason) {
+        self.closed[reason as usize].inc();
     }
 }

@@ -1,112 +1,157 @@
-//! The PROXY protocol on a listener: a header that a load balancer puts before the peer's own bytes is
-//! read and left out, so that what follows is plain HTTP.
+//! The PROXY protocol on a listener: a load balancer's header before the peer's own bytes is read and removed, so
+//! that plain HTTP follows.
 //!
-//! It is done in the connection's own task, within the time of its first request, so a slow peer keeps
-//! nobody waiting. No byte of the peer's own is lost: what was read beyond the header is handed on. A
-//! header that is half, wrong or oversized closes the connection, and every outcome is counted. The
-//! addresses in it are not used: nothing here trusts a peer any more because of what it says.
+//! The connection's own task does it, within the time limit of the first request, so a slow peer delays no other.
+//! Bytes that were read beyond the header are passed on. A header that is incomplete, invalid or oversized closes the
+//! connection. Every outcome is counted. The addresses in a header are not used, so a forged header gains nothing.
 
 mod header;
 
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-pub use header::{Start, Version, parse};
+pub use header::{Prefix, Version, parse_prefix};
 
-/// What may come of a connection's start, as counted.
-pub(super) const OUTCOMES: [&str; 7] = ["v1", "v2", "none", "missing", "half", "invalid", "oversized"];
-
-/// Read at once: more than a header with a probe behind it.
-const CHUNK: usize = 512;
+/// Bytes of the first read: more than a header with a probe behind it.
+const READ_BUFFER_BYTES: usize = 512;
 
 /// Whether a connection begins with a PROXY protocol header, version 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
-    /// It does not; one that does is a bad request.
+    /// A connection starts with a request; one that starts with a header gets 400.
     Off,
-    /// It may.
+    /// A connection may start with a header; without one it is plain HTTP.
     Optional,
-    /// It must.
+    /// A connection starts with a header; one without it is closed.
     Required,
 }
 
-/// What a listener expects a connection to begin with.
+/// What the first bytes of a connection turned out to be; the label `outcome` of the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeaderOutcome {
+    V1,
+    V2,
+    /// No header, where it is optional.
+    NoHeader,
+    /// No header, where it is required.
+    Missing,
+    /// The connection ended within a header.
+    Half,
+    Invalid,
+    Oversized,
+}
+
+impl HeaderOutcome {
+    /// In the order of their discriminants, by which counters are found.
+    const ALL: [Self; 7] = [
+        Self::V1,
+        Self::V2,
+        Self::NoHeader,
+        Self::Missing,
+        Self::Half,
+        Self::Invalid,
+        Self::Oversized,
+    ];
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V2 => "v2",
+            Self::NoHeader => "none",
+            Self::Missing => "missing",
+            Self::Half => "half",
+            Self::Invalid => "invalid",
+            Self::Oversized => "oversized",
+        }
+    }
+}
+
+/// A listener's counter for each [`HeaderOutcome`].
 #[derive(Clone, Debug)]
-pub(super) enum Expected {
+pub(super) struct HeaderCounters([Counter; HeaderOutcome::ALL.len()]);
+
+impl HeaderCounters {
+    pub(super) fn new(counter: impl FnMut(HeaderOutcome) -> Counter) -> Self {
+        Self(HeaderOutcome::ALL.map(counter))
+    }
+
+    fn increment(&self, outcome: HeaderOutcome) {
+        self.0[outcome as usize].inc();
+    }
+}
+
+/// What a listener expects at the start of a connection.
+#[derive(Clone, Debug)]
+pub(super) enum ExpectedPrefix {
     /// The peer's own bytes.
-    Plain,
-    /// A header, or, unless it is required, the peer's own bytes.
-    Header { required: bool, outcomes: Outcomes },
+    NoHeader,
+    /// A header, or the peer's own bytes unless the header is required.
+    Header {
+        is_required: bool,
+        counters: HeaderCounters,
+    },
 }
 
-/// A counter for each outcome.
-#[derive(Clone, Debug)]
-pub(super) struct Outcomes(pub(super) [Counter; OUTCOMES.len()]);
-
-impl Outcomes {
-    fn count(&self, outcome: &str) {
-        if let Some(index) = OUTCOMES.iter().position(|known| *known == outcome) {
-            self.0[index].inc();
-        }
-    }
+/// Counts half a header when it is dropped: the connection ended, took too long, or was evicted.
+struct HalfHeaderGuard<'a> {
+    counters: &'a HeaderCounters,
+    is_armed: bool,
 }
 
-/// Counts half a header when its connection ends, is closed for taking too long, or is evicted.
-struct Half<'a> {
-    outcomes: &'a Outcomes,
-    begun: bool,
-}
-
-impl Drop for Half<'_> {
+impl Drop for HalfHeaderGuard<'_> {
     fn drop(&mut self) {
-        if self.begun {
-            self.outcomes.count("half");
+        if self.is_armed {
+            self.counters.increment(HeaderOutcome::Half);
         }
     }
 }
 
-impl Expected {
-    pub(super) fn new(setting: ProxyProtocol, outcomes: impl FnOnce() -> Outcomes) -> Self {
-        let required = match setting {
-            ProxyProtocol::Off => return Self::Plain,
+impl ExpectedPrefix {
+    pub(super) fn new(setting: ProxyProtocol, counters: impl FnOnce() -> HeaderCounters) -> Self {
+        let is_required = match setting {
+            ProxyProtocol::Off => return Self::NoHeader,
             ProxyProtocol::Optional => false,
             ProxyProtocol::Required => true,
         };
         Self::Header {
-            required,
-            outcomes: outcomes(),
+            is_required,
+            counters: counters(),
         }
     }
 
-    /// Reads a header from `stream`; what was read beyond it, or nothing where the connection is to be closed.
+    /// Reads a header from `stream` and returns the bytes that were read beyond it. `None` means that the connection
+    /// must be closed.
     pub(super) async fn strip<S: AsyncRead + Unpin>(&self, stream: &mut S) -> Option<Vec<u8>> {
-        let Self::Header { required, outcomes } = self else {
+        let Self::Header { is_required, counters } = self else {
             return Some(Vec::new());
         };
-        let mut bytes = Vec::with_capacity(CHUNK);
-        let mut half = Half { outcomes, begun: false };
-        let (outcome, length) = loop {
-            // A peer that ends or fails before it has said enough is done, and so are we.
+        let mut bytes = Vec::with_capacity(READ_BUFFER_BYTES);
+        let mut guard = HalfHeaderGuard {
+            counters,
+            is_armed: false,
+        };
+        let (outcome, header_bytes) = loop {
             if stream.read_buf(&mut bytes).await.ok()? == 0 {
                 return None;
             }
-            half.begun = true;
-            match parse(&bytes) {
-                Start::Undecided => {}
-                Start::Header(Version::One, length) => break ("v1", Some(length)),
-                Start::Header(Version::Two, length) => break ("v2", Some(length)),
-                Start::Plain if *required => break ("missing", None),
-                Start::Plain => break ("none", Some(0)),
-                Start::Invalid => break ("invalid", None),
-                Start::Oversized => break ("oversized", None),
+            guard.is_armed = true;
+            match parse_prefix(&bytes) {
+                Prefix::Incomplete => {}
+                Prefix::Header(Version::One, length) => break (HeaderOutcome::V1, Some(length)),
+                Prefix::Header(Version::Two, length) => break (HeaderOutcome::V2, Some(length)),
+                Prefix::NoHeader if *is_required => break (HeaderOutcome::Missing, None),
+                Prefix::NoHeader => break (HeaderOutcome::NoHeader, Some(0)),
+                Prefix::Invalid => break (HeaderOutcome::Invalid, None),
+                Prefix::Oversized => break (HeaderOutcome::Oversized, None),
             }
         };
-        half.begun = false;
-        outcomes.count(outcome);
-        if length.is_none() {
-            tracing::debug!(outcome, "a connection was closed for its PROXY protocol header");
+        guard.is_armed = false;
+        counters.increment(outcome);
+        if header_bytes.is_none() {
+            let outcome = outcome.as_str();
+            tracing::debug!(outcome, "connection closed because of its PROXY protocol header");
         }
-        Some(bytes.split_off(length?))
+        Some(bytes.split_off(header_bytes?))
     }
 }
 
@@ -119,12 +164,12 @@ mod tests {
     const HEADER: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.4 50000 10356\r\n";
     const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\n\r\n";
 
-    /// What `strip` leaves of these pieces, given one by one, and the outcome it counts.
+    /// Sends these pieces one by one; returns the bytes that `strip` leaves and the outcome that it counts.
     async fn strip(required: bool, pieces: &[&[u8]]) -> (Option<Vec<u8>>, Option<&'static str>) {
-        let outcomes = Outcomes(std::array::from_fn(|_| Counter::default()));
-        let expected = Expected::Header {
-            required,
-            outcomes: outcomes.clone(),
+        let counters = HeaderCounters::new(|_| Counter::default());
+        let expected = ExpectedPrefix::Header {
+            is_required: required,
+            counters: counters.clone(),
         };
         let (mut peer, mut stream) = tokio::io::duplex(64 * 1024);
         let send = async {
@@ -140,15 +185,15 @@ mod tests {
             Some(rest)
         };
         let (rest, ()) = tokio::join!(receive, send);
-        let counted: Vec<_> = (OUTCOMES.iter().zip(&outcomes.0))
+        let counted: Vec<_> = (HeaderOutcome::ALL.iter().zip(&counters.0))
             .filter(|(_, counter)| counter.get() > 0)
             .collect();
         assert!(counted.len() <= 1 && counted.iter().all(|(_, counter)| counter.get() == 1));
-        (rest, counted.first().map(|(outcome, _)| **outcome))
+        (rest, counted.first().map(|(outcome, _)| outcome.as_str()))
     }
 
     #[tokio::test]
-    async fn no_byte_is_lost_however_it_is_split() {
+    async fn a_split_prefix_loses_no_byte() {
         let both = [HEADER, REQUEST].concat();
         for split in 0..=both.len() {
             let (first, second) = both.split_at(split);
@@ -165,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_closed_is_counted() {
+    async fn closed_connections_are_counted() {
         let long = [HEADER.strip_suffix(b"\r\n").unwrap(), &[b' '; 200]].concat();
         for (required, bytes, outcome) in [
             (true, REQUEST, Some("missing")),
@@ -174,7 +219,7 @@ mod tests {
             (false, &HEADER[..20], Some("half")),
             (false, b"PRO", Some("half")),
             (false, &long, Some("oversized")),
-            // Who says nothing at all has not tried to say a header.
+            // A peer that sends nothing has not begun a header.
             (true, b"", None),
         ] {
             assert_eq!(strip(required, &[bytes]).await, (None, outcome), "{bytes:?}");

@@ -1,11 +1,12 @@
-//! Steering new connections to another process on the same port before this one stops listening.
+//! Steering: directs new connections to another process on the same port before this process stops listening.
 //!
-//! Closing one of several SO_REUSEPORT sockets resets what waits in its queue, and the kernel goes on
-//! choosing it until it is closed. A classic BPF program on the group chooses the socket instead
-//! (`SO_ATTACH_REUSEPORT_CBPF`; needs no privilege). It must name another socket's index, and the kernel
-//! tells nobody theirs: sockets are numbered in the order of binding, but the last takes the place of
-//! one that leaves. So it is found by trial: the program names an index, a connection to ourselves
-//! shows whether that is us. An index beyond the group makes the kernel choose by hash, as before.
+//! Closing one of several SO_REUSEPORT sockets resets the connections in its accept queue, and the kernel chooses the
+//! socket until it is closed. A classic BPF program on the group of sockets chooses instead
+//! (`SO_ATTACH_REUSEPORT_CBPF`; it needs no privilege). The program must return the index of another socket, and the
+//! kernel does not reveal indexes: sockets are numbered in the order of binding, but the last one takes the place of
+//! one that leaves. So the index is found by trial: the program returns one index, and a connection to the own
+//! address shows whether that socket is this process's. With an index beyond the group the kernel chooses by hash, as
+//! without a program.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,57 +18,57 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// How long a connection to ourselves may take; it stays in the kernel.
+/// Time for a connection to the own address, which does not leave the kernel.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
-/// How long our own connection is looked for in our queue. It stood there before the search began, behind
-/// no more than came before it; what comes later must not prolong the search.
+/// Time to search the own accept queue for the own connection. It is in the queue before the search begins;
+/// connections that arrive later must not prolong the search.
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(60);
-/// How long a process next door may take to show that it stays.
+/// Time for the other process to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
-/// More processes than ever share a port.
-const MAX_GROUP: u32 = 8;
-/// An index no group has: the kernel chooses by hash.
-const BY_HASH: u32 = u32::MAX;
+/// Indexes to try; more processes never share a port.
+const MAX_GROUP_SIZE: u32 = 8;
+/// An index beyond every group, with which the kernel chooses by hash.
+const INDEX_BY_HASH: u32 = u32::MAX;
 
-/// Who gets the connections at the index on trial.
-enum Chosen {
-    /// This very listener.
-    Ours,
-    /// Another process, which stays.
+/// Which process has the socket at an index.
+enum SocketOwner {
+    /// This process: the connection arrived in its own queue.
+    ThisProcess,
+    /// Another process that keeps serving.
     Staying,
-    /// Another process, which is closing too: its answers say `Connection: close`.
-    Leaving,
-    /// Nobody could be reached, so nothing is known.
+    /// Another process that closes too: its answers carry `Connection: close`.
+    Closing,
+    /// The connection failed.
     Unknown,
 }
 
-/// Has new connections go to a process that stays, if there is one. Connections that arrive here
-/// meanwhile are returned, to be served.
+/// Directs new connections to a process that keeps serving, if there is one. Returns connections that arrived here in
+/// the meantime.
 ///
 /// # Errors
-/// Where the kernel has no such option; new connections then go on as before.
-pub(super) async fn away(listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
+/// If the kernel does not have the option; the kernel then chooses as before.
+pub(super) async fn steer_away(listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
     let mut arrived = Vec::new();
-    let mut ours = 0;
-    for index in 0..MAX_GROUP {
-        choose(listener, index)?;
-        match trial(listener, &mut arrived).await {
-            Chosen::Staying => return Ok(arrived),
-            Chosen::Leaving => {}
-            Chosen::Ours => ours += 1,
-            Chosen::Unknown => break,
+    let mut own_indexes = 0;
+    for index in 0..MAX_GROUP_SIZE {
+        attach_program(listener, index)?;
+        match find_owner(listener, &mut arrived).await {
+            SocketOwner::Staying => return Ok(arrived),
+            SocketOwner::Closing => {}
+            SocketOwner::ThisProcess => own_indexes += 1,
+            SocketOwner::Unknown => break,
         }
-        // Each index is one socket: seen twice, we are beyond the group.
-        if ours == 2 {
+        // This process has one socket in the group: at the second match the index is beyond the group.
+        if own_indexes == 2 {
             break;
         }
     }
-    choose(listener, BY_HASH)?;
+    attach_program(listener, INDEX_BY_HASH)?;
     Ok(arrived)
 }
 
-/// Has the kernel choose the socket at `index` for each new connection.
-fn choose(listener: &TcpListener, index: u32) -> io::Result<()> {
+/// Makes the kernel choose the socket at `index` for each new connection.
+fn attach_program(listener: &TcpListener, index: u32) -> io::Result<()> {
     let code = u16::try_from(libc::BPF_RET | libc::BPF_K).map_err(io::Error::other)?;
     let mut program = [sock_filter {
         code,
@@ -82,17 +83,17 @@ fn choose(listener: &TcpListener, index: u32) -> io::Result<()> {
     setsockopt(listener, AttachReusePortCbpf, &program).map_err(io::Error::from)
 }
 
-/// Connects to the listener's own address and sees who gets the connection.
-async fn trial(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> Chosen {
+/// Connects to the listener's own address and finds out which process gets the connection.
+async fn find_owner(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> SocketOwner {
     let Some(stream) = connect(listener).await else {
-        return Chosen::Unknown;
+        return SocketOwner::Unknown;
     };
-    let Ok(ours) = stream.local_addr() else {
-        return Chosen::Unknown;
+    let Ok(own_address) = stream.local_addr() else {
+        return SocketOwner::Unknown;
     };
     let search = async {
         while let Ok((other, peer)) = listener.accept().await {
-            if same(peer, ours) {
+            if is_same_address(peer, own_address) {
                 return true;
             }
             arrived.push(other);
@@ -100,16 +101,16 @@ async fn trial(listener: &TcpListener, arrived: &mut Vec<TcpStream>) -> Chosen {
         false
     };
     if timeout(SEARCH_TIMEOUT, search).await == Ok(true) {
-        return Chosen::Ours;
+        return SocketOwner::ThisProcess;
     }
-    if stays(stream).await {
-        Chosen::Staying
+    if is_staying(stream).await {
+        SocketOwner::Staying
     } else {
-        Chosen::Leaving
+        SocketOwner::Closing
     }
 }
 
-/// A connection to the listener's own port, by whichever family this machine has.
+/// A connection to the listener's own port, in an IP family that this machine has.
 async fn connect(listener: &TcpListener) -> Option<TcpStream> {
     let address = listener.local_addr().ok()?;
     let reachable: &[IpAddr] = match address.ip() {
@@ -125,9 +126,9 @@ async fn connect(listener: &TcpListener) -> Option<TcpStream> {
     None
 }
 
-/// Whether the process behind `stream` stays: it answers, and does not announce that it closes. The path is
-/// one that nobody has, so that no counter moves.
-async fn stays(mut stream: TcpStream) -> bool {
+/// Whether the process at the other end keeps serving: it answers, and without `Connection: close`. No process has
+/// the path, so no counter of health answers changes.
+async fn is_staying(mut stream: TcpStream) -> bool {
     let answer = async {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: headgate\r\n\r\n").await?;
         let mut head = vec![0; 1024];
@@ -142,8 +143,8 @@ async fn stays(mut stream: TcpStream) -> bool {
     head.starts_with("http/") && !head.contains("\r\nconnection: close\r\n")
 }
 
-/// Whether two addresses are the same, seen through a dual-stack socket or not.
-fn same(a: SocketAddr, b: SocketAddr) -> bool {
+/// Whether two addresses are the same; a dual-stack socket shows IPv4 addresses in their IPv6 form.
+fn is_same_address(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical()
 }
 
@@ -157,14 +158,14 @@ mod tests {
     use super::super::bind;
     use super::*;
 
-    /// A process that answers every connection with `head`; how many there were.
+    /// A process that answers every connection with `head`, and the number of connections so far.
     fn process(listener: TcpListener, head: &'static str) -> (JoinHandle<()>, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&count);
         let task = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 counter.fetch_add(1, Ordering::Relaxed);
-                // Whoever hangs up first does not matter here.
+                // The peer may have closed already.
                 let _ = stream.write_all(head.as_bytes()).await;
             }
         });
@@ -174,7 +175,7 @@ mod tests {
     const STAYS: &str = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
     const LEAVES: &str = "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
 
-    /// Makes `count` connections; how many of them come to `listener`.
+    /// Makes `count` connections and returns how many of them arrive at `listener`.
     async fn arriving(listener: &TcpListener, count: usize) -> usize {
         let address = listener.local_addr().unwrap();
         let mut clients = Vec::new();
@@ -189,18 +190,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_one_that_leaves_gets_no_more_whichever_came_first() {
+    async fn closing_process_gets_no_connections_whatever_the_order() {
         for leaver_first in [true, false] {
             let a = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
             let address = a.local_addr().unwrap();
             let b = bind(address).unwrap();
             let (leaver, stayer) = if leaver_first { (a, b) } else { (b, a) };
             let (task, count) = process(stayer, STAYS);
-            assert!(away(&leaver).await.unwrap().is_empty());
+            assert!(steer_away(&leaver).await.unwrap().is_empty());
             let before = count.load(Ordering::Relaxed);
             assert_eq!(arriving(&leaver, 50).await, 0, "leaver first: {leaver_first}");
             assert_eq!(count.load(Ordering::Relaxed) - before, 50);
-            // The program stays on the port when the leaver is gone and another process comes.
+            // The program stays attached to the port when the leaver is gone and another process binds it.
             drop(leaver);
             let next = bind(address).unwrap();
             let before = count.load(Ordering::Relaxed);
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_that_leaves_is_passed_over() {
+    async fn other_closing_process_is_passed_over() {
         for positions in [[0, 1, 2], [1, 0, 2], [1, 2, 0], [2, 1, 0], [0, 2, 1], [2, 0, 1]] {
             let first = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
             let address = first.local_addr().unwrap();
@@ -219,7 +220,7 @@ mod tests {
             let leaver = listeners[positions[0]].take().unwrap();
             let (also_leaving, others) = process(listeners[positions[1]].take().unwrap(), LEAVES);
             let (staying, count) = process(listeners[positions[2]].take().unwrap(), STAYS);
-            away(&leaver).await.unwrap();
+            steer_away(&leaver).await.unwrap();
             let (before, others_before) = (count.load(Ordering::Relaxed), others.load(Ordering::Relaxed));
             assert_eq!(arriving(&leaver, 30).await, 0, "{positions:?}");
             assert_eq!(count.load(Ordering::Relaxed) - before, 30, "{positions:?}");
@@ -230,9 +231,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn alone_it_goes_on_as_before() {
+    async fn single_process_keeps_its_connections() {
         let alone = bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
-        assert!(away(&alone).await.unwrap().is_empty());
+        assert!(steer_away(&alone).await.unwrap().is_empty());
         assert_eq!(arriving(&alone, 20).await, 20);
     }
 }

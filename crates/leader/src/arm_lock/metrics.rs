@@ -1,8 +1,9 @@
-//! How long entrants waited for the shared Lease.
+//! The metrics of the ARM lock: waits for it, and errors of the watch of its Lease.
 
 use std::time::Duration;
 
-use headgate_telemetry::Announced;
+use headgate_kubernetes::WatchErrorCounter;
+use headgate_telemetry::DescribedFamily;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -14,27 +15,38 @@ struct Labels {
     caller: &'static str,
 }
 
-fn waits() -> Histogram {
+/// The buckets of cloud-provider-azure's metric of this name.
+fn wait_histogram() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 14))
 }
 
-/// The waits for locks.
+/// The metrics of the ARM lock. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct LockMetrics {
     waits: Family<Labels, Histogram, fn() -> Histogram>,
+    watch_errors: WatchErrorCounter,
 }
 
 impl LockMetrics {
-    /// Registers the histogram.
+    /// Registers the histogram of waits and the counter of watch errors.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let waits = Family::new_with_constructor(waits as fn() -> Histogram);
+        let waits = Family::new_with_constructor(wait_histogram as fn() -> Histogram);
         registry.register(
             "cloudprovider_azure_lock_wait_duration_seconds",
-            "Time spent waiting for a lock, whether it was had in the end or not, by lock and by who waited",
-            Announced(waits.clone()),
+            "Seconds that a caller waited for a lock, whether it acquired the lock or not, by lock and caller",
+            DescribedFamily(waits.clone()),
         );
-        Self { waits }
+        let watch_errors = WatchErrorCounter::register(
+            registry,
+            "headgate_arm_lock_watch_errors",
+            "Errors of the watch of the Lease that headgate shares with cloud-controller-manager, by reason",
+        );
+        Self { waits, watch_errors }
+    }
+
+    pub(super) fn watch_errors(&self) -> WatchErrorCounter {
+        self.watch_errors.clone()
     }
 
     pub(super) fn waited(&self, lock: &str, caller: &'static str, wait: Duration) {
@@ -50,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_series_are_those_of_the_cloud_provider() {
+    fn the_series_are_those_of_cloud_provider_azure() {
         let mut registry = Registry::default();
         let metrics = LockMetrics::register(&mut registry);
         metrics.waited("l", "c", Duration::from_millis(3));

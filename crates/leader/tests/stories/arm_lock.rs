@@ -1,8 +1,8 @@
-//! The ARM lock beside somebody who locks as cloud-controller-manager does: the same stories on the Kubernetes API made
-//! up and real; then, in paused time, what can go wrong on the way and what takes its time.
+//! The ARM lock beside another process that locks as cloud-controller-manager does: the same cases on the fake and on the real
+//! Kubernetes API, then faults and long waits in paused time.
 
-mod cases;
-mod faults;
-mod random;
-mod rivals;
-mod world;
+mod lock_faults;
+mod lock_fixture;
+mod lock_on_both_apis;
+mod lock_rivals;
+mod random_lock_faults;

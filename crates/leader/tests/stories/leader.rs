@@ -1,8 +1,8 @@
-//! The election: on the Kubernetes API made up and real, leaders that die, stand still and are cut off, fleets of 1,000
-//! and 5,000 in paused time.
+//! The election on the fake and on the real Kubernetes API: leaders that are killed, frozen and cut off, and fleets of up to 5,000
+//! candidates in paused time.
 
-mod election;
-mod faults;
-mod fleet;
-mod stories;
-mod world;
+mod election_faults;
+mod election_fixture;
+mod election_on_both_apis;
+mod election_scenarios;
+mod fleet_costs;

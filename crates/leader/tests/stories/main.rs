@@ -1,11 +1,11 @@
-//! The election and the ARM lock, on the Kubernetes API made up and real: one binary, with one control plane for all of them.
+//! Tests of the election and of the ARM lock. They are one binary, so that they share one control plane.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "what a test cannot do without fails the test"
+    reason = "a test fails where a precondition does"
 )]
 
 mod arm_lock;

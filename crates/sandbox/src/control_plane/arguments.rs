@@ -1,12 +1,13 @@
-//! The flags each component is run with. Relative paths are relative to `control-plane/`, where all run.
+//! The flags of each component. Relative paths are relative to `control-plane/`, the working directory of all
+//! components.
 
 use std::path::Path;
 
 use super::{ProxyAddresses, SERVICE_CIDR};
 use crate::certificates::Certificates;
 
-/// etcd's sockets: relative, because a socket's path may have no more than 108 bytes. etcd wants a
-/// port in every URL; in a Unix socket's it is part of the file name.
+/// etcd's sockets. They are relative because the path of a socket has at most 108 bytes. etcd requires a port in every
+/// URL; for a Unix socket it is part of the file name.
 const ETCD_CLIENTS: &str = "unix://etcd.sock:0";
 const ETCD_PEERS: &str = "unix://etcd-peers.sock:0";
 
@@ -19,7 +20,7 @@ pub(super) fn etcd() -> Vec<String> {
         format!("--listen-peer-urls={ETCD_PEERS}"),
         format!("--initial-advertise-peer-urls={ETCD_PEERS}"),
         format!("--initial-cluster=sandbox={ETCD_PEERS}"),
-        // The data is thrown away in the end.
+        // The data is not used again.
         "--unsafe-no-fsync".to_owned(),
         "--log-level=warn".to_owned(),
     ]
@@ -30,9 +31,9 @@ pub(super) fn apiserver(port: u16, certificates: &Certificates) -> Vec<String> {
         format!("--etcd-servers={ETCD_CLIENTS}"),
         "--bind-address=127.0.0.1".to_owned(),
         format!("--secure-port={port}"),
-        // Lets it bind the port that is reserved for it.
+        // Required to bind the port that is reserved for it.
         "--permit-port-sharing=true".to_owned(),
-        // Without these two it looks for a default route, which a network namespace of its own has not.
+        // Without these two it requires a default route, which a new network namespace does not have.
         "--advertise-address=127.0.0.1".to_owned(),
         "--endpoint-reconciler-type=none".to_owned(),
         format!("--tls-cert-file={}", certificates.serving_certificate_file.display()),
@@ -49,7 +50,7 @@ pub(super) fn apiserver(port: u16, certificates: &Certificates) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         "--authorization-mode=Node,RBAC".to_owned(),
         format!("--service-cluster-ip-range={SERVICE_CIDR}"),
-        // It taints every new Node not-ready, and without a node lifecycle controller nobody takes that away.
+        // The plugin taints every new Node not-ready, and without a node lifecycle controller the taint would stay.
         "--disable-admission-plugins=TaintNodesByCondition".to_owned(),
         "--profiling=false".to_owned(),
     ]
@@ -85,7 +86,7 @@ pub(super) fn proxy(kubeconfig: &Path, node: &str, addresses: ProxyAddresses) ->
         format!("--metrics-bind-address={}", addresses.metrics),
         "--bind-address-hard-fail=true".to_owned(),
         "--proxy-mode=iptables".to_owned(),
-        // Zero leaves the kernel's connection tracking as it is: it is the whole machine's.
+        // Zero leaves the kernel's connection tracking unchanged; it is shared by the whole machine.
         "--conntrack-max-per-core=0".to_owned(),
         "--conntrack-min=0".to_owned(),
         "--conntrack-tcp-timeout-established=0s".to_owned(),

@@ -1,21 +1,21 @@
-//! Ports on 127.0.0.1 for programs that must be told a number.
+//! Ports on 127.0.0.1 for programs that need a port number in a flag.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Socket, Type};
 
-/// A port held by a socket that is bound but never listens, with SO_REUSEPORT: nobody is given it as a free
-/// port, no outgoing connection takes it, connections to it are refused, and yet a program that itself
-/// asks for SO_REUSEPORT (`kube-apiserver --permit-port-sharing`) can listen on it, again and again.
+/// A port that a bound socket with SO_REUSEPORT holds and that it never listens on. The kernel does not give it to
+/// others as a free port or to outgoing connections, and refuses connections to it. A program that sets SO_REUSEPORT
+/// itself (`kube-apiserver --permit-port-sharing`) can listen on it, any number of times.
 #[derive(Debug)]
-pub(super) struct Reserved {
+pub(super) struct ReservedPort {
     number: u16,
     _socket: Socket,
 }
 
-impl Reserved {
-    pub(super) fn loopback() -> io::Result<Self> {
+impl ReservedPort {
+    pub(super) fn on_loopback() -> io::Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.set_reuse_port(true)?;
         socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -38,8 +38,8 @@ impl Reserved {
     }
 }
 
-/// A port that is free now. Somebody else may take it before it is used.
-pub(super) fn free() -> io::Result<u16> {
+/// A port that is free now. Another process may bind it before it is used.
+pub(super) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserved_port_refuses_until_its_program_listens() {
-        let reserved = Reserved::loopback().unwrap();
+    fn a_reserved_port_refuses_connections_until_a_program_listens() {
+        let reserved = ReservedPort::on_loopback().unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reserved.number()));
         let refused = |result: io::Result<TcpStream>| result.unwrap_err().kind() == io::ErrorKind::ConnectionRefused;
         assert!(refused(TcpStream::connect(address)));

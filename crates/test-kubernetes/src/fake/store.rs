@@ -5,47 +5,47 @@ use std::collections::{BTreeMap, VecDeque};
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
-use super::kinds::At;
-use super::rules::{Refusal, conflict, not_found, refusal, validate};
+use super::resources::ObjectKey;
+use super::validation::{ApiError, api_error, conflict, not_found, validate};
 
-/// So many changes are remembered for watches.
-const REMEMBERED: usize = 1000;
+/// Changes that are kept for watches.
+const MAX_CHANGES: usize = 1000;
 
 #[derive(Default)]
 pub(super) struct Store {
-    objects: BTreeMap<At, Value>,
+    objects: BTreeMap<ObjectKey, Value>,
     version: u64,
     changes: VecDeque<Change>,
-    /// What happened up to this version is forgotten.
-    forgotten: u64,
+    /// Changes up to this version are no longer available to watches.
+    compacted_version: u64,
 }
 
-/// One change, as a watch tells it.
+/// A change, as a watch event reports it.
 #[derive(Clone)]
 pub(super) struct Change {
     pub(super) version: u64,
-    pub(super) at: At,
+    pub(super) key: ObjectKey,
     pub(super) kind: &'static str,
     pub(super) object: Value,
 }
 
-/// How a PATCH says what is to be changed.
+/// The format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum PatchType {
     Json,
     Merge,
 }
 
-/// An answer: its status and body.
-pub(super) type Outcome = Result<(u16, Value), Refusal>;
+/// The status and body of a response.
+pub(super) type ApiResult = Result<(u16, Value), ApiError>;
 
 impl Store {
     pub(super) fn version(&self) -> u64 {
         self.version
     }
 
-    pub(super) fn get(&self, at: &At) -> Option<&Value> {
-        self.objects.get(at)
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<&Value> {
+        self.objects.get(key)
     }
 
     pub(super) fn skip(&mut self, versions: u64) {
@@ -53,202 +53,211 @@ impl Store {
     }
 
     pub(super) fn compact(&mut self) {
-        self.forgotten = self.version;
+        self.compacted_version = self.version;
         self.changes.clear();
     }
 
-    /// Those objects, in their order.
-    pub(super) fn objects(&self, those: &At) -> impl Iterator<Item = (&At, &Value)> {
-        self.objects.iter().filter(move |(at, _)| at.is_among(those))
+    /// The selected objects, ordered by key.
+    pub(super) fn objects(&self, selector: &ObjectKey) -> impl Iterator<Item = (&ObjectKey, &Value)> {
+        self.objects.iter().filter(move |(key, _)| key.matches(selector))
     }
 
-    /// What became of those after `version`; `None` if that is forgotten.
-    pub(super) fn since(&self, version: u64, those: &At) -> Option<Vec<Change>> {
-        let of_those = |change: &&Change| change.version > version && change.at.is_among(those);
-        (version >= self.forgotten).then(|| self.changes.iter().filter(of_those).cloned().collect())
+    /// Changes of the selected objects after `version`; `None` if these were compacted.
+    pub(super) fn changes_since(&self, version: u64, selector: &ObjectKey) -> Option<Vec<Change>> {
+        let is_selected = |change: &&Change| change.version > version && change.key.matches(selector);
+        (version >= self.compacted_version).then(|| self.changes.iter().filter(is_selected).cloned().collect())
     }
 
-    fn remember(&mut self, at: &At, kind: &'static str, object: Value) {
-        if self.changes.len() == REMEMBERED {
-            self.forgotten = self.changes.pop_front().map_or(0, |change| change.version);
+    fn record_change(&mut self, key: &ObjectKey, kind: &'static str, object: Value) {
+        if self.changes.len() == MAX_CHANGES {
+            self.compacted_version = self.changes.pop_front().map_or(0, |change| change.version);
         }
         self.changes.push_back(Change {
             version: self.version,
-            at: at.clone(),
+            key: key.clone(),
             kind,
             object,
         });
     }
 
-    /// Keeps an object as its latest version, unless it is deleted and nothing holds it any more.
-    pub(super) fn keep(&mut self, at: &At, mut object: Value) -> Value {
-        let released = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
-        if released && !object["metadata"]["deletionTimestamp"].is_null() {
-            return self.remove(at).unwrap_or(object);
+    /// Stores an object as a new version. An object that is being deleted and has no finalizer left is removed.
+    pub(super) fn put(&mut self, key: &ObjectKey, mut object: Value) -> Value {
+        let has_no_finalizer = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
+        if has_no_finalizer && !object["metadata"]["deletionTimestamp"].is_null() {
+            return self.remove(key).unwrap_or(object);
         }
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let before = self.objects.insert(at.clone(), object.clone());
+        let before = self.objects.insert(key.clone(), object.clone());
         let kind = if before.is_some() { "MODIFIED" } else { "ADDED" };
-        self.remember(at, kind, object.clone());
+        self.record_change(key, kind, object.clone());
         object
     }
 
-    pub(super) fn remove(&mut self, at: &At) -> Option<Value> {
-        let mut object = self.objects.remove(at)?;
+    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Value> {
+        let mut object = self.objects.remove(key)?;
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.remember(at, "DELETED", object.clone());
+        self.record_change(key, "DELETED", object.clone());
         Some(object)
     }
 
-    pub(super) fn read(&self, at: &At) -> Outcome {
-        let object = self.objects.get(at).ok_or_else(|| not_found(at.kind, &at.name))?;
+    pub(super) fn read(&self, key: &ObjectKey) -> ApiResult {
+        let object = self.objects.get(key).ok_or_else(|| not_found(key.kind, &key.name))?;
         Ok((200, object.clone()))
     }
 
-    /// A page of a list; a page's token is the place that the last one ended at.
-    pub(super) fn list(&self, those: &At, limit: usize, after: &str) -> Value {
-        let place = |at: &At| format!("{}/{}", at.namespace, at.name);
-        let rest: Vec<_> = self.objects(those).filter(|(at, _)| *place(at) > *after).collect();
+    /// A page of a list. The `continue` token is the position of the last object of the page.
+    pub(super) fn list(&self, selector: &ObjectKey, limit: usize, after: &str) -> Value {
+        let position = |key: &ObjectKey| format!("{}/{}", key.namespace, key.name);
+        let rest: Vec<_> = self
+            .objects(selector)
+            .filter(|(key, _)| *position(key) > *after)
+            .collect();
         let limit = if limit == 0 { rest.len() } else { limit };
         let page = &rest[..limit.min(rest.len())];
         let mut metadata = json!({"resourceVersion": self.version.to_string()});
         if let Some((last, _)) = page.last().filter(|_| rest.len() > limit) {
-            metadata["continue"] = json!(place(last));
+            metadata["continue"] = json!(position(last));
             metadata["remainingItemCount"] = json!(rest.len() - limit);
         }
-        json!({"apiVersion": those.kind.api_version, "kind": format!("{}List", those.kind.name), "metadata": metadata,
+        json!({"apiVersion": selector.kind.api_version, "kind": format!("{}List", selector.kind.name), "metadata": metadata,
             "items": page.iter().map(|(_, object)| *object).collect::<Vec<_>>()})
     }
 
-    pub(super) fn create(&mut self, those: &At, mut object: Value) -> Outcome {
+    pub(super) fn create(&mut self, selector: &ObjectKey, mut object: Value) -> ApiResult {
         let metadata = &mut object["metadata"];
         if metadata["name"].is_null() {
             let prefix = metadata["generateName"]
                 .as_str()
-                .ok_or_else(|| refusal(422, "Invalid", "metadata.name: Required value"))?;
+                .ok_or_else(|| api_error(422, "Invalid", "metadata.name: Required value"))?;
             metadata["name"] = json!(format!("{prefix}{:05}", self.version));
         }
         if metadata["resourceVersion"].as_str().is_some_and(|it| !it.is_empty()) {
-            let told = "resourceVersion should not be set on objects to be created";
-            return Err(refusal(500, "InternalError", told));
+            let message = "resourceVersion should not be set on objects to be created";
+            return Err(api_error(500, "InternalError", message));
         }
-        let at = At {
+        let key = ObjectKey {
             name: metadata["name"].as_str().unwrap_or_default().to_owned(),
-            ..those.clone()
+            ..selector.clone()
         };
-        settle(&at, &mut object)?;
-        validate(at.kind, &object)?;
-        if self.objects.contains_key(&at) {
-            return Err(refusal(409, "AlreadyExists", "already exists"));
+        normalize(&key, &mut object)?;
+        validate(key.kind, &object)?;
+        if self.objects.contains_key(&key) {
+            return Err(api_error(409, "AlreadyExists", "already exists"));
         }
         let metadata = &mut object["metadata"];
         metadata["uid"] = json!(format!("00000000-0000-4000-8000-{:012}", self.version + 1));
         metadata["creationTimestamp"] = json!("2026-01-02T03:04:05Z");
-        Ok((201, self.keep(&at, object)))
+        Ok((201, self.put(&key, object)))
     }
 
-    pub(super) fn replace(&mut self, at: &At, status: bool, mut object: Value) -> Outcome {
+    pub(super) fn replace(&mut self, key: &ObjectKey, is_status: bool, mut object: Value) -> ApiResult {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let version = text(&object["metadata"]["resourceVersion"]);
         let uid = text(&object["metadata"]["uid"]);
-        let Some(present) = self.objects.get(at).cloned() else {
-            return match (at.kind.made_by_put, version.is_empty() && uid.is_empty()) {
-                (false, _) => Err(not_found(at.kind, &at.name)),
-                (true, true) => self.create(at, object),
-                // Not from another's remains.
+        let Some(present) = self.objects.get(key).cloned() else {
+            return match (key.kind.allows_create_on_update, version.is_empty() && uid.is_empty()) {
+                (false, _) => Err(not_found(key.kind, &key.name)),
+                (true, true) => self.create(key, object),
+                // An update of an object that was deleted.
                 (true, false) => Err(conflict()),
             };
         };
-        settle(at, &mut object)?;
-        validate(at.kind, &object)?;
-        if version.is_empty() && !at.kind.unconditional {
-            let told = "metadata.resourceVersion: must be specified for an update";
-            return Err(refusal(422, "Invalid", told));
+        normalize(key, &mut object)?;
+        validate(key.kind, &object)?;
+        if version.is_empty() && !key.kind.allows_unconditional_update {
+            let message = "metadata.resourceVersion: must be specified for an update";
+            return Err(api_error(422, "Invalid", message));
         }
-        let theirs = &present["metadata"];
-        let other = |own: &str, field: &str| !own.is_empty() && *own != theirs[field];
-        if other(&version, "resourceVersion") || other(&uid, "uid") {
+        let stored = &present["metadata"];
+        let differs = |own: &str, field: &str| !own.is_empty() && *own != stored[field];
+        if differs(&version, "resourceVersion") || differs(&uid, "uid") {
             return Err(conflict());
         }
-        // What the API server alone says.
+        // Fields that only the API server sets.
         for field in ["uid", "creationTimestamp", "deletionTimestamp", "resourceVersion"] {
-            object["metadata"][field] = theirs[field].clone();
+            object["metadata"][field] = stored[field].clone();
         }
-        if at.kind.has_status() {
-            let (others, field) = if status {
+        if key.kind.has_status() {
+            let (unchanged, field) = if is_status {
                 ("spec", &present["spec"])
             } else {
                 ("status", &present["status"])
             };
-            object[others] = field.clone();
+            object[unchanged] = field.clone();
         }
-        prune(&mut object);
+        remove_nulls(&mut object);
         if object == present {
             return Ok((200, object));
         }
-        Ok((200, self.keep(at, object)))
+        Ok((200, self.put(key, object)))
     }
 
-    pub(super) fn patch(&mut self, at: &At, status: bool, form: Form, patch: &Value) -> Outcome {
+    pub(super) fn patch(
+        &mut self,
+        key: &ObjectKey,
+        is_status: bool,
+        patch_type: PatchType,
+        patch: &Value,
+    ) -> ApiResult {
         let mut object = self
             .objects
-            .get(at)
+            .get(key)
             .cloned()
-            .ok_or_else(|| not_found(at.kind, &at.name))?;
-        match form {
-            Form::Merge => json_patch::merge(&mut object, patch),
-            Form::Json => {
-                let bad = |error: String| refusal(400, "BadRequest", &error);
+            .ok_or_else(|| not_found(key.kind, &key.name))?;
+        match patch_type {
+            PatchType::Merge => json_patch::merge(&mut object, patch),
+            PatchType::Json => {
+                let bad = |error: String| api_error(400, "BadRequest", &error);
                 let patch: json_patch::Patch =
                     serde_json::from_value(patch.clone()).map_err(|error| bad(error.to_string()))?;
-                let failed = |error: json_patch::PatchError| refusal(422, "Invalid", &error.to_string());
+                let failed = |error: json_patch::PatchError| api_error(422, "Invalid", &error.to_string());
                 json_patch::patch(&mut object, &patch).map_err(failed)?;
             }
         }
-        self.replace(at, status, object)
+        self.replace(key, is_status, object)
     }
 
-    pub(super) fn delete(&mut self, at: &At, options: &Value) -> Outcome {
-        let present = self.objects.get(at).ok_or_else(|| not_found(at.kind, &at.name))?;
+    pub(super) fn delete(&mut self, key: &ObjectKey, options: &Value) -> ApiResult {
+        let present = self.objects.get(key).ok_or_else(|| not_found(key.kind, &key.name))?;
         for field in ["uid", "resourceVersion"] {
-            let asked = &options["preconditions"][field];
-            if !asked.is_null() && *asked != present["metadata"][field] {
+            let expected = &options["preconditions"][field];
+            if !expected.is_null() && *expected != present["metadata"][field] {
                 return Err(conflict());
             }
         }
-        let held = present["metadata"]["finalizers"]
+        let has_finalizers = present["metadata"]["finalizers"]
             .as_array()
             .is_some_and(|all| !all.is_empty());
-        if held {
+        if has_finalizers {
             let mut object = present.clone();
             if object["metadata"]["deletionTimestamp"].is_null() {
                 object["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
                 object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-                object = self.keep(at, object);
+                object = self.put(key, object);
             }
             return Ok((200, object));
         }
-        self.remove(at);
+        self.remove(key);
         Ok((200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})))
     }
 }
 
-/// Gives an object that was sent the form in which it is kept.
-fn settle(at: &At, object: &mut Value) -> Result<(), Refusal> {
+/// Sets the fields that follow from the path, encodes `stringData` and removes nulls.
+fn normalize(key: &ObjectKey, object: &mut Value) -> Result<(), ApiError> {
     let metadata = &mut object["metadata"];
     let is_named = |field: &Value, name: &str| field.is_null() || *field == name;
-    if !is_named(&metadata["name"], &at.name) || !is_named(&metadata["namespace"], &at.namespace) {
-        let told = "the name or namespace of the object does not match the one in the URL";
-        return Err(refusal(400, "BadRequest", told));
+    if !is_named(&metadata["name"], &key.name) || !is_named(&metadata["namespace"], &key.namespace) {
+        let message = "the name or namespace of the object does not match the one in the URL";
+        return Err(api_error(400, "BadRequest", message));
     }
-    if at.kind.namespaced {
-        metadata["namespace"] = json!(at.namespace);
+    if key.kind.is_namespaced {
+        metadata["namespace"] = json!(key.namespace);
     }
-    object["apiVersion"] = json!(at.kind.api_version);
-    object["kind"] = json!(at.kind.name);
-    if at.kind.name == "Secret"
+    object["apiVersion"] = json!(key.kind.api_version);
+    object["kind"] = json!(key.kind.name);
+    if key.kind.name == "Secret"
         && let Some(texts) = object["stringData"].take().as_object()
     {
         for (key, text) in texts {
@@ -256,17 +265,17 @@ fn settle(at: &At, object: &mut Value) -> Result<(), Refusal> {
             object["data"][key] = json!(base64::engine::general_purpose::STANDARD.encode(text));
         }
     }
-    prune(object);
+    remove_nulls(object);
     Ok(())
 }
 
-/// Nothing is kept of what is null.
-fn prune(value: &mut Value) {
+/// Removes all fields that are null.
+fn remove_nulls(value: &mut Value) {
     if let Value::Object(fields) = value {
         *fields = std::mem::take(fields)
             .into_iter()
             .filter(|(_, field)| !field.is_null())
             .collect::<Map<_, _>>();
-        fields.values_mut().for_each(prune);
+        fields.values_mut().for_each(remove_nulls);
     }
 }

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{SOON, body, local, object, statusz, web};
 use crate::harness::agent::Agent;
-use crate::harness::{AgentOptions, http, in_own_network};
+use crate::harness::{AgentOptions, http, in_network_namespace};
 use crate::node::with_token;
 
 fn example() -> std::path::PathBuf {
@@ -117,7 +117,7 @@ async fn ports_are_handed_on(agent: Agent, next: &AgentOptions) {
 /// On kube-proxy's own port, with the example's settings and rights; a port that is taken first.
 #[test]
 fn where_there_is_no_kube_proxy() {
-    in_own_network(
+    in_network_namespace(
         "services::cluster::kube_proxy::where_there_is_no_kube_proxy",
         async || {
             let control_plane = own_control_plane().await;
@@ -165,7 +165,7 @@ fn where_there_is_no_kube_proxy() {
 }
 
 /// Status, headers without their date, and body of one answer.
-fn comparable(answer: &http::Answer) -> (String, Vec<(String, String)>, String) {
+fn comparable(answer: &http::Response) -> (String, Vec<(String, String)>, String) {
     let mut headers = answer.headers.clone();
     headers.retain(|(name, _)| name != "Date");
     headers.sort();
@@ -176,11 +176,11 @@ fn comparable(answer: &http::Answer) -> (String, Vec<(String, String)>, String) 
 /// told to open the port does so once kube-proxy is gone.
 #[test]
 fn beside_kube_proxy() {
-    in_own_network("services::cluster::kube_proxy::beside_kube_proxy", async || {
+    in_network_namespace("services::cluster::kube_proxy::beside_kube_proxy", async || {
         let mut control_plane = own_control_plane().await;
         let client = Client::try_from(control_plane.client_config()).unwrap();
         let node = create_node(&client, "beside").await;
-        let proxy = control_plane.start_proxy(&node).await.unwrap().healthz;
+        let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
         let services = Api::<Service>::default_namespaced(client.clone());
         let service = object(web(&json!({"healthCheckNodePort": 31235})));
         services.create(&PostParams::default(), &service).await.unwrap();
@@ -215,7 +215,7 @@ fn beside_kube_proxy() {
                 let ours = http::get(at_path.healthz_address(), "/healthz/services/default/web").await;
                 let theirs = http::get(local(31235), "/").await;
                 let (ours, theirs) = (ours.map_err(|e| e.to_string())?, theirs.map_err(|e| e.to_string())?);
-                let settled = |answer: &http::Answer| answer.text() == body("default/web", count, true);
+                let settled = |answer: &http::Response| answer.text() == body("default/web", count, true);
                 if !settled(&theirs) || !settled(&ours) {
                     return Err(format!("ours {} theirs {}", ours.text(), theirs.text()));
                 }
@@ -235,7 +235,7 @@ fn beside_kube_proxy() {
             }
         })
         .await;
-        control_plane.stop_others().await;
+        control_plane.stop_optional_components().await;
         eventually(SOON, "the port is ours", async || {
             let status = statusz(&on_port).await["services"].clone();
             if status["openPorts"] == 1 {

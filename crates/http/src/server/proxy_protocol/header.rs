@@ -1,8 +1,8 @@
-//! What a connection begins with: a PROXY protocol header, or not. Pure.
+//! Recognises a PROXY protocol header at the start of a connection. Pure.
 //!
-//! The protocol is haproxy's (`doc/proxy-protocol.txt`): version 1 is a line of text, version 2 is binary
-//! and says its own length. Only the form is judged; the addresses, like what version 2 carries behind
-//! them, are of no use to a health answer. A start is judged the same however it was split on its way.
+//! The protocol is haproxy's (`doc/proxy-protocol.txt`): version 1 is a line of text; version 2 is binary and
+//! contains its length. Only the format is checked: health answers need neither the addresses nor the extensions of
+//! version 2. The result does not depend on how the bytes were split on their way.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -12,70 +12,69 @@ use std::str::FromStr;
 pub enum Version {
     /// One line of text.
     One,
-    /// Binary.
+    /// A binary block.
     Two,
 }
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// They may yet become a header: more are needed.
-    Undecided,
-    /// A header, which takes this many of them.
+pub enum Prefix {
+    /// The start of a header; more bytes are needed.
+    Incomplete,
+    /// A complete header and its length in bytes.
     Header(Version, usize),
-    /// No header: the peer speaks to us itself.
-    Plain,
-    /// They begin like a header and are none.
+    /// No header, but the peer's own bytes.
+    NoHeader,
+    /// The start is a header's; the rest is not valid.
     Invalid,
-    /// A header larger than any that is accepted.
+    /// A header above the size limit.
     Oversized,
 }
 
 const V1_SIGNATURE: &[u8] = b"PROXY ";
-/// The longest line the protocol allows, its end included.
-const V1_MAX: usize = 107;
+/// The longest line that the protocol allows, line end included.
+const V1_MAX_BYTES: usize = 107;
 const V2_SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Signature, version and command, family and transport, length of the rest.
-const V2_FIXED: usize = V2_SIGNATURE.len() + 4;
-/// The protocol allows 64 KiB, but asks senders to stay within 536 bytes; certificates' names are what
-/// makes headers long.
-const V2_MAX: usize = 2048;
+/// Signature, version and command, family and transport, and the length of the rest.
+const V2_FIXED_BYTES: usize = V2_SIGNATURE.len() + 4;
+/// The protocol allows 64 KiB and recommends 536 bytes to senders; names from certificates make headers longer.
+const V2_MAX_BYTES: usize = 2048;
 
-/// Judges the first bytes of a connection, all that have arrived so far.
+/// Examines the bytes of a connection that have arrived so far.
 ///
 /// ```
-/// use headgate_http::server::proxy_protocol::{Start, Version, parse};
+/// use headgate_http::server::proxy_protocol::{Prefix, Version, parse_prefix};
 ///
 /// let bytes = b"PROXY TCP4 192.0.2.1 10.0.0.4 50000 10356\r\nGET /healthz HTTP/1.1\r\n";
-/// assert_eq!(parse(bytes), Start::Header(Version::One, 43));
-/// assert_eq!(parse(&bytes[..42]), Start::Undecided);
-/// assert_eq!(parse(&bytes[43..]), Start::Plain);
+/// assert_eq!(parse_prefix(bytes), Prefix::Header(Version::One, 43));
+/// assert_eq!(parse_prefix(&bytes[..42]), Prefix::Incomplete);
+/// assert_eq!(parse_prefix(&bytes[43..]), Prefix::NoHeader);
 /// ```
 #[must_use]
-pub fn parse(bytes: &[u8]) -> Start {
+pub fn parse_prefix(bytes: &[u8]) -> Prefix {
     if bytes.starts_with(V1_SIGNATURE) {
         version_1(bytes)
     } else if bytes.starts_with(V2_SIGNATURE) {
         version_2(bytes)
     } else if V1_SIGNATURE.starts_with(bytes) || V2_SIGNATURE.starts_with(bytes) {
-        Start::Undecided
+        Prefix::Incomplete
     } else {
-        Start::Plain
+        Prefix::NoHeader
     }
 }
 
-fn version_1(bytes: &[u8]) -> Start {
-    let line = &bytes[..bytes.len().min(V1_MAX)];
+fn version_1(bytes: &[u8]) -> Prefix {
+    let line = &bytes[..bytes.len().min(V1_MAX_BYTES)];
     match line.windows(2).position(|pair| pair == b"\r\n") {
-        None if bytes.len() < V1_MAX => Start::Undecided,
-        None => Start::Oversized,
-        Some(end) if is_v1_content(&line[V1_SIGNATURE.len()..end]) => Start::Header(Version::One, end + 2),
-        Some(_) => Start::Invalid,
+        None if bytes.len() < V1_MAX_BYTES => Prefix::Incomplete,
+        None => Prefix::Oversized,
+        Some(end) if is_v1_content(&line[V1_SIGNATURE.len()..end]) => Prefix::Header(Version::One, end + 2),
+        Some(_) => Prefix::Invalid,
     }
 }
 
-/// What stands between signature and end of line: protocol, source, destination and their ports, or
-/// UNKNOWN, behind which anything may stand.
+/// Whether this is valid between signature and line end: protocol, two addresses and two ports; or UNKNOWN, which any
+/// text may follow.
 fn is_v1_content(content: &[u8]) -> bool {
     if let Some(rest) = content.strip_prefix(b"UNKNOWN") {
         return rest.is_empty() || rest.starts_with(b" ");
@@ -86,41 +85,41 @@ fn is_v1_content(content: &[u8]) -> bool {
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
     match *text.split(' ').collect::<Vec<_>>() {
         ["TCP4", source, destination, from, to] => {
-            are::<Ipv4Addr>([source, destination]) && is_port(from) && is_port(to)
+            are_all::<Ipv4Addr>([source, destination]) && is_port(from) && is_port(to)
         }
         ["TCP6", source, destination, from, to] => {
-            are::<Ipv6Addr>([source, destination]) && is_port(from) && is_port(to)
+            are_all::<Ipv6Addr>([source, destination]) && is_port(from) && is_port(to)
         }
         _ => false,
     }
 }
 
-fn are<A: FromStr>(addresses: [&str; 2]) -> bool {
+fn are_all<A: FromStr>(addresses: [&str; 2]) -> bool {
     addresses.iter().all(|address| address.parse::<A>().is_ok())
 }
 
-fn version_2(bytes: &[u8]) -> Start {
-    let Some(&[command, family, high, low]) = bytes.get(V2_SIGNATURE.len()..V2_FIXED) else {
-        return Start::Undecided;
+fn version_2(bytes: &[u8]) -> Prefix {
+    let Some(&[command, family, high, low]) = bytes.get(V2_SIGNATURE.len()..V2_FIXED_BYTES) else {
+        return Prefix::Incomplete;
     };
     let rest = usize::from(u16::from_be_bytes([high, low]));
     let addresses = match (command, family) {
-        // LOCAL, from the proxy itself: whatever else it says is to be ignored.
+        // LOCAL, from the proxy itself: the receiver must ignore the rest.
         (0x20, _) | (0x21, 0x00) => 0,
         (0x21, 0x11 | 0x12) => 2 * (4 + 2),
         (0x21, 0x21 | 0x22) => 2 * (16 + 2),
         (0x21, 0x31 | 0x32) => 2 * 108,
-        _ => return Start::Invalid,
+        _ => return Prefix::Invalid,
     };
-    let length = V2_FIXED + rest;
+    let length = V2_FIXED_BYTES + rest;
     if rest < addresses {
-        Start::Invalid
-    } else if length > V2_MAX {
-        Start::Oversized
+        Prefix::Invalid
+    } else if length > V2_MAX_BYTES {
+        Prefix::Oversized
     } else if bytes.len() < length {
-        Start::Undecided
+        Prefix::Incomplete
     } else {
-        Start::Header(Version::Two, length)
+        Prefix::Header(Version::Two, length)
     }
 }
 
@@ -140,10 +139,10 @@ mod tests {
         format!("PROXY {text}\r\n").into_bytes()
     }
 
-    /// Headers as they should be.
+    /// Valid headers with their version.
     fn headers() -> Vec<(Version, Vec<u8>)> {
         let full = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
-        // The address block of version 2, then the Private Link's ID as Azure adds it.
+        // The address block of version 2, then the ID of the Private Link, as Azure adds it.
         let azure = [&[10; 12][..], &[0xee, 0, 5, 1, 4, 3, 2, 1]].concat();
         let two = [
             v2(0x21, 0x11, &[1; 12]),
@@ -155,7 +154,7 @@ mod tests {
             v2(0x21, 0x00, &[]),
             v2(0x21, 0x00, &[9; 3]),
             v2(0x20, 0x00, &[]),
-            // LOCAL: the family means nothing.
+            // LOCAL: the family has no meaning.
             v2(0x20, 0x11, &[]),
             v2(0x20, 0xff, &[7; 5]),
         ];
@@ -174,21 +173,25 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_undecided_until_it_is_whole_and_ends_where_it_ends() {
+    fn header_is_incomplete_until_its_last_byte() {
         for (version, header) in headers() {
             for end in 0..header.len() {
-                assert_eq!(parse(&header[..end]), Start::Undecided, "{end} bytes of {header:?}");
+                assert_eq!(
+                    parse_prefix(&header[..end]),
+                    Prefix::Incomplete,
+                    "{end} bytes of {header:?}"
+                );
             }
-            let want = Start::Header(version, header.len());
-            assert_eq!(parse(&header), want, "{header:?}");
+            let want = Prefix::Header(version, header.len());
+            assert_eq!(parse_prefix(&header), want, "{header:?}");
             for rest in [&b"GET / HTTP/1.1\r\n"[..], b"\r\n", b"\0", &header] {
-                assert_eq!(parse(&[&header, rest].concat()), want, "{header:?} and more");
+                assert_eq!(parse_prefix(&[&header, rest].concat()), want, "{header:?} and more");
             }
         }
     }
 
     #[test]
-    fn what_begins_otherwise_is_the_peers_own() {
+    fn other_first_bytes_are_no_header() {
         for start in [
             &b"GET /healthz HTTP/1.1\r\n"[..],
             b"G",
@@ -205,21 +208,26 @@ mod tests {
             b"\0",
             b"\x16\x03\x01",
         ] {
-            assert_eq!(parse(start), Start::Plain, "{:?}", String::from_utf8_lossy(start));
+            assert_eq!(
+                parse_prefix(start),
+                Prefix::NoHeader,
+                "{:?}",
+                String::from_utf8_lossy(start)
+            );
         }
     }
 
     #[test]
-    fn half_a_signature_is_undecided() {
+    fn half_a_signature_is_incomplete() {
         for signature in [V1_SIGNATURE, V2_SIGNATURE] {
             for end in 0..=signature.len() {
-                assert_eq!(parse(&signature[..end]), Start::Undecided);
+                assert_eq!(parse_prefix(&signature[..end]), Prefix::Incomplete);
             }
         }
     }
 
     #[test]
-    fn wrong_text() {
+    fn invalid_text_headers() {
         for text in [
             "",
             "TCP4",
@@ -246,25 +254,25 @@ mod tests {
             "UDP4 1.2.3.4 1.2.3.4 1 2",
             "/healthz HTTP/1.1",
         ] {
-            assert_eq!(parse(&v1(text)), Start::Invalid, "{text:?}");
+            assert_eq!(parse_prefix(&v1(text)), Prefix::Invalid, "{text:?}");
         }
     }
 
     #[test]
-    fn a_line_without_an_end_is_oversized_at_its_107th_byte() {
+    fn line_without_end_is_oversized_at_byte_107() {
         let line = v1(&format!("UNKNOWN {}", "x".repeat(200)));
-        assert_eq!(parse(&line[..106]), Start::Undecided);
+        assert_eq!(parse_prefix(&line[..106]), Prefix::Incomplete);
         for end in 107..line.len() {
-            assert_eq!(parse(&line[..end]), Start::Oversized, "{end} bytes");
+            assert_eq!(parse_prefix(&line[..end]), Prefix::Oversized, "{end} bytes");
         }
         let longest = v1(&format!("UNKNOWN {}", "x".repeat(107 - 16)));
-        assert_eq!(parse(&longest), Start::Header(Version::One, 107));
+        assert_eq!(parse_prefix(&longest), Prefix::Header(Version::One, 107));
         let longer = v1(&format!("UNKNOWN {}", "x".repeat(108 - 16)));
-        assert_eq!(parse(&longer), Start::Oversized);
+        assert_eq!(parse_prefix(&longer), Prefix::Oversized);
     }
 
     #[test]
-    fn wrong_binary() {
+    fn invalid_binary_headers() {
         for (command, family, rest) in [
             (0x11, 0x11, 12),
             (0x31, 0x11, 12),
@@ -281,12 +289,12 @@ mod tests {
             (0x21, 0xff, 12),
         ] {
             let bytes = v2(command, family, &vec![0; rest]);
-            assert_eq!(parse(&bytes), Start::Invalid, "{command:x} {family:x} {rest}");
+            assert_eq!(parse_prefix(&bytes), Prefix::Invalid, "{command:x} {family:x} {rest}");
         }
         for (command, family) in [(0x21, 0x11), (0x20, 0x00)] {
             let bytes = v2(command, family, &[0; 2033]);
-            assert_eq!(parse(&bytes[..V2_FIXED]), Start::Oversized);
-            assert_eq!(parse(&bytes), Start::Oversized);
+            assert_eq!(parse_prefix(&bytes[..V2_FIXED_BYTES]), Prefix::Oversized);
+            assert_eq!(parse_prefix(&bytes), Prefix::Oversized);
         }
     }
 }

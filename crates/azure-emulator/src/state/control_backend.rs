@@ -1,0 +1,99 @@
+//! The state as the control API reads and changes it.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use headgate_clock::{Clock, Moment};
+use serde_json::{Value, json};
+
+use super::State;
+use crate::control::{ControlBackend, clock_is_real};
+use crate::error::ArmError;
+use crate::faults::FaultRules;
+use crate::journal::Journal;
+use crate::settings::Settings;
+use crate::store::Store;
+use crate::throttle::Throttle;
+
+impl ControlBackend for State {
+    fn faults(&mut self) -> &mut FaultRules {
+        &mut self.faults
+    }
+
+    fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    fn state(&mut self, now: Moment) -> Value {
+        self.end_due_operations(now);
+        let show_none = self.settings.shows_none();
+        let resources = self.store.all();
+        let resources: Vec<Value> = resources.map(|resource| self.store.show(resource, show_none)).collect();
+        json!({
+            "resources": resources,
+            "operations": self.store.operations.shown(),
+            "throttle": self.throttle.snapshot(now.mono),
+            "faults": self.faults.list(),
+            "settings": self.settings(),
+        })
+    }
+
+    fn scheduled_events(&mut self, _: Moment) -> Value {
+        self.imds.document()
+    }
+
+    fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ArmError> {
+        self.imds.put(document, now)
+    }
+
+    fn reset(&mut self) {
+        let mut store = Store::new(self.guids.fork());
+        // The same seed was applied at the start, so this does not fail.
+        if self.seed.apply(&mut store).is_ok() {
+            self.store = store;
+        }
+        self.faults.clear();
+        self.journal.clear();
+        self.throttle.reset();
+        self.imds.reset();
+    }
+
+    fn advance(&mut self, by: Duration) -> Result<(), ArmError> {
+        match self.clock {
+            Clock::System => Err(clock_is_real()),
+            Clock::Anchored(_) => {
+                self.offset = self.offset.saturating_add(by);
+                Ok(())
+            }
+        }
+    }
+
+    fn token(&mut self, now: Moment) -> Value {
+        let (token, expires) = self.identity.developer_token(now.wall);
+        json!({"token": token, "expiresOn": expires.to_string()})
+    }
+
+    fn settings(&self) -> Value {
+        serde_json::to_value(&self.settings).unwrap_or(Value::Null)
+    }
+
+    fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ArmError> {
+        let mut settings = self.settings();
+        json_patch::merge(&mut settings, &given);
+        // Serde would accept a list of values in the order of the fields.
+        let object = settings.is_object().then_some(settings).ok_or("they are not an object");
+        let settings = object.map_err(str::to_owned).and_then(|settings| {
+            let settings = serde_json::from_value(settings).map_err(|error| error.to_string())?;
+            Settings::validated(settings)
+        });
+        let settings = settings.map_err(|error| {
+            let message = format!("The settings are not accepted: {error}.");
+            ArmError::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
+        })?;
+        if settings.throttle != self.settings.throttle {
+            self.throttle = Throttle::new(settings.throttle.clone());
+        }
+        self.settings = settings;
+        Ok(self.settings())
+    }
+}

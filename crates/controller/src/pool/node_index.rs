@@ -1,0 +1,184 @@
+//! The cluster's Nodes, indexed by what a pool entry names: address, machine, name. Pure.
+//!
+//! Invariants: a Node that is deleted and created again under the same name is another Node, by its UID. An address or
+//! machine that two Nodes have belongs to the younger one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+/// A taint of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taint {
+    /// By which the taint is matched.
+    pub key: String,
+    /// Shown to operators; never matched.
+    pub effect: String,
+}
+
+/// The part of a Node that pools need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.creationTimestamp`.
+    pub created: Timestamp,
+    /// The addresses of type `InternalIP`, of both families.
+    pub addresses: Vec<IpAddr>,
+    /// The resource id of the virtual machine from `providerID`, in lower case; empty if there is none yet.
+    pub machine: String,
+    /// The label that excludes the Node from load balancers (cloud-provider-azure `shouldNodeExcludedFromLoadBalancer`).
+    pub excluded: Option<&'static str>,
+    /// In the order of the Node's spec.
+    pub taints: Vec<Taint>,
+    /// Whether the condition `Ready` is `True`.
+    pub ready: bool,
+}
+
+/// All Nodes of the cluster. Cloning copies the index, not the Nodes.
+#[derive(Clone, Debug, Default)]
+pub struct NodeIndex {
+    nodes: BTreeMap<String, Arc<ClusterNode>>,
+    /// Usually one Node; two while a new machine has an address of a Node that is not deleted yet.
+    by_address: HashMap<IpAddr, Vec<Arc<ClusterNode>>>,
+    by_machine: HashMap<String, Vec<Arc<ClusterNode>>>,
+}
+
+impl NodeIndex {
+    /// Adds or replaces a Node; returns whether anything changed.
+    pub fn apply(&mut self, node: ClusterNode) -> bool {
+        if self.nodes.get(&node.name).is_some_and(|known| **known == node) {
+            return false;
+        }
+        self.remove(&node.name);
+        let node = Arc::new(node);
+        for address in &node.addresses {
+            self.by_address.entry(*address).or_default().push(Arc::clone(&node));
+        }
+        if !node.machine.is_empty() {
+            let nodes = self.by_machine.entry(node.machine.clone()).or_default();
+            nodes.push(Arc::clone(&node));
+        }
+        self.nodes.insert(node.name.clone(), node);
+        true
+    }
+
+    /// Removes a Node; returns whether it was there.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let Some(node) = self.nodes.remove(name) else {
+            return false;
+        };
+        for address in &node.addresses {
+            remove_from(&mut self.by_address, address, name);
+        }
+        remove_from(&mut self.by_machine, &node.machine, name);
+        true
+    }
+
+    /// The Nodes in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
+        self.nodes.values()
+    }
+
+    /// The number of Nodes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether the index has no Node.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Looks up a Node by `metadata.name`.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<&Arc<ClusterNode>> {
+        self.nodes.get(name)
+    }
+
+    /// Looks up a Node by an `InternalIP`.
+    #[must_use]
+    pub fn by_address(&self, address: IpAddr) -> Option<&Arc<ClusterNode>> {
+        youngest(self.by_address.get(&address)?)
+    }
+
+    /// Looks up a Node by the resource id of its virtual machine, in lower case.
+    #[must_use]
+    pub fn by_machine(&self, machine: &str) -> Option<&Arc<ClusterNode>> {
+        youngest(self.by_machine.get(machine)?)
+    }
+}
+
+fn youngest(nodes: &[Arc<ClusterNode>]) -> Option<&Arc<ClusterNode>> {
+    nodes
+        .iter()
+        .max_by(|one, other| (one.created, &one.uid).cmp(&(other.created, &other.uid)))
+}
+
+fn remove_from<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<Arc<ClusterNode>>>, key: &K, name: &str) {
+    if let Some(nodes) = index.get_mut(key) {
+        nodes.retain(|known| known.name != name);
+        if nodes.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, created: i64, address: &str) -> ClusterNode {
+        ClusterNode {
+            name: name.into(),
+            uid: format!("{name}-{created}"),
+            created: Timestamp::from_second(created).unwrap(),
+            addresses: vec![address.parse().unwrap()],
+            machine: format!("/vm/{name}"),
+            excluded: None,
+            taints: Vec::new(),
+            ready: true,
+        }
+    }
+
+    fn at(cluster: &NodeIndex, address: &str) -> Option<String> {
+        cluster
+            .by_address(address.parse().unwrap())
+            .map(|node| node.uid.clone())
+    }
+
+    #[test]
+    fn shared_address_belongs_to_the_younger_node_until_it_is_removed() {
+        let mut cluster = NodeIndex::default();
+        assert!(cluster.apply(node("new", 2, "10.0.0.1")));
+        assert!(cluster.apply(node("old", 1, "10.0.0.1")));
+        assert!(!cluster.apply(node("old", 1, "10.0.0.1")), "unchanged");
+        assert_eq!(at(&cluster, "10.0.0.1").as_deref(), Some("new-2"));
+        assert!(cluster.remove("new") && !cluster.remove("new"));
+        assert_eq!(at(&cluster, "10.0.0.1").as_deref(), Some("old-1"));
+        assert!(cluster.remove("old"));
+        assert_eq!(at(&cluster, "10.0.0.1"), None);
+        assert!(cluster.by_address.is_empty() && cluster.by_machine.is_empty());
+    }
+
+    #[test]
+    fn recreated_node_replaces_the_old_one_in_every_index() {
+        let mut cluster = NodeIndex::default();
+        cluster.apply(node("n", 1, "10.0.0.1"));
+        cluster.apply(node("n", 2, "fd00::2"));
+        assert_eq!(at(&cluster, "10.0.0.1"), None);
+        assert_eq!(
+            at(&cluster, "fd00:0:0:0::2").as_deref(),
+            Some("n-2"),
+            "compared as an address, not as text"
+        );
+        assert_eq!(cluster.by_machine("/vm/n").unwrap().uid, "n-2");
+        assert_eq!(cluster.len(), 1);
+    }
+}

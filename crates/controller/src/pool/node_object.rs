@@ -1,0 +1,204 @@
+//! The fields of a Node object that pools need. The other fields are never kept in memory.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Serialize};
+
+use super::node_index::{ClusterNode, Taint};
+
+/// Kubernetes' label; its value does not matter.
+const EXCLUDED_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// cloud-provider-azure's label; excludes with the value `false`.
+const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
+/// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
+const CONTROL_PLANE_LABELS: [&str; 2] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+];
+
+/// A Node object without images, capacity and the other fields that pools do not need.
+#[derive(Clone, Debug, Deserialize, Serialize, Resource)]
+#[resource(inherit = Node)]
+pub struct ClusterNodeObject {
+    /// Needed: name, UID, labels, creation time.
+    pub metadata: ObjectMeta,
+    /// Needed: taints and `providerID`.
+    #[serde(default)]
+    pub spec: Spec,
+    /// Needed: addresses and the condition `Ready`.
+    #[serde(default)]
+    pub status: Status,
+}
+
+/// Part of `NodeSpec`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Spec {
+    #[serde(default)]
+    taints: Vec<TaintObject>,
+    #[serde(default, rename = "providerID")]
+    provider_id: String,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct TaintObject {
+    key: String,
+    #[serde(default)]
+    effect: String,
+}
+
+/// Part of `NodeStatus`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Status {
+    #[serde(default)]
+    addresses: Vec<AddressObject>,
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct AddressObject {
+    #[serde(rename = "type")]
+    kind: String,
+    address: String,
+}
+
+/// Without times and messages, so that a heartbeat changes nothing.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+}
+
+impl ClusterNodeObject {
+    /// Converts the object; `None` if it has no name. `exclude_control_plane` is the cloud's setting
+    /// `excludeMasterFromStandardLB`.
+    #[must_use]
+    pub fn into_node(self, exclude_control_plane: bool) -> Option<ClusterNode> {
+        let labels = self.metadata.labels.unwrap_or_default();
+        let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
+        let created = self.metadata.creation_timestamp.map(|time| time.0);
+        let ready = self
+            .status
+            .conditions
+            .iter()
+            .any(|condition| condition.kind == "Ready" && condition.status == "True");
+        let taint = |taint: TaintObject| Taint {
+            key: taint.key,
+            effect: taint.effect,
+        };
+        Some(ClusterNode {
+            name: self.metadata.name?,
+            uid: self.metadata.uid.unwrap_or_default(),
+            created: created.unwrap_or(Timestamp::UNIX_EPOCH),
+            addresses: internal
+                .filter_map(|entry| entry.address.parse::<IpAddr>().ok())
+                .collect(),
+            machine: machine_id(&self.spec.provider_id),
+            excluded: excluding_label(&labels, exclude_control_plane),
+            taints: self.spec.taints.into_iter().map(taint).collect(),
+            ready,
+        })
+    }
+}
+
+/// The resource id in a `providerID`, in lower case; empty for another cloud's.
+fn machine_id(provider_id: &str) -> String {
+    let scheme = "azure://";
+    let id = provider_id.get(scheme.len()..);
+    let is_azure = provider_id
+        .get(..scheme.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(scheme));
+    id.filter(|_| is_azure).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// The label by which cloud-provider-azure excludes a Node from load balancers.
+fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: bool) -> Option<&'static str> {
+    if labels.contains_key(EXCLUDED_LABEL) {
+        return Some(EXCLUDED_LABEL);
+    }
+    if labels
+        .get(MANAGED_LABEL)
+        .is_some_and(|value| value.eq_ignore_ascii_case("false"))
+    {
+        return Some(MANAGED_LABEL);
+    }
+    let by_role = labels.get("kubernetes.io/role").is_some_and(|role| role == "master");
+    let control_plane = CONTROL_PLANE_LABELS
+        .into_iter()
+        .find(|label| labels.contains_key(*label));
+    let control_plane = control_plane.or(by_role.then_some("kubernetes.io/role"));
+    control_plane.filter(|_| exclude_control_plane)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(object: &Value) -> ClusterNode {
+        let object: ClusterNodeObject = serde_json::from_value(object.clone()).unwrap();
+        object.into_node(true).unwrap()
+    }
+
+    #[test]
+    fn reads_the_fields_that_pools_need() {
+        let node = read(
+            &json!({"metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"providerID": "azure:///subscriptions/S/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/N",
+                "taints": [{"key": "k", "effect": "NoExecute"}, {"key": "bare"}]},
+            "status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "10.0.0.4"},
+                {"type": "InternalIP", "address": "FD00::4"}, {"type": "ExternalIP", "address": "1.2.3.4"}, {"type": "InternalIP", "address": "x"}],
+                "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}}),
+        );
+        assert_eq!(
+            node.machine,
+            "/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachines/n"
+        );
+        assert_eq!(
+            node.addresses,
+            ["10.0.0.4", "fd00::4"].map(|text| text.parse::<IpAddr>().unwrap())
+        );
+        assert_eq!(
+            (node.taints[0].key.as_str(), node.taints[0].effect.as_str()),
+            ("k", "NoExecute")
+        );
+        assert!(node.ready && node.excluded.is_none());
+        assert_eq!(node.created.to_string(), "2026-01-01T00:00:00Z");
+        let bare = read(&json!({"metadata": {"name": "n"}}));
+        assert!(bare.machine.is_empty() && bare.addresses.is_empty() && !bare.ready);
+    }
+
+    #[test]
+    fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
+        for (label, value, always, with_control_plane) in [
+            (EXCLUDED_LABEL, "", true, true),
+            (EXCLUDED_LABEL, "false", true, true),
+            (MANAGED_LABEL, "false", true, true),
+            (MANAGED_LABEL, "False", true, true),
+            (MANAGED_LABEL, "true", false, false),
+            (CONTROL_PLANE_LABELS[0], "", false, true),
+            (CONTROL_PLANE_LABELS[1], "", false, true),
+            ("kubernetes.io/role", "master", false, true),
+            ("kubernetes.io/role", "agent", false, false),
+            ("other", "", false, false),
+        ] {
+            let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
+            assert_eq!(excluding_label(&labels, false).is_some(), always, "{label}={value}");
+            assert_eq!(
+                excluding_label(&labels, true).is_some(),
+                with_control_plane,
+                "{label}={value}"
+            );
+        }
+        assert_eq!(machine_id("gce://p/z/n"), "");
+        assert_eq!(machine_id("AZURE:///A"), "/a");
+        assert_eq!(machine_id(""), "");
+    }
+}

@@ -1,0 +1,223 @@
+//! One pool entry: the key that identifies it, and the Node that it belongs to. Pure.
+//!
+//! An entry with an address belongs to the Node with that `InternalIP`, compared as an address and not as text. An entry with a
+//! network interface belongs to the Node on that virtual machine, by its `providerID`. The entry's name counts only if it
+//! has neither (docs/decisions.md 31).
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use headgate_azure::{Address, AdminState, InterfaceId};
+
+use super::interface_cache::InterfaceCache;
+use super::node_index::{ClusterNode, NodeIndex};
+
+/// One backend address of a pool, parsed once for each read: plans are made far more often than reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolEntry {
+    /// `None` if nothing distinguishes the entry from others; such an entry is never written.
+    pub key: Option<EntryKey>,
+    /// Decides which Node the entry belongs to.
+    pub matcher: NodeMatcher,
+    /// `None` if ARM answers a value that headgate does not know.
+    pub admin_state: Option<AdminState>,
+}
+
+impl PoolEntry {
+    pub(super) fn new(address: Address<'_>) -> Self {
+        Self {
+            key: EntryKey::from_address(address),
+            matcher: NodeMatcher::new(address),
+            admin_state: address.admin_state(),
+        }
+    }
+}
+
+/// Identifies an entry within its pool, from one read to the next and in the ledger: its address, or `name:` and its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EntryKey(Arc<str>);
+
+impl EntryKey {
+    /// The key of an entry; `None` if it has neither an address nor a name.
+    #[must_use]
+    pub fn from_address(address: Address<'_>) -> Option<Self> {
+        if let Some(ip) = address.ip_address() {
+            return Some(Self(ip.to_string().into()));
+        }
+        let name = address.name().filter(|name| !name.is_empty())?;
+        // The prefix keeps a name that looks like an address apart from that address.
+        Some(Self(format!("name:{}", name.to_ascii_lowercase()).into()))
+    }
+
+    /// The key with this text, as the ledger has it.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The text that the ledger and `headgate status` show.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EntryKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Decides which Node a pool entry belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeMatcher {
+    /// The Node with this address.
+    Address(IpAddr),
+    /// The Node on this virtual machine, by its id in lower case. The id of a scale set's interface contains it.
+    Machine(String),
+    /// The Node on the machine that has this interface. Only ARM has the machine: see [`InterfaceCache`].
+    Interface(Box<InterfaceId>),
+    /// The Node of this name, in lower case.
+    Name(String),
+    /// No Node: the entry names none.
+    Unmatched,
+}
+
+impl NodeMatcher {
+    /// The matcher of an entry.
+    #[must_use]
+    pub fn new(address: Address<'_>) -> Self {
+        if let Some(ip) = address.ip_address() {
+            // An IPv4-mapped IPv6 address matches the IPv4 address.
+            return Self::Address(ip.to_canonical());
+        }
+        if let Some(configuration) = address.network_interface_ip_configuration() {
+            let interface = || InterfaceId::of_configuration(configuration).ok();
+            return scale_set_machine(configuration)
+                .map(Self::Machine)
+                .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))
+                .unwrap_or(Self::Unmatched);
+        }
+        address
+            .name()
+            .map_or(Self::Unmatched, |name| Self::Name(name.to_ascii_lowercase()))
+    }
+
+    /// The Node that matches; `None` if there is none, or if the interface has not been looked up yet.
+    #[must_use]
+    pub fn find_node<'a>(&self, nodes: &'a NodeIndex, interfaces: &InterfaceCache) -> Option<&'a Arc<ClusterNode>> {
+        match self {
+            Self::Address(ip) => nodes.by_address(*ip),
+            Self::Machine(machine) => nodes.by_machine(machine),
+            Self::Interface(id) => nodes.by_machine(interfaces.machine_of(id)?),
+            Self::Name(name) => nodes.by_name(name),
+            Self::Unmatched => None,
+        }
+    }
+}
+
+/// The machine in the id of a scale set's interface configuration, in lower case.
+fn scale_set_machine(configuration: &str) -> Option<String> {
+    let lower = configuration.to_ascii_lowercase();
+    let (machine, _) = lower.split_once("/networkinterfaces/")?;
+    machine.contains("/virtualmachines/").then(|| machine.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::{Pool, PoolId};
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node_index() -> NodeIndex {
+        let mut nodes = NodeIndex::default();
+        for number in 1..=2 {
+            nodes.apply(ClusterNode {
+                name: format!("n{number}"),
+                uid: format!("u{number}"),
+                created: Timestamp::UNIX_EPOCH,
+                addresses: vec![
+                    format!("10.0.0.{number}").parse().unwrap(),
+                    format!("fd00::{number}").parse().unwrap(),
+                ],
+                machine: format!("/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachinescalesets/v/virtualmachines/{number}"),
+                excluded: None,
+                taints: Vec::new(),
+                ready: true,
+            });
+        }
+        nodes
+    }
+
+    fn pool(entry: &Value) -> Pool {
+        Pool {
+            id: PoolId::parse(
+                "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/p",
+            )
+            .unwrap(),
+            etag: None,
+            document: json!({"properties": {"loadBalancerBackendAddresses": [entry]}}),
+        }
+    }
+
+    #[test]
+    fn entry_belongs_to_the_node_with_its_address_machine_or_name() {
+        let configuration = |number: u8| {
+            format!(
+                "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Compute/virtualMachineScaleSets/V/virtualMachines/{number}/networkInterfaces/nic/ipConfigurations/c"
+            )
+        };
+        for (entry, node, key) in [
+            (
+                json!({"name": "other", "properties": {"ipAddress": "10.0.0.1"}}),
+                "n1",
+                "10.0.0.1",
+            ),
+            (
+                json!({"name": "n1", "properties": {"ipAddress": "10.0.0.2"}}),
+                "n2",
+                "10.0.0.2",
+            ),
+            (
+                json!({"name": "n1", "properties": {"ipAddress": "10.0.0.9"}}),
+                "",
+                "10.0.0.9",
+            ),
+            (json!({"properties": {"ipAddress": "FD00:0::1"}}), "n1", "fd00::1"),
+            (json!({"name": "N2", "properties": {"ipAddress": ""}}), "n2", "name:n2"),
+            (json!({"name": "N2"}), "n2", "name:n2"),
+            (json!({"name": "n2", "properties": null}), "n2", "name:n2"),
+            (json!({"name": "10.0.0.1"}), "", "name:10.0.0.1"),
+            (
+                json!({"name": "GUID", "properties": {"networkInterfaceIPConfiguration": {"id": configuration(2)}}}),
+                "n2",
+                "name:guid",
+            ),
+            (
+                json!({"name": "n1", "properties": {"networkInterfaceIPConfiguration": {"id": configuration(7)}}}),
+                "",
+                "name:n1",
+            ),
+            (json!({"properties": {}}), "", ""),
+            (json!(null), "", ""),
+            (json!({"name": "", "properties": {"ipAddress": "nonsense"}}), "", ""),
+        ] {
+            let pool = pool(&entry);
+            let address = pool.addresses().next().unwrap();
+            let nodes = node_index();
+            let found = NodeMatcher::new(address).find_node(&nodes, &InterfaceCache::default());
+            let found = found.map_or(String::new(), |node| node.name.clone());
+            assert_eq!(found, node, "{entry}");
+            assert_eq!(
+                EntryKey::from_address(address)
+                    .map(|key| key.to_string())
+                    .unwrap_or_default(),
+                key,
+                "{entry}"
+            );
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a load balancer's document says: its pools, their entries, and the rules and probes that use them. Pure.
+//!
+//! Only load-balancing rules count: a pool that only outbound rules use gets no new connections. The document itself is not
+//! kept; the writer sends it back as it was read, with its edits.
+
+use std::collections::{HashMap, HashSet};
+
+use headgate_azure::{InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
+use serde_json::Value;
+
+use super::pool_entry::{NodeMatcher, PoolEntry};
+
+/// A health probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// `Http`, `Https` or `Tcp`; `unknown` if the document has none.
+    pub protocol: String,
+    /// 0 if the document has none.
+    pub port: u16,
+    /// The path of an HTTP or HTTPS probe.
+    pub path: Option<String>,
+}
+
+/// A load-balancing rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Empty if the document has none.
+    pub name: String,
+    /// A rule without a probe ignores admin states.
+    pub probe: Option<Probe>,
+}
+
+/// A pool without its document, which is many times as large.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolView {
+    /// The pool's resource id.
+    pub id: PoolId,
+    /// In the order of the document.
+    pub entries: Vec<PoolEntry>,
+    /// The interfaces of the entries whose machine only ARM has.
+    pub interfaces: Vec<InterfaceId>,
+    /// The load-balancing rules that use the pool.
+    pub rules: Vec<Rule>,
+}
+
+impl PoolView {
+    /// Whether a load-balancing rule sends new connections to the pool. No entry of another pool is set `Down`; what
+    /// headgate set there while a rule used the pool is restored.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        !self.rules.is_empty()
+    }
+
+    /// Whether a rule has a probe, so that an admin state has an effect.
+    #[must_use]
+    pub fn is_probed(&self) -> bool {
+        self.rules.iter().any(|rule| rule.probe.is_some())
+    }
+
+    /// Whether a rule has no probe, so that it ignores admin states.
+    #[must_use]
+    pub fn has_rule_without_probe(&self) -> bool {
+        self.rules.iter().any(|rule| rule.probe.is_none())
+    }
+}
+
+/// A load balancer as one read showed it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadBalancerView {
+    /// The load balancer's resource id.
+    pub id: LoadBalancerId,
+    /// Whether ARM is updating or deleting the load balancer or one of its pools. A write would cancel that.
+    pub is_busy: bool,
+    /// In the order of the document.
+    pub pools: Vec<PoolView>,
+}
+
+impl LoadBalancerView {
+    /// From the document.
+    #[must_use]
+    pub fn new(load_balancer: LoadBalancer) -> Self {
+        Self::split(load_balancer).0
+    }
+
+    /// From the document, with the documents of its pools, which a write needs.
+    #[must_use]
+    pub fn split(mut load_balancer: LoadBalancer) -> (Self, Vec<Pool>) {
+        let mut rules = rules_by_pool(&load_balancer);
+        let pools = load_balancer.take_pools();
+        let is_busy = [load_balancer.provisioning_state()]
+            .into_iter()
+            .chain(pools.iter().map(Pool::provisioning_state))
+            .any(|state| state == ProvisioningState::Busy);
+        let views = pools.iter().map(|pool| {
+            let entries: Vec<_> = pool.addresses().map(PoolEntry::new).collect();
+            let interfaces = entries.iter().filter_map(|entry| match &entry.matcher {
+                NodeMatcher::Interface(id) => Some((**id).clone()),
+                _ => None,
+            });
+            PoolView {
+                interfaces: interfaces.collect(),
+                entries,
+                rules: rules.remove(&pool.id).unwrap_or_default(),
+                id: pool.id.clone(),
+            }
+        });
+        let view = Self {
+            is_busy,
+            pools: views.collect(),
+            id: load_balancer.id,
+        };
+        (view, pools)
+    }
+
+    /// A load balancer that no longer exists: no pools.
+    #[must_use]
+    pub fn deleted(id: LoadBalancerId) -> Self {
+        Self {
+            id,
+            is_busy: false,
+            pools: Vec::new(),
+        }
+    }
+}
+
+/// The load-balancing rules of each pool.
+fn rules_by_pool(load_balancer: &LoadBalancer) -> HashMap<PoolId, Vec<Rule>> {
+    let document = &load_balancer.document;
+    let mut found: HashMap<PoolId, Vec<Rule>> = HashMap::new();
+    for rule in children(document, "loadBalancingRules") {
+        let probe = text(rule, "/properties/probe/id").map(|id| {
+            let name = id.rsplit('/').next().unwrap_or_default();
+            let mut probes = children(document, "probes");
+            probe(probes.find(|probe| text(probe, "/name").is_some_and(|known| known.eq_ignore_ascii_case(name))))
+        });
+        let parsed = Rule {
+            name: text(rule, "/name").unwrap_or_default().to_owned(),
+            probe,
+        };
+        let several = rule
+            .pointer("/properties/backendAddressPools")
+            .and_then(Value::as_array);
+        let one = text(rule, "/properties/backendAddressPool/id");
+        let ids = several.into_iter().flatten().filter_map(|pool| text(pool, "/id"));
+        let ids: HashSet<PoolId> = ids.chain(one).filter_map(|id| PoolId::parse(id).ok()).collect();
+        for id in ids {
+            found.entry(id).or_default().push(parsed.clone());
+        }
+    }
+    found
+}
+
+/// The probe that a rule names; a rule whose probe has no document counts as probed.
+fn probe(document: Option<&Value>) -> Probe {
+    let property = |name: &str| document.and_then(|probe| probe.get("properties")?.get(name));
+    let port = property("port").and_then(Value::as_u64);
+    let path = property("requestPath").and_then(Value::as_str);
+    Probe {
+        protocol: property("protocol")
+            .and_then(Value::as_str)
+            .unwrap_or("unknown")
+            .to_owned(),
+        port: port.and_then(|port| port.try_into().ok()).unwrap_or_default(),
+        path: path.map(str::to_owned),
+    }
+}
+
+fn children<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    let list = document.get("properties").and_then(|properties| properties.get(name));
+    list.and_then(Value::as_array).into_iter().flatten()
+}
+
+fn text<'a>(document: &'a Value, pointer: &str) -> Option<&'a str> {
+    document.pointer(pointer).and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
+
+    fn view(properties: &Value) -> LoadBalancerView {
+        LoadBalancerView::new(LoadBalancer {
+            id: LoadBalancerId::parse(ID).unwrap(),
+            etag: None,
+            document: json!({"id": ID, "properties": properties}),
+        })
+    }
+
+    #[test]
+    fn only_pools_of_load_balancing_rules_are_used() {
+        let pool = |name: &str| json!({"name": name, "properties": {"provisioningState": "Succeeded"}});
+        let id = |name: &str| json!({"id": format!("{}/backendAddressPools/{name}", ID.to_uppercase())});
+        let view = view(&json!({
+            "backendAddressPools": [pool("a"), pool("b"), pool("outbound"), {"properties": {}}, null],
+            "probes": [{"name": "P", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz"}}],
+            "outboundRules": [{"properties": {"backendAddressPool": id("outbound")}}],
+            "loadBalancingRules": [
+                {"name": "one", "properties": {"backendAddressPool": id("a"), "backendAddressPools": [id("A")], "probe": {"id": format!("{ID}/probes/p")}}},
+                {"name": "bare", "properties": {"backendAddressPool": id("a")}},
+                {"name": "lost", "properties": {"backendAddressPools": [id("b"), null, {"id": 7}], "probe": {"id": format!("{ID}/probes/gone")}}},
+                {"name": "broken", "properties": null}, {}]}));
+        let shown: Vec<_> = view
+            .pools
+            .iter()
+            .filter(|pool| pool.is_used())
+            .map(|pool| {
+                let rules: Vec<_> = pool.rules.iter().map(|rule| rule.name.as_str()).collect();
+                (
+                    pool.id.name().to_lowercase(),
+                    rules,
+                    pool.is_probed(),
+                    pool.has_rule_without_probe(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("a".to_owned(), vec!["one", "bare"], true, true),
+                ("b".to_owned(), vec!["lost"], true, false)
+            ]
+        );
+        let probe = view.pools[0].rules[0].probe.as_ref().unwrap();
+        assert_eq!((probe.port, probe.path.as_deref()), (10456, Some("/healthz")));
+        assert!(!view.is_busy);
+        let unused = view.pools.iter().filter(|pool| !pool.is_used());
+        let unused: Vec<_> = unused.map(|pool| pool.id.name()).collect();
+        assert_eq!(unused, ["outbound"]);
+    }
+
+    #[test]
+    fn busy_pool_makes_the_load_balancer_busy() {
+        let with = |own: &str, pool: &str| {
+            view(&json!({"provisioningState": own, "backendAddressPools": [{"name": "a", "properties": {"provisioningState": pool}}]})).is_busy
+        };
+        assert!(!with("Succeeded", "Failed"));
+        assert!(with("Updating", "Succeeded"));
+        assert!(with("Succeeded", "Deleting"));
+    }
+
+    #[test]
+    fn null_and_missing_parts_are_empty() {
+        for properties in [
+            json!(null),
+            json!({}),
+            json!({"backendAddressPools": null, "loadBalancingRules": null}),
+            json!([]),
+        ] {
+            assert!(view(&properties).pools.is_empty(), "{properties}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The real state of a random run, whatever its leaders have observed, and the invariants of each write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use headgate_azure_emulator::Emulator;
+use headgate_leader::Term;
+use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use hyper::header::IF_MATCH;
+use hyper::{Method, Request};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::world::{Spy, address};
+
+/// How old the observations of a leader may be: a broken watch is restarted with backoff while the term is renewed, and without
+/// the API server a term lasts 10 s.
+const MAX_OBSERVATION_AGE: Duration = Duration::from_secs(75);
+
+#[derive(Default)]
+struct State {
+    /// By node: start and end of each signal.
+    signals: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
+    /// The entries that a leader has set `Down`: path of the pool, address.
+    owned: BTreeSet<(String, String)>,
+    puts: usize,
+    violations: Vec<String>,
+}
+
+/// The real state. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Invariants {
+    state: Arc<Mutex<State>>,
+    emulator: Emulator,
+}
+
+/// Fields that only ARM writes, and the admin state, which is checked by itself.
+const NOT_COMPARED: [&str; 11] = [
+    "etag",
+    "type",
+    "provisioningState",
+    "adminState",
+    "backendIPConfigurations",
+    "loadBalancingRules",
+    "outboundRule",
+    "outboundRules",
+    "inboundNatRules",
+    "networkInterfaceIPConfiguration",
+    "inboundNatRulesPortMapping",
+];
+
+/// A document without the fields that are not compared.
+pub(crate) fn comparable(document: &Value) -> Value {
+    match document {
+        Value::Object(fields) => {
+            let kept = fields.iter().filter(|(name, _)| !NOT_COMPARED.contains(&name.as_str()));
+            kept.map(|(name, value)| (name.clone(), comparable(value))).collect()
+        }
+        Value::Array(items) => items.iter().map(comparable).collect(),
+        other => other.clone(),
+    }
+}
+
+fn entries(pool: &Value) -> Vec<(String, String)> {
+    let list = pool["properties"]["loadBalancerBackendAddresses"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let entry = |entry: Value| {
+        let state = entry["properties"]["adminState"].as_str().unwrap_or("None").to_owned();
+        (
+            entry["properties"]["ipAddress"].as_str().unwrap_or_default().to_owned(),
+            state,
+        )
+    };
+    list.into_iter().map(entry).collect()
+}
+
+impl Invariants {
+    pub(crate) fn new(emulator: Emulator) -> Self {
+        Self {
+            state: Arc::default(),
+            emulator,
+        }
+    }
+
+    /// Records that the node has these taints from now on.
+    pub(crate) fn set_taints(&self, node: usize, taints: &[&str]) {
+        let signalled = taints.iter().any(|key| DEFAULT_SIGNAL_TAINTS.contains(key));
+        let mut state = self.state.lock().unwrap();
+        let spans = state.signals.entry(node).or_default();
+        match spans.last_mut() {
+            Some((_, end @ None)) if !signalled => *end = Some(Instant::now()),
+            Some((_, None)) => {}
+            _ if signalled => spans.push((Instant::now(), None)),
+            _ => {}
+        }
+    }
+
+    fn node_of(&self, ip: &str) -> Option<usize> {
+        let state = self.state.lock().unwrap();
+        state
+            .signals
+            .keys()
+            .copied()
+            .find(|node| [false, true].iter().any(|v6| address(*node, *v6) == ip))
+    }
+
+    /// Whether the node has a signal, or had one within this time.
+    fn had_signal(&self, node: usize, within: Duration) -> bool {
+        let state = self.state.lock().unwrap();
+        state.signals[&node]
+            .iter()
+            .any(|(_, end)| end.is_none_or(|end| end.elapsed() <= within))
+    }
+
+    /// Checks each write of a leader.
+    pub(crate) fn spy(&self, terms: watch::Receiver<Option<Term>>) -> Spy {
+        let invariants = self.clone();
+        Arc::new(move |request| {
+            if request.method() == Method::PUT {
+                invariants.write(request, &terms);
+            }
+        })
+    }
+
+    fn violation(&self, text: String) {
+        self.state.lock().unwrap().violations.push(text);
+    }
+
+    fn write(&self, request: &Request<bytes::Bytes>, terms: &watch::Receiver<Option<Term>>) {
+        let path = request.uri().path().to_owned();
+        self.state.lock().unwrap().puts += 1;
+        if terms.borrow().as_ref().is_none_or(|term| term.permit().is_err()) {
+            self.violation(format!("{path} is written without a valid term"));
+        }
+        let if_match = request
+            .headers()
+            .get(IF_MATCH)
+            .map(|etag| etag.to_str().unwrap().to_owned());
+        let Some(before) = self.pool(&path) else {
+            self.violation(format!("{path} is written and is not there"));
+            return;
+        };
+        let body: Value = serde_json::from_slice(request.body()).unwrap();
+        let Some(if_match) = if_match else {
+            self.violation(format!("{path} is written without If-Match"));
+            return;
+        };
+        if before["etag"] != *if_match {
+            // ARM rejects it.
+            return;
+        }
+        if comparable(&before) != comparable(&body) {
+            self.violation(format!("{path}: more than admin states is changed: {before} to {body}"));
+            return;
+        }
+        let mut changed = 0;
+        for ((ip, from), (_, to)) in entries(&before).into_iter().zip(entries(&body)) {
+            if from == to {
+                continue;
+            }
+            changed += 1;
+            let owned = (path.to_lowercase(), ip.clone());
+            let Some(node) = self.node_of(&ip) else {
+                self.violation(format!("{path}: {ip} belongs to no node"));
+                continue;
+            };
+            match (from.as_str(), to.as_str()) {
+                ("None", "Down") => {
+                    if !self.had_signal(node, MAX_OBSERVATION_AGE) {
+                        self.violation(format!("{path}: {ip} is set Down, and node {node} had no signal"));
+                    }
+                    self.state.lock().unwrap().owned.insert(owned);
+                }
+                ("Down", "None") => {
+                    if !self.state.lock().unwrap().owned.contains(&owned) {
+                        self.violation(format!("{path}: {ip} is a foreign Down"));
+                    }
+                }
+                _ => self.violation(format!("{path}: {ip} is changed from {from} to {to}")),
+            }
+        }
+        if changed == 0 {
+            self.violation(format!("{path} is written without a change"));
+        }
+    }
+
+    /// A pool as the emulator has it.
+    fn pool(&self, path: &str) -> Option<Value> {
+        let request = Request::get("/emulator/v1/state").body(bytes::Bytes::new()).unwrap();
+        let state: Value = serde_json::from_slice(self.emulator.control(&request).body()).unwrap();
+        let (load_balancer, name) = path.rsplit_once("/backendAddressPools/")?;
+        let resources = state["resources"].as_array()?;
+        let found = resources.iter().find(|resource| {
+            let id = resource["id"].as_str().unwrap_or_default();
+            id.eq_ignore_ascii_case(load_balancer)
+        })?;
+        let pools = found["properties"]["backendAddressPools"].as_array()?;
+        pools
+            .iter()
+            .find(|pool| {
+                pool["name"]
+                    .as_str()
+                    .is_some_and(|known| known.eq_ignore_ascii_case(name))
+            })
+            .cloned()
+    }
+
+    /// Fails if a write violated an invariant.
+    pub(crate) fn assert_held(&self, done: &[String]) {
+        let violations = self.state.lock().unwrap().violations.clone();
+        assert!(
+            violations.is_empty(),
+            "{}\nafter:\n{}",
+            violations.join("\n"),
+            done.join("\n")
+        );
+    }
+
+    /// The number of writes, and its limit: each step may need one write of each pool, and a fault a few more.
+    pub(crate) fn puts(&self, happened: usize) -> (usize, usize) {
+        (self.state.lock().unwrap().puts, 3 * (2 + 5 * happened))
+    }
+}
+
+/// Checks the final state, once nothing changes any more.
+pub(crate) fn check_final_state(invariants: &Invariants, pools: &[(&str, &str)]) {
+    for (load_balancer, name) in pools {
+        let path = format!("{}/backendAddressPools/{name}", super::world::id_of(load_balancer));
+        let pool = invariants.pool(&path).unwrap();
+        for (ip, state) in entries(&pool) {
+            let Some(node) = invariants.node_of(&ip) else { continue };
+            let signalled = invariants.had_signal(node, Duration::ZERO);
+            let owned = invariants
+                .state
+                .lock()
+                .unwrap()
+                .owned
+                .contains(&(path.to_lowercase(), ip.clone()));
+            match (signalled, state.as_str()) {
+                (true, "None") => panic!("{path}: {ip} is not Down, and node {node} has a signal"),
+                (false, "Down") if owned => panic!("{path}: {ip} is still Down, and node {node} has no signal"),
+                _ => {}
+            }
+        }
+    }
+}

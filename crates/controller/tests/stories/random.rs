@@ -1,0 +1,389 @@
+//! Random runs in paused time: Nodes, other writers, ARM, the API server and the leaders change and fail at random. The
+//! invariants are checked at each write and at the end.
+//!
+//! Each run follows from its seed. `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORY=17` runs only that seed.
+
+use std::time::Duration;
+
+use headgate_azure_emulator::Settings;
+use headgate_clock::Clock;
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::invariants::{Invariants, check_final_state};
+use super::world::{ENFORCE, Leader, SECOND, World, address, entries, load_balancer};
+
+/// Nodes that may get signals.
+const NODES: usize = 4;
+/// Nodes that never get one.
+const QUIET_NODES: usize = 2;
+const POOLS: [(&str, &str); 3] = [
+    ("kubernetes", "kubernetes"),
+    ("kubernetes", "kubernetes-IPv6"),
+    ("kubernetes-internal", "local"),
+];
+/// Runs unless `HEADGATE_STORIES` says otherwise.
+const DEFAULT_RUNS: u64 = 40;
+/// From the end of all faults to the check: longer than the longest backoff after a terminal error.
+const SETTLE_TIME: Duration = Duration::from_mins(6);
+
+/// Deterministic random numbers (`SplitMix64`).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % end
+    }
+
+    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        let length = u64::try_from(from.len()).unwrap();
+        &from[usize::try_from(self.below(length)).unwrap()]
+    }
+
+    fn node(&mut self) -> usize {
+        usize::try_from(self.below(NODES as u64)).unwrap() + 1
+    }
+
+    fn millis(&mut self, end: u64) -> Duration {
+        Duration::from_millis(self.below(end))
+    }
+}
+
+/// One run.
+struct RandomRun {
+    random: Random,
+    fake: FakeApi,
+    world: World,
+    invariants: Invariants,
+    leaders: Vec<(Leader, ClientFaults)>,
+    born: u32,
+    /// Reads of another writer, which it may write back: path, document, time.
+    foreign_reads: Vec<(String, Value, tokio::time::Instant)>,
+    /// What happened so far, for the message of a failure.
+    steps: Vec<String>,
+}
+
+impl RandomRun {
+    async fn start(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let fake = FakeApi::default();
+        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let all = || 1..=NODES + QUIET_NODES;
+        let resources = [
+            load_balancer(
+                "kubernetes",
+                &[
+                    ("kubernetes", entries(all(), false)),
+                    ("kubernetes-IPv6", entries(all(), true)),
+                ],
+            ),
+            load_balancer("kubernetes-internal", &[("local", entries([1, 2, 5], false))]),
+        ];
+        let settings = Settings {
+            operation_delay: *random.pick(&[Duration::ZERO, SECOND / 5, 3 * SECOND]),
+            ..Settings::default()
+        };
+        let (client, _) = fake.client();
+        let world = World::new(client, clock, &resources, settings);
+        for node in all() {
+            world.add_node(node).await;
+        }
+        let invariants = Invariants::new(world.emulator.clone());
+        for node in all() {
+            invariants.set_taints(node, &[]);
+        }
+        let mut run = Self {
+            random,
+            fake,
+            world,
+            invariants,
+            leaders: Vec::new(),
+            born: 0,
+            foreign_reads: Vec::new(),
+            steps: Vec::new(),
+        };
+        run.start_leader().await;
+        run.start_leader().await;
+        sleep(20 * SECOND).await;
+        run
+    }
+
+    async fn start_leader(&mut self) {
+        let (client, line) = self.fake.client();
+        self.born += 1;
+        let name = format!("leader-{}", self.born);
+        let invariants = self.invariants.clone();
+        let leader = Leader::start_with_spy(&self.world, client, &name, ENFORCE, |terms| invariants.spy(terms)).await;
+        self.leaders.push((leader, line));
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.steps.push(text.into());
+    }
+
+    /// One random step.
+    async fn step(&mut self) {
+        match self.random.below(20) {
+            0..=5 => self.taints().await,
+            6 => self.replace().await,
+            7..=10 => self.foreign_write().await,
+            11..=13 => self.arm_fault(),
+            14 => self.lease().await,
+            15 => {
+                let away = self.random.millis(20_000);
+                self.note(format!("the API server restarts, away {away:?}"));
+                self.fake.restart(away);
+            }
+            16 | 17 => self.line_fault(),
+            _ => self.leader().await,
+        }
+        let wait = *self.random.pick(&[0, 3, 40, 700, 4000, 15_000]);
+        sleep(self.random.millis(wait + 1)).await;
+    }
+
+    async fn taints(&mut self) {
+        let node = self.random.node();
+        let keys: &[&str] = match self.random.below(5) {
+            0 | 1 => &[],
+            2 => &["node.kubernetes.io/out-of-service"],
+            3 => &["unrelated", "cloudprovider.azure.microsoft.com/draining"],
+            _ => &["ToBeDeletedByClusterAutoscaler", "node.kubernetes.io/out-of-service"],
+        };
+        self.note(format!("node {node}: {keys:?}"));
+        if self.wait_for_api().await {
+            self.world.taint(node, keys).await;
+            self.invariants.set_taints(node, keys);
+        }
+    }
+
+    /// Waits for the API server if it is away.
+    async fn wait_for_api(&mut self) -> bool {
+        let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(self.world.client.clone());
+        for _ in 0..60 {
+            if nodes.get_opt("node-1").await.is_ok() {
+                return true;
+            }
+            sleep(SECOND).await;
+        }
+        false
+    }
+
+    /// Deletes a node and creates another with the same name and address, sooner or later.
+    async fn replace(&mut self) {
+        let node = self.random.node();
+        let gone = self.random.millis(3000);
+        self.note(format!("node {node} is replaced, gone for {gone:?}"));
+        if self.wait_for_api().await {
+            self.world.remove_node(node).await;
+            self.invariants.set_taints(node, &[]);
+            sleep(gone).await;
+            if self.wait_for_api().await {
+                self.world.add_node(node).await;
+            }
+        }
+    }
+
+    /// Another writer writes a pool: from a fresh read with `If-Match`, or from an old one without.
+    async fn foreign_write(&mut self) {
+        let (load_balancer, pool) = *self.random.pick(&POOLS);
+        let path = format!("{}/backendAddressPools/{pool}", super::world::id_of(load_balancer));
+        if self.random.below(3) == 0 {
+            let document = self.world.get(&path).await;
+            self.note(format!("another writer reads {pool}"));
+            self.foreign_reads.push((path, document, tokio::time::Instant::now()));
+            return;
+        }
+        self.foreign_reads.retain(|(.., at)| at.elapsed() < 2 * 60 * SECOND);
+        if self.random.below(2) == 0
+            && let Some((path, document, _)) = self.foreign_reads.pop()
+        {
+            self.note(format!("another writer writes its read of {}", document["name"]));
+            self.world.put(&path, &document, None).await;
+            return;
+        }
+        let mut document = self.world.get(&path).await;
+        let etag = document["etag"].as_str().unwrap().to_owned();
+        let list = document["properties"]["loadBalancerBackendAddresses"]
+            .as_array_mut()
+            .unwrap();
+        let kind = self.random.below(5);
+        match kind {
+            0 if list.len() > 1 => {
+                let place = self.random.below(u64::try_from(list.len()).unwrap());
+                list.remove(usize::try_from(place).unwrap());
+            }
+            1 => {
+                let node = self.random.node();
+                let ip = address(node, pool.ends_with("IPv6"));
+                if list.iter().all(|entry| entry["properties"]["ipAddress"] != *ip) {
+                    list.push(json!({"name": format!("node-{node}"), "properties": {"ipAddress": ip}}));
+                }
+            }
+            // A foreign `Down` only on quiet nodes, so that the check knows the owner of each `Down`.
+            2 => {
+                let state = *self.random.pick(&["Down", "None", "Up"]);
+                let quiet = |entry: &&mut Value| entry["name"] == "node-5" || entry["name"] == "node-6";
+                for entry in list.iter_mut().filter(quiet) {
+                    entry["properties"]["adminState"] = json!(state);
+                }
+            }
+            3 => {
+                let state = *self.random.pick(&["None", "Up"]);
+                let name = format!("node-{}", self.random.node());
+                for entry in list.iter_mut().filter(|entry| entry["name"] == *name) {
+                    entry["properties"]["adminState"] = json!(state);
+                }
+            }
+            _ => document["properties"]["drainPeriodInSeconds"] = json!(self.random.below(100)),
+        }
+        self.note(format!("another writer changes {load_balancer}/{pool} ({kind})"));
+        self.world.put(&path, &document, Some(&etag)).await;
+    }
+
+    fn arm_fault(&mut self) {
+        let actions = [
+            json!({"answer": {"status": 500}}),
+            json!({"answer": {"status": 503}}),
+            json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 7}}),
+            json!({"answer": {"code": "RetryableErrorDueToAnotherOperation"}}),
+            json!({"answer": {"code": "AnotherOperationInProgress"}}),
+            json!({"answer": {"code": "PreconditionFailed"}}),
+            json!({"answer": {"status": 403}}),
+            json!({"answer": {"status": 400}}),
+            json!({"answer": {"status": 200, "text": "<html>"}}),
+            json!({"cut": "before"}),
+            json!({"cut": "after"}),
+            json!({"stall": "3s"}),
+            json!({"stall": "90s", "when": "after"}),
+            json!({"operation": "fail", "error": {"code": "InternalServerError", "message": "", "details": []}, "effect": "lost"}),
+            json!({"operation": "fail", "error": {"code": "InternalServerError", "message": "", "details": []}}),
+            json!({"operation": "cancel"}),
+            json!({"operation": "succeed", "effect": "lost"}),
+            json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 31}}}}),
+        ];
+        let action = self.random.pick(&actions).clone();
+        let is_write = ["operation", "write"].iter().any(|tag| action.get(tag).is_some());
+        let method = if is_write {
+            "PUT"
+        } else {
+            *self.random.pick(&["PUT", "GET", "PUT|GET"])
+        };
+        let times = self.random.below(4) + 1;
+        self.note(format!("ARM {times} times at {method}: {action}"));
+        let rule = json!({"match": {"method": method, "caller": "headgate"}, "times": times, "action": action});
+        self.world.control("POST", "faults", &rule);
+    }
+
+    /// Another writer holds the shared Lease.
+    async fn lease(&mut self) {
+        let held = self.random.millis(20_000);
+        self.note(format!("the shared Lease is held by another writer for {held:?}"));
+        if self.world.take_arm_lease().await {
+            sleep(held).await;
+            if self.wait_for_api().await {
+                self.world.release_arm_lease().await;
+            }
+        }
+    }
+
+    fn line_fault(&mut self) {
+        let fault = *self.random.pick(&[
+            Fault::None,
+            Fault::None,
+            Fault::Slow(SECOND),
+            Fault::CutOff,
+            Fault::Status(500),
+            Fault::Status(403),
+            Fault::AnswerLost,
+            Fault::Late(SECOND),
+        ]);
+        let Some((_, line)) = self.leaders.last() else { return };
+        line.set(fault);
+        self.note(format!("the last leader's line: {fault:?}"));
+    }
+
+    async fn leader(&mut self) {
+        let which = self.random.below(u64::try_from(self.leaders.len()).unwrap());
+        let (mut leader, _) = self.leaders.remove(usize::try_from(which).unwrap());
+        if self.random.below(2) == 0 {
+            self.note("a leader is killed");
+            leader.kill();
+        } else {
+            self.note("a leader is stopped");
+            leader.stop().await;
+        }
+        drop(leader);
+        let pause = self.random.millis(20_000);
+        sleep(pause).await;
+        self.start_leader().await;
+    }
+
+    /// Ends all faults and checks the final state.
+    async fn end(mut self) {
+        self.world.control("DELETE", "faults", &Value::Null);
+        for (_, line) in &self.leaders {
+            line.set(Fault::None);
+        }
+        assert!(self.wait_for_api().await);
+        self.world.release_arm_lease().await;
+        sleep(SETTLE_TIME).await;
+        check_final_state(&self.invariants, &POOLS);
+        let (puts, most) = self.invariants.puts(self.steps.len());
+        assert!(puts <= most, "{puts} writes, at most {most} expected");
+        for (leader, _) in &mut self.leaders {
+            leader.stop().await;
+        }
+    }
+}
+
+async fn run(seed: u64) {
+    let mut run = RandomRun::start(seed).await;
+    let steps = 5 + run.random.below(25);
+    for _ in 0..steps {
+        run.step().await;
+        run.invariants.assert_held(&run.steps);
+    }
+    let (steps, invariants) = (run.steps.clone(), run.invariants.clone());
+    let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(run.end())).await;
+    invariants.assert_held(&steps);
+    if let Err(panic) = ended {
+        println!("{}", steps.join("\n"));
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn in_paused_time(run: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(run);
+}
+
+#[test]
+fn random_events_lose_nothing_and_converge() {
+    let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match variable("HEADGATE_STORY") {
+        Some(seed) => seed..seed + 1,
+        None => 0..variable("HEADGATE_STORIES").unwrap_or(DEFAULT_RUNS),
+    };
+    for seed in seeds {
+        let result = std::panic::catch_unwind(|| in_paused_time(run(seed)));
+        if let Err(panic) = result {
+            println!("seed {seed} failed: HEADGATE_STORY={seed} repeats the run");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

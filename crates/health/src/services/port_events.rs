@@ -1,0 +1,48 @@
+//! Kubernetes events about Services whose health check node ports cannot be opened.
+
+use std::collections::BTreeMap;
+
+use headgate_kubernetes::{NodeEventRecorder, ServiceReference, WarningEvent};
+use tokio::sync::watch;
+
+use super::ports::{PortKey, PortStates};
+
+/// Services with an event from one node. More failures than this have one common cause, such as a kube-proxy that has
+/// the ports, and an event from each node about each of thousands of Services would overload the API server.
+const MAX_FAILURE_EVENTS: usize = 25;
+
+/// Writes an event about each Service with a port that cannot be opened, once for each error, until the task is
+/// aborted.
+pub async fn publish_port_failures(
+    mut states: watch::Receiver<PortStates>,
+    events: NodeEventRecorder,
+    node_name: String,
+) {
+    let mut reported: BTreeMap<PortKey, String> = BTreeMap::new();
+    loop {
+        let failed = states.borrow_and_update().failed.clone();
+        reported.retain(|key, _| failed.contains_key(key));
+        for (key, failure) in failed {
+            if reported.get(&key) == Some(&failure.error) || reported.len() >= MAX_FAILURE_EVENTS {
+                continue;
+            }
+            let (service, port, error) = (&key.service, failure.port, &failure.error);
+            let event = WarningEvent {
+                reason: "FailedToStartServiceHealthcheck",
+                action: "Listen",
+                note: format!("node {node_name} failed to start healthcheck \"{service}\" on port {port}: {error}"),
+            };
+            let about = ServiceReference {
+                namespace: &service.namespace,
+                name: &service.name,
+                uid: &failure.uid,
+            };
+            events.record_service_warning(event, about).await;
+            reported.insert(key, failure.error);
+        }
+        if states.changed().await.is_err() {
+            // The ports are closed: the process stops, and aborts this task.
+            return std::future::pending().await;
+        }
+    }
+}

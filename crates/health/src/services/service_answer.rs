@@ -1,0 +1,57 @@
+//! The answer about one Service, to the byte as kube-proxy's (upstream: `service_health.go`). Pure.
+
+use hyper::StatusCode;
+
+use super::slim_objects::ObjectKey;
+
+/// Status, weight and body of an answer about one Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceAnswer {
+    /// 200 or 503.
+    pub status: StatusCode,
+    /// The value of `X-Load-Balancing-Endpoint-Weight`: the number of endpoints, with either status.
+    pub weight: u32,
+    /// The body as JSON with kube-proxy's indentation.
+    pub body: String,
+}
+
+/// The answer about a Service with `endpoints` ready endpoints on this node.
+#[must_use]
+pub fn service_answer(service: &ObjectKey, endpoints: u32, proxy_healthy: bool) -> ServiceAnswer {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let is_ok = endpoints > 0 && proxy_healthy;
+    ServiceAnswer {
+        status: if is_ok {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        },
+        weight: endpoints,
+        body: format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\"localEndpoints\": {endpoints},\n\t\
+             \"serviceProxyHealthy\": {proxy_healthy}\n}}",
+            quoted(&service.namespace),
+            quoted(&service.name)
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_is_kube_proxys_to_the_byte() {
+        let key = ObjectKey::new("a", "b");
+        let good = service_answer(&key, 18, true);
+        let body = "{\n\t\"service\": {\n\t\t\"namespace\": \"a\",\n\t\t\"name\": \"b\"\n\t},\n\t\"localEndpoints\": 18,\n\t\"serviceProxyHealthy\": true\n}";
+        assert_eq!((good.status.as_u16(), good.weight, good.body.as_str()), (200, 18, body));
+        for (endpoints, healthy) in [(0, true), (18, false), (0, false)] {
+            let bad = service_answer(&key, endpoints, healthy);
+            assert_eq!((bad.status.as_u16(), bad.weight), (503, endpoints));
+            let parsed: serde_json::Value = serde_json::from_str(&bad.body).unwrap();
+            assert_eq!(parsed["localEndpoints"], endpoints);
+            assert_eq!(parsed["serviceProxyHealthy"], healthy);
+        }
+    }
+}

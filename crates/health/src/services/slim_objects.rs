@@ -1,0 +1,301 @@
+//! The fields of Services and EndpointSlices that service health reads, and what is kept of each object. Pure.
+//!
+//! The rules are kube-proxy's. Only the first address of an endpoint counts. `ready` that is not set means true.
+//! Endpoints without a usable port do not count. Headless Services and those of another proxy are left out.
+//! Terminating endpoints are not ready, except those of a Service with `publishNotReadyAddresses`: the EndpointSlice
+//! controller sets `ready` accordingly.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::Deserialize;
+
+use super::super::ip_family::PerFamily;
+
+/// The label selector for Services and for EndpointSlices, the same as kube-proxy's.
+pub(super) const LABEL_SELECTOR: &str = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless";
+/// The label of an EndpointSlice that contains the name of its Service.
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// A Service without selectors, ports and status.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = Service)]
+pub struct SlimService {
+    /// Read for namespace, name and UID.
+    pub metadata: ObjectMeta,
+    /// The Service's spec, reduced.
+    #[serde(default)]
+    pub spec: SlimServiceSpec,
+}
+
+/// The fields of a Service's spec that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimServiceSpec {
+    /// Service health requires `LoadBalancer`.
+    pub r#type: String,
+    /// Service health requires `Local`.
+    pub external_traffic_policy: String,
+    /// Zero if it is not set.
+    pub health_check_node_port: u16,
+    /// The first address, or the text `None` for a headless Service.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    /// All addresses, one for each IP family.
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Vec<String>,
+}
+
+/// An EndpointSlice without zones, hints and targets.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = EndpointSlice)]
+#[serde(rename_all = "camelCase")]
+pub struct SlimEndpointSlice {
+    /// Read for namespace, name and the label with the Service's name.
+    pub metadata: ObjectMeta,
+    /// `IPv4`, `IPv6`, or a type without IP addresses.
+    #[serde(default)]
+    pub address_type: String,
+    /// The endpoints; the API server sends `null` for an empty list.
+    pub endpoints: Option<Vec<SlimEndpoint>>,
+    /// The ports; the API server sends `null` for an empty list.
+    pub ports: Option<Vec<SlimPort>>,
+}
+
+/// The fields of an endpoint that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimEndpoint {
+    /// The endpoint's addresses; only the first counts.
+    pub addresses: Vec<String>,
+    /// The endpoint's conditions, reduced.
+    pub conditions: SlimConditions,
+    /// The name of the node that the endpoint is on.
+    pub node_name: Option<String>,
+}
+
+/// The fields of an endpoint's conditions that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct SlimConditions {
+    /// `None` means true.
+    pub ready: Option<bool>,
+}
+
+/// The fields of a port that are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct SlimPort {
+    /// The port's name. An empty name is valid, a missing one is not.
+    pub name: Option<String>,
+    /// The port number.
+    pub port: Option<u16>,
+}
+
+/// The namespace and name of a Service or an EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// The object's namespace.
+    pub namespace: Box<str>,
+    /// The object's name.
+    pub name: Box<str>,
+}
+
+impl ObjectKey {
+    /// The key of the object `name` in `namespace`.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    fn from_metadata(metadata: &ObjectMeta) -> Self {
+        let text = |field: &Option<String>| field.as_deref().unwrap_or_default().into();
+        Self {
+            namespace: text(&metadata.namespace),
+            name: text(&metadata.name),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What is kept of a Service with service health.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalService {
+    /// The Service's UID, for events.
+    pub uid: Box<str>,
+    /// The Service's `healthCheckNodePort`, or zero.
+    pub port: u16,
+    /// The IP families in which the Service has an address.
+    pub families: PerFamily<bool>,
+}
+
+/// What is kept of an EndpointSlice: the ready addresses on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LocalSlice {
+    pub(super) service: ObjectKey,
+    pub(super) ready: Box<[IpAddr]>,
+}
+
+impl SlimService {
+    /// The namespace and name of this object.
+    #[must_use]
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey::from_metadata(&self.metadata)
+    }
+
+    /// What is kept of the Service, if it has service health.
+    #[must_use]
+    pub fn to_local(&self) -> Option<LocalService> {
+        let spec = &self.spec;
+        let first = Some(&spec.cluster_ip).filter(|_| spec.cluster_ips.is_empty());
+        let mut families = PerFamily::default();
+        // The text `None` and an empty text are no addresses.
+        for address in spec
+            .cluster_ips
+            .iter()
+            .chain(first)
+            .filter_map(|text| text.parse().ok())
+        {
+            *families.get_mut_by_address(address) = true;
+        }
+        let has_service_health = spec.r#type == "LoadBalancer" && spec.external_traffic_policy == "Local";
+        (has_service_health && (families.v4 || families.v6)).then(|| LocalService {
+            uid: self.metadata.uid.as_deref().unwrap_or_default().into(),
+            port: spec.health_check_node_port,
+            families,
+        })
+    }
+}
+
+impl SlimEndpointSlice {
+    /// The namespace and name of this object.
+    #[must_use]
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey::from_metadata(&self.metadata)
+    }
+
+    /// What is kept of the slice on the node `node_name`; `None` if no endpoint is ready there.
+    pub(super) fn to_local(&self, node_name: &str) -> Option<LocalSlice> {
+        let service = self.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
+        let is_usable = |port: &SlimPort| port.name.is_some() && port.port.is_some_and(|number| number != 0);
+        if !self.ports.iter().flatten().any(is_usable) {
+            return None;
+        }
+        let is_of_type = |address: &IpAddr| match self.address_type.as_str() {
+            "IPv4" => address.is_ipv4(),
+            "IPv6" => address.is_ipv6(),
+            _ => false,
+        };
+        let endpoints = self.endpoints.iter().flatten();
+        let ready: Box<[IpAddr]> = endpoints
+            .filter(|endpoint| {
+                endpoint.node_name.as_deref() == Some(node_name) && endpoint.conditions.ready.unwrap_or(true)
+            })
+            .filter_map(|endpoint| endpoint.addresses.first()?.parse().ok())
+            .filter(is_of_type)
+            .collect();
+        (!ready.is_empty()).then(|| LocalSlice {
+            service: ObjectKey::new(self.metadata.namespace.as_deref().unwrap_or_default(), service),
+            ready,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn service(spec: &Value) -> Option<LocalService> {
+        let service = json!({"metadata": {"namespace": "a", "name": "b", "uid": "u"}, "spec": spec});
+        serde_json::from_value::<SlimService>(service).unwrap().to_local()
+    }
+
+    #[test]
+    fn services_with_service_health() {
+        let good = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30000,
+            "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"]});
+        let found = service(&good).unwrap();
+        assert_eq!((found.port, found.families.v4, found.families.v6), (30000, true, true));
+        for (field, value) in [
+            ("type", json!("NodePort")),
+            ("type", json!("ClusterIP")),
+            ("externalTrafficPolicy", json!("Cluster")),
+            ("clusterIPs", json!(["None"])),
+        ] {
+            let mut other = good.clone();
+            other[field] = value;
+            assert_eq!(service(&other), None, "{other}");
+        }
+        let old = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "clusterIP": "fd00::1"});
+        let found = service(&old).unwrap();
+        assert_eq!((found.port, found.families.v4, found.families.v6), (0, false, true));
+        assert_eq!(service(&json!({})), None);
+    }
+
+    fn slice(kind: &str, endpoints: &Value, ports: &Value) -> Option<Vec<String>> {
+        let slice = json!({"metadata": {"namespace": "a", "name": "b-1", "labels": {SERVICE_NAME_LABEL: "b"}},
+            "addressType": kind, "endpoints": endpoints, "ports": ports});
+        let local = serde_json::from_value::<SlimEndpointSlice>(slice)
+            .unwrap()
+            .to_local("here")?;
+        assert_eq!(local.service, ObjectKey::new("a", "b"));
+        Some(local.ready.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn endpoints_that_count() {
+        let ports = json!([{"name": "", "port": 80, "protocol": "TCP"}]);
+        let endpoint = |address: &str, node: Value, conditions: Value| json!({"addresses": [address], "nodeName": node, "conditions": conditions});
+        for (conditions, counts) in [
+            (json!({}), true),
+            (json!({"ready": true}), true),
+            (json!({"ready": null}), true),
+            (json!({"ready": false}), false),
+            (json!({"ready": false, "serving": true, "terminating": true}), false),
+            // publishNotReadyAddresses
+            (json!({"ready": true, "serving": false, "terminating": true}), true),
+        ] {
+            let endpoints = json!([endpoint("10.0.0.1", json!("here"), conditions.clone())]);
+            assert_eq!(slice("IPv4", &endpoints, &ports).is_some(), counts, "{conditions}");
+        }
+        let endpoints = json!([
+            endpoint("10.0.0.1", json!("there"), json!({})),
+            endpoint("10.0.0.2", json!(null), json!({})),
+            endpoint("fd00::1", json!("here"), json!({})),
+            endpoint("nonsense", json!("here"), json!({})),
+            {"addresses": ["10.0.0.3", "10.0.0.4"], "nodeName": "here"},
+            {"addresses": [], "nodeName": "here"},
+        ]);
+        assert_eq!(
+            slice("IPv4", &endpoints, &ports),
+            Some(vec!["10.0.0.3".to_owned()]),
+            "only the first address counts"
+        );
+        assert_eq!(slice("IPv6", &endpoints, &ports), Some(vec!["fd00::1".to_owned()]));
+        assert_eq!(slice("FQDN", &endpoints, &ports), None);
+        for unusable in [
+            json!(null),
+            json!([]),
+            json!([{"port": 80}]),
+            json!([{"name": "x"}]),
+            json!([{"name": "x", "port": 0}]),
+        ] {
+            assert_eq!(slice("IPv4", &endpoints, &unusable), None, "{unusable}");
+        }
+        assert_eq!(slice("IPv4", &json!(null), &ports), None);
+    }
+}

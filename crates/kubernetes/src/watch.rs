@@ -1,0 +1,205 @@
+//! Lists and watches that continue after errors, with backoff, logs without repetition, and a metric.
+//!
+//! Invariant: a stream of this module never ends. An error is counted each time; it is logged, and shown as the current
+//! [`WatchFailure`], when it is the first one or of another kind than the one before. The failure is over when the API
+//! server answers a list or a watch of this stream with success, even if nothing has changed in the meantime: kube has
+//! no event for that, so each stream has a client of its own that observes the responses.
+//!
+//! What an event means, and which state stays in use while the watch fails, is the consumer's decision.
+
+mod backoff;
+mod error;
+
+use std::fmt::Debug;
+
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt as _};
+use headgate_clock::Clock;
+use hyper::Request;
+use kube::client::Body;
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use backoff::WatchBackoff;
+pub use error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
+
+/// Reports the errors of one watch and their end.
+#[derive(Debug)]
+pub struct WatchReporter {
+    resource: &'static str,
+    name: Option<String>,
+    errors: WatchErrorCounter,
+    clock: Clock,
+    failure: watch::Sender<Option<WatchFailure>>,
+}
+
+impl WatchReporter {
+    /// A reporter for the watch of `resource`, the plural name in the API such as `nodes`; it counts in `errors`.
+    #[must_use]
+    pub fn new(resource: &'static str, errors: WatchErrorCounter, clock: Clock) -> Self {
+        Self {
+            resource,
+            name: None,
+            errors,
+            clock,
+            failure: watch::Sender::new(None),
+        }
+    }
+
+    /// The same for the watch of the one object `name`, which logs then include.
+    #[must_use]
+    pub fn for_object(self, name: &str) -> Self {
+        Self {
+            name: Some(name.to_owned()),
+            ..self
+        }
+    }
+
+    /// The current failure; `None` while the watch works.
+    #[must_use]
+    pub fn failure(&self) -> watch::Receiver<Option<WatchFailure>> {
+        self.failure.subscribe()
+    }
+
+    fn failed(&self, error: &watcher::Error) -> WatchErrorReason {
+        let reason = WatchErrorReason::from(error);
+        self.errors.increment(reason);
+        let is_known = |failure: &WatchFailure| failure.reason == reason;
+        if reason == WatchErrorReason::Expired || self.failure.borrow().as_ref().is_some_and(is_known) {
+            return reason;
+        }
+        let error = headgate_telemetry::error_chain(error);
+        tracing::warn!(
+            resource = self.resource,
+            name = self.name,
+            reason = reason.as_str(),
+            error,
+            "watch failed, the last known state stays in use"
+        );
+        let since = self.clock.now().wall;
+        self.failure.send_replace(Some(WatchFailure { reason, error, since }));
+        reason
+    }
+
+    fn succeeded(&self) {
+        if self.failure.send_if_modified(|failure| failure.take().is_some()) {
+            tracing::info!(resource = self.resource, name = self.name, "watch recovered");
+        }
+    }
+}
+
+/// The stream of a watch: an event, or the reason of an error that is reported already and can be ignored.
+pub type WatchStream<T> = BoxStream<'static, Result<T, WatchErrorReason>>;
+
+/// Lists and watches the objects that `config` selects. `api` makes the API from the client of this stream.
+#[must_use]
+pub fn watch_events<K>(
+    client: &Client,
+    api: impl FnOnce(Client) -> Api<K>,
+    config: watcher::Config,
+    reporter: WatchReporter,
+) -> WatchStream<Event<K>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let (client, responses) = observe_responses(client);
+    let events = watcher::watcher(api(client), config);
+    // `Init` is sent before the request for the list.
+    supervise(events, |event| !matches!(event, Event::Init), responses, reporter)
+}
+
+/// Watches the one object `name`; `None` means that it does not exist.
+#[must_use]
+pub fn watch_object<K>(
+    client: &Client,
+    api: impl FnOnce(Client) -> Api<K>,
+    name: &str,
+    reporter: WatchReporter,
+) -> WatchStream<Option<K>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let (client, responses) = observe_responses(client);
+    let states = watcher::watch_object(api(client), name);
+    supervise(states, |_| true, responses, reporter.for_object(name))
+}
+
+/// A client of the same API server, and the number of its successful responses so far.
+fn observe_responses(client: &Client) -> (Client, watch::Receiver<u64>) {
+    let (sender, responses) = watch::channel(0);
+    let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (inner, sender) = (inner.clone(), sender.clone());
+        async move {
+            let response = inner.send(request).await?;
+            if response.status().is_success() {
+                sender.send_modify(|count| *count += 1);
+            }
+            Ok::<_, kube::Error>(response)
+        }
+    });
+    (Client::new(service, namespace), responses)
+}
+
+/// What a stream needs from one item to the next.
+struct Supervised<T> {
+    events: BoxStream<'static, watcher::Result<T>>,
+    /// Whether an item proves that the API server answered; the backoff starts again then.
+    is_response: fn(&T) -> bool,
+    responses: watch::Receiver<u64>,
+    reporter: WatchReporter,
+    backoff: WatchBackoff,
+    delay: Option<std::time::Duration>,
+}
+
+impl<T> Supervised<T> {
+    async fn next(&mut self) -> Option<Result<T, WatchErrorReason>> {
+        if let Some(delay) = self.delay.take() {
+            sleep(delay).await;
+        }
+        loop {
+            tokio::select! {
+                // Responses first: an error after a response must not be reported as over by that response.
+                biased;
+                Ok(()) = self.responses.changed() => self.reporter.succeeded(),
+                event = self.events.next() => return match event? {
+                    Ok(event) => {
+                        if (self.is_response)(&event) {
+                            self.backoff.reset();
+                        }
+                        Some(Ok(event))
+                    }
+                    Err(error) => {
+                        let reason = self.reporter.failed(&error);
+                        self.delay = Some(self.backoff.after(reason));
+                        Some(Err(reason))
+                    }
+                },
+            }
+        }
+    }
+}
+
+fn supervise<T: Send + 'static>(
+    events: impl Stream<Item = watcher::Result<T>> + Send + 'static,
+    is_response: fn(&T) -> bool,
+    responses: watch::Receiver<u64>,
+    reporter: WatchReporter,
+) -> WatchStream<T> {
+    let supervised = Supervised {
+        events: events.boxed(),
+        is_response,
+        responses,
+        reporter,
+        backoff: WatchBackoff::default(),
+        delay: None,
+    };
+    let next = |mut supervised: Supervised<T>| async move { Some((supervised.next().await?, supervised)) };
+    stream::unfold(supervised, next).boxed()
+}
+
+#[cfg(test)]
+mod tests;

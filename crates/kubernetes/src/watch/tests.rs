@@ -1,0 +1,187 @@
+//! The streams against an API server that is a function, in paused time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::Response;
+use hyper::body::Frame;
+use k8s_openapi::api::core::v1::Node;
+use prometheus_client::registry::Registry;
+use tokio::time::{Instant, timeout};
+
+use super::*;
+
+type ResponseBody = UnsyncBoxBody<Bytes, std::io::Error>;
+
+/// A request that the API server got.
+#[derive(Clone, Copy)]
+struct Seen {
+    is_watch: bool,
+    at: Instant,
+}
+
+/// An API server: what it got, and what it answers to the request with this number, from 1.
+#[derive(Clone)]
+struct ApiServer {
+    seen: Arc<Mutex<Vec<Seen>>>,
+    answer: fn(number: usize, is_watch: bool) -> Answer,
+}
+
+enum Answer {
+    /// A list with one Node.
+    List,
+    /// A watch that is accepted and stays silent.
+    Silence,
+    /// A watch that is accepted and reports that it is too old.
+    Expired,
+    Status(u16),
+    Refused,
+}
+
+impl ApiServer {
+    fn new(answer: fn(usize, bool) -> Answer) -> Self {
+        Self {
+            seen: Arc::default(),
+            answer,
+        }
+    }
+
+    fn client(&self) -> Client {
+        let this = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let this = this.clone();
+            async move { this.answer(&request) }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(&self, request: &Request<Body>) -> Result<Response<ResponseBody>, std::io::Error> {
+        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+        let number = self.record(is_watch);
+        let (status, body) = match (self.answer)(number, is_watch) {
+            Answer::List => (
+                200,
+                r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},
+                    "items":[{"metadata":{"name":"n","resourceVersion":"7"}}]}"#
+                    .to_owned(),
+            ),
+            Answer::Silence => {
+                let chunks = stream::pending::<Result<Frame<Bytes>, std::io::Error>>();
+                return Ok(Response::new(StreamBody::new(chunks).boxed_unsync()));
+            }
+            Answer::Expired => {
+                let status =
+                    r#"{"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
+                (200, format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n"))
+            }
+            Answer::Status(code) => (
+                code,
+                format!(r#"{{"kind":"Status","status":"Failure","reason":"x","code":{code}}}"#),
+            ),
+            Answer::Refused => return Err(std::io::ErrorKind::ConnectionRefused.into()),
+        };
+        let body = Full::from(body).map_err(|never| match never {}).boxed_unsync();
+        let response = Response::builder().status(status).body(body);
+        response.map_err(std::io::Error::other)
+    }
+
+    /// Records a request and returns its number.
+    fn record(&self, is_watch: bool) -> usize {
+        let mut seen = self.seen.lock().unwrap();
+        let at = Instant::now();
+        seen.push(Seen { is_watch, at });
+        seen.len()
+    }
+
+    fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+fn watch_nodes(
+    api_server: &ApiServer,
+) -> (
+    WatchStream<Event<Node>>,
+    watch::Receiver<Option<WatchFailure>>,
+    Registry,
+) {
+    let mut registry = Registry::default();
+    let errors = WatchErrorCounter::register(&mut registry, "errors", "Errors");
+    let reporter = WatchReporter::new("nodes", errors, Clock::System);
+    let failure = reporter.failure();
+    let events = watch_events(&api_server.client(), Api::all, watcher::Config::default(), reporter);
+    (events, failure, registry)
+}
+
+/// Reads the stream for so long.
+async fn read_for<T>(events: &mut WatchStream<T>, time: Duration) {
+    let reading = async { while events.next().await.is_some() {} };
+    assert!(timeout(time, reading).await.is_err(), "a stream does not end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_become_rarer_while_lists_are_refused() {
+    let api_server = ApiServer::new(|_, _| Answer::Status(429));
+    let (mut events, failure, registry) = watch_nodes(&api_server);
+    read_for(&mut events, Duration::from_mins(10)).await;
+    let attempts = api_server.seen().len();
+    assert!((10..60).contains(&attempts), "{attempts}");
+    let failure = failure.borrow().clone().unwrap();
+    assert_eq!(failure.reason, WatchErrorReason::Server);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let counted = format!("errors_total{{reason=\"server\"}} {attempts}\n");
+    assert!(text.contains(&counted), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_watch_lists_again_at_once_but_not_each_time() {
+    let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
+        (false, _) => Answer::List,
+        (true, ..=6) => Answer::Refused,
+        (true, _) => Answer::Expired,
+    });
+    let (mut events, failure, _) = watch_nodes(&api_server);
+    read_for(&mut events, Duration::from_mins(5)).await;
+    let seen = api_server.seen();
+    let lists: Vec<_> = seen.iter().filter(|seen| !seen.is_watch).map(|seen| seen.at).collect();
+    let expired = seen.iter().filter(|seen| seen.is_watch).nth(5).unwrap().at;
+    assert_eq!(lists[1] - expired, Duration::ZERO);
+    assert!(expired - seen[1].at > Duration::from_secs(10), "the backoff grows");
+    let at_once = lists.windows(2).filter(|lists| lists[0] == lists[1]).count();
+    assert!(
+        at_once <= 5,
+        "{at_once} lists without backoff in 5 minutes, while each watch expires"
+    );
+    assert_eq!(*failure.borrow(), None, "an expired watch is no failure");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_over_when_the_watch_is_accepted_though_nothing_changed() {
+    let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
+        (false, _) => Answer::List,
+        (true, ..=3) => Answer::Status(403),
+        (true, 4) => Answer::Refused,
+        (true, _) => Answer::Silence,
+    });
+    let (mut events, mut failure, _) = watch_nodes(&api_server);
+    let reading = tokio::spawn(async move { while events.next().await.is_some() {} });
+    let mut reasons = Vec::new();
+    while reasons.last() != Some(&None) {
+        timeout(Duration::from_mins(1), failure.changed())
+            .await
+            .unwrap()
+            .unwrap();
+        reasons.push(failure.borrow_and_update().as_ref().map(|failure| failure.reason));
+    }
+    let expected = [
+        Some(WatchErrorReason::Forbidden),
+        Some(WatchErrorReason::Connection),
+        None,
+    ];
+    assert_eq!(reasons, expected, "a second error of one kind is no change");
+    reading.abort();
+}

@@ -1,0 +1,107 @@
+//! A term as its holder knows it: its deadline, the next renewal, and the Lease as written or read last.
+//!
+//! Invariant: only a successful write moves the deadline, and it counts from the start of that write.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::super::election_record::ElectionRecord;
+use super::super::timing::{RENEW_DEADLINE, RETRY_PERIOD, SUCCESSFUL_TERM_DURATION, signalled_term_min_duration};
+use super::{Inputs, TaskTarget};
+
+/// A term that this candidate holds.
+#[derive(Clone, Debug)]
+pub(super) struct HeldTerm {
+    pub(super) number: i32,
+    /// The start of the write that acquired the Lease.
+    began: Instant,
+    /// The start of the last attempt to renew.
+    pub(super) attempt: Instant,
+    /// The deadline.
+    pub(super) until: Instant,
+    pub(super) renew_at: Instant,
+    /// A signalled term: no handover before this.
+    no_handover_before: Instant,
+    /// The Lease as this candidate wrote it, or read it as its own, last.
+    pub(super) record: ElectionRecord,
+    /// Whether that is its latest version, as far as is known.
+    pub(super) is_record_current: bool,
+    /// A handover is requested, and the work must end by then.
+    pub(super) stop_work_by: Option<Instant>,
+}
+
+impl HeldTerm {
+    /// A term that was acquired by a write that began at `began` and wrote `record`.
+    pub(super) fn new(number: i32, began: Instant, record: ElectionRecord) -> Self {
+        let mut held = Self {
+            number,
+            began,
+            attempt: began,
+            until: began,
+            renew_at: began,
+            no_handover_before: began,
+            record: ElectionRecord::default(),
+            is_record_current: false,
+            stop_work_by: None,
+        };
+        held.renewed(record);
+        held
+    }
+
+    /// The same as a signalled term, after this many others without another leader in between.
+    pub(super) fn signalled(self, signalled_terms: u32) -> Self {
+        let no_handover_before = self.began + signalled_term_min_duration(signalled_terms);
+        Self {
+            no_handover_before,
+            ..self
+        }
+    }
+
+    /// The last attempt has succeeded.
+    pub(super) fn renewed(&mut self, record: ElectionRecord) {
+        self.until = self.attempt + RENEW_DEADLINE;
+        self.renew_at = self.attempt + RETRY_PERIOD;
+        self.record = record;
+        self.is_record_current = true;
+    }
+
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        now >= self.until
+    }
+
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now - self.began
+    }
+
+    /// Failed terms one after another before this one; none once it has lasted for some time.
+    pub(super) fn failed_terms_before(&self, now: Instant) -> u32 {
+        if self.age(now) >= SUCCESSFUL_TERM_DURATION {
+            0
+        } else {
+            self.record.failed_terms
+        }
+    }
+
+    /// Whether the Lease is to be given to another candidate: the process stops, or the own node has a signal and another
+    /// candidate's has none.
+    pub(super) fn must_hand_over(&self, inputs: Inputs) -> bool {
+        let has_healthy_peer = inputs.fleet.is_some_and(|fleet| fleet.has_healthy_peer);
+        let is_due = inputs.now.mono >= self.no_handover_before;
+        inputs.is_stopping || (inputs.is_signalled && is_due && has_healthy_peer)
+    }
+
+    pub(super) fn task_target(&self) -> TaskTarget {
+        TaskTarget::Run {
+            term: self.number,
+            until: self.until,
+            handover: self.stop_work_by.is_some(),
+        }
+    }
+
+    /// The record that releases the Lease at the end of a term that has not failed.
+    pub(super) fn released(&self, inputs: Inputs) -> ElectionRecord {
+        self.record
+            .released(self.failed_terms_before(inputs.now.mono), inputs.now.wall)
+    }
+}

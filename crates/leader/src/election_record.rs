@@ -1,0 +1,236 @@
+//! The record of the election in its Lease: who leads in which term, and what the leader publishes for all candidates.
+//!
+//! Invariant: every write is a change, so that a candidate that observes no change knows that the holder wrote nothing.
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+use super::lease_state::{LeaseState, annotation, with_spec};
+use super::timing::LEASE_DURATION;
+
+/// The annotation with the number of candidates, as the leader counts them.
+pub const CANDIDATES_ANNOTATION: &str = "headgate.dev/nodes";
+/// The annotation with the number of terms that ended one after another because the leader's work failed.
+pub const FAILED_TERMS_ANNOTATION: &str = "headgate.dev/failed-terms";
+
+/// The state of the election's Lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ElectionRecord {
+    pub(super) lease: LeaseState,
+    /// The number of candidates; `None` if no leader has published it.
+    pub(super) candidates: Option<u32>,
+    /// Failed terms one after another, up to now.
+    pub(super) failed_terms: u32,
+}
+
+impl ElectionRecord {
+    pub(super) fn from_lease(lease: &Lease) -> Self {
+        let count = |name| annotation(lease, name).and_then(|value| value.trim().parse().ok());
+        Self {
+            lease: LeaseState::from_lease(lease),
+            candidates: count(CANDIDATES_ANNOTATION),
+            failed_terms: count(FAILED_TERMS_ANNOTATION).unwrap_or_default(),
+        }
+    }
+
+    /// The Lease `name` with this record; all else is as in `base`.
+    pub(super) fn to_lease(&self, base: Option<&Lease>, name: &str) -> Lease {
+        let state = &self.lease;
+        let mut lease = with_spec(base.unwrap_or(&Lease::default()), |spec| {
+            *spec = LeaseSpec {
+                holder_identity: Some(state.holder.clone()),
+                lease_duration_seconds: Some(state.duration_seconds.max(1)),
+                acquire_time: state.acquired.map(MicroTime),
+                renew_time: state.renewed.map(MicroTime),
+                lease_transitions: Some(state.transitions),
+                ..std::mem::take(spec)
+            };
+        });
+        let metadata = &mut lease.metadata;
+        metadata.name = Some(name.to_owned());
+        metadata.resource_version.clone_from(&state.resource_version);
+        metadata.uid.clone_from(&state.uid);
+        let mut annotations = metadata.annotations.take().unwrap_or_default();
+        let failed = (self.failed_terms > 0).then_some(self.failed_terms);
+        for (name, count) in [
+            (CANDIDATES_ANNOTATION, self.candidates),
+            (FAILED_TERMS_ANNOTATION, failed),
+        ] {
+            match count {
+                Some(count) => annotations.insert(name.to_owned(), count.to_string()),
+                None => annotations.remove(name),
+            };
+        }
+        metadata.annotations = (!annotations.is_empty()).then_some(annotations);
+        lease
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.lease.is_released()
+    }
+
+    /// Whether the Lease was created, as by [`ElectionRecord::unheld`], and not acquired since.
+    pub(super) fn was_never_held(&self) -> bool {
+        self.is_released() && self.lease.acquired.is_none()
+    }
+
+    /// Whether both are the same renewal of the same holder. The resourceVersion does not count: an annotation that
+    /// someone else sets does not prove that the holder lives.
+    pub(super) fn is_same_renewal(&self, other: &Self) -> bool {
+        let renewal = |record: &Self| {
+            let lease = &record.lease;
+            (lease.transitions, lease.acquired, lease.renewed)
+        };
+        self.lease.uid == other.lease.uid && self.lease.holder == other.lease.holder && renewal(self) == renewal(other)
+    }
+
+    /// A new Lease without a holder. The next term has a higher number than `highest_term`.
+    pub(super) fn unheld(highest_term: i32, now: Timestamp) -> Self {
+        Self {
+            lease: LeaseState {
+                transitions: highest_term,
+                renewed: Some(now),
+                duration_seconds: 1,
+                ..LeaseState::default()
+            },
+            ..Self::default()
+        }
+    }
+
+    /// This record after `holder` acquired the Lease for `term`.
+    pub(super) fn acquired(&self, holder: &str, term: i32, now: Timestamp) -> Self {
+        let now = self.lease.next_time(now);
+        let lease = LeaseState {
+            holder: holder.to_owned(),
+            transitions: term,
+            acquired: Some(now),
+            renewed: Some(now),
+            duration_seconds: lease_duration_seconds(),
+            ..self.lease.clone()
+        };
+        Self { lease, ..self.clone() }
+    }
+
+    /// This record after its holder renewed the Lease; `candidates` is published if it is known.
+    pub(super) fn renewed(&self, candidates: Option<u32>, now: Timestamp) -> Self {
+        let lease = LeaseState {
+            renewed: Some(self.lease.next_time(now)),
+            duration_seconds: lease_duration_seconds(),
+            ..self.lease.clone()
+        };
+        Self {
+            lease,
+            candidates: candidates.or(self.candidates),
+            failed_terms: self.failed_terms,
+        }
+    }
+
+    /// This record after its holder released the Lease, in client-go's way.
+    pub(super) fn released(&self, failed_terms: u32, now: Timestamp) -> Self {
+        let lease = LeaseState {
+            holder: String::new(),
+            renewed: Some(self.lease.next_time(now)),
+            duration_seconds: 1,
+            ..self.lease.clone()
+        };
+        Self {
+            lease,
+            failed_terms,
+            candidates: self.candidates,
+        }
+    }
+}
+
+fn lease_duration_seconds() -> i32 {
+    i32::try_from(LEASE_DURATION.as_secs()).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn lease(value: Value) -> Lease {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn at(microsecond: i64) -> Timestamp {
+        Timestamp::from_microsecond(microsecond).unwrap()
+    }
+
+    #[test]
+    fn unknown_fields_survive_a_write() {
+        let theirs = lease(json!({
+            "metadata": {"name": "l", "namespace": "n", "resourceVersion": "7", "uid": "u", "labels": {"a": "b"},
+                "annotations": {"other": "1", CANDIDATES_ANNOTATION: "3", FAILED_TERMS_ANNOTATION: "2"}, "managedFields": [{"manager": "m"}]},
+            "spec": {"holderIdentity": "x", "leaseTransitions": 4, "preferredHolder": "y", "strategy": "s"},
+        }));
+        let record = ElectionRecord::from_lease(&theirs);
+        assert_eq!((record.candidates, record.failed_terms), (Some(3), 2));
+        let acquired = record.acquired("me", 5, at(1));
+        let renewed = acquired.renewed(Some(9), at(1)).to_lease(Some(&theirs), "l");
+        assert_eq!(
+            serde_json::to_value(&renewed).unwrap(),
+            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+                "metadata": {"name": "l", "namespace": "n", "resourceVersion": "7", "uid": "u", "labels": {"a": "b"},
+                    "annotations": {"other": "1", CANDIDATES_ANNOTATION: "9", FAILED_TERMS_ANNOTATION: "2"}},
+                "spec": {"acquireTime": "1970-01-01T00:00:00.000001Z", "holderIdentity": "me", "leaseDurationSeconds": 15,
+                    "leaseTransitions": 5, "preferredHolder": "y", "renewTime": "1970-01-01T00:00:00.000002Z", "strategy": "s"}})
+        );
+        let released = ElectionRecord::from_lease(&renewed).released(0, at(5));
+        assert!(released.is_released() && released.candidates == Some(9));
+        let released = released.to_lease(Some(&renewed), "l");
+        assert_eq!(
+            released.metadata.annotations.unwrap().get(FAILED_TERMS_ANNOTATION),
+            None
+        );
+        let spec = released.spec.unwrap();
+        assert_eq!(
+            (spec.holder_identity.as_deref(), spec.lease_duration_seconds),
+            (Some(""), Some(1))
+        );
+    }
+
+    #[test]
+    fn a_malformed_record_is_read_as_far_as_possible() {
+        for (annotation, candidates) in [
+            ("", None),
+            ("x", None),
+            ("-1", None),
+            ("99999999999999999999", None),
+            ("4294967295", Some(u32::MAX)),
+            (" 12 ", Some(12)),
+        ] {
+            let malformed = lease(
+                json!({"metadata": {"annotations": {CANDIDATES_ANNOTATION: annotation, FAILED_TERMS_ANNOTATION: annotation}}}),
+            );
+            let record = ElectionRecord::from_lease(&malformed);
+            assert_eq!(
+                (record.candidates, record.failed_terms),
+                (candidates, candidates.unwrap_or(0))
+            );
+            assert!(record.is_released() && record.lease.transitions == 0);
+        }
+        assert_eq!(ElectionRecord::from_lease(&Lease::default()), ElectionRecord::default());
+    }
+
+    #[test]
+    fn only_a_holder_and_its_renewals_count_as_changes() {
+        let record = ElectionRecord::default().acquired("a", 1, at(1));
+        let annotated = ElectionRecord {
+            lease: LeaseState {
+                resource_version: Some("8".to_owned()),
+                ..record.lease.clone()
+            },
+            candidates: Some(3),
+            ..record.clone()
+        };
+        assert!(record.is_same_renewal(&annotated));
+        // The clock stands still, or was set back to the same microsecond.
+        assert!(!record.is_same_renewal(&record.renewed(None, at(1))));
+        assert!(!record.is_same_renewal(&record.acquired("a", 2, at(1))));
+        assert!(!record.is_same_renewal(&record.released(0, at(1))));
+    }
+}

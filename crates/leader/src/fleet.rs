@@ -1,0 +1,76 @@
+//! The size of the election: how many candidates there are, and whether another one is better placed to lead.
+//!
+//! The leader's work observes the Nodes and reports them ([`Term::report_nodes`](super::Term::report_nodes)); what
+//! follows for the election is decided here.
+
+/// The candidates of a cluster that runs headgate as a Deployment. Its replicas cannot be counted from the Nodes.
+const REPLICAS: u32 = 2;
+
+/// What the work of a term observes of the cluster's Nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeSummary {
+    /// The number of Nodes.
+    pub nodes: usize,
+    /// Whether a Node other than the leader's own is ready and has no signal.
+    pub has_healthy_peer: bool,
+}
+
+/// Where the candidates run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CandidatePlacement {
+    /// One on every node, as a `DaemonSet` runs them.
+    EveryNode,
+    /// The few replicas of a `Deployment`.
+    Replicas,
+}
+
+/// All candidates together, as the leader knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fleet {
+    /// The number of candidates, this one included. The leader publishes it: the more candidates, the more rarely each
+    /// one reads the Lease.
+    pub(super) candidates: u32,
+    /// Whether another candidate's node has no signal, so that it could take over from a signalled leader.
+    pub(super) has_healthy_peer: bool,
+}
+
+impl Fleet {
+    pub(super) fn new(placement: CandidatePlacement, nodes: NodeSummary) -> Self {
+        Self {
+            candidates: match placement {
+                CandidatePlacement::EveryNode => u32::try_from(nodes.nodes).unwrap_or(u32::MAX).max(1),
+                CandidatePlacement::Replicas => REPLICAS,
+            },
+            has_healthy_peer: nodes.has_healthy_peer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_has_a_candidate_unless_replicas_are_the_candidates() {
+        for (placement, nodes, candidates) in [
+            (CandidatePlacement::EveryNode, 0, 1),
+            (CandidatePlacement::EveryNode, 5000, 5000),
+            (CandidatePlacement::EveryNode, usize::MAX, u32::MAX),
+            (CandidatePlacement::Replicas, 5000, 2),
+        ] {
+            for has_healthy_peer in [false, true] {
+                let fleet = Fleet::new(
+                    placement,
+                    NodeSummary {
+                        nodes,
+                        has_healthy_peer,
+                    },
+                );
+                assert_eq!(
+                    (fleet.candidates, fleet.has_healthy_peer),
+                    (candidates, has_healthy_peer)
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Requests: parsing, the client's faults and latency, and the call of the store.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, Response};
+use kube::client::Body;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use tower::BoxError;
+
+use super::client_faults::{ClientFaults, Fault};
+use super::resources::ObjectKey;
+use super::store::PatchType;
+use super::validation::api_error;
+use super::{FakeApi, RecordedRequest};
+
+/// Latency of a request, and of its response, without a fault.
+pub(super) const ONE_WAY_LATENCY: Duration = Duration::from_millis(5);
+
+/// A request with its parsed path and query.
+pub(super) struct ParsedRequest {
+    pub(super) recorded: RecordedRequest,
+    pub(super) key: ObjectKey,
+    is_status: bool,
+    pub(super) query: BTreeMap<String, String>,
+    content: String,
+    body: Bytes,
+}
+
+impl ParsedRequest {
+    async fn parse(request: Request<Body>) -> Result<Self, BoxError> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await?.to_bytes();
+        let path = parts.uri.path().to_owned();
+        let query: BTreeMap<_, _> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
+            .into_owned()
+            .collect();
+        let (mut key, is_status) = ObjectKey::parse_path(&path);
+        for selector in query.get("fieldSelector").into_iter().flat_map(|all| all.split(',')) {
+            let name = selector.strip_prefix("metadata.name=");
+            name.unwrap_or_else(|| panic!("the fake has no selector {selector:?}"))
+                .trim_start_matches('=')
+                .clone_into(&mut key.name);
+        }
+        assert!(!query.contains_key("labelSelector"), "the fake has no label selectors");
+        assert!(
+            !query.contains_key("sendInitialEvents"),
+            "the fake has no streaming lists"
+        );
+        let content = parts.headers.get("content-type").and_then(|it| it.to_str().ok());
+        Ok(Self {
+            recorded: RecordedRequest {
+                at: Instant::now(),
+                is_watch: query.get("watch").is_some_and(|watch| watch == "true"),
+                method: parts.method,
+                path,
+            },
+            key,
+            is_status,
+            query,
+            content: content.unwrap_or_default().to_owned(),
+            body,
+        })
+    }
+
+    /// Whether the path names one object.
+    fn is_single(&self) -> bool {
+        !self.query.contains_key("fieldSelector") && !self.key.name.is_empty()
+    }
+}
+
+pub(super) type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
+
+fn response(status: u16, value: &Value) -> Result<Response<ResponseBody>, BoxError> {
+    let body = Full::from(serde_json::to_vec(value)?)
+        .map_err(Into::into)
+        .boxed_unsync();
+    Ok(Response::builder().status(status).body(body)?)
+}
+
+impl FakeApi {
+    pub(super) async fn serve(
+        self,
+        request: Request<Body>,
+        faults: ClientFaults,
+    ) -> Result<Response<ResponseBody>, BoxError> {
+        let request = ParsedRequest::parse(request).await?;
+        faults.tries.fetch_add(1, Ordering::Relaxed);
+        let fault = faults.fault(&request.recorded);
+        let latency = match fault {
+            Fault::Slow(latency) => latency,
+            _ => ONE_WAY_LATENCY,
+        };
+        sleep(latency).await;
+        let (restarts, true) = self.availability() else {
+            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
+        };
+        let (status, value) = match fault {
+            Fault::CutOff => std::future::pending().await,
+            Fault::Status(status) => api_error(status, "Injected", "a fault"),
+            Fault::Late(late) => {
+                let fake = self.clone();
+                tokio::spawn(async move {
+                    sleep(late).await;
+                    fake.answer(&request);
+                });
+                std::future::pending().await
+            }
+            Fault::AnswerLost => {
+                self.answer(&request);
+                std::future::pending().await
+            }
+            Fault::None | Fault::Slow(_) if request.recorded.is_watch => {
+                self.record(&request.recorded);
+                sleep(latency).await;
+                return Ok(self.watch(&request, faults, restarts));
+            }
+            Fault::None | Fault::Slow(_) => self.answer(&request),
+        };
+        sleep(latency).await;
+        if self.availability() != (restarts, true) {
+            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
+        }
+        response(status, &value)
+    }
+
+    fn record(&self, recorded: &RecordedRequest) {
+        let recorded = RecordedRequest {
+            at: Instant::now(),
+            ..recorded.clone()
+        };
+        self.0.recorded.lock().unwrap().push(recorded);
+    }
+
+    fn answer(&self, request: &ParsedRequest) -> (u16, Value) {
+        self.record(&request.recorded);
+        let outcome = self.outcome(request);
+        self.0.changes.send_replace(());
+        outcome.unwrap_or_else(|error| error)
+    }
+
+    fn outcome(&self, request: &ParsedRequest) -> super::store::ApiResult {
+        let ParsedRequest {
+            key, is_status, query, ..
+        } = request;
+        let object =
+            || serde_json::from_slice(&request.body).map_err(|error| api_error(400, "BadRequest", &error.to_string()));
+        let number = |name: &str| query.get(name).and_then(|value| value.parse().ok());
+        let mut store = self.store();
+        match (&request.recorded.method, request.is_single()) {
+            (&Method::GET, true) => store.read(key),
+            (&Method::GET, false) => {
+                let after = query.get("continue").map_or("", String::as_str);
+                Ok((200, store.list(key, number("limit").unwrap_or_default(), after)))
+            }
+            (&Method::POST, false) => store.create(key, object()?),
+            (&Method::PUT, true) => store.replace(key, *is_status, object()?),
+            (&Method::PATCH, true) => {
+                let patch_type = match request.content.as_str() {
+                    "application/json-patch+json" => PatchType::Json,
+                    "application/merge-patch+json" => PatchType::Merge,
+                    other => panic!("the fake has no patch of type {other:?}"),
+                };
+                store.patch(key, *is_status, patch_type, &object()?)
+            }
+            (&Method::DELETE, true) => {
+                let options = if request.body.is_empty() {
+                    Value::Null
+                } else {
+                    object()?
+                };
+                store.delete(key, &options)
+            }
+            (method, _) => panic!("{method} {} is not supported by the fake", request.recorded.path),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What runs if the process answers for its node: the health thread, the tasks that feed the verdict, and the events
+//! about the health port.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use headgate_clock::Clock;
+use headgate_health::services::WatchReporters;
+use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
+use headgate_http::server::{self, BindState, Binder, Limits};
+use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
+use headgate_node::NodeReport;
+use kube::Client;
+use tokio::sync::watch;
+
+use super::health_thread::{HealthServer, HealthThread, Heartbeat};
+use super::service_health::StartOptions;
+use super::tasks::Tasks;
+use super::{AgentError, node_uid, scheduled_events, service_health};
+use crate::config::Settings;
+
+/// What the thread and the tasks are started with.
+pub(super) struct HealthTasks<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) client: &'a Client,
+    pub(super) node_name: &'a str,
+    pub(super) events: &'a NodeEventRecorder,
+    pub(super) inputs: VerdictInputs,
+    pub(super) clock: Clock,
+    pub(super) heartbeat: Arc<Heartbeat>,
+    pub(super) listeners: server::Metrics,
+    pub(super) health: headgate_health::Metrics,
+    pub(super) services: headgate_health::services::Metrics,
+    pub(super) service_reporters: WatchReporters,
+    pub(super) spot: headgate_spot::Metrics,
+}
+
+/// The channels that the tasks write to.
+pub(super) struct HealthPublishers {
+    pub(super) services: service_health::Channels,
+    pub(super) azure: scheduled_events::Channels,
+    pub(super) proxy: watch::Sender<ProxyStatus>,
+    pub(super) last_change: watch::Sender<Option<LastChange>>,
+    pub(super) bound: watch::Sender<BindState>,
+}
+
+impl HealthTasks<'_> {
+    /// Starts the thread and the tasks; returns the thread.
+    pub(super) fn start(self, tasks: &mut Tasks, publishers: HealthPublishers) -> Result<HealthThread, AgentError> {
+        let Self {
+            settings,
+            client,
+            node_name,
+            events,
+            inputs,
+            clock,
+            ..
+        } = self;
+        let reports = inputs.node.clone();
+        tasks.announce("health-thread");
+        let extras = publishers.services.start(
+            tasks,
+            StartOptions {
+                settings,
+                client,
+                node_name,
+                events,
+                inputs: inputs.clone(),
+                metrics: self.services,
+                reporters: self.service_reporters,
+                clock: clock.clone(),
+            },
+        );
+        let bound = publishers.bound.subscribe();
+        let thread = HealthThread::start(HealthServer {
+            binder: Binder {
+                name: "healthz",
+                address: settings.healthz_bind_address,
+                hard_fail: settings.bind_address_hard_fail,
+                state: publishers.bound,
+            },
+            router: headgate_health::router(inputs.clone(), self.health, clock.clone()),
+            limits: Limits {
+                proxy_protocol: settings.proxy_protocol,
+                ..Limits::HEALTH
+            },
+            extras,
+            metrics: self.listeners,
+            reports: reports.clone(),
+            heartbeat: self.heartbeat,
+        })?;
+        publishers.azure.start(tasks, client, node_name, &reports, self.spot);
+        let (directory, name) = (settings.state_dir.clone(), node_name.to_owned());
+        let store = headgate_node::store_reports(reports.clone(), directory, name, clock.clone());
+        tasks.spawn_endless("remembered-state", store);
+        let poll = headgate_health::poll_kube_proxy(settings.proxy.clone(), publishers.proxy, clock.clone());
+        tasks.spawn_endless("kube-proxy-poll", poll);
+        tasks.spawn_endless(
+            "verdict-changes",
+            headgate_health::publish_verdict_changes(inputs, publishers.last_change, clock),
+        );
+        let address = settings.healthz_bind_address;
+        tasks.spawn_endless(
+            "bind-events",
+            publish_bind_failures(bound, events.clone(), reports, address),
+        );
+        Ok(thread)
+    }
+}
+
+/// The event about a health port that is not bound.
+pub(super) fn bind_failure_event(note: String) -> WarningEvent {
+    WarningEvent {
+        reason: "FailedToStartHealthServer",
+        action: "Listen",
+        note,
+    }
+}
+
+/// Writes an event when the health port cannot be bound, once for each error, until the task is aborted.
+async fn publish_bind_failures(
+    mut states: watch::Receiver<BindState>,
+    events: NodeEventRecorder,
+    reports: watch::Receiver<NodeReport>,
+    address: SocketAddr,
+) {
+    loop {
+        let state = states.borrow_and_update().clone();
+        if let BindState::Failed(error) = state {
+            let note = format!("headgate cannot serve /healthz on {address}: {error}; it tries again every 5 s");
+            events
+                .record_warning(bind_failure_event(note), node_uid(&reports))
+                .await;
+        }
+        if states.changed().await.is_err() {
+            // The listener is gone: the agent stops, and aborts this task.
+            return std::future::pending().await;
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The candidate of this process, and the work of its terms.
+//!
+//! A process is a candidate if its role may lead and the settings name `azure.json`. A defect in the work of a term ends the term
+//! and never the process (docs/decisions.md 8). When the process stops, it first releases the Lease
+//! ([`LeaderElection::release_lease`]) and answers probes as before meanwhile. What the work does is left to `admin_state`.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use headgate_clock::Clock;
+use headgate_controller::admin_state::{self, Policy, WorkError};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
+    candidate_identity,
+};
+use headgate_node::NodeReport;
+use kube::Client;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::AzureAccess;
+use super::tasks::Tasks;
+use crate::config::Settings;
+
+/// How long a release of the Lease may take: a request in progress, 3 s for the work, and the write that releases it.
+const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the work of each term receives.
+#[derive(Clone)]
+pub struct LeaderContext {
+    /// A client of the API server that does not retry by itself.
+    pub client: Client,
+    /// Connects to ARM; each term connects anew.
+    pub azure: AzureAccess,
+    /// All settings.
+    pub settings: Settings,
+    /// Where the candidates run.
+    pub placement: CandidatePlacement,
+    /// The Node that this process runs on.
+    pub node_name: String,
+    /// The clock of the process.
+    pub clock: Clock,
+}
+
+/// The candidate of this process.
+pub(super) struct LeaderElection {
+    stop: CancellationToken,
+    stopped: CancellationToken,
+}
+
+impl LeaderElection {
+    /// Starts the candidate, which runs `work` in each term.
+    pub(super) fn start<W, F, E>(
+        tasks: &mut Tasks,
+        context: LeaderContext,
+        reports: watch::Receiver<NodeReport>,
+        metrics: LeaderMetrics,
+        work: W,
+    ) -> Self
+    where
+        W: Fn(Term, LeaderContext) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let (stop, stopped) = (CancellationToken::new(), CancellationToken::new());
+        let elector = LeaderElector::new(LeaderElectionConfig {
+            client: context.client.clone(),
+            lease: LeaseName::default(),
+            identity: candidate_identity(&context.node_name),
+            placement: context.placement,
+            reports,
+            metrics,
+            clock: context.clock.clone(),
+        });
+        let run_term = move |term: Term| run_term(work(term, context.clone()));
+        let (stop_elector, has_stopped) = (stop.clone(), stopped.clone().drop_guard());
+        tasks.spawn_endless("leader", async move {
+            elector.run(stop_elector, run_term).await;
+            drop(has_stopped);
+            // The end of the task would end the process.
+            std::future::pending::<()>().await;
+        });
+        Self { stop, stopped }
+    }
+
+    /// Stops the candidate, and waits until it has released the Lease if it holds it.
+    pub(super) async fn release_lease(&self) {
+        self.stop.cancel();
+        if timeout(LEASE_RELEASE_TIMEOUT, self.stopped.cancelled()).await.is_err() {
+            tracing::warn!("lease not released in time, leaving it to expire");
+        }
+    }
+}
+
+/// Runs the work of one term.
+async fn run_term<E>(work: impl Future<Output = Result<(), E>>) -> Result<(), E> {
+    #[cfg(feature = "panic-drill")]
+    panic_drill().await;
+    work.await
+}
+
+/// Panics after a second if the variable is set, in programs that are built for that test.
+#[cfg(feature = "panic-drill")]
+#[expect(clippy::panic, reason = "the test needs a defect")]
+async fn panic_drill() {
+    let variable = "HEADGATE_PANIC_DRILL";
+    if std::env::var_os(variable).is_some() {
+        sleep(Duration::from_secs(1)).await;
+        std::panic::panic_any(format!("{variable} is set"));
+    }
+}
+
+/// The work of each term: the admin-state controller.
+pub(super) fn work(
+    metrics: admin_state::Metrics,
+    lock_metrics: LockMetrics,
+) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
+    move |term, context| {
+        let work_context = work_context(&context, metrics.clone(), lock_metrics.clone());
+        async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
+    }
+}
+
+/// What the work needs of this process.
+fn work_context(
+    context: &LeaderContext,
+    metrics: admin_state::Metrics,
+    lock_metrics: LockMetrics,
+) -> admin_state::WorkContext {
+    let settings = &context.settings;
+    admin_state::WorkContext {
+        client: context.client.clone(),
+        taint_keys: settings.signals.admin_state.clone(),
+        policy: Policy {
+            mode: settings.admin_state.mode,
+            foreign_down: settings.admin_state.foreign_down,
+        },
+        node_name: context.node_name.clone(),
+        events: ClusterEventRecorder::new(context.client.clone(), context.node_name.clone()),
+        metrics,
+        lock_metrics,
+        clock: context.clock.clone(),
+    }
+}

@@ -1,0 +1,230 @@
+//! Service health in the agent: which parts of it run, on which runtime, and its part of `/statusz`. With
+//! `serviceHealth: off` nothing runs, and no Service is watched.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use headgate_clock::Clock;
+use headgate_health::VerdictInputs;
+use headgate_health::services::{
+    self, Metrics, NodePortServer, PortStates, ServiceRoutes, ServiceTable, SystemSockets, WatchReporters,
+    WatchedResource,
+};
+use headgate_http::server::ServeError;
+use headgate_kubernetes::{NodeEventRecorder, WatchFailure};
+use kube::Client;
+use prometheus_client::registry::Registry;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::tasks::Tasks;
+use crate::config::{ServiceHealth, Settings};
+
+/// The channels of service health.
+pub(super) struct Channels {
+    mode: ServiceHealth,
+    tables: watch::Sender<Option<Arc<ServiceTable>>>,
+    ports: watch::Sender<PortStates>,
+}
+
+/// A server that runs on the health thread until the token is cancelled.
+pub(super) type StoppableServer =
+    Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, Result<(), ServeError>> + Send>;
+
+/// What the health thread serves beside `/healthz` and `/livez`.
+#[derive(Default)]
+pub(super) struct HealthThreadExtras {
+    /// More routes of the health port.
+    pub(super) routes: Option<ExtraRoutes>,
+    /// The server of the Services' node ports.
+    pub(super) node_ports: Option<StoppableServer>,
+}
+
+/// Routes that answer with 503 until there is a table.
+pub(super) struct ExtraRoutes {
+    pub(super) router: Router,
+    pub(super) tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+}
+
+/// What service health is started with.
+pub(super) struct StartOptions<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) client: &'a Client,
+    pub(super) node_name: &'a str,
+    pub(super) events: &'a NodeEventRecorder,
+    pub(super) inputs: VerdictInputs,
+    pub(super) metrics: Metrics,
+    pub(super) reporters: WatchReporters,
+    pub(super) clock: Clock,
+}
+
+impl Channels {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            mode: settings.service_health,
+            tables: watch::Sender::new(None),
+            ports: watch::Sender::default(),
+        }
+    }
+
+    pub(super) fn register_metrics(&self, registry: &mut Registry) -> Metrics {
+        Metrics::register(registry, self.tables.subscribe(), self.ports.subscribe())
+    }
+
+    /// What `/statusz` and `/readyz` read; `None` if service health is off.
+    pub(super) fn view(&self, reporters: &WatchReporters) -> Option<ServiceHealthView> {
+        (self.mode != ServiceHealth::Off).then(|| ServiceHealthView {
+            mode: self.mode,
+            tables: self.tables.subscribe(),
+            failures: reporters.failures(),
+            ports: self.ports.subscribe(),
+        })
+    }
+
+    /// Starts the tasks on the agent's runtime; returns what the health thread serves.
+    pub(super) fn start(self, tasks: &mut Tasks, options: StartOptions<'_>) -> HealthThreadExtras {
+        let StartOptions {
+            settings,
+            client,
+            node_name,
+            events,
+            inputs,
+            metrics,
+            reporters,
+            clock,
+        } = options;
+        let routes = ServiceRoutes {
+            tables: self.tables.subscribe(),
+            inputs,
+            metrics,
+            clock,
+        };
+        let extras = match self.mode {
+            ServiceHealth::Off => return HealthThreadExtras::default(),
+            ServiceHealth::Path => HealthThreadExtras {
+                routes: Some(ExtraRoutes {
+                    router: routes.path_router(),
+                    tables: self.tables.subscribe(),
+                }),
+                node_ports: None,
+            },
+            ServiceHealth::NodePorts => {
+                let states = self.ports.subscribe();
+                tasks.spawn_endless(
+                    "service-port-events",
+                    services::publish_port_failures(states, events.clone(), node_name.to_owned()),
+                );
+                tasks.announce("service-ports");
+                let server = NodePortServer {
+                    routes,
+                    selection: settings.node_port_addresses.clone(),
+                    sockets: SystemSockets,
+                    state: self.ports,
+                };
+                HealthThreadExtras {
+                    routes: None,
+                    node_ports: Some(Box::new(move |stop| server.run(stop).boxed())),
+                }
+            }
+        };
+        tasks.spawn_endless(
+            "service-watch",
+            services::watch_services(client.clone(), node_name.to_owned(), self.tables, reporters),
+        );
+        extras
+    }
+}
+
+/// What `/statusz` and `/readyz` read of service health.
+#[derive(Clone)]
+pub(super) struct ServiceHealthView {
+    mode: ServiceHealth,
+    tables: watch::Receiver<Option<Arc<ServiceTable>>>,
+    failures: BTreeMap<WatchedResource, watch::Receiver<Option<WatchFailure>>>,
+    ports: watch::Receiver<PortStates>,
+}
+
+impl ServiceHealthView {
+    /// Whether this process can replace another: it has listed the Services and tried to open their ports.
+    pub(super) fn ready(&self) -> Result<(), String> {
+        if self.tables.borrow().is_none() {
+            return Err("Services and EndpointSlices not listed yet".to_owned());
+        }
+        if self.mode == ServiceHealth::NodePorts && !self.ports.borrow().tried {
+            return Err("node ports not opened yet".to_owned());
+        }
+        Ok(())
+    }
+
+    pub(super) fn status(&self) -> ServicesStatus {
+        let ports = self.ports.borrow();
+        let failed = ports.failed.iter().map(|(key, failure)| FailedPort {
+            service: key.service.to_string(),
+            family: format!("{:?}", key.family),
+            port: failure.port,
+            error: failure.error.clone(),
+        });
+        let watch_errors = self
+            .failures
+            .iter()
+            .filter_map(|(resource, failure)| Some((resource.as_str(), failure.borrow().as_ref()?.error.clone())));
+        ServicesStatus {
+            mode: self.mode.as_str(),
+            services: self.tables.borrow().as_ref().map(|table| table.len()),
+            open_ports: (self.mode == ServiceHealth::NodePorts).then_some(ports.open.len()),
+            failed_ports: failed.collect(),
+            watch_errors: watch_errors.collect(),
+        }
+    }
+}
+
+/// Service health in `/statusz`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ServicesStatus {
+    mode: &'static str,
+    /// The number of Services with service health, once they are listed.
+    services: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_ports: Option<usize>,
+    failed_ports: Vec<FailedPort>,
+    watch_errors: BTreeMap<&'static str, String>,
+}
+
+#[derive(Debug, Serialize)]
+struct FailedPort {
+    service: String,
+    family: String,
+    port: u16,
+    error: String,
+}
+
+impl fmt::Display for ServicesStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "services   {}: ", self.mode)?;
+        match self.services {
+            None => write!(f, "not listed yet, answered with 503")?,
+            Some(count) => write!(f, "{count}")?,
+        }
+        if let Some(open) = self.open_ports {
+            write!(f, ", {open} ports open, {} failed", self.failed_ports.len())?;
+        }
+        writeln!(f)?;
+        for port in &self.failed_ports {
+            writeln!(
+                f,
+                "           {} {} {}: {}",
+                port.service, port.port, port.family, port.error
+            )?;
+        }
+        for (resource, error) in &self.watch_errors {
+            writeln!(f, "           {resource} cannot be watched: {error}")?;
+        }
+        Ok(())
+    }
+}

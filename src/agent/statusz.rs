@@ -1,0 +1,299 @@
+//! `/statusz`: the state of the agent as text for operators, and as JSON for tools.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use headgate_health::IpFamily;
+use headgate_http::server::BindState;
+use headgate_node::Source;
+use headgate_spot::EventsSnapshot;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::operations::Operations;
+use super::service_health::{ServiceHealthView, ServicesStatus};
+
+/// The state of the agent at one moment.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Statusz {
+    version: &'static str,
+    started_at: Timestamp,
+    current_time: Timestamp,
+    leader: LeaderStatus,
+    node: NodeStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    healthz: Option<PathStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    livez: Option<PathStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy: Option<KubeProxyStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    services: Option<ServicesStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduled_events: Option<EventsSnapshot>,
+    listeners: BTreeMap<&'static str, String>,
+    tasks: Vec<TaskStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct LeaderStatus {
+    role: &'static str,
+    /// Whether this instance stands for election.
+    stands: bool,
+    /// The number of the term in which it leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    term: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeStatus {
+    name: String,
+    uid: Option<String>,
+    object: &'static str,
+    source: Source,
+    signals: Vec<SignalStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    watch_error: Option<WatchError>,
+}
+
+#[derive(Debug, Serialize)]
+struct SignalStatus {
+    signal: String,
+    since: Option<Timestamp>,
+}
+
+#[derive(Debug, Serialize)]
+struct WatchError {
+    reason: &'static str,
+    error: String,
+    since: Timestamp,
+}
+
+#[derive(Debug, Serialize)]
+struct PathStatus {
+    code: u16,
+    since: Option<Timestamp>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct KubeProxyStatus {
+    server: Option<String>,
+    healthy: bool,
+    last_updated: Option<Timestamp>,
+    families: BTreeMap<IpFamily, bool>,
+}
+
+#[derive(Debug, Serialize)]
+struct TaskStatus {
+    name: &'static str,
+    since: Timestamp,
+}
+
+impl Statusz {
+    pub(super) fn new(operations: &Operations) -> Self {
+        let now = operations.clock.now();
+        let verdict = operations.inputs.verdict(now);
+        let report = operations.inputs.node.borrow().clone();
+        let last_change = *operations.last_change.borrow();
+        let starts: BTreeMap<String, Timestamp> = (operations.inputs.notices.borrow().iter())
+            .chain(&report.signals)
+            .map(|(signal, since)| (signal.to_string(), *since))
+            .collect();
+        let signals = verdict.signals.iter().map(|signal| SignalStatus {
+            signal: signal.clone(),
+            since: starts.get(signal).copied(),
+        });
+        let failure = operations.watch_failure.borrow().clone();
+        let listener = |state: &BindState| match state {
+            BindState::Bound(address) => address.to_string(),
+            BindState::Waiting => "not bound yet".to_owned(),
+            BindState::Failed(error) => format!("cannot be bound: {error}"),
+            BindState::Closing => "closing".to_owned(),
+        };
+        let answers_probes = operations.role.answers_probes();
+        let path = |is_ok: bool, since| {
+            answers_probes.then_some(PathStatus {
+                code: if is_ok { 200 } else { 503 },
+                since,
+            })
+        };
+        let term = operations.leader.current_term();
+        let listeners = &operations.listeners;
+        let health = listeners
+            .healthz
+            .as_ref()
+            .map(|state| ("healthz", listener(&state.borrow())));
+        Self {
+            version: headgate_telemetry::VERSION,
+            started_at: operations.started_at,
+            current_time: now.wall,
+            leader: LeaderStatus {
+                role: operations.role.as_str(),
+                stands: operations.is_candidate,
+                term: term.map(|term| term.number),
+                since: term.map(|term| term.since),
+            },
+            node: NodeStatus {
+                name: operations.node_name.clone(),
+                uid: report.facts.as_ref().map(|facts| facts.uid.clone()),
+                object: report.object_state.as_str(),
+                source: report.source,
+                signals: signals.collect(),
+                watch_error: failure.map(|failure| WatchError {
+                    reason: failure.reason.as_str(),
+                    error: failure.error,
+                    since: failure.since,
+                }),
+            },
+            healthz: path(verdict.is_healthz_ok(), last_change.map(|change| change.healthz)),
+            livez: path(verdict.is_livez_ok(), last_change.map(|change| change.livez)),
+            proxy: answers_probes.then(|| KubeProxyStatus {
+                server: operations
+                    .proxy_server
+                    .as_ref()
+                    .map(|authority| format!("http://{authority}")),
+                healthy: verdict.proxy.healthy,
+                last_updated: verdict.proxy.last_updated,
+                families: verdict
+                    .proxy
+                    .families
+                    .iter()
+                    .map(|(family, health)| (*family, health.healthy))
+                    .collect(),
+            }),
+            services: operations.services.as_ref().map(ServiceHealthView::status),
+            scheduled_events: operations
+                .scheduled_events
+                .as_ref()
+                .map(|snapshots| snapshots.borrow().clone()),
+            listeners: health
+                .into_iter()
+                .chain([("metrics", listener(&listeners.metrics.borrow()))])
+                .collect(),
+            tasks: operations
+                .tasks
+                .borrow()
+                .iter()
+                .map(|task| TaskStatus {
+                    name: task.name,
+                    since: task.started_at,
+                })
+                .collect(),
+        }
+    }
+}
+
+/// A past time and the present one; formats as "2026-01-02T03:04:05Z (12 s ago)".
+#[derive(Clone, Copy)]
+struct Past(Timestamp, Timestamp);
+
+impl Past {
+    fn age_seconds(self) -> i64 {
+        self.1.duration_since(self.0).as_secs().max(0)
+    }
+}
+
+impl fmt::Display for Past {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.0} ({} s ago)", self.0, self.age_seconds())
+    }
+}
+
+/// A start and the present time; formats as "since 2026-01-02T03:04:05Z (12 s)".
+struct Since(Option<Timestamp>, Timestamp);
+
+impl fmt::Display for Since {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(since) = self.0 else {
+            return f.write_str("unknown since when");
+        };
+        write!(f, "since {since:.0} ({} s)", Past(since, self.1).age_seconds())
+    }
+}
+
+fn describe_source(source: Source) -> &'static str {
+    match source {
+        Source::Watch => "observed by the watch",
+        Source::Remembered => "remembered from an earlier process",
+        Source::None => "never observed",
+    }
+}
+
+impl fmt::Display for Statusz {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = |at| Since(at, self.current_time);
+        let past = |at| Past(at, self.current_time);
+        writeln!(f, "headgate {} on node {}", self.version, self.node.name)?;
+        writeln!(f, "started    {}", past(self.started_at))?;
+        writeln!(f)?;
+        for (path, status) in [("/healthz", &self.healthz), ("/livez", &self.livez)] {
+            if let Some(status) = status {
+                writeln!(f, "{path:<10} {} {}", status.code, since(status.since))?;
+            }
+        }
+        write!(f, "role       {}, ", self.leader.role)?;
+        match (self.leader.term, self.leader.stands) {
+            (Some(term), _) => writeln!(f, "leads in term {term} {}", since(self.leader.since))?,
+            (None, true) => writeln!(f, "stands for election")?,
+            (None, false) => writeln!(f, "does not stand for election")?,
+        }
+        let uid = self.node.uid.as_deref().unwrap_or("unknown");
+        writeln!(
+            f,
+            "node       {}, UID {uid}, {}",
+            self.node.object,
+            describe_source(self.node.source)
+        )?;
+        if self.node.signals.is_empty() {
+            writeln!(f, "signals    none")?;
+        }
+        for signal in &self.node.signals {
+            writeln!(f, "signal     {} {}", signal.signal, since(signal.since))?;
+        }
+        if let Some(error) = &self.node.watch_error {
+            writeln!(
+                f,
+                "watch      {} {}: {}",
+                error.reason,
+                since(Some(error.since)),
+                error.error
+            )?;
+        }
+        let health = |healthy| if healthy { "healthy" } else { "unhealthy" };
+        match self
+            .proxy
+            .as_ref()
+            .map(|proxy| (proxy, &proxy.server, proxy.last_updated))
+        {
+            None => {}
+            Some((_, None, _)) => writeln!(f, "kube-proxy not polled (proxy.healthzUrl: off)")?,
+            Some((_, Some(server), None)) => writeln!(f, "kube-proxy {server} has not answered yet, ignored")?,
+            Some((proxy, Some(server), Some(updated))) => {
+                let state = health(proxy.healthy);
+                writeln!(f, "kube-proxy {server} {state}, last update {}", past(updated))?;
+                for (family, healthy) in &proxy.families {
+                    writeln!(f, "           {family:?} {}", health(*healthy))?;
+                }
+            }
+        }
+        if let Some(services) = &self.services {
+            write!(f, "{services}")?;
+        }
+        if let Some(snapshot) = &self.scheduled_events {
+            write!(f, "{snapshot}")?;
+        }
+        writeln!(f)?;
+        for (name, state) in &self.listeners {
+            writeln!(f, "listener   {name:<18} {state}")?;
+        }
+        for task in &self.tasks {
+            writeln!(f, "task       {:<18} {}", task.name, since(Some(task.since)))?;
+        }
+        Ok(())
+    }
+}

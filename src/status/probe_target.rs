@@ -1,0 +1,96 @@
+//! What a rule's probe targets: headgate's `/healthz`, or something else. Pure.
+//!
+//! Only an HTTP probe of `/healthz` on the agents' health port fails because of a signal. A TCP probe finds the port
+//! open in any case, `/livez` does not depend on signals, and the port does not serve TLS.
+
+use headgate_controller::pool::Rule;
+use serde::Serialize;
+
+/// What a rule's probe targets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ProbeTarget {
+    /// `/healthz` of headgate.
+    Headgate,
+    /// headgate's health port, with a probe that signals do not fail.
+    PortOnly,
+    /// Another port, so another server.
+    Elsewhere,
+    /// The rule has no probe, so admin states have no effect.
+    NoProbe,
+}
+
+impl ProbeTarget {
+    /// The target of a rule's probe; `health_port` is the agents' health port.
+    #[must_use]
+    pub fn from_rule(rule: &Rule, health_port: u16) -> Self {
+        match &rule.probe {
+            None => Self::NoProbe,
+            Some(probe) if probe.port != health_port => Self::Elsewhere,
+            Some(probe)
+                if probe.protocol.eq_ignore_ascii_case("http")
+                    && probe.path.as_deref().is_some_and(is_healthz_path) =>
+            {
+                Self::Headgate
+            }
+            Some(_) => Self::PortOnly,
+        }
+    }
+
+    /// A short description for the table of pools.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Headgate => "headgate",
+            Self::PortOnly => "headgate's port, but no signals",
+            Self::Elsewhere => "another server",
+            Self::NoProbe => "no probe: Down has no effect",
+        }
+    }
+}
+
+fn is_healthz_path(path: &str) -> bool {
+    path.split('?').next() == Some("/healthz")
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_controller::pool::Probe;
+
+    use super::*;
+
+    #[test]
+    fn only_http_probes_of_healthz_on_the_health_port_target_headgate() {
+        for (protocol, port, path, target) in [
+            ("Http", 10456, Some("/healthz"), ProbeTarget::Headgate),
+            ("http", 10456, Some("/healthz?from=lb"), ProbeTarget::Headgate),
+            ("Http", 10456, Some("/livez"), ProbeTarget::PortOnly),
+            ("Http", 10456, Some("/healthz/services/a/b"), ProbeTarget::PortOnly),
+            ("Http", 10456, None, ProbeTarget::PortOnly),
+            ("Https", 10456, Some("/healthz"), ProbeTarget::PortOnly),
+            ("Tcp", 10456, None, ProbeTarget::PortOnly),
+            ("Http", 10256, Some("/healthz"), ProbeTarget::Elsewhere),
+            ("unknown", 0, None, ProbeTarget::Elsewhere),
+        ] {
+            let probe = Probe {
+                protocol: protocol.to_owned(),
+                port,
+                path: path.map(str::to_owned),
+            };
+            let rule = Rule {
+                name: "r".to_owned(),
+                probe: Some(probe),
+            };
+            assert_eq!(
+                ProbeTarget::from_rule(&rule, 10456),
+                target,
+                "{protocol} {port} {path:?}"
+            );
+        }
+        let bare = Rule {
+            name: "r".to_owned(),
+            probe: None,
+        };
+        assert_eq!(ProbeTarget::from_rule(&bare, 10456), ProbeTarget::NoProbe);
+    }
+}

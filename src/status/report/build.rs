@@ -1,0 +1,357 @@
+//! Builds the report from a snapshot. Pure.
+//!
+//! Entry status and target state come from the plan of `admin_state`, the owner of a `Down` from the ledger.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use headgate_azure::{AdminState, PoolId};
+use headgate_controller::admin_state::{EntryStatus, Ledger, LedgerEntry, Plan, PlanInputs, plan, signal_keys};
+use headgate_controller::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, NodeMatcher, PoolView};
+
+use super::{
+    EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, ProbeTarget, RuleRow, Selection,
+    SignalRow, StatusReport, VerdictRow,
+};
+use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
+
+impl StatusReport {
+    /// The report about all Nodes of a snapshot. `admin_state_keys` are the taint keys that count for admin states.
+    #[must_use]
+    pub fn from_snapshot(snapshot: &ClusterSnapshot, admin_state_keys: &[String]) -> Self {
+        let empty = Ledger::default();
+        let ledger = snapshot.ledger.as_ref().unwrap_or(&empty);
+        let mut builder = ReportBuilder {
+            snapshot,
+            ledger,
+            entries: HashMap::new(),
+            found_entries: BTreeSet::new(),
+            unmatched: Vec::new(),
+        };
+        let load_balancers = match &snapshot.azure {
+            Ok(azure) => builder.load_balancers(azure),
+            Err(_) => Vec::new(),
+        };
+        builder.add_ledger_entries_without_pool_entry();
+        let ReportBuilder {
+            mut entries, unmatched, ..
+        } = builder;
+        let nodes = snapshot.desired.nodes.iter().map(|node| {
+            let entries = entries.remove(node.name.as_str()).unwrap_or_default();
+            node_row(snapshot, node, entries, admin_state_keys)
+        });
+        let nodes: Vec<_> = nodes.collect();
+        let rules = || {
+            load_balancers
+                .iter()
+                .flat_map(|found| &found.pools)
+                .flat_map(|pool| &pool.rules)
+        };
+        let (leader, leader_error) = match &snapshot.leader {
+            Ok(leader) => (leader.clone(), None),
+            Err(error) => (None, Some(error.clone())),
+        };
+        Self {
+            taken_at: snapshot.now.wall,
+            leader,
+            leader_error,
+            mode: snapshot.policy.mode.as_str(),
+            foreign_down: snapshot.policy.foreign_down.as_str(),
+            azure_error: snapshot.azure.as_ref().err().cloned(),
+            ledger_error: snapshot.ledger.as_ref().err().cloned(),
+            health_port: snapshot.health_port,
+            probed_by_headgate: snapshot
+                .azure
+                .is_ok()
+                .then(|| rules().any(|rule| rule.target == ProbeTarget::Headgate)),
+            nodes_total: nodes.len(),
+            selection: Selection::All,
+            nodes,
+            load_balancers,
+            unmatched_ledger: unmatched,
+        }
+    }
+
+    /// Retains the Nodes with these names.
+    ///
+    /// # Errors
+    /// The first name that no Node has.
+    pub fn retain_named(&mut self, names: &[String]) -> Result<(), String> {
+        let existing: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+        if let Some(missing) = names.iter().find(|name| !existing.contains(name.as_str())) {
+            return Err(missing.clone());
+        }
+        self.nodes.retain(|node| names.contains(&node.name));
+        self.selection = Selection::Named;
+        Ok(())
+    }
+
+    /// Retains the Nodes with a signal, an admin state or a ledger entry.
+    pub fn retain_notable(&mut self) {
+        self.nodes.retain(NodeRow::is_notable);
+        self.selection = Selection::Notable;
+    }
+
+    /// The entries that are Down by headgate, with their Nodes.
+    pub fn down_by_headgate(&self) -> impl Iterator<Item = (&NodeRow, &EntryRow)> {
+        let entries = self
+            .nodes
+            .iter()
+            .flat_map(|node| node.entries.iter().map(move |entry| (node, entry)));
+        entries.filter(|(_, entry)| entry.admin_state == Some("Down") && entry.owner == Some(Owner::Headgate))
+    }
+}
+
+impl NodeRow {
+    fn is_notable(&self) -> bool {
+        let notable = |entry: &EntryRow| {
+            entry.pending || entry.stage.is_some() || entry.admin_state.is_some_and(|state| state != "None")
+        };
+        !self.signals.is_empty() || self.entries.iter().any(notable)
+    }
+}
+
+/// The row of a Node, with the verdict that its signals imply.
+fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, keys: &[String]) -> NodeRow {
+    entries.sort_by(|one, other| {
+        (&one.load_balancer, &one.pool, &one.entry).cmp(&(&other.load_balancer, &other.pool, &other.entry))
+    });
+    let mut found: BTreeMap<String, (bool, bool)> = BTreeMap::new();
+    for signal in snapshot.health.get(&node.name).into_iter().flatten() {
+        found.entry(signal.to_string()).or_default().0 = true;
+    }
+    for key in signal_keys(node, keys) {
+        found.entry(key).or_default().1 = true;
+    }
+    let implied = if snapshot.health.contains_key(&node.name) {
+        503
+    } else {
+        200
+    };
+    NodeRow {
+        name: node.name.clone(),
+        address: node.addresses.first().copied(),
+        ready: node.ready,
+        excluded: node.excluded,
+        signals: found
+            .into_iter()
+            .map(|(name, (health, admin_state))| SignalRow {
+                name,
+                health,
+                admin_state,
+            })
+            .collect(),
+        verdict: VerdictRow {
+            healthz: Some(implied),
+            answered: false,
+            since: None,
+            why: None,
+        },
+        entries,
+    }
+}
+
+struct ReportBuilder<'a> {
+    snapshot: &'a ClusterSnapshot,
+    ledger: &'a Ledger,
+    /// The rows of pool entries, by the name of their Node.
+    entries: HashMap<String, Vec<EntryRow>>,
+    /// The pool, in lower case, and the key of each ledger entry whose pool entry was found.
+    found_entries: BTreeSet<(String, String)>,
+    unmatched: Vec<LedgerRow>,
+}
+
+impl ReportBuilder<'_> {
+    fn load_balancers(&mut self, azure: &AzureSnapshot) -> Vec<LoadBalancerRow> {
+        let views = azure.listing.load_balancers.values();
+        views.map(|view| self.load_balancer(view, &azure.interfaces)).collect()
+    }
+
+    fn load_balancer(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> LoadBalancerRow {
+        let ClusterSnapshot {
+            desired, policy, now, ..
+        } = self.snapshot;
+        let plan = plan(
+            view,
+            &PlanInputs {
+                interfaces,
+                targets: desired,
+                ledger: self.ledger,
+                policy: *policy,
+                now: now.mono,
+            },
+        );
+        let mut row = LoadBalancerRow {
+            name: view.id.name().to_owned(),
+            id: view.id.to_string(),
+            busy: view.is_busy,
+            pools: Vec::new(),
+            not_considered: Vec::new(),
+        };
+        for pool in &view.pools {
+            let down_without_node = self.add_pool_entries(pool, interfaces, &plan);
+            if pool.is_used() {
+                row.pools.push(self.pool(pool, &plan, down_without_node));
+            } else {
+                row.not_considered.push(pool.id.name().to_owned());
+            }
+        }
+        row
+    }
+
+    /// Adds a pool's entries to their Nodes; returns the entries that are Down and belong to no Node. Of a pool that no
+    /// rule uses, only entries in the ledger are added, because headgate restores them.
+    fn add_pool_entries(&mut self, view: &PoolView, interfaces: &InterfaceCache, plan: &Plan) -> Vec<String> {
+        let id = &view.id;
+        let (pool_key, pool_ledger) = (id.to_string().to_ascii_lowercase(), self.ledger.pool(id));
+        let statuses: HashMap<&EntryKey, &EntryStatus> = plan
+            .entries
+            .iter()
+            .filter(|status| status.pool == *id)
+            .map(|status| (&status.key, status))
+            .collect();
+        let mut down_without_node = Vec::new();
+        for pool_entry in &view.entries {
+            let node = pool_entry.matcher.find_node(&self.snapshot.desired.nodes, interfaces);
+            let key = pool_entry.key.as_ref();
+            let Some(node) = node else {
+                if pool_entry.admin_state == Some(AdminState::Down) {
+                    down_without_node.push(key.map_or_else(|| "?".to_owned(), EntryKey::to_string));
+                }
+                if let Some(key) = key {
+                    self.add_unmatched(&pool_key, id, key, pool_entry.admin_state);
+                }
+                continue;
+            };
+            let status = key.and_then(|key| statuses.get(key).copied());
+            let ledger_entry = key.and_then(|key| pool_ledger.entry(key));
+            if !view.is_used() && ledger_entry.is_none() {
+                continue;
+            }
+            if let Some(key) = key {
+                self.found_entries.insert((pool_key.clone(), key.to_string()));
+            }
+            // In a pool without rules nothing is set Down any more, so a Down with a ledger entry is headgate's.
+            let is_ours = status.map_or(!view.is_used(), EntryStatus::is_set_by_headgate);
+            let becomes = status.and_then(|status| status.becomes);
+            let entry = self.entry(id, key, (pool_entry.admin_state, becomes), ledger_entry, is_ours);
+            self.entries.entry(node.name.clone()).or_default().push(entry);
+        }
+        down_without_node
+    }
+
+    fn pool(&self, view: &PoolView, plan: &Plan, down_without_node: Vec<String>) -> PoolRow {
+        let id = &view.id;
+        let counts = plan.pools.iter().find(|counts| counts.pool == *id);
+        PoolRow {
+            name: id.name().to_owned(),
+            entries: view.entries.len(),
+            down: counts.map_or(0, |counts| counts.actual_down),
+            desired_down: counts.map_or(0, |counts| counts.desired_down),
+            down_without_node,
+            rules: view.rules.iter().map(|rule| self.rule(rule)).collect(),
+        }
+    }
+
+    fn rule(&self, rule: &headgate_controller::pool::Rule) -> RuleRow {
+        RuleRow {
+            name: rule.name.clone(),
+            probe: rule.probe.as_ref().map(|probe| ProbeRow {
+                protocol: probe.protocol.clone(),
+                port: probe.port,
+                path: probe.path.clone(),
+            }),
+            target: ProbeTarget::from_rule(rule, self.snapshot.health_port),
+        }
+    }
+
+    fn entry(
+        &self,
+        pool: &PoolId,
+        key: Option<&EntryKey>,
+        (actual, becomes): (Option<AdminState>, Option<AdminState>),
+        ledger_entry: Option<LedgerEntry>,
+        is_ours: bool,
+    ) -> EntryRow {
+        let owner = match actual {
+            None | Some(AdminState::None) => None,
+            Some(_) if self.snapshot.ledger.is_err() => Some(Owner::Unknown),
+            Some(AdminState::Down) if is_ours => Some(Owner::Headgate),
+            Some(_) => Some(Owner::Foreign),
+        };
+        let becomes = becomes.map(AdminState::as_str);
+        EntryRow {
+            load_balancer: pool.load_balancer().name().to_owned(),
+            pool: pool.name().to_owned(),
+            entry: key.map(EntryKey::to_string),
+            admin_state: actual.map(AdminState::as_str),
+            owner,
+            stage: ledger_entry.map(|ledger_entry| ledger_entry.stage.as_str()),
+            since: ledger_entry.map(|ledger_entry| ledger_entry.since),
+            pending: becomes.is_some(),
+            becomes,
+        }
+    }
+
+    /// Adds an entry that belongs to no Node to the unmatched ones if the ledger has it.
+    fn add_unmatched(&mut self, pool_key: &str, pool: &PoolId, key: &EntryKey, actual: Option<AdminState>) {
+        if let Some(ledger_entry) = self.ledger.entry(pool, key) {
+            self.found_entries.insert((pool_key.to_owned(), key.to_string()));
+            self.unmatched
+                .push(ledger_row(pool, key.as_str(), ledger_entry, actual));
+        }
+    }
+
+    /// Adds the ledger entries whose pool entry was not found. Without Azure these are all of them; one whose key matches
+    /// a Node is then added to that Node.
+    fn add_ledger_entries_without_pool_entry(&mut self) {
+        for (pool_key, key, ledger_entry) in self.ledger.entries() {
+            let Ok(pool) = PoolId::parse(pool_key) else { continue };
+            if self.found_entries.contains(&(pool_key.to_owned(), key.to_owned())) {
+                continue;
+            }
+            let node = match &self.snapshot.azure {
+                Ok(_) => None,
+                Err(_) => self.find_node_by_key(key),
+            };
+            let Some(node) = node else {
+                self.unmatched.push(ledger_row(&pool, key, ledger_entry, None));
+                continue;
+            };
+            self.entries.entry(node.name.clone()).or_default().push(EntryRow {
+                load_balancer: pool.load_balancer().name().to_owned(),
+                pool: pool.name().to_owned(),
+                entry: Some(key.to_owned()),
+                admin_state: None,
+                owner: Some(Owner::Headgate),
+                stage: Some(ledger_entry.stage.as_str()),
+                since: Some(ledger_entry.since),
+                pending: false,
+                becomes: None,
+            });
+        }
+    }
+
+    /// The Node of a ledger entry by its key alone.
+    fn find_node_by_key(&self, key: &str) -> Option<&Arc<ClusterNode>> {
+        let matcher = match key.strip_prefix("name:") {
+            Some(name) => NodeMatcher::Name(name.to_owned()),
+            None => NodeMatcher::Address(key.parse().ok()?),
+        };
+        matcher.find_node(&self.snapshot.desired.nodes, &InterfaceCache::default())
+    }
+}
+
+fn ledger_row(pool: &PoolId, key: &str, ledger_entry: LedgerEntry, actual: Option<AdminState>) -> LedgerRow {
+    LedgerRow {
+        load_balancer: pool.load_balancer().name().to_owned(),
+        pool: pool.name().to_owned(),
+        entry: key.to_owned(),
+        stage: ledger_entry.stage.as_str(),
+        since: ledger_entry.since,
+        admin_state: actual.map(AdminState::as_str),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+use std::net::IpAddr;
+
+use headgate_azure::{LoadBalancer, LoadBalancerId};
+use headgate_clock::Clock;
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
+use headgate_controller::pool::{Listing, Taint};
+use headgate_node::Signal;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::status::Selection;
+
+const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
+const KEY: &str = "drain";
+
+fn node(number: u8, tainted: bool) -> ClusterNode {
+    let taint = Taint {
+        key: KEY.to_owned(),
+        effect: "NoSchedule".to_owned(),
+    };
+    ClusterNode {
+        name: format!("n{number}"),
+        uid: format!("u{number}"),
+        created: Timestamp::UNIX_EPOCH,
+        addresses: vec![IpAddr::from([10, 0, 0, number])],
+        machine: String::new(),
+        excluded: None,
+        taints: if tainted { vec![taint] } else { Vec::new() },
+        ready: true,
+    }
+}
+
+/// A load balancer with one pool of these entries, by the number of their node, and a pool that no rule uses.
+fn view(states: &[(u8, &str)]) -> LoadBalancerView {
+    view_with(states, &[])
+}
+
+/// The same, with these entries in the pool that no rule uses.
+fn view_with(states: &[(u8, &str)], outbound: &[(u8, &str)]) -> LoadBalancerView {
+    let entry = |(number, state): &(u8, &str)| json!({"name": format!("n{number}"), "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}});
+    let entries: Vec<Value> = states.iter().map(entry).collect();
+    let outbound: Vec<Value> = outbound.iter().map(entry).collect();
+    let pool = json!({"id": format!("{ID}/backendAddressPools/Main")});
+    LoadBalancerView::new(LoadBalancer {
+        id: LoadBalancerId::parse(ID).unwrap(),
+        etag: None,
+        document: json!({"id": ID, "properties": {
+            "backendAddressPools": [
+                {"name": "Main", "properties": {"loadBalancerBackendAddresses": entries}},
+                {"name": "outbound", "properties": {"loadBalancerBackendAddresses": outbound}}],
+            "probes": [{"name": "p", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz"}}],
+            "loadBalancingRules": [
+                {"name": "probed", "properties": {"backendAddressPool": pool, "probe": {"id": format!("{ID}/probes/p")}}},
+                {"name": "bare", "properties": {"backendAddressPool": pool}}]}}),
+    })
+}
+
+fn pool_id() -> PoolId {
+    PoolId::parse(&format!("{ID}/backendAddressPools/main")).unwrap()
+}
+
+/// A snapshot of four nodes, of which 1 and 2 are tainted.
+fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]) -> ClusterSnapshot {
+    let now = Clock::System.now();
+    let mut desired = TargetStates::default();
+    for number in 1..=4 {
+        desired.apply(node(number, number <= 2), &[KEY.to_owned()], now);
+    }
+    let mut ledger = Ledger::default();
+    for (key, stage) in lines {
+        let entry = LedgerEntry {
+            stage: *stage,
+            since: Timestamp::UNIX_EPOCH,
+        };
+        ledger.apply(LedgerChange::new(&pool_id(), &EntryKey::from_text(key), Some(entry)));
+    }
+    let signal = |name: &str| (name.to_owned(), BTreeSet::from([Signal::Taint(KEY.to_owned())]));
+    ClusterSnapshot {
+        now,
+        desired,
+        health: BTreeMap::from([signal("n1"), ("n3".to_owned(), BTreeSet::from([Signal::Deletion]))]),
+        leader: Ok(None),
+        ledger: Ok(ledger),
+        azure: azure.map_err(str::to_owned).map(|view| AzureSnapshot {
+            listing: Listing {
+                requested_at: Some(now.mono),
+                load_balancers: BTreeMap::from([(view.id.clone(), Arc::new(view))]),
+                last_error: None,
+            },
+            interfaces: InterfaceCache::default(),
+        }),
+        policy: Policy {
+            mode: AdminStateMode::Enforce,
+            foreign_down: ForeignDown::Keep,
+        },
+        health_port: 10456,
+    }
+}
+
+fn report(snapshot: &ClusterSnapshot) -> StatusReport {
+    StatusReport::from_snapshot(snapshot, &[KEY.to_owned()])
+}
+
+/// The name of a node, and of its entry the admin state, owner, stage, and what it becomes.
+type Shown<'a> = (String, Option<&'a str>, Option<Owner>, Option<&'a str>, Option<&'a str>);
+
+fn entries(report: &StatusReport) -> Vec<Shown<'_>> {
+    let rows = report
+        .nodes
+        .iter()
+        .flat_map(|node| node.entries.iter().map(move |entry| (node, entry)));
+    rows.map(|(node, entry)| {
+        (
+            node.name.clone(),
+            entry.admin_state,
+            entry.owner,
+            entry.stage,
+            entry.becomes,
+        )
+    })
+    .collect()
+}
+
+#[test]
+fn owners_and_pending_changes_follow_from_plan_and_ledger() {
+    use Owner::{Foreign, Headgate};
+    let none = Some("None");
+    let down = Some("Down");
+    for (states, lines, expected) in [
+        // Nothing is written yet: both tainted nodes are pending.
+        (
+            ["None", "None", "None"],
+            vec![],
+            [
+                (none, None, None, down),
+                (none, None, None, down),
+                (none, None, None, None),
+            ],
+        ),
+        // headgate's, not yet confirmed; foreign; headgate's without a signal any more.
+        (
+            ["Down", "Down", "Down"],
+            vec![("10.0.0.1", LedgerStage::Intended), ("10.0.0.3", LedgerStage::Down)],
+            [
+                (down, Some(Headgate), Some("intended"), None),
+                (down, Some(Foreign), None, None),
+                (down, Some(Headgate), Some("down"), none),
+            ],
+        ),
+        // A Down that is back after it was restored is headgate's and is restored again; with a new signal it is foreign.
+        (
+            ["Down", "Up", "Down"],
+            vec![("10.0.0.1", LedgerStage::Restored), ("10.0.0.3", LedgerStage::Restored)],
+            [
+                (down, Some(Foreign), Some("restored"), None),
+                (Some("Up"), Some(Foreign), None, None),
+                (down, Some(Headgate), Some("restored"), none),
+            ],
+        ),
+        // A foreign Down without a signal stays.
+        (
+            ["None", "None", "Down"],
+            vec![("10.0.0.2", LedgerStage::Intended)],
+            [
+                (none, None, None, down),
+                (none, None, Some("intended"), down),
+                (down, Some(Foreign), None, None),
+            ],
+        ),
+    ] {
+        let found = snapshot(Ok(view(&[(1, states[0]), (2, states[1]), (3, states[2])])), &lines);
+        let report = report(&found);
+        let expected = expected.into_iter().zip(1..);
+        let expected: Vec<_> = expected
+            .map(|((actual, owner, stage, becomes), number)| (format!("n{number}"), actual, owner, stage, becomes))
+            .collect();
+        assert_eq!(entries(&report), expected, "{states:?} {lines:?}");
+        assert!(
+            report
+                .nodes
+                .iter()
+                .flat_map(|node| &node.entries)
+                .all(|entry| entry.pending == entry.becomes.is_some())
+        );
+    }
+}
+
+#[test]
+fn what_is_not_enforced_is_not_pending_down() {
+    let mut found = snapshot(
+        Ok(view(&[(1, "None"), (2, "Down")])),
+        &[("10.0.0.2", LedgerStage::Down)],
+    );
+    found.policy.mode = AdminStateMode::Off;
+    let report = report(&found);
+    let becomes: Vec<_> = entries(&report).into_iter().map(|(.., becomes)| becomes).collect();
+    assert_eq!(becomes, [None, Some("None")], "off restores what headgate set");
+    assert_eq!(report.down_by_headgate().count(), 1);
+}
+
+#[test]
+fn without_the_ledger_owners_are_unknown() {
+    let mut found = snapshot(Ok(view(&[(1, "Down"), (4, "None")])), &[]);
+    found.ledger = Err("forbidden".to_owned());
+    let report = report(&found);
+    let owners: Vec<_> = entries(&report).into_iter().map(|(_, _, owner, ..)| owner).collect();
+    assert_eq!(owners, [Some(Owner::Unknown), None]);
+    assert_eq!(report.ledger_error.as_deref(), Some("forbidden"));
+    assert_eq!(report.down_by_headgate().count(), 0);
+}
+
+#[test]
+fn without_azure_entries_come_from_the_ledger() {
+    let lines = [
+        ("10.0.0.1", LedgerStage::Down),
+        ("10.0.0.9", LedgerStage::Down),
+        ("name:n4", LedgerStage::Intended),
+    ];
+    let mut report = report(&snapshot(Err("no file"), &lines));
+    let shown = entries(&report);
+    assert_eq!(
+        shown,
+        [
+            ("n1".to_owned(), None, Some(Owner::Headgate), Some("down"), None),
+            ("n4".to_owned(), None, Some(Owner::Headgate), Some("intended"), None)
+        ]
+    );
+    assert_eq!(report.unmatched_ledger[0].entry, "10.0.0.9");
+    assert!(report.load_balancers.is_empty() && report.probed_by_headgate.is_none());
+    report.retain_notable();
+    let names: Vec<_> = report.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["n1", "n2", "n3", "n4"]);
+}
+
+#[test]
+fn rules_probes_and_entries_without_node() {
+    let lines = [("10.0.0.9", LedgerStage::Down), ("10.0.0.8", LedgerStage::Restored)];
+    let report = report(&snapshot(Ok(view(&[(1, "Down"), (9, "Down"), (10, "None")])), &lines));
+    let load_balancer = &report.load_balancers[0];
+    assert_eq!(load_balancer.not_considered, ["outbound"]);
+    let pool = &load_balancer.pools[0];
+    assert_eq!((pool.entries, pool.down, pool.desired_down), (3, 2, 1));
+    assert_eq!(pool.down_without_node, ["10.0.0.9"]);
+    let targets: Vec<_> = pool.rules.iter().map(|rule| rule.target).collect();
+    assert_eq!(targets, [ProbeTarget::Headgate, ProbeTarget::NoProbe]);
+    assert_eq!(report.probed_by_headgate, Some(true));
+    let unmatched: Vec<_> = report
+        .unmatched_ledger
+        .iter()
+        .map(|line| (line.entry.as_str(), line.admin_state))
+        .collect();
+    assert_eq!(unmatched, [("10.0.0.9", Some("Down")), ("10.0.0.8", None)]);
+}
+
+#[test]
+fn ledger_entries_in_a_pool_without_rules_are_shown_with_their_nodes() {
+    let states = [(1, "Down"), (2, "Down"), (3, "Down"), (4, "Down"), (9, "Down")];
+    let mut found = snapshot(Ok(view_with(&[], &states)), &[]);
+    let outbound = PoolId::parse(&format!("{ID}/backendAddressPools/outbound")).unwrap();
+    let ledger = found.ledger.as_mut().unwrap();
+    for (number, stage) in [
+        (1, LedgerStage::Down),
+        (3, LedgerStage::Down),
+        (4, LedgerStage::Restored),
+        (9, LedgerStage::Down),
+    ] {
+        let since = Timestamp::UNIX_EPOCH;
+        let key = EntryKey::from_text(&format!("10.0.0.{number}"));
+        ledger.apply(LedgerChange::new(&outbound, &key, Some(LedgerEntry { stage, since })));
+    }
+    let report = report(&found);
+    let (ours, down) = (Some(Owner::Headgate), Some("Down"));
+    assert_eq!(
+        entries(&report),
+        [
+            // The signal has not ended, so the entry stays Down; nothing new is set Down in this pool.
+            ("n1".to_owned(), down, ours, Some("down"), None),
+            ("n3".to_owned(), down, ours, Some("down"), Some("None")),
+            ("n4".to_owned(), down, ours, Some("restored"), Some("None")),
+        ],
+        "foreign entries are not shown"
+    );
+    let listed: Vec<_> = report
+        .down_by_headgate()
+        .map(|(node, entry)| (&*node.name, &*entry.pool))
+        .collect();
+    assert_eq!(listed, [("n1", "outbound"), ("n3", "outbound"), ("n4", "outbound")]);
+    let unmatched: Vec<_> = report
+        .unmatched_ledger
+        .iter()
+        .map(|line| (&*line.entry, line.admin_state))
+        .collect();
+    assert_eq!(unmatched, [("10.0.0.9", down)]);
+    assert_eq!(report.load_balancers[0].not_considered, ["outbound"]);
+}
+
+#[test]
+fn nodes_without_signal_state_and_ledger_entry_are_left_out() {
+    let found = snapshot(Ok(view(&[(1, "None"), (2, "None"), (3, "None"), (4, "None")])), &[]);
+    let mut notable = report(&found);
+    notable.retain_notable();
+    let names: Vec<_> = notable.nodes.iter().map(|node| node.name.as_str()).collect();
+    assert_eq!(names, ["n1", "n2", "n3"], "n3 is being deleted");
+    assert_eq!((notable.nodes_total, notable.selection), (4, Selection::Notable));
+    let signals: Vec<_> = notable
+        .nodes
+        .iter()
+        .map(|node| {
+            (
+                &*node.signals[0].name,
+                node.signals[0].health,
+                node.signals[0].admin_state,
+            )
+        })
+        .collect();
+    assert_eq!(
+        signals,
+        [
+            (KEY, true, true),
+            (KEY, false, true),
+            ("deletionTimestamp", true, false)
+        ]
+    );
+    let codes: Vec<_> = notable.nodes.iter().map(|node| node.verdict.healthz).collect();
+    assert_eq!(codes, [Some(503), Some(200), Some(503)]);
+
+    let mut chosen = report(&found);
+    assert_eq!(
+        chosen.retain_named(&["n4".to_owned(), "n5".to_owned()]),
+        Err("n5".to_owned())
+    );
+    chosen.retain_named(&["n4".to_owned()]).unwrap();
+    assert_eq!((chosen.nodes.len(), chosen.selection), (1, Selection::Named));
+}
+
+#[test]
+fn five_thousand_nodes_in_eight_pools_are_quick() {
+    let states: Vec<(u8, &str)> = Vec::new();
+    let mut found = snapshot(Ok(view(&states)), &[]);
+    let address = |number: u32| IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + number));
+    for number in 0..5000 {
+        let mut one = node(0, false);
+        one.name = format!("big-{number}");
+        one.uid.clone_from(&one.name);
+        one.addresses = vec![address(number)];
+        found.desired.apply(one, &[], found.now);
+    }
+    let entries: Vec<Value> = (0..5000)
+        .map(|number| json!({"properties": {"ipAddress": address(number)}}))
+        .collect();
+    let Ok(azure) = &mut found.azure else { unreachable!() };
+    for number in 0..8 {
+        let id = format!("{ID}{number}");
+        let pool = json!({"id": format!("{id}/backendAddressPools/p")});
+        let view = LoadBalancerView::new(LoadBalancer {
+            id: LoadBalancerId::parse(&id).unwrap(),
+            etag: None,
+            document: json!({"properties": {
+                "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
+                "loadBalancingRules": [{"name": "r", "properties": {"backendAddressPool": pool}}]}}),
+        });
+        azure.listing.load_balancers.insert(view.id.clone(), Arc::new(view));
+    }
+    let started = std::time::Instant::now();
+    let mut report = report(&found);
+    let elapsed = started.elapsed();
+    assert_eq!(
+        report.nodes.iter().map(|node| node.entries.len()).sum::<usize>(),
+        40_000
+    );
+    report.retain_notable();
+    assert!(report.nodes.len() <= 4);
+    // Unoptimised and on a busy machine; a quadratic one would take minutes.
+    assert!(elapsed < std::time::Duration::from_secs(20), "{elapsed:?}");
+    println!("{elapsed:?}");
+}

@@ -1,0 +1,171 @@
+//! Reads what `status` shows: Nodes, ledger and Lease from the API server, load balancers from ARM, concurrently.
+//!
+//! Without the Nodes there is nothing to show. If another part cannot be read, the report has its error in place of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_clock::{Clock, Moment};
+use headgate_controller::admin_state::AdminStateMode;
+use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger};
+use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
+use headgate_leader::LeaderStatus;
+use headgate_leader::LeaseName;
+use headgate_node::{Signal, detect_signals};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::nodes;
+use crate::config::Settings;
+
+/// Time for reading one small object from the API server.
+const OBJECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for all requests to ARM together, throttling included.
+const ARM_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Why there is no snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// The API server does not list the Nodes.
+    #[error("the Nodes cannot be listed: {0}")]
+    Nodes(String),
+    /// The command line names a Node that does not exist.
+    #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
+    NoSuchNode(String),
+}
+
+/// What a snapshot is taken with.
+pub struct SnapshotRequest<'a> {
+    /// A client of the API server.
+    pub client: &'a Client,
+    /// The cluster in ARM, or why ARM is not queried.
+    pub azure: Result<ClusterTarget, String>,
+    /// The agents' settings, as the command line gives them.
+    pub settings: &'a Settings,
+    /// The clock that gives the snapshot its time.
+    pub clock: Clock,
+}
+
+/// The load balancers of a snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct AzureSnapshot {
+    /// The cluster's load balancers as they were read.
+    pub listing: Listing,
+    /// The machines of the network interfaces in the pools.
+    pub interfaces: InterfaceCache,
+}
+
+/// The state of the cluster at one moment.
+#[derive(Clone, Debug)]
+pub struct ClusterSnapshot {
+    /// The time of the snapshot.
+    pub now: Moment,
+    /// The Nodes, and the target state that follows from their signals.
+    pub desired: TargetStates,
+    /// The signals that count for `/healthz`, by the Node's name; without Nodes that have none.
+    pub health: BTreeMap<String, BTreeSet<Signal>>,
+    /// The leader by its Lease; `None` if there is no Lease.
+    pub leader: Result<Option<LeaderStatus>, String>,
+    /// The ledger, or why it cannot be read.
+    pub ledger: Result<Ledger, String>,
+    /// The load balancers, or why they cannot be read.
+    pub azure: Result<AzureSnapshot, String>,
+    /// What the leader may change, by the given settings.
+    pub policy: Policy,
+    /// The agents' health port, by the given settings.
+    pub health_port: u16,
+}
+
+/// Takes a snapshot.
+///
+/// # Errors
+/// When the Nodes cannot be listed.
+pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapshot, StatusError> {
+    let SnapshotRequest {
+        client,
+        azure,
+        settings,
+        clock,
+    } = request;
+    let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
+    let mut policy = Policy {
+        mode: settings.admin_state.mode,
+        foreign_down: settings.admin_state.foreign_down,
+    };
+    if azure.as_ref().is_ok_and(|reached| !reached.is_admin_state_enabled) {
+        policy.mode = AdminStateMode::Off;
+    }
+    let (listed, ledger, lease, azure) = futures::join!(
+        nodes::list(client),
+        read_ledger(client.clone()),
+        lease(client),
+        load_balancers(azure)
+    );
+    let now = clock.now();
+    let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
+    for node in listed.map_err(StatusError::Nodes)? {
+        let found = detect_signals(&node.slim.facts(), &settings.signals.health);
+        if let Some(node) = node.in_pools.into_node(exclude_control_plane) {
+            if !found.is_empty() {
+                health.insert(node.name.clone(), found);
+            }
+            desired.apply(node, &settings.signals.admin_state, now);
+        }
+    }
+    Ok(ClusterSnapshot {
+        now,
+        desired,
+        health,
+        leader: lease.map(|lease| lease.map(|lease| LeaderStatus::from_lease(&lease, now.wall))),
+        ledger: ledger.map_err(|error| error.to_string()),
+        azure,
+        policy,
+        health_port: settings.healthz_bind_address.port(),
+    })
+}
+
+async fn lease(client: &Client) -> Result<Option<Lease>, String> {
+    let LeaseName { namespace, name } = LeaseName::default();
+    let api = Api::<Lease>::namespaced(client.clone(), &namespace);
+    let answer = timeout(OBJECT_TIMEOUT, api.get_opt(&name)).await;
+    answer
+        .map_err(|_| format!("no answer within {} s", OBJECT_TIMEOUT.as_secs()))?
+        .map_err(|error| {
+            format!(
+                "the Lease {namespace}/{name} cannot be read: {}",
+                headgate_telemetry::error_chain(&error)
+            )
+        })
+}
+
+/// Lists the load balancers once; a failure of this list is the result.
+async fn load_balancers(azure: Result<ClusterTarget, String>) -> Result<AzureSnapshot, String> {
+    let ClusterTarget { arm, scope, .. } = azure?;
+    let deadline = Instant::now() + ARM_TIMEOUT;
+    let (_requests, requested) = watch::channel(ListRequest {
+        number: 1,
+        max_age: None,
+    });
+    let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));
+    let answered = async {
+        let answer = listed.wait_for(|listing| listing.requested_at.is_some() || listing.last_error.is_some());
+        answer.await.map(|listing| Arc::clone(&listing))
+    };
+    let listing = tokio::select! {
+        answer = timeout(ARM_TIMEOUT, answered) => answer,
+        () = list_on_request(arm.clone(), scope, requested, listings) => return Err("listing has ended".to_owned()),
+    };
+    let Ok(Ok(listing)) = listing else {
+        return Err(format!("ARM did not answer within {} s", ARM_TIMEOUT.as_secs()));
+    };
+    match &listing.last_error {
+        Some(error) => Err(error.message.clone()),
+        None => Ok(AzureSnapshot {
+            interfaces: listing.look_up_interfaces(&arm, deadline).await,
+            listing: Listing::clone(&listing),
+        }),
+    }
+}

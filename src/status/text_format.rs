@@ -1,0 +1,74 @@
+//! Formats for the text of `headgate status`: ages with one unit, and rows in columns. Pure.
+
+use jiff::Timestamp;
+
+const MINUTE_SECONDS: i64 = 60;
+const HOUR_SECONDS: i64 = 60 * MINUTE_SECONDS;
+const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
+/// The space between two columns.
+const COLUMN_GAP: &str = "   ";
+
+/// The time from `since` to `now` as `12s`, `3m`, `5h` or `2d`; `0s` if another machine's clock is ahead.
+pub(super) fn format_age(since: Timestamp, now: Timestamp) -> String {
+    match now.duration_since(since).as_secs().max(0) {
+        seconds if seconds < MINUTE_SECONDS => format!("{seconds}s"),
+        seconds if seconds < HOUR_SECONDS => format!("{}m", seconds / MINUTE_SECONDS),
+        seconds if seconds < 2 * DAY_SECONDS => format!("{}h", seconds / HOUR_SECONDS),
+        seconds => format!("{}d", seconds / DAY_SECONDS),
+    }
+}
+
+/// A table with one line for the header and for each row. Each column is as wide as its widest cell.
+pub(super) fn format_columns(header: &[String], rows: &[Vec<String>]) -> String {
+    let lines = || std::iter::once(header).chain(rows.iter().map(Vec::as_slice));
+    let mut widths = vec![0; header.len()];
+    for cells in lines() {
+        for (width, cell) in widths.iter_mut().zip(cells) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for cells in lines() {
+        let mut line = String::new();
+        for (width, cell) in widths.iter().zip(cells) {
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count())));
+            line.push_str(COLUMN_GAP);
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn age_has_one_unit() {
+        for (seconds, text) in [
+            (-5, "0s"),
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3599, "59m"),
+            (3600, "1h"),
+            (47 * HOUR_SECONDS, "47h"),
+            (2 * DAY_SECONDS, "2d"),
+        ] {
+            let now = Timestamp::from_second(1_000_000 + seconds).unwrap();
+            assert_eq!(format_age(Timestamp::from_second(1_000_000).unwrap(), now), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let cells = |cells: &[&str]| cells.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let text = format_columns(
+            &cells(&["A", "LONG", "C"]),
+            &[cells(&["None→Down", "x", "-"]), cells(&["", "y", ""])],
+        );
+        assert_eq!(text, "A           LONG   C\nNone→Down   x      -\n            y\n");
+    }
+}
