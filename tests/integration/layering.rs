@@ -47,7 +47,12 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/http",
-        modules: &[("bounded_client", &["telemetry"]), ("server", &[]), ("lib", &[])],
+        modules: &[
+            ("body", &["telemetry"]),
+            ("bounded_client", &["body", "telemetry"]),
+            ("server", &[]),
+            ("lib", &[]),
+        ],
         tests: &[],
     },
     Crate {
@@ -154,7 +159,7 @@ const CRATES: &[Crate] = &[
 ];
 
 /// Modules that every module may use, except these four among each other.
-const USABLE_BY_ALL: [&str; 4] = ["clock", "bounded_client", "settings", "telemetry"];
+const USABLE_BY_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
 
 /// Crates that must not depend on Kubernetes client crates.
 const WITHOUT_KUBERNETES: [&str; 8] = [
