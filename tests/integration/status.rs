@@ -172,7 +172,7 @@ async fn restored(world: &World) {
         "{error}"
     );
     let error = refused(&world.with_azure(&["restore", "--yes", "--wait", "3s"]), 1);
-    assert!(error.contains("was not had within 3 s"), "{error}");
+    assert!(error.contains("was not acquired within 3 s"), "{error}");
     // It has gone.
     world.lead("").await;
     let error = refused(&world.with_azure(&["restore"]), 2);
