@@ -47,7 +47,7 @@ use operations::Operations;
 use tasks::Tasks;
 
 pub use addresses::BoundAddresses;
-pub use azure_access::{AzureAccess, ConnectError, Connected, check_azure};
+pub use azure_access::{ArmConnectError, ArmConnection, AzureAccess, check_azure_settings};
 pub use leader_election::LeaderContext;
 pub use probe_socket::{PROBE_SOCKET_FILE, connect as connect_probe_socket};
 pub use role::Role;
@@ -64,7 +64,7 @@ pub struct AgentParts {
     pub client: Client,
     /// The clock of all tasks.
     pub clock: Clock,
-    /// The file for the bound addresses, if one is wanted.
+    /// The file for the bound addresses; `None` for no file.
     pub addresses_file: Option<PathBuf>,
 }
 

@@ -9,12 +9,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, Policy, Reached};
+use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::pool::{Managed, Scope};
+use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
@@ -139,6 +140,21 @@ struct Registered {
     lock: LockMetrics,
 }
 
+/// A target whose configuration never changes.
+#[derive(Clone)]
+struct FixedTarget(ClusterTarget);
+
+impl TargetSource for FixedTarget {
+    type Error = std::convert::Infallible;
+
+    async fn connect(&self) -> Result<ClusterConnection, Self::Error> {
+        Ok(ClusterConnection {
+            target: self.0.clone(),
+            config_changed: std::future::pending().boxed(),
+        })
+    }
+}
+
 /// Stands for election and leads, until it is to stop.
 async fn lead(
     config: &kube::Config,
@@ -160,16 +176,16 @@ async fn lead(
         clock: clock.clone(),
     });
     let arm = spied_arm(arm, spy, clock.clone()).await?;
-    let reached = Reached {
+    let reached = ClusterTarget {
         arm: arm.counted_in(metrics.azure),
-        scope: Scope {
+        scope: ListScope {
             group: GroupId::new(SUBSCRIPTION, RESOURCE_GROUP)?,
-            managed: Managed::new([CLUSTER, NAMED]),
+            managed: ManagedLoadBalancers::new([CLUSTER, NAMED]),
         },
         exclude_control_plane: true,
         enabled: true,
     };
-    let parts = admin_state::Parts {
+    let parts = admin_state::WorkContext {
         events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
         client,
         taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
@@ -182,7 +198,11 @@ async fn lead(
         lock_metrics: metrics.lock,
         clock,
     };
-    let work = move |term| admin_state::run(term, reached.clone(), parts.clone());
+    let source = FixedTarget(reached);
+    let work = move |term| {
+        let (source, parts) = (source.clone(), parts.clone());
+        async move { admin_state::run(term, &source, parts).await }
+    };
     elector.run(stop, work).await;
     Ok(())
 }

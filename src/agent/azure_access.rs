@@ -1,18 +1,19 @@
-//! From `azure.json` to an ARM that can be asked.
+//! From the settings `azure.*` and `azure.json` to a connection to ARM.
 //!
-//! What is said is checked at the start of the process, and read anew at the start of each term and every minute of
-//! it, with the Secret laid over it: whoever changes the file or the Secret waits for no restart. Nothing is retried
-//! here, everything is bounded, and no secret stands in an error.
+//! The configuration is checked when the process starts, and read again at the start of each term and every minute of it, with the
+//! Secret merged over the file: a changed file or Secret needs no restart. Nothing is retried here, every step is bounded,
+//! and no error contains a secret.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use headgate_azure::{
-    Account, Arm, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin, TlsError, Tokens,
-    Transport, Trust,
+    Account, Arm, AzureJson, BadId, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin,
+    Surroundings, TlsError, Tokens, Transport, Trust,
 };
-use headgate_azure::{AzureJson, Surroundings};
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{ClusterConnection, ClusterTarget, TargetSource};
 use headgate_settings::{Mistake, Mistakes};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
@@ -21,73 +22,72 @@ use tokio::time::{sleep, timeout};
 use super::Role;
 use crate::config::{AzureSettings, SecretName, Settings};
 
-/// What the Secret's text is called, as with cloud-provider-azure.
+/// The key of the Secret's data, as with cloud-provider-azure.
 const SECRET_KEY: &str = "cloud-config";
-/// Time for reading the Secret, and for reading the file.
-const READ: Duration = Duration::from_secs(10);
-/// From one look for changes to the next.
-const LOOK_AGAIN: Duration = Duration::from_mins(1);
+/// For the Secret, and for the file.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const CONFIG_RELOAD_INTERVAL: Duration = Duration::from_mins(1);
 
-/// An ARM that can be asked.
+/// A connection to ARM, and the configuration that it was made from.
 #[derive(Clone, Debug)]
-pub struct Connected {
-    /// It.
+pub struct ArmConnection {
+    /// The client. It gets its first token with its first request.
     pub arm: Arm,
-    /// What is known of the cluster in Azure.
+    /// `azure.json` with the Secret merged over it.
     pub config: AzureJson,
 }
 
-/// Why ARM cannot be asked.
+/// Why there is no connection to ARM.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// What is said about Azure is wrong or not enough.
+pub enum ArmConnectError {
+    /// `azure.json` is invalid or incomplete.
     #[error(transparent)]
-    Said(#[from] Mistakes),
+    Config(#[from] Mistakes),
     /// The Secret cannot be used.
-    #[error("the Secret {name} (azure.configSecret) {why}")]
+    #[error("the Secret {name} (azure.configSecret) {reason}")]
     Secret {
-        /// Which.
+        /// Namespace and name.
         name: SecretName,
-        /// Why.
-        why: String,
+        /// Completes the sentence.
+        reason: String,
     },
-    /// The file could not be read in time.
-    #[error("azure.json was not read within {} s", READ.as_secs())]
+    /// The file was not read within [`READ_TIMEOUT`].
+    #[error("azure.json was not read within {} s", READ_TIMEOUT.as_secs())]
     File,
-    /// The ARM of one's own cannot be used.
+    /// `resourceManagerEndpoint` does not work.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// Whom to be to Azure is not said.
+    /// `azure.json` has no credential that can be used.
     #[error(transparent)]
     Credential(#[from] NoCredential),
-    /// No TLS.
+    /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There was no time to try.
-    #[error("the term ended first")]
-    TermEnded,
+    /// Subscription or resource group are not valid names.
+    #[error(transparent)]
+    Group(#[from] BadId),
 }
 
-/// How ARM is come to.
+/// Connects to ARM as the settings say.
 #[derive(Clone)]
 pub struct AzureAccess {
-    /// Where the configuration is.
+    /// The settings `azure.*`.
     pub settings: AzureSettings,
     /// Reads the Secret.
     pub client: Client,
-    /// What requests to ARM are counted in.
+    /// Counts the requests to ARM.
     pub metrics: Metrics,
-    /// Its time.
+    /// Wall and monotonic time.
     pub clock: Clock,
 }
 
 impl AzureAccess {
-    /// Reads what is said about Azure, and makes ready to ask ARM. A token is had with the first request.
+    /// Reads the configuration and makes a client of it.
     ///
     /// # Errors
-    /// Where something is not there, wrong, or does not answer; the caller tries again.
-    pub async fn connect(&self) -> Result<Connected, ConnectError> {
-        let (config, imds) = (self.said().await?, imds(&self.settings));
+    /// If something is missing, invalid, or does not answer in time. The caller retries.
+    pub async fn connect(&self) -> Result<ArmConnection, ArmConnectError> {
+        let (config, imds) = (self.load_config().await?, imds_url(&self.settings));
         let transport = Transport::network(&Trust::System)?;
         let endpoints = match &config.resource_manager_endpoint {
             Some(own) => Endpoints::look_up(&transport, own, config.cloud_name.as_deref()).await?,
@@ -101,59 +101,57 @@ impl AzureAccess {
             user_agent: config.user_agent.clone(),
         };
         let arm = Arm::new(options, transport, Arc::new(tokens), self.clock.clone());
-        Ok(Connected {
+        Ok(ArmConnection {
             arm: arm.counted_in(self.metrics.clone()),
             config,
         })
     }
 
-    /// Waits until what is said about Azure is no longer this. What is wrong, or cannot be read, changes nothing.
-    pub async fn changed(&self, config: &AzureJson) {
-        let mut told = String::new();
+    /// Waits until the configuration differs from `config`. A configuration that is invalid or cannot be read does not count.
+    async fn config_changed(&self, config: &AzureJson) {
+        let mut last_error = String::new();
         loop {
-            sleep(LOOK_AGAIN).await;
-            match self.said().await {
-                Ok(said) if said != *config => return,
-                Ok(_) => told.clear(),
+            sleep(CONFIG_RELOAD_INTERVAL).await;
+            match self.load_config().await {
+                Ok(loaded) if loaded != *config => return,
+                Ok(_) => last_error.clear(),
                 Err(error) => {
                     let error = error.to_string();
-                    if error != told {
-                        tracing::warn!(
-                            error,
-                            "what is said about Azure cannot be read anew; what was read goes on"
-                        );
+                    if error != last_error {
+                        tracing::warn!(error, "Azure configuration not reloaded, the last one stays in use");
                     }
-                    told = error;
+                    last_error = error;
                 }
             }
         }
     }
 
-    /// Reads what is said about Azure.
-    async fn said(&self) -> Result<AzureJson, ConnectError> {
+    async fn load_config(&self) -> Result<AzureJson, ArmConnectError> {
         let secret = match &self.settings.config_secret {
-            Some(name) => Some(self.secret(name).await?),
+            Some(name) => Some(self.read_secret(name).await?),
             None => None,
         };
         let file = self.settings.config_file.clone();
-        let (said, at) = (origin(&self.settings), imds(&self.settings));
-        let read = tokio::task::spawn_blocking(move || {
-            let found = AzureJson::load(file.as_deref(), surroundings(secret.as_deref()))?;
-            sufficient(&found, &said, &at).map(|()| found)
+        let (origin, imds) = (config_origin(&self.settings), imds_url(&self.settings));
+        let load = tokio::task::spawn_blocking(move || {
+            let config = AzureJson::load(file.as_deref(), surroundings(secret.as_deref()))?;
+            validate_for_leader(&config, &origin, &imds).map(|()| config)
         });
-        let read = timeout(READ, read).await.map_err(|_| ConnectError::File)?;
-        read.map_err(|_| ConnectError::File)?.map_err(ConnectError::Said)
+        let loaded = timeout(READ_TIMEOUT, load).await.map_err(|_| ArmConnectError::File)?;
+        loaded
+            .map_err(|_| ArmConnectError::File)?
+            .map_err(ArmConnectError::Config)
     }
 
-    async fn secret(&self, name: &SecretName) -> Result<String, ConnectError> {
-        let unusable = |why: String| ConnectError::Secret {
+    async fn read_secret(&self, name: &SecretName) -> Result<String, ArmConnectError> {
+        let unusable = |reason: String| ArmConnectError::Secret {
             name: name.clone(),
-            why,
+            reason,
         };
         let secrets = Api::<Secret>::namespaced(self.client.clone(), &name.namespace);
-        let found = timeout(READ, secrets.get_opt(&name.name)).await;
+        let found = timeout(READ_TIMEOUT, secrets.get_opt(&name.name)).await;
         let found = found
-            .map_err(|_| unusable(format!("was not answered within {} s", READ.as_secs())))?
+            .map_err(|_| unusable(format!("was not answered within {} s", READ_TIMEOUT.as_secs())))?
             .map_err(|error| unusable(format!("cannot be read: {}", headgate_telemetry::error_chain(&error))))?
             .ok_or_else(|| unusable("is not there".to_owned()))?;
         let text = found.data.and_then(|mut data| data.remove(SECRET_KEY));
@@ -162,13 +160,28 @@ impl AzureAccess {
     }
 }
 
-/// Where a machine's identity is asked for.
-fn imds(settings: &AzureSettings) -> String {
+impl TargetSource for AzureAccess {
+    type Error = ArmConnectError;
+
+    async fn connect(&self) -> Result<ClusterConnection, ArmConnectError> {
+        let ArmConnection { arm, config } = Self::connect(self).await?;
+        let target = ClusterTarget::new(arm, &config, &self.settings.cluster_name)?;
+        let access = self.clone();
+        let config_changed = async move { access.config_changed(&config).await };
+        Ok(ClusterConnection {
+            target,
+            config_changed: config_changed.boxed(),
+        })
+    }
+}
+
+/// The address of IMDS, which issues the tokens of managed identities.
+fn imds_url(settings: &AzureSettings) -> String {
     format!("http://{}", settings.imds_authority)
 }
 
-/// Where it is said what Azure is.
-fn origin(settings: &AzureSettings) -> String {
+/// Where the configuration is from, for messages.
+fn config_origin(settings: &AzureSettings) -> String {
     let file = settings.config_file.as_ref().map(|file| file.display().to_string());
     match (file, &settings.config_secret) {
         (Some(file), Some(secret)) => format!("{file} with the Secret {secret}"),
@@ -185,12 +198,11 @@ fn surroundings(secret: Option<&str>) -> Surroundings<'_> {
     }
 }
 
-/// Whether what is said about Azure suffices for what this process is to do, as far as that can be known without
-/// asking anybody.
+/// Checks whether the configuration is enough for the role, as far as that is known without a request.
 ///
 /// # Errors
-/// Every mistake, each with its place, key, value and what is allowed; never a secret's value.
-pub fn check_azure(settings: &Settings, role: Role) -> Result<(), Mistakes> {
+/// Every mistake, each with its origin, key, value and what is allowed; never the value of a secret.
+pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), Mistakes> {
     let azure = &settings.azure;
     match (&azure.config_file, &azure.config_secret) {
         _ if !role.may_lead() => Ok(()),
@@ -202,17 +214,17 @@ pub fn check_azure(settings: &Settings, role: Role) -> Result<(), Mistakes> {
                 .to_owned(),
         }])),
         (Some(file), Some(_)) => AzureJson::check_readable(file),
-        // The Secret is in the cluster.
+        // The Secret needs a request to the API server.
         (None, Some(_)) => Ok(()),
         (Some(file), None) => {
-            let found = AzureJson::load(Some(file), surroundings(None))?;
-            sufficient(&found, &origin(azure), &imds(azure))
+            let config = AzureJson::load(Some(file), surroundings(None))?;
+            validate_for_leader(&config, &config_origin(azure), &imds_url(azure))
         }
     }
 }
 
-/// Whether it suffices for a leader.
-fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistakes> {
+/// Checks whether the configuration is enough for a leader.
+fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistakes> {
     let mut mistakes = Vec::new();
     let mut wrong = |key: &str, message: String| {
         mistakes.push(Mistake {
@@ -227,7 +239,7 @@ fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistak
         ("resourceGroup", group, "the resource group of the nodes"),
     ] {
         match value {
-            None => wrong(key, format!("is not there; allowed: {allowed}")),
+            None => wrong(key, format!("is missing; allowed: {allowed}")),
             Some(name) if GroupId::new(name, "group").is_err() => {
                 wrong(key, format!("{name:?} is not allowed; allowed: {allowed}"));
             }
@@ -240,7 +252,7 @@ fn sufficient(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistak
         let allowed = "an address without a path, such as https://management.azure.com";
         wrong("resourceManagerEndpoint", format!("{error}; allowed: {allowed}"));
     }
-    // Which endpoints does not matter here.
+    // A credential is valid or invalid for any endpoints.
     let endpoints = Endpoints::of(config.cloud);
     match Account::new(&config.credential, config.tenant_id.as_deref(), &endpoints, imds) {
         Ok(_) => {}
@@ -276,7 +288,7 @@ mod tests {
         }
         settings.azure.config_secret = secret.then(|| "kube-system/azure".parse().unwrap());
         let strip = |file: &Path, mistake: &Mistake| mistake.to_string().replace(&file.display().to_string(), "f");
-        let mistakes = check_azure(&settings, role)
+        let mistakes = check_azure_settings(&settings, role)
             .err()
             .map(|mistakes| mistakes.0)
             .unwrap_or_default();
@@ -286,7 +298,7 @@ mod tests {
     const GOOD: &str = r#"{"subscriptionId": "s", "resourceGroup": "g", "useManagedIdentityExtension": true}"#;
 
     #[test]
-    fn who_does_not_lead_needs_nothing() {
+    fn process_that_cannot_lead_needs_no_configuration() {
         for text in [None, Some("[broken"), Some(GOOD)] {
             assert!(checked(text, false, Role::Agent).is_empty(), "{text:?}");
         }
@@ -302,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_at_once() {
+    fn all_mistakes_are_reported_together() {
         assert!(checked(Some(GOOD), false, Role::All).is_empty());
         assert_eq!(checked(Some("{}"), false, Role::All).len(), 3);
         assert_eq!(
@@ -314,7 +326,7 @@ mod tests {
                 Role::Controller
             ),
             [
-                "f: subscriptionId: is not there; allowed: the subscription of the load balancers",
+                "f: subscriptionId: is missing; allowed: the subscription of the load balancers",
                 "f: resourceGroup: \"a/b\" is not allowed; allowed: the resource group of the nodes",
                 "f: resourceManagerEndpoint: http://a.test is not https: tokens go over plain HTTP to this machine only; allowed: \
                  an address without a path, such as https://management.azure.com",
@@ -333,11 +345,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_seen_within_a_minute_and_a_mistake_changes_nothing() {
+    async fn changed_configuration_counts_within_a_minute_and_an_invalid_one_does_not() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("azure.json");
         let service = tower::service_fn(async |_: hyper::Request<kube::client::Body>| {
-            Err::<hyper::Response<kube::client::Body>, _>(std::io::Error::other("nobody is asked"))
+            Err::<hyper::Response<kube::client::Body>, _>(std::io::Error::other("no API server"))
         });
         let access = AzureAccess {
             settings: AzureSettings {
@@ -349,23 +361,25 @@ mod tests {
             clock: Clock::System,
         };
         std::fs::write(&file, GOOD).unwrap();
-        let said = access.said().await.unwrap();
-        let mut changed = std::pin::pin!(access.changed(&said));
-        for same in [
+        let config = access.load_config().await.unwrap();
+        let mut changed = std::pin::pin!(access.config_changed(&config));
+        for unchanged in [
             GOOD.to_owned(),
             "[broken".to_owned(),
             "{}".to_owned(),
             format!(" {GOOD}\n"),
         ] {
-            std::fs::write(&file, same).unwrap();
-            assert!(timeout(5 * LOOK_AGAIN, &mut changed).await.is_err());
+            std::fs::write(&file, unchanged).unwrap();
+            assert!(timeout(5 * CONFIG_RELOAD_INTERVAL, &mut changed).await.is_err());
         }
         std::fs::write(&file, GOOD.replace("\"g\"", "\"other\"")).unwrap();
-        timeout(LOOK_AGAIN + READ, &mut changed).await.unwrap();
+        timeout(CONFIG_RELOAD_INTERVAL + READ_TIMEOUT, &mut changed)
+            .await
+            .unwrap();
     }
 
     #[test]
-    fn what_a_secret_may_yet_say_is_not_missed() {
+    fn values_that_the_secret_may_have_are_not_missing() {
         assert!(checked(Some("{}"), true, Role::All).is_empty());
         assert_eq!(checked(Some("[a]"), true, Role::All).len(), 1);
     }

@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_azure::BadId;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, Policy, Reached};
+use headgate_controller::admin_state::{self, Policy, WorkError};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
@@ -24,15 +23,12 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::AzureAccess;
 use super::tasks::Tasks;
-use super::{AzureAccess, ConnectError, Connected};
 use crate::config::Settings;
 
 /// How long a release of the Lease may take: a request in progress, 3 s for the work, and the write that releases it.
 const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a term tries to connect to ARM. After that another instance has a better chance: its `azure.json` may be valid.
-const ARM_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-const ARM_CONNECT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the work of each term receives.
 #[derive(Clone)]
@@ -49,35 +45,6 @@ pub struct LeaderContext {
     pub node_name: String,
     /// The clock of the process.
     pub clock: Clock,
-}
-
-impl LeaderContext {
-    /// Connects to ARM, for up to 30 s and until a handover is requested.
-    ///
-    /// # Errors
-    /// The error of the last attempt.
-    pub async fn connect_arm(&self, term: &Term) -> Result<Connected, ConnectError> {
-        let mut last_error = ConnectError::TermEnded;
-        let attempts = async {
-            loop {
-                match self.azure.connect().await {
-                    Ok(connected) => return connected,
-                    Err(error) => {
-                        if error.to_string() != last_error.to_string() {
-                            tracing::warn!(%error, "arm connection failed, retrying");
-                        }
-                        last_error = error;
-                    }
-                }
-                sleep(ARM_CONNECT_INTERVAL).await;
-            }
-        };
-        let connected = tokio::select! {
-            connected = timeout(ARM_CONNECT_TIMEOUT, attempts) => connected.ok(),
-            () = term.handover_requested() => None,
-        };
-        connected.ok_or(last_error)
-    }
 }
 
 /// The candidate of this process.
@@ -148,60 +115,25 @@ async fn panic_drill() {
     }
 }
 
-/// Why the work of a term failed.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TermError {
-    /// There is no connection to ARM.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// `azure.json` names no valid resource group.
-    #[error(transparent)]
-    Group(#[from] BadId),
-    /// Admin states cannot be written.
-    #[error(transparent)]
-    AdminStates(#[from] admin_state::WorkError),
-}
-
-/// The work of each term: the admin state controller.
+/// The work of each term: the admin-state controller.
 pub(super) fn work(
     metrics: admin_state::Metrics,
     lock_metrics: LockMetrics,
-) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), TermError>> + Send + Sync {
+) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let parts = parts(&context, metrics.clone(), lock_metrics.clone());
-        run_admin_state(term, context, parts).boxed()
+        let work_context = work_context(&context, metrics.clone(), lock_metrics.clone());
+        async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
     }
 }
 
-/// Runs the admin state controller for a term, and starts it again when `azure.json` has changed.
-async fn run_admin_state(term: Term, context: LeaderContext, parts: admin_state::Parts) -> Result<(), TermError> {
-    loop {
-        let connected = context.connect_arm(&term).await;
-        if term.is_handover_requested() {
-            return Ok(());
-        }
-        let Connected { arm, config } = match connected {
-            Ok(connected) => connected,
-            Err(error) => {
-                let why = format!("there is no connection to ARM: {error}");
-                admin_state::not_begun(&term, &parts, &why).await;
-                return Err(error.into());
-            }
-        };
-        let mode = parts.policy.mode.as_str();
-        tracing::info!(?arm, mode, "connected to arm");
-        let reached = Reached::of(arm, &config, &context.settings.azure.cluster_name)?;
-        tokio::select! {
-            outcome = admin_state::run(term.clone(), reached, parts.clone()) => return Ok(outcome?),
-            () = context.azure.changed(&config) => tracing::info!("azure.json changed, reconnecting to arm"),
-        }
-    }
-}
-
-/// What the admin state controller needs.
-fn parts(context: &LeaderContext, metrics: admin_state::Metrics, lock_metrics: LockMetrics) -> admin_state::Parts {
+/// What the work needs of this process.
+fn work_context(
+    context: &LeaderContext,
+    metrics: admin_state::Metrics,
+    lock_metrics: LockMetrics,
+) -> admin_state::WorkContext {
     let settings = &context.settings;
-    admin_state::Parts {
+    admin_state::WorkContext {
         client: context.client.clone(),
         taint_keys: settings.signals.admin_state.clone(),
         policy: Policy {

@@ -167,7 +167,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
     };
     let role = arguments.role.into();
-    if let Err(mistakes) = agent::check_azure(&settings, role) {
+    if let Err(mistakes) = agent::check_azure_settings(&settings, role) {
         return fail(EXIT_SETTINGS, &mistakes.into());
     }
     if arguments.check_config {

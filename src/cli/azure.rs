@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use clap::Args;
 use headgate_azure::Metrics;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::Reached;
+use headgate_controller::admin_state::ClusterTarget;
 use headgate_settings::Mistakes;
 use kube::Client;
 
-use crate::agent::{AzureAccess, ConnectError};
+use crate::agent::{ArmConnectError, AzureAccess};
 use crate::config::{self, Override, Settings};
 
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ impl AzureArguments {
         &self,
         settings: &Settings,
         client: &Client,
-    ) -> Result<Result<Reached, String>, Mistakes> {
+    ) -> Result<Result<ClusterTarget, String>, Mistakes> {
         if !settings.azure.is_said() {
             return Ok(Err(
                 "give --azure-config-file or --azure-config-secret, or a --config that has one of them".to_owned(),
@@ -69,10 +69,10 @@ impl AzureArguments {
         };
         match access.connect().await {
             Ok(connected) => Ok(
-                Reached::of(connected.arm, &connected.config, &settings.azure.cluster_name)
+                ClusterTarget::new(connected.arm, &connected.config, &settings.azure.cluster_name)
                     .map_err(|error| error.to_string()),
             ),
-            Err(ConnectError::Said(mistakes)) if self.azure_config_file.is_some() => Err(mistakes),
+            Err(ArmConnectError::Config(mistakes)) if self.azure_config_file.is_some() => Err(mistakes),
             Err(error) => Ok(Err(error.to_string())),
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::Reached;
-use headgate_controller::restore::{Order, give_back};
+use headgate_controller::admin_state::ClusterTarget;
+use headgate_controller::restore::{RestoreRequest, run_restore};
 use headgate_kubernetes::api_server;
 use headgate_leader::LeaderStatus;
 
@@ -121,12 +121,12 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
         ask(ours.len()).map_err(wrong)?;
     }
     tell("waiting for the leader's Lease, so that nobody else writes; this may take half a minute");
-    let order = Order {
+    let order = RestoreRequest {
         client,
-        reached,
+        target: reached,
         nodes: arguments.nodes.clone(),
-        wait: arguments.wait.unwrap_or(WAIT),
-        within: arguments.timeout,
+        lease_timeout: arguments.wait.unwrap_or(WAIT),
+        work_timeout: arguments.timeout,
         clock: Clock::System,
     };
     let interrupted = async {
@@ -134,24 +134,24 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             std::future::pending::<()>().await;
         }
     };
-    let restored = give_back(order, interrupted).await.map_err(failed)?;
-    for ours in &restored.given_back {
+    let restored = run_restore(order, interrupted).await.map_err(failed)?;
+    for ours in &restored.restored {
         say(&format!(
             "{}/{}   {}   {}   given back",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    for (ours, why) in &restored.left {
+    for (ours, why) in &restored.not_restored {
         say(&format!(
             "{}/{}   {}   {}   still Down: {why}",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    say(&format!("{} entries were given back.", restored.given_back.len()));
-    if let Some(why) = restored.ledger {
+    say(&format!("{} entries were given back.", restored.restored.len()));
+    if let Some(why) = restored.ledger_error {
         tell(&format!("the ledger is not up to date, which does no harm: {why}"));
     }
-    match restored.left.len() + lost {
+    match restored.not_restored.len() + lost {
         0 => Ok(()),
         count => Err(failed(left(count))),
     }
@@ -161,7 +161,7 @@ async fn seen(
     arguments: &Arguments,
     settings: &Settings,
     client: &kube::Client,
-    reached: &Reached,
+    reached: &ClusterTarget,
 ) -> Result<StatusReport, Failure> {
     let looking = SnapshotRequest {
         client,

@@ -66,13 +66,13 @@ fn verdict_row(agent: &AgentStatus) -> VerdictRow {
     match agent.health_port_error() {
         None => VerdictRow {
             healthz: Some(agent.healthz.code),
-            asked: true,
+            answered: true,
             since: agent.healthz.since,
             why: None,
         },
         Some(error) => VerdictRow {
             healthz: None,
-            asked: true,
+            answered: true,
             since: None,
             why: Some(format!("its health port: {error}")),
         },

@@ -1,4 +1,4 @@
-//! All Nodes, listed page by page: of each what signals are made of, and what pools are matched with.
+//! Lists all Nodes, page by page. Of each Node only the fields stay in memory that signals and pool entries need.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::time::timeout;
 
-/// Nodes in one answer.
-const PAGE: u32 = 500;
-/// How long one answer may take.
-const ONE_PAGE: Duration = Duration::from_secs(20);
+/// Nodes in one response.
+const MAX_NODES_PER_PAGE: u32 = 500;
+/// Time for one page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One Node's two slices.
+/// The fields of a Node that are read: those for signals, and those that match it with pool entries.
 #[derive(Clone, Debug, Resource)]
 #[resource(inherit = Node)]
 pub(super) struct ListedNode {
@@ -29,7 +29,7 @@ pub(super) struct ListedNode {
 
 impl<'de> Deserialize<'de> for ListedNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        // An object is held whole for as long as its slices are taken.
+        // The whole object is in memory while its two parts are decoded.
         let whole = Value::deserialize(deserializer)?;
         let slim = SlimNode::deserialize(&whole).map_err(D::Error::custom)?;
         Ok(Self {
@@ -40,15 +40,18 @@ impl<'de> Deserialize<'de> for ListedNode {
     }
 }
 
-/// Lists them.
+/// Lists all Nodes.
+///
+/// # Errors
+/// A text that says why a page is missing.
 pub(super) async fn list(client: &Client) -> Result<Vec<ListedNode>, String> {
     let api = Api::<ListedNode>::all(client.clone());
     let mut found = Vec::new();
-    let mut params = ListParams::default().limit(PAGE);
+    let mut params = ListParams::default().limit(MAX_NODES_PER_PAGE);
     loop {
-        let page = timeout(ONE_PAGE, api.list(&params)).await;
+        let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
         let page = page
-            .map_err(|_| format!("no answer within {} s", ONE_PAGE.as_secs()))?
+            .map_err(|_| format!("no answer within {} s", PAGE_TIMEOUT.as_secs()))?
             .map_err(|error| headgate_telemetry::error_chain(&error))?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {

@@ -15,7 +15,8 @@ mod build;
 #[serde(rename_all = "camelCase")]
 pub struct StatusReport {
     /// The time of the snapshot.
-    pub asked_at: Timestamp,
+    #[serde(rename = "askedAt")]
+    pub taken_at: Timestamp,
     /// The leader, by its Lease; `None` if there is no Lease or it could not be read.
     pub leader: Option<LeaderStatus>,
     /// Why the leader's Lease could not be read.
@@ -95,7 +96,8 @@ pub struct VerdictRow {
     /// The status code; `None` if the agent does not serve `/healthz`.
     pub healthz: Option<u16>,
     /// Whether the agent answered; otherwise the code follows from the Node's signals.
-    pub asked: bool,
+    #[serde(rename = "asked")]
+    pub answered: bool,
     /// The time of the last change, if the agent answered.
     pub since: Option<Timestamp>,
     /// Why the agent did not answer, or does not serve `/healthz`.
@@ -200,7 +202,8 @@ pub struct RuleRow {
     /// The rule's probe; without one, `Down` has no effect.
     pub probe: Option<ProbeRow>,
     /// What the probe targets.
-    pub reaches: ProbeTarget,
+    #[serde(rename = "reaches")]
+    pub target: ProbeTarget,
 }
 
 /// The probe of a rule.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::AdminStateMode;
-use headgate_controller::admin_state::{Book, Desired, Policy, Reached, read_ledger};
-use headgate_controller::pool::{Interfaces, Listing, Wanted, follow_listing};
+use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger};
+use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
 use headgate_node::{Signal, detect_signals};
@@ -21,81 +21,81 @@ use tokio::time::{Instant, timeout};
 use super::nodes;
 use crate::config::Settings;
 
-/// How long the API server may take for one small object.
-const ONE_OBJECT: Duration = Duration::from_secs(10);
-/// How long all of ARM may take, throttling included.
-const ALL_OF_ARM: Duration = Duration::from_mins(2);
+/// Time for reading one small object from the API server.
+const OBJECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for all requests to ARM together, throttling included.
+const ARM_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Why nothing can be shown.
+/// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// Nodes cannot be listed.
+    /// The API server does not list the Nodes.
     #[error("the Nodes cannot be listed: {0}")]
     Nodes(String),
-    /// There is no such Node.
+    /// The command line names a Node that does not exist.
     #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
     NoSuchNode(String),
 }
 
-/// How to look.
+/// What a snapshot is taken with.
 pub struct SnapshotRequest<'a> {
-    /// The API server.
+    /// A client of the API server.
     pub client: &'a Client,
-    /// ARM, or why it is not asked.
-    pub azure: Result<Reached, String>,
-    /// The agents' settings.
+    /// The cluster in ARM, or why ARM is not queried.
+    pub azure: Result<ClusterTarget, String>,
+    /// The agents' settings, as the command line gives them.
     pub settings: &'a Settings,
-    /// Its time.
+    /// The clock that gives the snapshot its time.
     pub clock: Clock,
 }
 
-/// The load balancers.
+/// The load balancers of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct AzureSnapshot {
-    /// The cluster's, as they were read.
+    /// The cluster's load balancers as they were read.
     pub listing: Listing,
-    /// Whose the interfaces in their pools are.
-    pub interfaces: Interfaces,
+    /// The machines of the network interfaces in the pools.
+    pub interfaces: InterfaceCache,
 }
 
-/// What was seen.
+/// The state of the cluster at one moment.
 #[derive(Clone, Debug)]
 pub struct ClusterSnapshot {
-    /// When.
+    /// The time of the snapshot.
     pub now: Moment,
-    /// What Nodes wish.
-    pub desired: Desired,
-    /// The signals that `/healthz` heeds, by the Node's name, where there are any.
+    /// The Nodes, and the target state that follows from their signals.
+    pub desired: TargetStates,
+    /// The signals that count for `/healthz`, by the Node's name; without Nodes that have none.
     pub health: BTreeMap<String, BTreeSet<Signal>>,
-    /// Who leads; nothing where nobody ever did.
+    /// The leader by its Lease; `None` if there is no Lease.
     pub leader: Result<Option<LeaderStatus>, String>,
-    /// What is ours.
-    pub ledger: Result<Book, String>,
-    /// What Azure has.
+    /// The ledger, or why it cannot be read.
+    pub ledger: Result<Ledger, String>,
+    /// The load balancers, or why they cannot be read.
     pub azure: Result<AzureSnapshot, String>,
-    /// How far the leader goes, by the settings that were given.
+    /// What the leader may change, by the given settings.
     pub policy: Policy,
-    /// Where agents serve `/healthz`, by the same.
+    /// The agents' health port, by the given settings.
     pub health_port: u16,
 }
 
-/// Looks.
+/// Takes a snapshot.
 ///
 /// # Errors
-/// When the Nodes cannot be had.
-pub async fn take_snapshot(looking: SnapshotRequest<'_>) -> Result<ClusterSnapshot, StatusError> {
+/// When the Nodes cannot be listed.
+pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapshot, StatusError> {
     let SnapshotRequest {
         client,
         azure,
         settings,
         clock,
-    } = looking;
+    } = request;
     let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
     let mut policy = Policy {
         mode: settings.admin_state.mode,
         foreign_down: settings.admin_state.foreign_down,
     };
-    if azure.as_ref().is_ok_and(|reached| !reached.enabled) {
+    if azure.as_ref().is_ok_and(|reached| !reached.is_admin_state_enabled) {
         policy.mode = AdminStateMode::Off;
     }
     let (listed, ledger, lease, azure) = futures::join!(
@@ -105,10 +105,10 @@ pub async fn take_snapshot(looking: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         load_balancers(azure)
     );
     let now = clock.now();
-    let (mut desired, mut health) = (Desired::default(), BTreeMap::new());
+    let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
     for node in listed.map_err(StatusError::Nodes)? {
         let found = detect_signals(&node.slim.facts(), &settings.signals.health);
-        if let Some(node) = node.in_pools.node(exclude_control_plane) {
+        if let Some(node) = node.in_pools.into_node(exclude_control_plane) {
             if !found.is_empty() {
                 health.insert(node.name.clone(), found);
             }
@@ -130,9 +130,9 @@ pub async fn take_snapshot(looking: SnapshotRequest<'_>) -> Result<ClusterSnapsh
 async fn lease(client: &Client) -> Result<Option<Lease>, String> {
     let LeaseName { namespace, name } = LeaseName::default();
     let api = Api::<Lease>::namespaced(client.clone(), &namespace);
-    let answer = timeout(ONE_OBJECT, api.get_opt(&name)).await;
+    let answer = timeout(OBJECT_TIMEOUT, api.get_opt(&name)).await;
     answer
-        .map_err(|_| format!("no answer within {} s", ONE_OBJECT.as_secs()))?
+        .map_err(|_| format!("no answer within {} s", OBJECT_TIMEOUT.as_secs()))?
         .map_err(|error| {
             format!(
                 "the Lease {namespace}/{name} cannot be read: {}",
@@ -141,27 +141,30 @@ async fn lease(client: &Client) -> Result<Option<Lease>, String> {
         })
 }
 
-/// Lists them once; what cannot be listed at the first go is an answer.
-async fn load_balancers(azure: Result<Reached, String>) -> Result<AzureSnapshot, String> {
-    let Reached { arm, scope, .. } = azure?;
-    let deadline = Instant::now() + ALL_OF_ARM;
-    let (_wanted, wishes) = watch::channel(Wanted { count: 1, every: None });
+/// Lists the load balancers once; a failure of this list is the result.
+async fn load_balancers(azure: Result<ClusterTarget, String>) -> Result<AzureSnapshot, String> {
+    let ClusterTarget { arm, scope, .. } = azure?;
+    let deadline = Instant::now() + ARM_TIMEOUT;
+    let (_requests, requested) = watch::channel(ListRequest {
+        number: 1,
+        max_age: None,
+    });
     let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));
     let answered = async {
-        let answer = listed.wait_for(|listing| listing.asked_at.is_some() || listing.trouble.is_some());
+        let answer = listed.wait_for(|listing| listing.requested_at.is_some() || listing.last_error.is_some());
         answer.await.map(|listing| Arc::clone(&listing))
     };
     let listing = tokio::select! {
-        answer = timeout(ALL_OF_ARM, answered) => answer,
-        () = follow_listing(arm.clone(), scope, wishes, listings) => return Err("listing has ended".to_owned()),
+        answer = timeout(ARM_TIMEOUT, answered) => answer,
+        () = list_on_request(arm.clone(), scope, requested, listings) => return Err("listing has ended".to_owned()),
     };
     let Ok(Ok(listing)) = listing else {
-        return Err(format!("ARM did not answer within {} s", ALL_OF_ARM.as_secs()));
+        return Err(format!("ARM did not answer within {} s", ARM_TIMEOUT.as_secs()));
     };
-    match &listing.trouble {
-        Some(trouble) => Err(trouble.text.clone()),
+    match &listing.last_error {
+        Some(error) => Err(error.message.clone()),
         None => Ok(AzureSnapshot {
-            interfaces: listing.interfaces(&arm, deadline).await,
+            interfaces: listing.look_up_interfaces(&arm, deadline).await,
             listing: Listing::clone(&listing),
         }),
     }

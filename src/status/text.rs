@@ -65,7 +65,7 @@ pub fn render(report: &StatusReport, detail: Detail) -> String {
 }
 
 fn render_header(report: &StatusReport) -> String {
-    let now = report.asked_at;
+    let now = report.taken_at;
     let leader = match (&report.leader, &report.leader_error) {
         (_, Some(error)) => format!("not known: {error}"),
         (None, None) => "none: there is no Lease".to_owned(),
@@ -154,7 +154,7 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
         let mut row = vec![node.name.clone(), format_healthz(node), format_signals(node, is_wide)];
         if is_wide {
             let why = node.verdict.why.clone().unwrap_or_else(|| "no".to_owned());
-            row.push(if node.verdict.asked { "yes".to_owned() } else { why });
+            row.push(if node.verdict.answered { "yes".to_owned() } else { why });
         }
         row.extend(shown.iter().map(|(names, _)| format_cell(report, node, names, is_wide)));
         row
@@ -167,7 +167,7 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
 }
 
 fn format_healthz(node: &NodeRow) -> String {
-    let doubt = if node.verdict.asked { "" } else { "?" };
+    let doubt = if node.verdict.answered { "" } else { "?" };
     node.verdict
         .healthz
         .map_or_else(|| "not served".to_owned(), |code| format!("{code}{doubt}"))
@@ -219,7 +219,7 @@ fn format_entry(report: &StatusReport, entry: &EntryRow, is_wide: bool) -> Strin
     if let (Some(stage), Some(since)) = (entry.stage, entry.since)
         && (is_wide || entry.admin_state.is_none())
     {
-        let _ = write!(text, " ({stage} {})", format_age(since, report.asked_at));
+        let _ = write!(text, " ({stage} {})", format_age(since, report.taken_at));
     }
     text
 }
@@ -233,7 +233,7 @@ fn render_selection(report: &StatusReport) -> String {
             format!("{shown} of {total} nodes: those with a signal, an admin state or a ledger entry; --all shows all.")
         }
     };
-    if report.nodes.iter().any(|node| !node.verdict.asked) {
+    if report.nodes.iter().any(|node| !node.verdict.answered) {
         text +=
             " \"?\" means that the agent was not queried or did not answer: the code follows from the Node's signals.";
     }
@@ -303,7 +303,7 @@ fn rule_lines(pool: &PoolRow, detail: Detail) -> Vec<RuleLine> {
     let mut by_probe: BTreeMap<(ProbeTarget, Option<&ProbeRow>), Vec<&str>> = BTreeMap::new();
     for rule in &pool.rules {
         by_probe
-            .entry((rule.reaches, rule.probe.as_ref()))
+            .entry((rule.target, rule.probe.as_ref()))
             .or_default()
             .push(&rule.name);
     }
@@ -353,7 +353,7 @@ fn render_notes(report: &StatusReport) -> String {
             row.load_balancer,
             row.pool,
             row.stage,
-            format_age(row.since, report.asked_at)
+            format_age(row.since, report.taken_at)
         ));
     }
     let more = notes.len().saturating_sub(MAX_NOTES);
@@ -376,7 +376,7 @@ fn load_balancer_notes(load_balancer: &LoadBalancerRow) -> Vec<String> {
         let without_probe = pool
             .rules
             .iter()
-            .filter(|rule| rule.reaches == ProbeTarget::NoProbe)
+            .filter(|rule| rule.target == ProbeTarget::NoProbe)
             .count();
         if without_probe > 0 {
             notes.push(format!(

@@ -51,9 +51,11 @@ pub struct Explanation {
     /// Further facts, one sentence or two each.
     pub notes: Vec<String>,
     /// Whether the agent answered; otherwise only the Node object is known.
-    pub agent_asked: bool,
+    #[serde(rename = "agentAsked")]
+    pub agent_answered: bool,
     /// The time of the queries.
-    pub asked_at: Timestamp,
+    #[serde(rename = "askedAt")]
+    pub taken_at: Timestamp,
 }
 
 /// Explains the node `name` from its observations. Pure.
@@ -116,8 +118,8 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
         healthz,
         reasons,
         notes,
-        agent_asked: observations.agent.is_ok(),
-        asked_at: now,
+        agent_answered: observations.agent.is_ok(),
+        taken_at: now,
     }
 }
 
@@ -188,7 +190,7 @@ impl fmt::Display for Since {
 /// The text that `headgate why` prints.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since = Since(self.since, self.asked_at);
+        let since = Since(self.since, self.taken_at);
         let node = &self.node;
         match self.sent {
             NewConnections::Yes => {
@@ -206,7 +208,7 @@ impl fmt::Display for Explanation {
                     "{node}: no new connections are sent here{since}: /healthz answers 503."
                 )?;
             }
-            NewConnections::No if self.agent_asked => {
+            NewConnections::No if self.agent_answered => {
                 writeln!(
                     f,
                     "{node}: no new connections should be sent here: its agent does not serve /healthz."
@@ -222,7 +224,7 @@ impl fmt::Display for Explanation {
             )?,
         }
         for reason in &self.reasons {
-            writeln!(f, "\n  {}{}", reason.name, Since(reason.since, self.asked_at))?;
+            writeln!(f, "\n  {}{}", reason.name, Since(reason.since, self.taken_at))?;
             writeln!(f, "    {}", reason.meaning)?;
             writeln!(f, "    Ends with {}", reason.ends)?;
         }

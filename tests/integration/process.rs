@@ -92,7 +92,7 @@ fn every_mistake_in_azure_json_is_reported_at_once_with_exit_code_2() {
         assert_eq!(output.status.code(), Some(code), "{said}");
         for part in [
             "2 mistakes",
-            ": subscriptionId: is not there; allowed: ",
+            ": subscriptionId: is missing; allowed: ",
             ": resourceGroup: \"a/b\" is not allowed; allowed: ",
         ] {
             assert_eq!(said.contains(part), code == 2, "{part:?} in {said}");

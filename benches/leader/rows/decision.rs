@@ -12,8 +12,10 @@ use anyhow::{Context as _, ensure};
 use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::admin_state::{Book, Desired, Line, Policy, Record, Stage, plan};
-use headgate_controller::pool::{ClusterNode, ClusterNodeObject, Interfaces, PoolEdit, View};
+use headgate_controller::admin_state::{
+    Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy, TargetStates, plan,
+};
+use headgate_controller::pool::{ClusterNode, ClusterNodeObject, InterfaceCache, LoadBalancerView, PoolEdit};
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use serde_json::{Value, json};
 
@@ -120,8 +122,8 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
 /// One flood; the bytes of all bodies.
 fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent: &mut Spent) -> anyhow::Result<usize> {
     let keys: Vec<String> = DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect();
-    let (clock, interfaces) = (Clock::System, Interfaces::default());
-    let mut desired = Desired::default();
+    let (clock, interfaces) = (Clock::System, InterfaceCache::default());
+    let mut desired = TargetStates::default();
     for event in events {
         desired.apply(read(event)?, &keys, clock.now());
     }
@@ -132,28 +134,35 @@ fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent
         }
     })?;
     let published = spend(&mut spent.published, || Arc::new(desired.clone()))?;
-    let (mut book, mut written) = (Book::default(), 0);
+    let (mut book, mut written) = (Ledger::default(), 0);
     for (name, answer) in answers {
         let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
         let (view, mut pools) = spend(&mut spent.viewed, || view(name, document))??;
         let now = clock.now().mono;
-        let plan = || plan(&view, &interfaces, &published, &book, POLICY, now);
+        let inputs = PlanInputs {
+            interfaces: &interfaces,
+            targets: &published,
+            ledger: &book,
+            policy: POLICY,
+            now,
+        };
+        let plan = || plan(&view, &inputs);
         drop(spend(&mut spent.plans, plan)?);
         let edits = spend(&mut spent.plans, plan)?.edits;
         let edit: &PoolEdit = edits.first().context("an edit")?;
         ensure!(
-            edits.len() == 1 && edit.changes.len() == TAINTED,
+            edits.len() == 1 && edit.admin_states.len() == TAINTED,
             "not what was to be planned"
         );
         let mut pool = pools.swap_remove(0);
         spend(&mut spent.applied, || edit.apply(&mut pool))?;
-        let record = Record {
-            stage: Stage::Intended,
+        let record = LedgerEntry {
+            stage: LedgerStage::Intended,
             since: clock.now().wall,
         };
         let text = spend(&mut spent.ledger, || {
-            for change in &edit.changes {
-                book.write(Line::new(&edit.pool, &change.key, Some(record)));
+            for change in &edit.admin_states {
+                book.apply(LedgerChange::new(&edit.pool, &change.key, Some(record)));
             }
             serde_json::to_vec(&book)
         })?;
@@ -177,11 +186,11 @@ fn object(number: usize, tainted: bool) -> Value {
 
 fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     let object: ClusterNodeObject = serde_json::from_value(object.clone())?;
-    object.node(true).context("a Node")
+    object.into_node(true).context("a Node")
 }
 
-fn view(name: &str, document: Value) -> anyhow::Result<(View, Vec<Pool>)> {
-    Ok(View::with_pools(LoadBalancer {
+fn view(name: &str, document: Value) -> anyhow::Result<(LoadBalancerView, Vec<Pool>)> {
+    Ok(LoadBalancerView::split(LoadBalancer {
         id: LoadBalancerId::parse(&format!("{}{name}", load_balancers_path()))?,
         etag: Etag::new("W/\"bench\""),
         document,

@@ -1,32 +1,35 @@
-//! Admin states: from what Nodes say to `Down` on their entries in every pool, and back.
+//! Admin states: from the signals of all Nodes to `Down` on their entries in every pool, and back.
 //!
-//! Invariants (DESIGN decisions 1 and 10): desired states follow from all that is known, never from an event alone; no
-//! entry is set `Down` without a signal on its Node, nor restored unless the ledger says that the `Down` is ours;
-//! nothing is restored before every Node is known; what is about to be written is on record first; entries of no
-//! Node are left alone. How pools are written is `pool`'s business, who may write `leader`'s.
+//! Invariants (docs/decisions.md 1, 10, 30): target states are computed from everything known, never from one event. No entry is set
+//! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
+//! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
-//! `desired` is what Nodes wish, `plan` the edits that follow, `ledger` the record, `announce` what people are told;
-//! `nodes`, `editor` and `work` carry it out; `restore` gives back what is ours, where nobody leads any more.
+//! `target_states`, `plan`, `ledger` and `transitions` decide; `nodes`, `editor`, `controller` and `work` carry out; `restore_work` is
+//! the work of a `restore` term. `pool` writes the pools, `headgate_leader` decides who may.
 
-mod announce;
-mod desired;
+mod cluster_target;
+mod controller;
 mod editor;
+mod events;
 #[cfg(test)]
 mod fixtures;
 mod ledger;
 mod metrics;
 mod nodes;
 mod plan;
-mod reached;
-mod restore;
+mod restore_work;
 mod settings;
+mod target_states;
+mod transitions;
 mod work;
 
-pub use desired::{Desired, Episode, Wish, signals};
-pub use ledger::{Book, LEDGER, LedgerError, Line, Page, Record, Stage, Stands, read as read_ledger};
+pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
+pub use ledger::{
+    Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, ObservedState, PoolLedger, read as read_ledger,
+};
 pub use metrics::Metrics;
-pub use plan::{Plan, Policy, PoolCounts, Probed, Standing, plan};
-pub use reached::Reached;
-pub use restore::{Ours, RestoreError, Restored, Restoring, restore};
+pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};
+pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
-pub use work::{Parts, WorkError, not_begun, run};
+pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates, signal_keys};
+pub use work::{WorkContext, WorkError, run};

@@ -1,7 +1,7 @@
-//! The leader's controllers: what is done in a leader's term.
+//! The leader's controllers: the work of a term.
 //!
-//! `pool` reads and writes backend pools, `admin_state` says what is to be changed in them, `restore` gives back what is
-//! ours in a term of its own. Who leads, and how Azure and the API server are spoken to, is the business of other crates.
+//! `pool` reads and writes backend pools. `admin_state` decides what changes in them. `restore` sets everything that headgate set
+//! `Down` back to `None`, in a term of its own. Election and locks, ARM and the API server are the business of other crates.
 
 pub mod admin_state;
 pub mod pool;

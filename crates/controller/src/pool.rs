@@ -1,31 +1,32 @@
-//! Backend pools: which there are, whose their members are, and the one writer of each load balancer.
+//! Backend pools: which exist, which Node each entry belongs to, and the one writer of each load balancer.
 //!
-//! Invariants: a pool is written as the whole document that was read, over the state it was read in, and only
-//! while nobody else is busy with its load balancer; an entry that matches no Node is nobody's to change here; one
-//! task writes a load balancer, and nobody else in this process. What is to be changed is for an [`Editor`] to say:
-//! admin states are `admin_state`'s matter.
+//! Invariants (docs/decisions.md 9, 31): a pool is written as the whole document that was read, with the etag of that read, and
+//! only while ARM is not busy with its load balancer. An entry that matches no Node is never written. One task writes a
+//! load balancer.
 //!
-//! `cluster` is the Nodes as pools see them, `inventory` the load balancers as documents say, `member` how the two
-//! are matched, `writer` the task.
+//! An [`Editor`] decides what changes; `admin_state` has the one that exists. A second source of edits needs an editor that
+//! joins the edits of both, pool by pool: the writer sends one PUT for each [`PoolEdit`], whatever it changes.
+//!
+//! `node_index` holds the Nodes, `view` what a load balancer's document says, `pool_entry` matches the two, `listing` lists
+//! the load balancers, `writer` writes one of them.
 
-mod cluster;
 mod edit;
-mod interfaces;
-mod inventory;
+mod interface_cache;
+mod interface_lookups;
 mod listing;
-mod member;
-mod object;
-mod pauses;
-mod questions;
-mod trouble;
+mod node_index;
+mod node_object;
+mod pool_entry;
+mod retry;
+mod view;
 mod writer;
 
-pub use cluster::{Cluster, ClusterNode, Taint};
-pub use edit::{Change, PoolEdit};
-pub use interfaces::{Interfaces, Unread};
-pub use inventory::{Managed, Member, PoolView, Probe, Rule, View};
-pub use listing::{Listing, Scope, Wanted, follow as follow_listing};
-pub use member::{Claim, Key};
-pub use object::ClusterNodeObject;
-pub use trouble::Trouble;
-pub use writer::{Editor, Labels, NotRecorded, Outcome, Writer};
+pub use edit::{AdminStateChange, PoolEdit};
+pub use interface_cache::{InterfaceCache, UnreadablePool};
+pub use listing::{ListRequest, ListScope, Listing, ManagedLoadBalancers, list_on_request};
+pub use node_index::{ClusterNode, NodeIndex, Taint};
+pub use node_object::ClusterNodeObject;
+pub use pool_entry::{EntryKey, NodeMatcher, PoolEntry};
+pub use retry::LastError;
+pub use view::{LoadBalancerView, PoolView, Probe, Rule};
+pub use writer::{Editor, IntentNotRecorded, PoolWriter, WriteOutcome, WriterLabels};

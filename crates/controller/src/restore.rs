@@ -1,67 +1,73 @@
-//! Giving back what headgate set `Down`, by a person's word: for when headgate is being removed, or is gone.
+//! `headgate restore`: sets what headgate set `Down` back to `None`, on an operator's command, for when headgate is being removed
+//! or is gone.
 //!
-//! Nobody else writes meanwhile: it stands for election like any agent and works in a term of its own, so that every
-//! write needs that term's permit. It takes the Lease from nobody who lives. What is given back is `admin_state`'s
-//! matter.
+//! No other instance writes meanwhile: the command stands for election like any agent and works in a term of its own, whose
+//! permit each write needs. It never takes the Lease of a leader that still renews it. The work of that term is
+//! [`admin_state::restore`].
 
 use std::convert::Infallible;
 use std::time::Duration;
 
-use crate::admin_state::{self, Reached, Restored, Restoring};
 use headgate_clock::Clock;
-use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
+use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::NodeReport;
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// What is to be given back, and how long that may take.
-pub struct Order {
-    /// A client that does not retry of itself.
+use crate::admin_state::{self, ClusterTarget, RestoreContext, RestoreError, RestoreOutcome};
+
+/// What to restore, and how long that may take.
+pub struct RestoreRequest {
+    /// A client of the API server that does not retry by itself.
     pub client: kube::Client,
-    /// ARM.
-    pub reached: Reached,
-    /// The Nodes; none: all.
+    /// The load balancers to restore.
+    pub target: ClusterTarget,
+    /// The names of the Nodes whose entries are restored; empty for all Nodes.
     pub nodes: Vec<String>,
-    /// How long the leader's Lease is waited for.
-    pub wait: Duration,
-    /// How long giving back may take.
-    pub within: Duration,
-    /// Its time.
+    /// For the leader's Lease.
+    pub lease_timeout: Duration,
+    /// For the work, once the Lease is acquired.
+    pub work_timeout: Duration,
+    /// Wall and monotonic time.
     pub clock: Clock,
 }
 
-/// Why nothing was given back, or nobody knows what was.
+/// Why nothing was restored, or it is not known what was.
 #[derive(Debug, thiserror::Error)]
-pub enum OrderError {
-    /// Somebody leads.
+pub enum RestoreRequestError {
+    /// The Lease was not acquired within this time.
     #[error(
-        "the leader's Lease was not had within {} s: somebody leads, or it may not be written; `headgate status` says who",
+        "the leader's Lease was not acquired within {} s: another instance leads, or this identity may not write the Lease; \
+         `headgate status` shows the leader",
         .0.as_secs()
     )]
     NotElected(Duration),
-    /// It could not be tried.
+    /// The work failed before it wrote anything.
     #[error(transparent)]
-    Failed(#[from] admin_state::RestoreError),
-    /// The term ended in the middle.
-    #[error("the term ended before everything was given back; run it again, nothing is lost")]
+    Failed(#[from] RestoreError),
+    /// The Lease was lost, or the command was interrupted, during the work.
+    #[error("the term ended before everything was restored; run the command again, nothing is lost")]
     TermEnded,
 }
 
-/// Gives back, once the Lease is had; ends early where `interrupted` does.
+/// Acquires the leader's Lease, restores, and releases the Lease. Ends early when `interrupted` does.
 ///
 /// # Errors
-/// Where it could not be tried, or was broken off.
-pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> Result<Restored, OrderError> {
-    let Order {
+/// If the work could not start, or was interrupted.
+pub async fn run_restore(
+    request: RestoreRequest,
+    interrupted: impl Future<Output = ()>,
+) -> Result<RestoreOutcome, RestoreRequestError> {
+    let RestoreRequest {
         client,
-        reached,
+        target,
         nodes,
-        wait,
-        within,
+        lease_timeout,
+        work_timeout,
         clock,
-    } = order;
+    } = request;
     let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
     let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
@@ -72,52 +78,55 @@ pub async fn give_back(order: Order, interrupted: impl Future<Output = ()>) -> R
         metrics: LeaderMetrics::default(),
         clock: clock.clone(),
     });
-    let parts = Restoring {
+    let context = RestoreContext {
         client,
-        reached,
-        only: (!nodes.is_empty()).then(|| nodes.into_iter().collect()),
-        within,
+        target,
+        only_nodes: (!nodes.is_empty()).then(|| nodes.into_iter().collect()),
+        timeout: work_timeout,
         lock_metrics: LockMetrics::register(&mut Registry::default()),
         clock,
     };
     let stop = CancellationToken::new();
-    let (told, mut outcomes) = mpsc::channel(1);
+    let (sender, mut outcomes) = mpsc::channel(1);
     let mut terms = elector.terms();
-    let work = move |term: headgate_leader::Term| {
-        let (parts, told) = (parts.clone(), told.clone());
+    let work = move |term: Term| {
+        let (context, sender) = (context.clone(), sender.clone());
         async move {
-            let outcome = admin_state::restore(&term, &parts).await;
-            // Whoever does not listen any more has been interrupted.
-            let _ = told.send(outcome).await;
-            // Ending now would count as a failure of the leader's work.
+            let outcome = admin_state::restore(&term, &context).await;
+            // The receiver is gone after an interruption.
+            let _ = sender.send(outcome).await;
+            // Work that returns earlier counts as failed.
             term.handover_requested().await;
             Ok::<(), Infallible>(())
         }
     };
-    let mut running = std::pin::pin!(elector.run(stop.clone(), work));
-    let patience = Instant::now() + wait;
+    let mut election = std::pin::pin!(elector.run(stop.clone(), work));
+    let lease_deadline = Instant::now() + lease_timeout;
     let mut interrupted = std::pin::pin!(interrupted);
-    let (elected, mut outcome) = tokio::select! {
-        () = &mut running => return Err(OrderError::TermEnded),
-        term = terms.wait_for(Option::is_some) => (term.is_ok(), Err(OrderError::TermEnded)),
-        () = sleep_until(patience) => (false, Err(OrderError::NotElected(wait))),
-        () = &mut interrupted => (false, Err(admin_state::RestoreError::Interrupted.into())),
+    let (is_elected, mut outcome) = tokio::select! {
+        () = &mut election => return Err(RestoreRequestError::TermEnded),
+        term = terms.wait_for(Option::is_some) => (term.is_ok(), Err(RestoreRequestError::TermEnded)),
+        () = sleep_until(lease_deadline) => (false, Err(RestoreRequestError::NotElected(lease_timeout))),
+        () = &mut interrupted => (false, Err(RestoreError::Interrupted.into())),
     };
-    if elected {
+    if is_elected {
         outcome = tokio::select! {
-            () = &mut running => return Err(OrderError::TermEnded),
-            told = outcomes.recv() => told.map_or(Err(OrderError::TermEnded), |told| Ok(told?)),
-            // What was given back by then is told at the end.
-            () = &mut interrupted => Err(OrderError::TermEnded),
+            () = &mut election => return Err(RestoreRequestError::TermEnded),
+            outcome = outcomes.recv() => match outcome {
+                Some(outcome) => outcome.map_err(RestoreRequestError::from),
+                None => Err(RestoreRequestError::TermEnded),
+            },
+            // The outcome so far arrives while the Lease is released.
+            () = &mut interrupted => Err(RestoreRequestError::TermEnded),
         };
     }
     stop.cancel();
-    // The Lease is given back, within the elector's bounds.
+    // The elector bounds the release of the Lease.
     tokio::select! {
-        () = &mut running => {}
-        Some(told) = outcomes.recv(), if outcome.is_err() => {
-            outcome = told.map_err(OrderError::from);
-            running.await;
+        () = &mut election => {}
+        Some(late) = outcomes.recv(), if outcome.is_err() => {
+            outcome = late.map_err(RestoreRequestError::from);
+            election.await;
         }
     }
     outcome

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
-use headgate_controller::admin_state::{Book, Plan, Record, Standing, plan, signals};
-use headgate_controller::pool::{Claim, ClusterNode, Interfaces, Key, PoolView, View};
+use headgate_controller::admin_state::{EntryStatus, Ledger, LedgerEntry, Plan, PlanInputs, plan, signal_keys};
+use headgate_controller::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, NodeMatcher, PoolView};
 
 use super::{
     EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, ProbeTarget, RuleRow, Selection,
@@ -18,7 +18,7 @@ impl StatusReport {
     /// follow.
     #[must_use]
     pub fn from_snapshot(sight: &ClusterSnapshot, admin_state_keys: &[String]) -> Self {
-        let empty = Book::default();
+        let empty = Ledger::default();
         let book = sight.ledger.as_ref().unwrap_or(&empty);
         let mut making = Making {
             sight,
@@ -35,7 +35,7 @@ impl StatusReport {
         let Making {
             mut entries, unmatched, ..
         } = making;
-        let nodes = sight.desired.cluster.nodes().map(|node| {
+        let nodes = sight.desired.nodes.iter().map(|node| {
             let entries = entries.remove(node.name.as_str()).unwrap_or_default();
             row(sight, node, entries, admin_state_keys)
         });
@@ -51,7 +51,7 @@ impl StatusReport {
             Err(why) => (None, Some(why.clone())),
         };
         Self {
-            asked_at: sight.now.wall,
+            taken_at: sight.now.wall,
             leader,
             leader_error,
             mode: sight.policy.mode.as_str(),
@@ -62,7 +62,7 @@ impl StatusReport {
             probed_by_headgate: sight
                 .azure
                 .is_ok()
-                .then(|| rules().any(|rule| rule.reaches == ProbeTarget::Headgate)),
+                .then(|| rules().any(|rule| rule.target == ProbeTarget::Headgate)),
             nodes_total: nodes.len(),
             selection: Selection::All,
             nodes,
@@ -119,7 +119,7 @@ fn row(sight: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, 
     for signal in sight.health.get(&node.name).into_iter().flatten() {
         found.entry(signal.to_string()).or_default().0 = true;
     }
-    for key in signals(node, keys) {
+    for key in signal_keys(node, keys) {
         found.entry(key).or_default().1 = true;
     }
     let implied = if sight.health.contains_key(&node.name) {
@@ -142,7 +142,7 @@ fn row(sight: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, 
             .collect(),
         verdict: VerdictRow {
             healthz: Some(implied),
-            asked: false,
+            answered: false,
             since: None,
             why: None,
         },
@@ -152,7 +152,7 @@ fn row(sight: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, 
 
 struct Making<'a> {
     sight: &'a ClusterSnapshot,
-    book: &'a Book,
+    book: &'a Ledger,
     /// By the Node's name.
     entries: HashMap<String, Vec<EntryRow>>,
     /// Pool, in lower case, and entry.
@@ -162,19 +162,28 @@ struct Making<'a> {
 
 impl Making<'_> {
     fn load_balancers(&mut self, azure: &AzureSnapshot) -> Vec<LoadBalancerRow> {
-        let views = azure.listing.views.values();
+        let views = azure.listing.load_balancers.values();
         views.map(|view| self.load_balancer(view, &azure.interfaces)).collect()
     }
 
-    fn load_balancer(&mut self, view: &View, interfaces: &Interfaces) -> LoadBalancerRow {
+    fn load_balancer(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> LoadBalancerRow {
         let ClusterSnapshot {
             desired, policy, now, ..
         } = self.sight;
-        let plan = plan(view, interfaces, desired, self.book, *policy, now.mono);
+        let plan = plan(
+            view,
+            &PlanInputs {
+                interfaces,
+                targets: desired,
+                ledger: self.book,
+                policy: *policy,
+                now: now.mono,
+            },
+        );
         let mut row = LoadBalancerRow {
             name: view.id.name().to_owned(),
             id: view.id.to_string(),
-            busy: view.busy,
+            busy: view.is_busy,
             pools: Vec::new(),
             not_considered: Vec::new(),
         };
@@ -191,22 +200,22 @@ impl Making<'_> {
 
     /// Gives a pool's entries to their Nodes; those that are Down and belong to none. Of a pool that no rule uses
     /// only what is on record matters, which is given back.
-    fn members(&mut self, view: &PoolView, interfaces: &Interfaces, plan: &Plan) -> Vec<String> {
+    fn members(&mut self, view: &PoolView, interfaces: &InterfaceCache, plan: &Plan) -> Vec<String> {
         let id = &view.id;
-        let (page, lines) = (id.to_string().to_ascii_lowercase(), self.book.page(id));
-        let standings: HashMap<&Key, &Standing> = plan
-            .standings
+        let (page, lines) = (id.to_string().to_ascii_lowercase(), self.book.pool(id));
+        let standings: HashMap<&EntryKey, &EntryStatus> = plan
+            .entries
             .iter()
             .filter(|standing| standing.pool == *id)
             .map(|standing| (&standing.key, standing))
             .collect();
         let mut down_without_node = Vec::new();
-        for member in &view.members {
-            let node = member.claim.node(&self.sight.desired.cluster, interfaces);
+        for member in &view.entries {
+            let node = member.matcher.find_node(&self.sight.desired.nodes, interfaces);
             let key = member.key.as_ref();
             let Some(node) = node else {
                 if member.admin_state == Some(AdminState::Down) {
-                    down_without_node.push(key.map_or_else(|| "?".to_owned(), Key::to_string));
+                    down_without_node.push(key.map_or_else(|| "?".to_owned(), EntryKey::to_string));
                 }
                 if let Some(key) = key {
                     self.no_node(&page, id, key, member.admin_state);
@@ -214,7 +223,7 @@ impl Making<'_> {
                 continue;
             };
             let standing = key.and_then(|key| standings.get(key).copied());
-            let record = key.and_then(|key| lines.record(key));
+            let record = key.and_then(|key| lines.entry(key));
             if !view.is_used() && record.is_none() {
                 continue;
             }
@@ -222,8 +231,8 @@ impl Making<'_> {
                 self.seen.insert((page.clone(), key.to_string()));
             }
             // Nobody is taken out of a pool without rules any more: a Down that is on record is what was ours.
-            let is_ours = standing.map_or(!view.is_used(), Standing::is_ours);
-            let becomes = standing.and_then(|standing| standing.to);
+            let is_ours = standing.map_or(!view.is_used(), EntryStatus::is_set_by_headgate);
+            let becomes = standing.and_then(|standing| standing.becomes);
             let entry = self.entry(id, key, (member.admin_state, becomes), record, is_ours);
             self.entries.entry(node.name.clone()).or_default().push(entry);
         }
@@ -235,7 +244,7 @@ impl Making<'_> {
         let counts = plan.pools.iter().find(|counts| counts.pool == *id);
         PoolRow {
             name: id.name().to_owned(),
-            entries: view.members.len(),
+            entries: view.entries.len(),
             down: counts.map_or(0, |counts| counts.actual_down),
             desired_down: counts.map_or(0, |counts| counts.desired_down),
             down_without_node,
@@ -251,16 +260,16 @@ impl Making<'_> {
                 port: probe.port,
                 path: probe.path.clone(),
             }),
-            reaches: ProbeTarget::from_rule(rule, self.sight.health_port),
+            target: ProbeTarget::from_rule(rule, self.sight.health_port),
         }
     }
 
     fn entry(
         &self,
         pool: &PoolId,
-        key: Option<&Key>,
+        key: Option<&EntryKey>,
         (actual, becomes): (Option<AdminState>, Option<AdminState>),
-        record: Option<Record>,
+        record: Option<LedgerEntry>,
         is_ours: bool,
     ) -> EntryRow {
         let owner = match actual {
@@ -273,7 +282,7 @@ impl Making<'_> {
         EntryRow {
             load_balancer: pool.load_balancer().name().to_owned(),
             pool: pool.name().to_owned(),
-            entry: key.map(Key::to_string),
+            entry: key.map(EntryKey::to_string),
             admin_state: actual.map(AdminState::as_str),
             owner,
             stage: record.map(|record| record.stage.as_str()),
@@ -284,8 +293,8 @@ impl Making<'_> {
     }
 
     /// An entry of no Node; the ledger may have a line of it.
-    fn no_node(&mut self, page: &str, pool: &PoolId, key: &Key, actual: Option<AdminState>) {
-        if let Some(record) = self.book.record(pool, key) {
+    fn no_node(&mut self, page: &str, pool: &PoolId, key: &EntryKey, actual: Option<AdminState>) {
+        if let Some(record) = self.book.entry(pool, key) {
             self.seen.insert((page.to_owned(), key.to_string()));
             self.unmatched.push(line(pool, key.as_str(), record, actual));
         }
@@ -294,7 +303,7 @@ impl Making<'_> {
     /// The lines of the ledger whose entries were not seen. Without Azure that is all of them, and those whose Node
     /// is plain stand with it.
     fn lines_not_seen(&mut self) {
-        for (page, key, record) in self.book.lines() {
+        for (page, key, record) in self.book.entries() {
             let Ok(pool) = PoolId::parse(page) else { continue };
             if self.seen.contains(&(page.to_owned(), key.to_owned())) {
                 continue;
@@ -323,15 +332,15 @@ impl Making<'_> {
 
     /// Whose an entry is by what it is recognised by alone.
     fn node_of(&self, key: &str) -> Option<&Arc<ClusterNode>> {
-        let claim = match key.strip_prefix("name:") {
-            Some(name) => Claim::Name(name.to_owned()),
-            None => Claim::Address(key.parse().ok()?),
+        let matcher = match key.strip_prefix("name:") {
+            Some(name) => NodeMatcher::Name(name.to_owned()),
+            None => NodeMatcher::Address(key.parse().ok()?),
         };
-        claim.node(&self.sight.desired.cluster, &Interfaces::default())
+        matcher.find_node(&self.sight.desired.nodes, &InterfaceCache::default())
     }
 }
 
-fn line(pool: &PoolId, key: &str, record: Record, actual: Option<AdminState>) -> LedgerRow {
+fn line(pool: &PoolId, key: &str, record: LedgerEntry, actual: Option<AdminState>) -> LedgerRow {
     LedgerRow {
         load_balancer: pool.load_balancer().name().to_owned(),
         pool: pool.name().to_owned(),

@@ -24,7 +24,7 @@ fn entry(load_balancer: &str, state: &'static str) -> EntryRow {
     }
 }
 
-fn rule(name: &str, path: Option<&str>, reaches: ProbeTarget) -> RuleRow {
+fn rule(name: &str, path: Option<&str>, target: ProbeTarget) -> RuleRow {
     RuleRow {
         name: name.to_owned(),
         probe: path.map(|path| ProbeRow {
@@ -32,7 +32,7 @@ fn rule(name: &str, path: Option<&str>, reaches: ProbeTarget) -> RuleRow {
             port: 10456,
             path: Some(path.to_owned()),
         }),
-        reaches,
+        target,
     }
 }
 
@@ -42,7 +42,7 @@ fn report() -> StatusReport {
         health: true,
         admin_state: true,
     };
-    let node = |name: &str, signals: Vec<SignalRow>, code, asked, entries| NodeRow {
+    let node = |name: &str, signals: Vec<SignalRow>, code, answered, entries| NodeRow {
         name: name.to_owned(),
         address: Some(IpAddr::from([10, 0, 0, 1])),
         ready: true,
@@ -50,7 +50,7 @@ fn report() -> StatusReport {
         signals,
         verdict: VerdictRow {
             healthz: Some(code),
-            asked,
+            answered,
             since: None,
             why: None,
         },
@@ -88,7 +88,7 @@ fn report() -> StatusReport {
     };
     let probed = |name| rule(name, Some("/healthz"), ProbeTarget::Headgate);
     StatusReport {
-        asked_at: at(1000),
+        taken_at: at(1000),
         leader: Some(LeaderStatus {
             holder: Some("n3_0a".to_owned()),
             since: Some(at(400)),

@@ -1,6 +1,6 @@
 //! From `azure.json` and a Secret to an ARM that answers.
 
-use headgate::agent::{AzureAccess, ConnectError};
+use headgate::agent::{ArmConnectError, AzureAccess};
 use headgate::config::Settings;
 use headgate_azure::{GroupId, Metrics};
 use headgate_clock::Clock;
@@ -49,7 +49,7 @@ async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_
 
     let error = refused().await;
     assert!(
-        matches!(&error, ConnectError::Secret { why, .. } if why == "is not there"),
+        matches!(&error, ArmConnectError::Secret { reason, .. } if reason == "is not there"),
         "{error}"
     );
     say("headgate-access-test", &json!({"other": "x"})).await;

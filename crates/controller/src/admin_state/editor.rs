@@ -1,4 +1,5 @@
-//! One load balancer's editor: the plan at each look, the record before each write, and what others see of both.
+//! The editor of one load balancer's admin states: plans each observed state, records intents in the ledger, and publishes
+//! the status that events, metrics and the ledger follow from.
 
 use std::sync::Arc;
 
@@ -6,128 +7,145 @@ use headgate_azure::AdminState;
 use headgate_clock::Clock;
 use tokio::sync::{Notify, watch};
 
-use super::desired::Desired;
-use super::ledger::{Ledger, Line, Record, Stage};
-use super::plan::{Plan, Policy, PoolCounts, Standing, plan};
-use crate::pool::{Editor, Interfaces, NotRecorded, Outcome, PoolEdit, Trouble, Unread, View};
+use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
+use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
+use super::target_states::TargetStates;
+use crate::pool::{
+    Editor, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, PoolEdit, UnreadablePool, WriteOutcome,
+};
 
-/// What a load balancer's editor shows.
+/// What the last plan of a load balancer showed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Observed {
-    /// The version of what is desired that the plan was made from; `None` before the first. A plan that lacks entries whose
-    /// interfaces were not asked about yet does not count: somebody's may be among them.
-    pub(super) generation: Option<u64>,
-    /// The entries that matter.
-    pub(super) standings: Vec<Standing>,
-    /// The pools in numbers.
+pub(super) struct LoadBalancerStatus {
+    /// The generation of the target states that the plan was made from; `None` before the first plan. Plans made while
+    /// interfaces still have to be looked up do not count: their entries may belong to any Node.
+    pub(super) planned_generation: Option<u64>,
+    /// The entries with a target state or a ledger entry.
+    pub(super) entries: Vec<EntryStatus>,
+    /// The pools that a load-balancing rule uses.
     pub(super) pools: Vec<PoolCounts>,
-    /// Changes that are still to be made.
-    pub(super) pending: usize,
+    /// Changes that are due and not read back yet.
+    pub(super) pending_changes: usize,
     /// Changes that ARM has not accepted yet.
-    pub(super) unsent: usize,
-    /// Pools with entries of which nobody knows whose they are.
-    pub(super) unread: Vec<Unread>,
-    /// What is in the way.
-    pub(super) trouble: Option<Trouble>,
+    pub(super) unsent_changes: usize,
+    /// Pools with entries whose Node is unknown, because an interface cannot be read.
+    pub(super) unreadable_pools: Vec<UnreadablePool>,
+    /// What the last attempt to write failed with.
+    pub(super) last_error: Option<LastError>,
 }
 
-/// A load balancer's editor.
+impl LoadBalancerStatus {
+    /// Whether the plan was made from this generation of the target states or a newer one.
+    pub(super) fn has_planned(&self, generation: u64) -> bool {
+        self.planned_generation.is_some_and(|planned| planned >= generation)
+    }
+}
+
+/// The editor of one load balancer's admin states.
 pub(super) struct AdminStateEditor {
-    pub(super) desired: watch::Receiver<Option<Arc<Desired>>>,
-    pub(super) ledger: Ledger,
+    pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    pub(super) ledger: LedgerStore,
     pub(super) policy: Policy,
     pub(super) clock: Clock,
-    pub(super) observed: watch::Sender<Observed>,
-    /// Wakes whoever looks at what is observed.
-    pub(super) woken: Arc<Notify>,
-    /// The lines that stand in the ledger for what is being written, as they were before.
-    pub(super) before: Vec<Line>,
+    pub(super) status: watch::Sender<LoadBalancerStatus>,
+    /// Notified with each new status; one for all load balancers.
+    pub(super) status_changed: Arc<Notify>,
+    /// Undoes the ledger changes of the write under way.
+    pub(super) undo: Vec<LedgerChange>,
+}
+
+/// The ledger changes before a write, and those that undo them.
+struct Intents {
+    changes: Vec<LedgerChange>,
+    undo: Vec<LedgerChange>,
 }
 
 impl AdminStateEditor {
-    fn show(&self, change: impl FnOnce(&mut Observed)) {
-        self.observed.send_modify(change);
-        self.woken.notify_one();
+    fn update_status(&self, update: impl FnOnce(&mut LoadBalancerStatus)) {
+        self.status.send_modify(update);
+        self.status_changed.notify_one();
     }
 
-    /// Lines for those of an edit that nothing of ours stands for yet, and the lines to undo them.
-    fn intents(&self, edit: &PoolEdit) -> (Vec<Line>, Vec<Line>) {
-        let (book, now) = (self.ledger.book(), self.clock.now().wall);
-        let downs = edit.changes.iter().filter(|change| change.to == AdminState::Down);
-        let lines = downs.filter_map(|change| {
-            let known = book.record(&edit.pool, &change.key);
-            // What was written before and is lost is the same Down, written again.
-            if known.is_some_and(|record| record.stage != Stage::Restored) {
+    /// The intents of an edit: its `Down`s that are not in the ledger.
+    fn intents(&self, edit: &PoolEdit) -> Intents {
+        let (ledger, now) = (self.ledger.ledger(), self.clock.now().wall);
+        let downs = edit.admin_states.iter().filter(|change| change.to == AdminState::Down);
+        let intents = downs.filter_map(|change| {
+            let known = ledger.entry(&edit.pool, &change.key);
+            // A `Down` that was written and lost is the same one, written again.
+            if known.is_some_and(|entry| entry.stage != LedgerStage::Restored) {
                 return None;
             }
-            let intended = Record {
-                stage: Stage::Intended,
+            let intended = LedgerEntry {
+                stage: LedgerStage::Intended,
                 since: now,
             };
-            let line = |record| Line::new(&edit.pool, &change.key, record);
-            Some((line(Some(intended)), line(known)))
+            let change = |entry| LedgerChange::new(&edit.pool, &change.key, entry);
+            Some((change(Some(intended)), change(known)))
         });
-        lines.unzip()
+        let (changes, undo) = intents.unzip();
+        Intents { changes, undo }
     }
 }
 
 impl Editor for AdminStateEditor {
     async fn changed(&mut self) {
-        if self.desired.changed().await.is_err() {
-            // Nobody watches Nodes any more: the term has ended, and this task with it.
+        if self.targets.changed().await.is_err() {
+            // The watch of the Nodes ends with the term, and so does this task.
             std::future::pending::<()>().await;
         }
     }
 
-    fn plan(&mut self, view: &View, interfaces: &Interfaces) -> Vec<PoolEdit> {
-        let Some(desired) = self.desired.borrow_and_update().clone() else {
+    fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
+        let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
         };
-        let now = self.clock.now().mono;
-        let plan = plan(view, interfaces, &desired, &self.ledger.book(), self.policy, now);
-        let changes = plan.changes();
-        let (is_whole, unread) = (interfaces.were_asked_about(view), interfaces.unread(view));
-        let Plan {
-            edits,
-            standings,
-            pools,
-        } = plan;
-        self.show(|observed| {
-            if is_whole {
-                observed.generation = Some(desired.generation);
+        let inputs = PlanInputs {
+            interfaces,
+            targets: &targets,
+            ledger: &self.ledger.ledger(),
+            policy: self.policy,
+            now: self.clock.now().mono,
+        };
+        let plan = plan(view, &inputs);
+        let changes = plan.change_count();
+        let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));
+        let Plan { edits, entries, pools } = plan;
+        self.update_status(|status| {
+            if is_complete {
+                status.planned_generation = Some(targets.generation);
             }
-            observed.unread = unread;
-            observed.standings = standings;
-            observed.pools = pools;
-            observed.pending = changes;
-            observed.unsent = changes;
+            status.unreadable_pools = unreadable_pools;
+            status.entries = entries;
+            status.pools = pools;
+            status.pending_changes = changes;
+            status.unsent_changes = changes;
         });
         edits
     }
 
-    async fn record(&mut self, edit: &PoolEdit) -> Result<(), NotRecorded> {
-        let (lines, before) = self.intents(edit);
-        self.ledger.note(lines);
+    async fn record_intent(&mut self, edit: &PoolEdit) -> Result<(), IntentNotRecorded> {
+        let Intents { changes, undo } = self.intents(edit);
+        self.ledger.apply(changes);
         let written = self.ledger.flush().await;
         written.map_err(|error| {
-            self.ledger.note(before.clone());
-            NotRecorded(error.to_string())
+            self.ledger.apply(undo.clone());
+            IntentNotRecorded(error.to_string())
         })?;
-        self.before = before;
+        self.undo = undo;
         Ok(())
     }
 
-    fn outcome(&mut self, outcome: Outcome) {
+    fn handle_outcome(&mut self, outcome: WriteOutcome) {
         match outcome {
-            Outcome::Accepted(edit) => self.show(|observed| {
-                observed.unsent = observed.unsent.saturating_sub(edit.changes.len());
-                // What was in the way of earlier writes is so no more.
-                observed.trouble = None;
+            WriteOutcome::Accepted(edit) => self.update_status(|status| {
+                status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
+                status.last_error = None;
             }),
-            // Whoever sets these entries Down now is somebody else.
-            Outcome::Refused => self.ledger.note(self.before.drain(..)),
-            Outcome::Failed(trouble) => self.show(|observed| observed.trouble = Some(trouble)),
-            Outcome::Clear => self.show(|observed| observed.trouble = None),
+            // From now on a `Down` of these entries is another writer's.
+            WriteOutcome::Rejected => self.ledger.apply(self.undo.drain(..)),
+            WriteOutcome::Failed(error) => self.update_status(|status| status.last_error = Some(error)),
+            WriteOutcome::Recovered => self.update_status(|status| status.last_error = None),
         }
     }
 }

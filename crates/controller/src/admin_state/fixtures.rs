@@ -1,18 +1,18 @@
-//! Small clusters and load balancers for this room's tables.
+//! Small clusters and load balancers for the tables of this module.
 
 use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
 use headgate_clock::Moment;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::desired::Desired;
-use super::ledger::{Book, Line, Record, Stage};
-use crate::pool::{ClusterNode, Key, Taint, View};
+use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
+use super::target_states::TargetStates;
+use crate::pool::{ClusterNode, EntryKey, LoadBalancerView, Taint};
 
 pub(super) const DRAIN: &str = "drain";
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
 
-pub(super) fn keys() -> Vec<String> {
+pub(super) fn taint_keys() -> Vec<String> {
     vec![DRAIN.to_owned(), "node.kubernetes.io/out-of-service".to_owned()]
 }
 
@@ -33,23 +33,23 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
     }
 }
 
-pub(super) fn desired(nodes: &[ClusterNode], now: Moment) -> Desired {
-    let mut desired = Desired::default();
+pub(super) fn target_states(nodes: &[ClusterNode], now: Moment) -> TargetStates {
+    let mut states = TargetStates::default();
     for node in nodes {
-        desired.apply(node.clone(), &keys(), now);
+        states.apply(node.clone(), &taint_keys(), now);
     }
-    desired
+    states
 }
 
 pub(super) fn pool_id(name: &str) -> PoolId {
     LoadBalancerId::parse(ID).unwrap().pool(name).unwrap()
 }
 
-/// A pool's name, its entries, and whether a rule of it is probed.
-pub(super) type PoolOf<'a> = (&'a str, &'a [(u8, &'a str)], bool);
+/// A pool's name, its entries, and whether its rule has a probe.
+pub(super) type PoolFixture<'a> = (&'a str, &'a [(u8, &'a str)], bool);
 
-/// A load balancer of pools of entries by number with admin states, `-` for none at all.
-pub(super) fn view(pools: &[PoolOf<'_>]) -> View {
+/// A load balancer with these pools. An entry is the number of its node and its admin state, `-` for no admin state.
+pub(super) fn view(pools: &[PoolFixture<'_>]) -> LoadBalancerView {
     let entry = |(number, state): &(u8, &str)| {
         let mut entry = json!({"name": format!("n{number}"), "properties": {"ipAddress": format!("10.0.0.{number}")}});
         if *state != "-" {
@@ -69,25 +69,29 @@ pub(super) fn view(pools: &[PoolOf<'_>]) -> View {
         "backendAddressPools": pools.iter().map(|(name, entries, _)| json!({"name": name, "properties": {
             "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<Value>>()}})).collect::<Vec<_>>(),
         "loadBalancingRules": pools.iter().map(|(name, _, probed)| rule(name, *probed)).collect::<Vec<_>>()}});
-    View::of(LoadBalancer {
+    LoadBalancerView::new(LoadBalancer {
         id: LoadBalancerId::parse(ID).unwrap(),
         etag: None,
         document,
     })
 }
 
-pub(super) fn line(pool: &str, number: u8, stage: Stage) -> Line {
-    let record = Record {
+pub(super) fn ledger_change(pool: &str, number: u8, stage: LedgerStage) -> LedgerChange {
+    let entry = LedgerEntry {
         stage,
         since: Timestamp::UNIX_EPOCH,
     };
-    Line::new(&pool_id(pool), &Key::written(&format!("10.0.0.{number}")), Some(record))
+    LedgerChange::new(
+        &pool_id(pool),
+        &EntryKey::from_text(&format!("10.0.0.{number}")),
+        Some(entry),
+    )
 }
 
-pub(super) fn book(lines: &[(&str, u8, Stage)]) -> Book {
-    let mut book = Book::default();
-    for (pool, number, stage) in lines {
-        book.write(line(pool, *number, *stage));
+pub(super) fn ledger(entries: &[(&str, u8, LedgerStage)]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for (pool, number, stage) in entries {
+        ledger.apply(ledger_change(pool, *number, *stage));
     }
-    book
+    ledger
 }

@@ -1,7 +1,8 @@
-//! The ledger: which `Down`s are ours, from before each is written until it can come back no more. Pure but for `store`.
+//! The ledger: which `Down` is headgate's, from before it is written until no stale write can bring it back. Pure but for
+//! `store` (docs/decisions.md 10, 30).
 //!
-//! One `ConfigMap`, so that it outlives a Node: one that is made anew under the same name and address finds its entry
-//! `Down`, and nothing on the new Node says whose that is. It says nothing of what is wished: that is recomputed.
+//! It is one `ConfigMap`, so that it outlives a Node: a Node that is created again under the same name and address finds its
+//! entry `Down`, and nothing on the Node says who set it. It never contains target states; those are computed from the Nodes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -12,35 +13,34 @@ use headgate_azure::PoolId;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::pool::Key;
+use crate::pool::EntryKey;
 
 mod store;
 
-pub(super) use store::Ledger;
-pub use store::{LEDGER, LedgerError, read};
+pub(super) use store::LedgerStore;
+pub use store::{LedgerError, read};
 
-/// How long a `Down` that was restored may come back by somebody else's write of what he read before:
-/// cloud-controller-manager keeps load balancers for 2 min, and one of its reconciles may take as long again.
-const MAY_COME_BACK: Duration = Duration::from_mins(5);
+/// How long a stale write of another writer may bring a restored `Down` back: cloud-controller-manager caches load
+/// balancers for 2 min, and one of its reconciles may take as long again.
+const STALE_WRITE_WINDOW: Duration = Duration::from_mins(5);
+/// How long an entry with a new ledger entry may be missing from lists: the list may have been sent before, or ARM may lag.
+const LIST_LAG: Duration = Duration::from_mins(2);
 
-/// For so long after its last line an entry may be missing in a list that was asked for before, or that lags.
-const MAY_NOT_BE_LISTED: Duration = Duration::from_mins(2);
-
-/// What became of a `Down` of ours.
+/// What has happened to a `Down` of headgate's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// It is about to be written, or was; people were not told yet.
+pub enum LedgerStage {
+    /// It is about to be written, or was; its event is not recorded yet.
     Intended,
-    /// It was seen, and people were told.
+    /// A read showed it, and its event is recorded.
     Down,
-    /// It was seen to be gone, and may come back.
+    /// A read showed that it is gone; a stale write may bring it back.
     Restored,
 }
 
-impl Stage {
+impl LedgerStage {
     const ALL: [Self; 3] = [Self::Intended, Self::Down, Self::Restored];
 
-    /// As it stands in the ledger.
+    /// The word in the ledger.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -51,35 +51,39 @@ impl Stage {
     }
 }
 
-/// One entry's line.
+/// What the ledger has about one pool entry; as text `STAGE TIME`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Record {
-    /// What became of it.
-    pub stage: Stage,
-    /// Since when.
+pub struct LedgerEntry {
+    /// What has happened.
+    pub stage: LedgerStage,
+    /// When the stage began, to the second.
     pub since: Timestamp,
 }
 
-impl fmt::Display for Record {
+impl fmt::Display for LedgerEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:.0}", self.stage.as_str(), self.since)
     }
 }
 
-impl From<Record> for String {
-    fn from(record: Record) -> Self {
-        record.to_string()
+impl From<LedgerEntry> for String {
+    fn from(entry: LedgerEntry) -> Self {
+        entry.to_string()
     }
 }
 
-impl FromStr for Record {
+impl FromStr for LedgerEntry {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no record; allowed: intended, down or restored, a space and a time");
+        let bad = || {
+            format!(
+                "{text:?} is not a ledger entry; allowed: intended, down or restored, followed by a space and a time"
+            )
+        };
         let (stage, since) = text.split_once(' ').ok_or_else(bad)?;
-        let stage = Stage::ALL.into_iter().find(|known| known.as_str() == stage);
+        let stage = LedgerStage::ALL.into_iter().find(|known| known.as_str() == stage);
         Ok(Self {
             stage: stage.ok_or_else(bad)?,
             since: since.parse().map_err(|_| bad())?,
@@ -87,7 +91,7 @@ impl FromStr for Record {
     }
 }
 
-impl TryFrom<String> for Record {
+impl TryFrom<String> for LedgerEntry {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -95,165 +99,158 @@ impl TryFrom<String> for Record {
     }
 }
 
-/// A pool in the ledger: its id in lower case.
-fn page(pool: &PoolId) -> String {
+/// The ledger's key of a pool: its id in lower case.
+fn pool_key(pool: &PoolId) -> String {
     pool.to_string().to_ascii_lowercase()
 }
 
-/// All records, by pool and entry.
+/// All ledger entries, by pool and pool entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Book {
+pub struct Ledger {
     #[serde(default)]
-    pools: BTreeMap<String, BTreeMap<String, Record>>,
+    pools: BTreeMap<String, BTreeMap<String, LedgerEntry>>,
 }
 
-/// One line is to be this, or is to go.
+/// One ledger entry to write or remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct LedgerChange {
     pool: String,
     key: String,
-    record: Option<Record>,
+    entry: Option<LedgerEntry>,
 }
 
-impl Line {
-    /// For an entry of a pool.
+impl LedgerChange {
+    /// Writes the ledger entry of a pool entry; removes it if `entry` is `None`.
     #[must_use]
-    pub fn new(pool: &PoolId, key: &Key, record: Option<Record>) -> Self {
+    pub fn new(pool: &PoolId, key: &EntryKey, entry: Option<LedgerEntry>) -> Self {
         Self {
-            pool: page(pool),
+            pool: pool_key(pool),
             key: key.to_string(),
-            record,
+            entry,
         }
     }
 }
 
-impl Book {
-    /// The line of an entry.
+impl Ledger {
+    /// The ledger entry of a pool entry.
     #[must_use]
-    pub fn record(&self, pool: &PoolId, key: &Key) -> Option<Record> {
-        self.pools.get(&page(pool))?.get(&key.to_string()).copied()
+    pub fn entry(&self, pool: &PoolId, key: &EntryKey) -> Option<LedgerEntry> {
+        self.pools.get(&pool_key(pool))?.get(key.as_str()).copied()
     }
 
-    /// The lines of one pool, to be looked up many times.
+    /// The ledger entries of one pool, for many lookups.
     #[must_use]
-    pub fn page(&self, pool: &PoolId) -> Page<'_> {
-        let lines = self.pools.get(&page(pool)).into_iter().flatten();
-        Page(lines.map(|(key, record)| (&**key, *record)).collect())
+    pub fn pool(&self, pool: &PoolId) -> PoolLedger<'_> {
+        let entries = self.pools.get(&pool_key(pool)).into_iter().flatten();
+        PoolLedger(entries.map(|(key, entry)| (&**key, *entry)).collect())
     }
 
-    /// All lines: the pool's id in lower case, what the entry is recognised by, what is known of it.
-    pub fn lines(&self) -> impl Iterator<Item = (&str, &str, Record)> {
+    /// All entries: the pool's id in lower case, the key of the pool entry, the ledger entry.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &str, LedgerEntry)> {
         let pools = self.pools.iter();
-        pools.flat_map(|(pool, lines)| lines.iter().map(move |(key, record)| (&**pool, &**key, *record)))
+        pools.flat_map(|(pool, entries)| entries.iter().map(move |(key, entry)| (&**pool, &**key, *entry)))
     }
 
-    /// Whether nothing is ours.
+    /// Whether there is no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }
 
-    /// How many lines say that a `Down` of ours stands, or may stand.
-    #[must_use]
-    pub fn standing(&self) -> usize {
-        let lines = self.pools.values().flat_map(BTreeMap::values);
-        lines.filter(|record| record.stage != Stage::Restored).count()
-    }
-
-    /// Writes a line.
-    pub fn write(&mut self, line: Line) {
-        match line.record {
-            Some(record) => {
-                self.pools.entry(line.pool).or_default().insert(line.key, record);
+    /// Makes a change.
+    pub fn apply(&mut self, change: LedgerChange) {
+        match change.entry {
+            Some(entry) => {
+                self.pools.entry(change.pool).or_default().insert(change.key, entry);
             }
             None => {
-                if let Some(lines) = self.pools.get_mut(&line.pool) {
-                    lines.remove(&line.key);
-                    if lines.is_empty() {
-                        self.pools.remove(&line.pool);
+                if let Some(entries) = self.pools.get_mut(&change.pool) {
+                    entries.remove(&change.key);
+                    if entries.is_empty() {
+                        self.pools.remove(&change.pool);
                     }
                 }
             }
         }
     }
 
-    /// The lines by which this differs from an earlier one.
+    /// The changes that lead from `earlier` to this.
     #[must_use]
-    pub fn since(&self, earlier: &Self) -> Vec<Line> {
-        let lines = |book: &Self| -> BTreeMap<(String, String), Record> {
-            let pools = book.pools.iter();
-            pools
-                .flat_map(|(pool, lines)| {
-                    lines
-                        .iter()
-                        .map(move |(key, record)| ((pool.clone(), key.clone()), *record))
-                })
+    pub fn changes_since(&self, earlier: &Self) -> Vec<LedgerChange> {
+        let flat = |ledger: &'_ Self| -> BTreeMap<(String, String), LedgerEntry> {
+            let entries = ledger.entries();
+            entries
+                .map(|(pool, key, entry)| ((pool.to_owned(), key.to_owned()), entry))
                 .collect()
         };
-        let (now, before) = (lines(self), lines(earlier));
-        let line = |(pool, key): &(String, String), record| Line {
+        let (now, before) = (flat(self), flat(earlier));
+        let change = |(pool, key): &(String, String), entry| LedgerChange {
             pool: pool.clone(),
             key: key.clone(),
-            record,
+            entry,
         };
-        let gone = before.keys().filter(|place| !now.contains_key(*place));
-        let new = now.iter().filter(|(place, record)| before.get(*place) != Some(*record));
-        gone.map(|place| line(place, None))
-            .chain(new.map(|(place, record)| line(place, Some(*record))))
+        let removed = before.keys().filter(|place| !now.contains_key(*place));
+        let written = now.iter().filter(|(place, entry)| before.get(*place) != Some(*entry));
+        removed
+            .map(|place| change(place, None))
+            .chain(written.map(|(place, entry)| change(place, Some(*entry))))
             .collect()
     }
 
-    /// What to write so that lines grow old: `stands` says how entries stood in the last list. A line of an entry that has
-    /// not been there for a while counts as restored from now on; what was restored long enough ago goes, unless the
-    /// entry is `Down`.
+    /// The changes that time brings. `observe` gives the state of a pool entry, by pool and key, in the last list.
+    ///
+    /// A ledger entry whose pool entry has been absent for [`LIST_LAG`] becomes `restored`. A restored one is removed after
+    /// [`STALE_WRITE_WINDOW`], unless its pool entry is `Down`.
     #[must_use]
-    pub fn aged(&self, stands: impl Fn(&str, &str) -> Stands, now: Timestamp) -> Vec<Line> {
-        let mut lines = Vec::new();
-        let old = |record: &Record, than: Duration| {
-            now.duration_since(record.since) >= SignedDuration::try_from(than).unwrap_or(SignedDuration::MAX)
+    pub fn expiry_changes(&self, observe: impl Fn(&str, &str) -> ObservedState, now: Timestamp) -> Vec<LedgerChange> {
+        let mut changes = Vec::new();
+        let is_older = |entry: LedgerEntry, age: Duration| {
+            now.duration_since(entry.since) >= SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX)
         };
-        for (pool, entries) in &self.pools {
-            for (key, record) in entries {
-                let record = match (record.stage, stands(pool, key)) {
-                    (Stage::Restored, Stands::NotDown | Stands::NotThere) if old(record, MAY_COME_BACK) => None,
-                    (Stage::Intended | Stage::Down, Stands::NotThere) if old(record, MAY_NOT_BE_LISTED) => {
-                        Some(Record {
-                            stage: Stage::Restored,
-                            since: now,
-                        })
-                    }
-                    _ => continue,
-                };
-                lines.push(Line {
-                    pool: pool.clone(),
-                    key: key.clone(),
-                    record,
-                });
-            }
+        for (pool, key, entry) in self.entries() {
+            let entry = match (entry.stage, observe(pool, key)) {
+                (LedgerStage::Restored, ObservedState::NotDown | ObservedState::Absent)
+                    if is_older(entry, STALE_WRITE_WINDOW) =>
+                {
+                    None
+                }
+                (LedgerStage::Intended | LedgerStage::Down, ObservedState::Absent) if is_older(entry, LIST_LAG) => {
+                    Some(LedgerEntry {
+                        stage: LedgerStage::Restored,
+                        since: now,
+                    })
+                }
+                _ => continue,
+            };
+            changes.push(LedgerChange {
+                pool: pool.to_owned(),
+                key: key.to_owned(),
+                entry,
+            });
         }
-        lines
+        changes
     }
 }
 
-/// How an entry stood in the last list.
+/// What the last list showed of a pool entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stands {
-    /// It was there, and `Down`.
+pub enum ObservedState {
+    /// The entry is in its pool, and `Down`.
     Down,
-    /// It was there, and not.
+    /// The entry is in its pool, and not `Down`.
     NotDown,
-    /// It was not there.
-    NotThere,
+    /// The entry is not in its pool, or the pool does not exist.
+    Absent,
 }
 
-/// One pool's lines.
+/// The ledger entries of one pool.
 #[derive(Clone, Debug)]
-pub struct Page<'a>(HashMap<&'a str, Record>);
+pub struct PoolLedger<'a>(HashMap<&'a str, LedgerEntry>);
 
-impl Page<'_> {
-    /// The line of an entry.
+impl PoolLedger<'_> {
+    /// The ledger entry of a pool entry.
     #[must_use]
-    pub fn record(&self, key: &Key) -> Option<Record> {
+    pub fn entry(&self, key: &EntryKey) -> Option<LedgerEntry> {
         self.0.get(key.as_str()).copied()
     }
 }
@@ -275,18 +272,18 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn record(stage: Stage, second: i64) -> Record {
-        Record {
+    fn entry(stage: LedgerStage, second: i64) -> LedgerEntry {
+        LedgerEntry {
             stage,
             since: at(second),
         }
     }
 
     #[test]
-    fn a_record_is_a_readable_line() {
+    fn entry_is_a_readable_text() {
         let text = "down 2026-11-21T10:00:00Z";
-        let record: Record = text.parse().unwrap();
-        assert_eq!((record.stage, record.to_string().as_str()), (Stage::Down, text));
+        let entry: LedgerEntry = text.parse().unwrap();
+        assert_eq!((entry.stage, entry.to_string().as_str()), (LedgerStage::Down, text));
         for bad in [
             "",
             "down",
@@ -294,84 +291,96 @@ mod tests {
             "up 2026-11-21T10:00:00Z",
             "down  2026-11-21T10:00:00Z",
         ] {
-            assert!(bad.parse::<Record>().is_err(), "{bad}");
+            assert!(bad.parse::<LedgerEntry>().is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn names_compare_as_arm_compares_them() {
-        let mut book = Book::default();
-        let key = Key::written("10.0.0.1");
-        book.write(Line::new(&pool("Kubernetes"), &key, Some(record(Stage::Down, 1))));
-        assert_eq!(book.record(&pool("kubernetes"), &key), Some(record(Stage::Down, 1)));
+    fn pool_names_are_case_insensitive_as_in_arm() {
+        let mut ledger = Ledger::default();
+        let key = EntryKey::from_text("10.0.0.1");
+        ledger.apply(LedgerChange::new(
+            &pool("Kubernetes"),
+            &key,
+            Some(entry(LedgerStage::Down, 1)),
+        ));
         assert_eq!(
-            book.page(&pool("KUBERNETES")).record(&key),
-            Some(record(Stage::Down, 1))
+            ledger.entry(&pool("kubernetes"), &key),
+            Some(entry(LedgerStage::Down, 1))
         );
-        assert_eq!(book.record(&pool("other"), &key), None);
-        let text = serde_json::to_string(&book).unwrap();
+        assert_eq!(
+            ledger.pool(&pool("KUBERNETES")).entry(&key),
+            Some(entry(LedgerStage::Down, 1))
+        );
+        assert_eq!(ledger.entry(&pool("other"), &key), None);
+        let text = serde_json::to_string(&ledger).unwrap();
         assert!(text.contains(r#""10.0.0.1":"down 1970-01-01T00:00:01Z""#), "{text}");
-        assert_eq!(serde_json::from_str::<Book>(&text).unwrap(), book);
-        book.write(Line::new(&pool("kubernetes"), &key, None));
-        assert!(book.is_empty());
+        assert_eq!(serde_json::from_str::<Ledger>(&text).unwrap(), ledger);
+        ledger.apply(LedgerChange::new(&pool("kubernetes"), &key, None));
+        assert!(ledger.is_empty());
     }
 
     #[test]
-    fn what_is_gone_grows_old_and_what_is_old_goes() {
-        let mut book = Book::default();
+    fn absent_entries_become_restored_and_old_restored_entries_are_removed() {
+        let mut ledger = Ledger::default();
         for (key, stage) in [
-            ("there", Stage::Down),
-            ("gone", Stage::Down),
-            ("meant", Stage::Intended),
-            ("old", Stage::Restored),
-            ("back", Stage::Restored),
+            ("there", LedgerStage::Down),
+            ("gone", LedgerStage::Down),
+            ("meant", LedgerStage::Intended),
+            ("old", LedgerStage::Restored),
+            ("back", LedgerStage::Restored),
         ] {
-            book.write(Line::new(&pool("p"), &Key::written(key), Some(record(stage, 0))));
+            ledger.apply(LedgerChange::new(
+                &pool("p"),
+                &EntryKey::from_text(key),
+                Some(entry(stage, 0)),
+            ));
         }
-        let stands = |_: &str, key: &str| match key {
-            "there" | "back" => Stands::Down,
-            "old" => Stands::NotDown,
-            _ => Stands::NotThere,
+        let observe = |_: &str, key: &str| match key {
+            "there" | "back" => ObservedState::Down,
+            "old" => ObservedState::NotDown,
+            _ => ObservedState::Absent,
         };
-        assert!(book.aged(stands, at(119)).is_empty(), "a list may lag");
-        for line in book.aged(stands, at(299)) {
-            book.write(line);
+        assert!(ledger.expiry_changes(observe, at(119)).is_empty(), "a list may lag");
+        for change in ledger.expiry_changes(observe, at(299)) {
+            ledger.apply(change);
         }
-        let of = |book: &Book, key: &str| book.record(&pool("p"), &Key::written(key));
-        assert_eq!(of(&book, "there"), Some(record(Stage::Down, 0)));
-        assert_eq!(of(&book, "gone"), Some(record(Stage::Restored, 299)));
-        assert_eq!(of(&book, "meant"), Some(record(Stage::Restored, 299)));
-        assert_eq!(of(&book, "old"), Some(record(Stage::Restored, 0)));
-        assert_eq!(book.standing(), 1);
-        for line in book.aged(stands, at(300)) {
-            book.write(line);
+        let of = |ledger: &Ledger, key: &str| ledger.entry(&pool("p"), &EntryKey::from_text(key));
+        assert_eq!(of(&ledger, "there"), Some(entry(LedgerStage::Down, 0)));
+        assert_eq!(of(&ledger, "gone"), Some(entry(LedgerStage::Restored, 299)));
+        assert_eq!(of(&ledger, "meant"), Some(entry(LedgerStage::Restored, 299)));
+        assert_eq!(of(&ledger, "old"), Some(entry(LedgerStage::Restored, 0)));
+        let is_down = |(.., entry): &(&str, &str, LedgerEntry)| entry.stage != LedgerStage::Restored;
+        assert_eq!(ledger.entries().filter(is_down).count(), 1);
+        for change in ledger.expiry_changes(observe, at(300)) {
+            ledger.apply(change);
         }
-        assert_eq!(of(&book, "old"), None);
-        assert!(of(&book, "gone").is_some());
-        assert!(of(&book, "back").is_some(), "it is Down again, by us");
+        assert_eq!(of(&ledger, "old"), None);
+        assert!(of(&ledger, "gone").is_some());
+        assert!(of(&ledger, "back").is_some(), "its pool entry is Down again");
     }
 
-    fn books() -> impl Strategy<Value = Book> {
-        let line = (0..3_u8, 0..3_u8, 0..3_usize, 0..3_i64);
-        proptest::collection::vec(line, 0..8).prop_map(|lines| {
-            let mut book = Book::default();
-            for (pool_number, key, stage, second) in lines {
-                let record = record(Stage::ALL[stage], second);
-                let key = Key::written(&key.to_string());
-                book.write(Line::new(&pool(&format!("p{pool_number}")), &key, Some(record)));
+    fn ledgers() -> impl Strategy<Value = Ledger> {
+        let one = (0..3_u8, 0..3_u8, 0..3_usize, 0..3_i64);
+        proptest::collection::vec(one, 0..8).prop_map(|entries| {
+            let mut ledger = Ledger::default();
+            for (pool_number, key, stage, second) in entries {
+                let entry = entry(LedgerStage::ALL[stage], second);
+                let key = EntryKey::from_text(&key.to_string());
+                ledger.apply(LedgerChange::new(&pool(&format!("p{pool_number}")), &key, Some(entry)));
             }
-            book
+            ledger
         })
     }
 
     proptest! {
         #[test]
-        fn the_difference_leads_from_one_book_to_the_other(from in books(), to in books()) {
-            let mut book = from.clone();
-            for line in to.since(&from) {
-                book.write(line);
+        fn changes_lead_from_one_ledger_to_the_other(from in ledgers(), to in ledgers()) {
+            let mut ledger = from.clone();
+            for change in to.changes_since(&from) {
+                ledger.apply(change);
             }
-            prop_assert_eq!(book, to);
+            prop_assert_eq!(ledger, to);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! The metrics of admin states: what is desired and what is, how much is still to be done, how long it took.
+//! The metrics of admin states: target and observed states, the changes that are due, and the time until `Down`.
 
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
@@ -12,44 +13,44 @@ use tokio::sync::watch;
 
 use super::plan::PoolCounts;
 
-/// What the leader's work shows; empty where it does not lead.
+/// The values of the gauges; empty on an instance that does not lead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Summary {
+pub(super) struct GaugeValues {
     pub(super) pools: Vec<PoolCounts>,
-    pub(super) pending: usize,
+    pub(super) pending_changes: usize,
 }
 
-/// The metrics.
+/// The metrics of admin states. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    took: Histogram,
+    signal_to_down: Histogram,
     watch_errors: WatchErrorCounter,
-    summaries: watch::Sender<Summary>,
+    gauges: watch::Sender<GaugeValues>,
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the metrics.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        // From less than ARM needs for anything to longer than any eviction's notice.
+        // ARM needs more than the first, and every eviction notice ends before the last.
         let buckets = [
             0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0,
         ];
         let metrics = Self {
-            took: Histogram::new(buckets),
+            signal_to_down: Histogram::new(buckets),
             watch_errors: WatchErrorCounter::register(
                 registry,
                 "headgate_admin_state_watch_errors",
                 "Errors of the leader's watch of all Nodes, by reason",
             ),
-            summaries: watch::Sender::default(),
+            gauges: watch::Sender::default(),
         };
         registry.register(
             "headgate_admin_state_signal_to_down_seconds",
-            "From a Node's signal being seen by the leader to Down being read back in every pool",
-            metrics.took.clone(),
+            "Seconds from the leader's observation of a Node's signal to the read that shows all its pool entries Down",
+            metrics.signal_to_down.clone(),
         );
-        registry.register_collector(Box::new(Shown(metrics.summaries.subscribe())));
+        registry.register_collector(Box::new(GaugeCollector(metrics.gauges.subscribe())));
         metrics
     }
 
@@ -57,66 +58,74 @@ impl Metrics {
         self.watch_errors.clone()
     }
 
-    pub(super) fn took(&self, time: Duration) {
-        self.took.observe(time.as_secs_f64());
+    pub(super) fn observe_signal_to_down(&self, time: Duration) {
+        self.signal_to_down.observe(time.as_secs_f64());
     }
 
-    pub(super) fn show(&self, summary: Summary) {
-        self.summaries.send_if_modified(|shown| {
-            let news = *shown != summary;
-            *shown = summary;
-            news
+    pub(super) fn set_gauges(&self, values: GaugeValues) {
+        self.gauges.send_if_modified(|current| {
+            let is_changed = *current != values;
+            *current = values;
+            is_changed
         });
     }
 }
 
-/// A number of a pool's.
-type Count = fn(&PoolCounts) -> usize;
-
+/// Encodes the gauges at each scrape, so that series of pools that no longer exist disappear.
 #[derive(Debug)]
-struct Shown(watch::Receiver<Summary>);
+struct GaugeCollector(watch::Receiver<GaugeValues>);
 
-impl Collector for Shown {
+/// A gauge with the labels `load_balancer` and `pool`.
+struct PoolGauge {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&PoolCounts) -> usize,
+}
+
+const POOL_GAUGES: [PoolGauge; 4] = [
+    PoolGauge {
+        name: "headgate_pool_addresses",
+        help: "Entries of a backend pool that a load-balancing rule uses; on the leader only.",
+        value: |pool| pool.entries,
+    },
+    PoolGauge {
+        name: "headgate_pool_desired_down",
+        help: "Entries of a backend pool with the target state Down, because their Nodes have a signal; on the leader only.",
+        value: |pool| pool.desired_down,
+    },
+    PoolGauge {
+        name: "headgate_pool_actual_down",
+        help: "Entries of a backend pool that are Down, by headgate or foreign; on the leader only.",
+        value: |pool| pool.actual_down,
+    },
+    PoolGauge {
+        name: "headgate_pool_eligible",
+        help: "Entries of a backend pool whose admin state admits new connections once all changes are written; on the leader only.",
+        value: |pool| pool.eligible,
+    },
+];
+
+impl Collector for GaugeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let summary = self.0.borrow().clone();
-        let kind = prometheus_client::metrics::MetricType::Gauge;
-        let about = "Changes of admin states that are still to be made; on the leader.";
-        let gauge = ConstGauge::new(i64::try_from(summary.pending).unwrap_or(i64::MAX));
-        let descriptor = encoder.encode_descriptor("headgate_admin_state_queue_depth", about, None, kind)?;
-        gauge.encode(descriptor)?;
-        let pools: [(&str, &str, Count); 4] = [
-            (
-                "headgate_pool_addresses",
-                "Addresses in a backend pool that a load-balancing rule uses, by load_balancer and pool; on the leader.",
-                |pool| pool.entries,
-            ),
-            (
-                "headgate_pool_desired_down",
-                "Addresses that are to be Down, as their Nodes' signals say, by load_balancer and pool; on the leader.",
-                |pool| pool.desired_down,
-            ),
-            (
-                "headgate_pool_actual_down",
-                "Addresses that are Down, whoever set them, by load_balancer and pool; on the leader.",
-                |pool| pool.actual_down,
-            ),
-            (
-                "headgate_pool_eligible",
-                "Addresses that get new connections, as far as admin states go, once all changes are made, by load_balancer and pool; on the leader.",
-                |pool| pool.eligible,
-            ),
-        ];
-        for (name, about, count) in pools {
-            let mut family = encoder.encode_descriptor(name, about, None, kind)?;
-            for pool in &summary.pools {
+        let values = self.0.borrow().clone();
+        let help = "Changes of admin states that are due and not read back yet; on the leader only.";
+        let descriptor =
+            encoder.encode_descriptor("headgate_admin_state_queue_depth", help, None, MetricType::Gauge)?;
+        gauge(values.pending_changes).encode(descriptor)?;
+        for PoolGauge { name, help, value } in POOL_GAUGES {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for counts in &values.pools {
                 let labels = [
-                    ("load_balancer", pool.pool.load_balancer().name()),
-                    ("pool", pool.pool.name()),
+                    ("load_balancer", counts.pool.load_balancer().name()),
+                    ("pool", counts.pool.name()),
                 ];
-                let gauge = ConstGauge::new(i64::try_from(count(pool)).unwrap_or(i64::MAX));
-                gauge.encode(family.encode_family(&labels)?)?;
+                gauge(value(counts)).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())
     }
+}
+
+fn gauge(value: usize) -> ConstGauge<i64> {
+    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
 }

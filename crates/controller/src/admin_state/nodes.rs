@@ -1,9 +1,10 @@
-//! The watch of all Nodes, from which follows what is desired.
+//! The watch of all Nodes; publishes the target states that follow from them.
 //!
-//! It runs for the term. While the API server cannot be reached or refuses, what was known goes on. Nothing is
-//! published before every Node has been listed once; what is ready to be read at once is published at once, so that
-//! a thousand taints are one change. What is published is changed in place unless somebody holds it: nobody may for long,
-//! since then each change of a Node costs a copy of all of them.
+//! Invariants: nothing is published before every Node has been listed once. While the watch fails, the last known state stays
+//! in use. Events that are ready together are published together, so that a thousand new taints lead to one plan.
+//!
+//! The published value is changed in place unless a receiver holds it. Receivers hold it only briefly: otherwise each change
+//! of a Node copies all of them. What a Node's taints mean is left to `target_states`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,59 +18,65 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::desired::Desired;
+use super::target_states::TargetStates;
 use crate::pool::ClusterNodeObject;
 
-/// Objects in one answer to a list: what is held in memory beside what is kept.
-const PAGE: u32 = 500;
-/// Events taken together at most, so that a flood does not keep what is known from being acted on.
-const AT_ONCE: usize = 10_000;
+/// Nodes in one answer to a list; bounds the memory for objects that are not converted yet.
+const PAGE_SIZE: u32 = 500;
+/// Events that are published together, so that a flood of events does not delay the plan.
+const MAX_EVENTS_PER_CHANGE: usize = 10_000;
 
-/// How Nodes are read.
+/// What the watch reads from Nodes, and where it counts its errors.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub(super) struct NodeWatchConfig {
+    /// The taint keys that are signals.
     pub(super) taint_keys: Vec<String>,
+    /// Whether control-plane nodes are in no load balancer.
     pub(super) exclude_control_plane: bool,
     /// Counts the errors of the watch.
     pub(super) watch_errors: WatchErrorCounter,
     pub(super) clock: Clock,
 }
 
-/// Watches Nodes and publishes what they wish; `None` until all are known. Never ends of itself.
-pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender<Option<Arc<Desired>>>) {
-    let config = watcher::Config::default().page_size(PAGE);
-    let reporter = WatchReporter::new("nodes", reading.watch_errors.clone(), reading.clock.clone());
-    let mut events = watch_events(&client, Api::<ClusterNodeObject>::all, config, reporter);
-    let mut following = Following {
-        known: Known {
-            desired,
-            listed: Desired::default(),
+/// Watches all Nodes and publishes their target states; `None` until all are listed. Never ends by itself.
+pub(super) async fn watch_target_states(
+    client: Client,
+    config: NodeWatchConfig,
+    published: watch::Sender<Option<Arc<TargetStates>>>,
+) {
+    let reporter = WatchReporter::new("nodes", config.watch_errors.clone(), config.clock.clone());
+    let pages = watcher::Config::default().page_size(PAGE_SIZE);
+    let mut events = watch_events(&client, Api::<ClusterNodeObject>::all, pages, reporter);
+    let mut handler = EventHandler {
+        state: State {
+            published,
+            incomplete: TargetStates::default(),
         },
         listed: None,
-        reading,
+        config,
     };
-    // What time alone brings about is known up to here.
-    let mut looked = Instant::now();
+    // Deadlines up to here are applied.
+    let mut applied_until = Instant::now();
     loop {
-        let next_change = following.known.next_change(looked);
+        let deadline = handler.state.next_deadline(applied_until);
         let mut event = tokio::select! {
             event = events.next() => event,
-            () = sleep_until(next_change.unwrap_or_else(Instant::now)), if next_change.is_some() => {
-                looked = Instant::now();
-                following.known.change(|now| {
-                    now.touch();
-                    now.forget(looked);
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                applied_until = Instant::now();
+                handler.state.modify(|targets| {
+                    targets.advance_generation();
+                    targets.drop_ended_periods(applied_until);
                 });
-                following.known.publish();
+                handler.state.publish();
                 continue;
             }
         };
-        let mut changed = false;
-        for _ in 0..AT_ONCE {
+        let mut is_changed = false;
+        for _ in 0..MAX_EVENTS_PER_CHANGE {
             match event {
                 None => return,
-                Some(Ok(happened)) => changed |= following.heed(happened),
-                // The watch has reported it, and continues.
+                Some(Ok(event)) => is_changed |= handler.handle(event),
+                // The reporter has logged and counted it.
                 Some(Err(_)) => {}
             }
             match events.next().now_or_never() {
@@ -77,63 +84,63 @@ pub(super) async fn run(client: Client, reading: Reading, desired: watch::Sender
                 None => break,
             }
         }
-        if changed {
-            following.known.publish();
+        if is_changed {
+            handler.state.publish();
         }
     }
 }
 
-/// What all Nodes wish, as far as is known.
-struct Known {
-    /// Once all were listed.
-    desired: watch::Sender<Option<Arc<Desired>>>,
-    /// Before that.
-    listed: Desired,
+/// The target states of all Nodes.
+struct State {
+    /// `None` until the first list is complete.
+    published: watch::Sender<Option<Arc<TargetStates>>>,
+    /// The target states until then.
+    incomplete: TargetStates,
 }
 
-impl Known {
-    /// Changes it, without a word.
-    fn change<T: Default>(&mut self, change: impl FnOnce(&mut Desired) -> T) -> T {
-        let (listed, mut outcome) = (&mut self.listed, T::default());
-        self.desired.send_if_modified(|desired| {
-            outcome = change(desired.as_mut().map_or(listed, Arc::make_mut));
+impl State {
+    /// Modifies the target states without notifying receivers.
+    fn modify<T: Default>(&mut self, modify: impl FnOnce(&mut TargetStates) -> T) -> T {
+        let (incomplete, mut result) = (&mut self.incomplete, T::default());
+        self.published.send_if_modified(|published| {
+            result = modify(published.as_mut().map_or(incomplete, Arc::make_mut));
             false
         });
-        outcome
+        result
     }
 
-    /// All Nodes were listed; whether that was the first time.
-    fn complete(&mut self) -> bool {
-        let (listed, mut first) = (&mut self.listed, false);
-        self.desired.send_if_modified(|desired| {
-            first = desired.is_none();
-            desired.get_or_insert_with(|| Arc::new(std::mem::take(listed)));
+    /// Records that a list is complete. Returns whether it is the first one.
+    fn complete_list(&mut self) -> bool {
+        let (incomplete, mut is_first) = (&mut self.incomplete, false);
+        self.published.send_if_modified(|published| {
+            is_first = published.is_none();
+            published.get_or_insert_with(|| Arc::new(std::mem::take(incomplete)));
             false
         });
-        first
+        is_first
     }
 
-    /// Says that it has changed.
+    /// Notifies receivers, once the first list is complete.
     fn publish(&self) {
-        self.desired.send_if_modified(|desired| desired.is_some());
+        self.published.send_if_modified(|published| published.is_some());
     }
 
-    /// When, after this time, something comes about by time alone.
-    fn next_change(&self, after: Instant) -> Option<Instant> {
-        self.desired.borrow().as_ref()?.next_change(after)
+    /// The first deadline after `after` that changes a target state without an event.
+    fn next_deadline(&self, after: Instant) -> Option<Instant> {
+        self.published.borrow().as_ref()?.next_deadline(after)
     }
 }
 
-struct Following {
-    known: Known,
-    /// The names in the list under way.
+struct EventHandler {
+    state: State,
+    /// The names in the list that is in progress.
     listed: Option<BTreeSet<String>>,
-    reading: Reading,
+    config: NodeWatchConfig,
 }
 
-impl Following {
-    /// Takes in an event; whether it is news.
-    fn heed(&mut self, event: Event<ClusterNodeObject>) -> bool {
+impl EventHandler {
+    /// Applies an event. Returns whether it changed anything.
+    fn handle(&mut self, event: Event<ClusterNodeObject>) -> bool {
         match event {
             Event::Init => {
                 self.listed = Some(BTreeSet::new());
@@ -147,30 +154,30 @@ impl Following {
             }
             Event::InitDone => {
                 let listed = self.listed.take().unwrap_or_default();
-                let gone = self.known.change(|now| {
-                    let known = now.cluster.nodes().map(|node| node.name.clone());
-                    let gone: Vec<_> = known.filter(|name| !listed.contains(name)).collect();
-                    for name in &gone {
-                        now.remove(name);
+                let has_removed = self.state.modify(|targets| {
+                    let names = targets.nodes.iter().map(|node| node.name.clone());
+                    let deleted: Vec<_> = names.filter(|name| !listed.contains(name)).collect();
+                    for name in &deleted {
+                        targets.remove(name);
                     }
-                    !gone.is_empty()
+                    !deleted.is_empty()
                 });
-                self.known.complete() || gone
+                self.state.complete_list() || has_removed
             }
             Event::Apply(object) => self.apply(object),
             Event::Delete(object) => object
                 .metadata
                 .name
-                .is_some_and(|name| self.known.change(|now| now.remove(&name))),
+                .is_some_and(|name| self.state.modify(|targets| targets.remove(&name))),
         }
     }
 
     fn apply(&mut self, object: ClusterNodeObject) -> bool {
-        let Some(node) = object.node(self.reading.exclude_control_plane) else {
+        let Some(node) = object.into_node(self.config.exclude_control_plane) else {
             return false;
         };
-        let reading = &self.reading;
-        self.known
-            .change(|now| now.apply(node, &reading.taint_keys, reading.clock.now()))
+        let config = &self.config;
+        self.state
+            .modify(|targets| targets.apply(node, &config.taint_keys, config.clock.now()))
     }
 }

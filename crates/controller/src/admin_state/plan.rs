@@ -1,256 +1,252 @@
-//! From a load balancer as it was read, and what Nodes wish, to what is to be written. Pure.
+//! The plan: from a load balancer as it was read, the target states and the ledger to the edits to write. Pure.
 //!
-//! | signal on the Node | the entry | ours by the ledger | becomes |
+//! | signal on the Node | the entry | in the ledger | becomes |
 //! |---|---|---|---|
 //! | yes | `None` | | `Down` |
 //! | yes | `Down` | | stays |
 //! | no | `Down` | yes | `None` |
 //! | no | `Down` | no | stays, or `None` with `adminState.foreignDown: restore` |
-//! | | `Up`, or a word that is not known | | stays |
+//! | | `Up`, or an unknown value | | stays |
 //!
-//! An entry that belongs to no Node stays as it is, and so does one whose Node's signal ended a moment ago. A Node that
-//! belongs in no load balancer is not set `Down`; one that is `Down` already stays so until its signal ends, since it is
-//! on its way out.
+//! An entry that belongs to no Node stays as it is, and so does an entry whose Node's signal ended a moment ago. An entry of a
+//! Node that is excluded from load balancers is not set `Down`. If it is `Down` already, it stays so until the signal ends:
+//! the Node is about to leave the pool.
 
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
 use tokio::time::Instant;
 
-use super::desired::{Concerned, Desired, Wish};
-use super::ledger::{Book, Record, Stage};
-use crate::admin_state::{AdminStateMode, ForeignDown};
-use crate::pool::{Change, ClusterNode, Interfaces, Key, Member, PoolEdit, PoolView, View};
+use super::ledger::{Ledger, LedgerEntry, LedgerStage};
+use super::settings::{AdminStateMode, ForeignDown};
+use super::target_states::{SignalledNodes, TargetState, TargetStates};
+use crate::pool::{
+    AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolEntry, PoolView,
+};
 
-/// How far the plan may go.
+/// What the leader may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Whether anything is written.
+    /// Whether admin states are written at all.
     pub mode: AdminStateMode,
-    /// What becomes of a `Down` that is not ours.
+    /// What happens to a `Down` that is not in the ledger.
     pub foreign_down: ForeignDown,
 }
 
-/// How an entry stands whose Node has a signal, or that is on record.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
-    /// In which pool.
-    pub pool: PoolId,
-    /// Which entry.
-    pub key: Key,
-    /// Whose it is.
-    pub node: Arc<ClusterNode>,
-    /// What its Node wishes.
-    pub wish: Wish,
-    /// What it is.
-    pub actual: Option<AdminState>,
-    /// What it is to become.
-    pub to: Option<AdminState>,
-    /// What the ledger says of it.
-    pub record: Option<Record>,
-    /// Whether all, some or none of the pool's rules have a probe, without which an admin state has no effect.
-    pub probed: Probed,
+/// What a plan is made from besides the load balancer.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanInputs<'a> {
+    /// The machines of network interfaces.
+    pub interfaces: &'a InterfaceCache,
+    /// The Nodes and their target states.
+    pub targets: &'a TargetStates,
+    /// The entries that headgate set `Down`.
+    pub ledger: &'a Ledger,
+    /// What may change.
+    pub policy: Policy,
+    /// The time of the plan: a signal's end counts after a moment.
+    pub now: Instant,
 }
 
-/// How many of a pool's rules have a probe.
+/// A pool entry whose Node has or had a signal, or that is in the ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EntryStatus {
+    /// The entry's pool.
+    pub pool: PoolId,
+    /// Identifies the entry in the pool.
+    pub key: EntryKey,
+    /// The Node that the entry belongs to.
+    pub node: Arc<ClusterNode>,
+    /// The target state.
+    pub target: TargetState,
+    /// The admin state that was read; `None` for an unknown value.
+    pub observed: Option<AdminState>,
+    /// The admin state that is due to be written; `None` if the entry stays as it is.
+    pub becomes: Option<AdminState>,
+    /// What the ledger has about the entry.
+    pub ledger_entry: Option<LedgerEntry>,
+    /// Whether an admin state has an effect in this pool.
+    pub probe_coverage: ProbeCoverage,
+}
+
+impl EntryStatus {
+    /// Whether a write is due.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.becomes.is_some()
+    }
+
+    /// Whether the entry is `Down` and headgate set it so.
+    #[must_use]
+    pub fn is_set_by_headgate(&self) -> bool {
+        let is_owned = |entry: LedgerEntry| entry.stage != LedgerStage::Restored || self.target == TargetState::None;
+        self.observed == Some(AdminState::Down) && self.ledger_entry.is_some_and(is_owned)
+    }
+}
+
+/// How many of a pool's rules have a probe. Rules without one ignore admin states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probed {
-    /// All of them.
+pub enum ProbeCoverage {
+    /// All rules.
     All,
-    /// Not all of them.
-    Some,
-    /// None.
+    /// Some rules.
+    Partial,
+    /// No rule.
     None,
 }
 
-impl Probed {
-    /// Of a pool.
-    #[must_use]
-    pub fn of(pool: &PoolView) -> Self {
+impl ProbeCoverage {
+    fn new(pool: &PoolView) -> Self {
         match (pool.is_probed(), pool.has_rule_without_probe()) {
             (true, false) => Self::All,
-            (true, true) => Self::Some,
+            (true, true) => Self::Partial,
             (false, _) => Self::None,
         }
     }
 }
 
-/// One pool in numbers.
+/// The number of entries of one pool; the metrics `headgate_pool_*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolCounts {
-    /// Which.
+    /// The pool's resource id.
     pub pool: PoolId,
-    /// Entries.
+    /// All entries.
     pub entries: usize,
-    /// Entries whose Node wishes them `Down`.
+    /// Entries with the target state `Down`.
     pub desired_down: usize,
-    /// Entries that are `Down`, whoever set them.
+    /// Entries that are `Down`, by headgate or foreign.
     pub actual_down: usize,
-    /// Entries that will get new connections once the plan is carried out.
+    /// Entries that get new connections once the plan is written.
     pub eligible: usize,
 }
 
-/// What follows.
+/// What is due in one load balancer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// One for each pool that is to be changed, those that take somebody out first.
+    /// One for each pool that changes; those that set an entry `Down` come first.
     pub edits: Vec<PoolEdit>,
-    /// The entries that matter.
-    pub standings: Vec<Standing>,
-    /// All pools that a load-balancing rule uses.
+    /// The entries with a target state or a ledger entry, pool by pool.
+    pub entries: Vec<EntryStatus>,
+    /// The pools that a load-balancing rule uses.
     pub pools: Vec<PoolCounts>,
 }
 
-impl Plan {
-    /// The changes that it makes.
-    #[must_use]
-    pub fn changes(&self) -> usize {
-        self.edits.iter().map(|edit| edit.changes.len()).sum()
-    }
-}
-
-/// What an entry is to become; nothing where it stays. `node` is whose it is.
-fn verdict(
-    node: &ClusterNode,
-    wish: Wish,
-    actual: Option<AdminState>,
-    record: Option<Record>,
-    policy: Policy,
-) -> Option<AdminState> {
-    let is_ours = record.is_some();
-    let takes_foreign = policy.foreign_down == ForeignDown::Restore && policy.mode == AdminStateMode::Enforce;
-    match (wish, actual?) {
-        (Wish::Down, AdminState::None) if node.excluded.is_none() => Some(AdminState::Down),
-        (Wish::Free, AdminState::Down) if is_ours || takes_foreign => Some(AdminState::None),
-        _ => None,
-    }
-}
-
-/// The plan for a load balancer.
+/// Plans one load balancer.
 #[must_use]
-pub fn plan(
-    view: &View,
-    interfaces: &Interfaces,
-    desired: &Desired,
-    book: &Book,
-    policy: Policy,
-    now: Instant,
-) -> Plan {
+pub fn plan(view: &LoadBalancerView, inputs: &PlanInputs<'_>) -> Plan {
     let mut plan = Plan::default();
-    let known = Known {
-        interfaces,
-        desired,
-        concerned: desired.concerned(now),
-        book,
-        now,
-    };
+    let signalled = inputs.targets.signalled_nodes(inputs.now);
     for pool in &view.pools {
-        plan.add(pool, &known, policy);
+        plan.add_pool(pool, inputs, &signalled);
     }
-    if policy.mode == AdminStateMode::Observe {
+    if inputs.policy.mode == AdminStateMode::Observe {
         plan.edits.clear();
     }
-    plan.edits.sort_by_key(|edit| !edit.takes_out());
+    plan.edits.sort_by_key(|edit| !edit.sets_down());
     plan
 }
 
-/// What is known at this time.
-struct Known<'a> {
-    interfaces: &'a Interfaces,
-    desired: &'a Desired,
-    concerned: Concerned<'a>,
-    book: &'a Book,
-    now: Instant,
-}
-
-impl Known<'_> {
-    /// Whose an entry is, if anything may become of it or is to be shown: it is `Down`, on record, or its Node has or
-    /// had a signal a moment ago.
-    fn node(&self, member: &Member, record: Option<Record>) -> Option<&Arc<ClusterNode>> {
-        let matters = record.is_some()
-            || member.admin_state == Some(AdminState::Down)
-            || self.concerned.may_have(&member.claim, self.interfaces);
-        let node = || member.claim.node(&self.desired.cluster, self.interfaces);
-        matters.then(node).flatten()
-    }
-}
-
 impl Plan {
-    fn add(&mut self, view: &PoolView, known: &Known<'_>, policy: Policy) {
-        let id = &view.id;
-        let (page, probed) = (known.book.page(id), Probed::of(view));
+    /// The number of entries that change.
+    #[must_use]
+    pub fn change_count(&self) -> usize {
+        self.edits.iter().map(|edit| edit.admin_states.len()).sum()
+    }
+
+    fn add_pool(&mut self, pool: &PoolView, inputs: &PlanInputs<'_>, signalled: &SignalledNodes<'_>) {
+        let policy = inputs.policy;
+        let (ledger, probe_coverage) = (inputs.ledger.pool(&pool.id), ProbeCoverage::new(pool));
         let mut changes = Vec::new();
         let mut counts = PoolCounts {
-            pool: id.clone(),
-            entries: view.members.len(),
+            pool: pool.id.clone(),
+            entries: pool.entries.len(),
             desired_down: 0,
             actual_down: 0,
             eligible: 0,
         };
-        for (place, member) in view.members.iter().enumerate() {
-            let actual = member.admin_state;
-            counts.actual_down += usize::from(actual == Some(AdminState::Down));
-            let mut becomes = actual;
-            let record = member.key.as_ref().and_then(|key| page.record(key));
-            if let Some(key) = &member.key
-                && let Some(node) = known.node(member, record)
+        for (index, entry) in pool.entries.iter().enumerate() {
+            let observed = entry.admin_state;
+            counts.actual_down += usize::from(observed == Some(AdminState::Down));
+            let mut planned = observed;
+            let ledger_entry = entry.key.as_ref().and_then(|key| ledger.entry(key));
+            if let Some(key) = &entry.key
+                && let Some(node) = node_of(entry, ledger_entry, inputs, signalled)
             {
-                let wish = match known.desired.wish(node, known.now).in_mode(policy.mode) {
-                    Wish::Down if !view.is_used() => Wish::Wait,
-                    wish => wish,
+                let target = match inputs.targets.target_state(node, inputs.now).in_mode(policy.mode) {
+                    TargetState::Down if !pool.is_used() => TargetState::Unchanged,
+                    target => target,
                 };
-                let to = verdict(node, wish, actual, record, policy).filter(|_| view.is_used() || record.is_some());
-                counts.desired_down += usize::from(wish == Wish::Down && node.excluded.is_none());
-                // Nothing becomes of it where one only observes.
-                becomes = to.filter(|_| policy.mode != AdminStateMode::Observe).or(actual);
-                let matters = wish != Wish::Free && view.is_used() || wish == Wish::Free && record.is_some();
-                if matters || to.is_some() {
-                    self.standings.push(Standing {
-                        pool: id.clone(),
+                let becomes = next_admin_state(node, target, observed, ledger_entry, policy)
+                    .filter(|_| pool.is_used() || ledger_entry.is_some());
+                counts.desired_down += usize::from(target == TargetState::Down && node.excluded.is_none());
+                // In the mode `observe` nothing is written.
+                planned = becomes.filter(|_| policy.mode != AdminStateMode::Observe).or(observed);
+                let is_relevant = if target == TargetState::None {
+                    ledger_entry.is_some()
+                } else {
+                    pool.is_used()
+                };
+                if is_relevant || becomes.is_some() {
+                    self.entries.push(EntryStatus {
+                        pool: pool.id.clone(),
                         key: key.clone(),
                         node: Arc::clone(node),
-                        wish,
-                        actual,
-                        to,
-                        record,
-                        probed,
+                        target,
+                        observed,
+                        becomes,
+                        ledger_entry,
+                        probe_coverage,
                     });
                 }
-                changes.extend(to.map(|to| Change {
-                    place,
+                changes.extend(becomes.map(|to| AdminStateChange {
+                    index,
                     key: key.clone(),
                     node: Arc::clone(node),
                     to,
                 }));
             }
-            counts.eligible += usize::from(becomes != Some(AdminState::Down));
+            counts.eligible += usize::from(planned != Some(AdminState::Down));
         }
         if !changes.is_empty() {
             self.edits.push(PoolEdit {
-                pool: id.clone(),
-                changes,
+                pool: pool.id.clone(),
+                admin_states: changes,
             });
         }
-        if view.is_used() {
+        if pool.is_used() {
             self.pools.push(counts);
         }
     }
 }
 
-impl Standing {
-    /// Whether it is not yet as it should be.
-    #[must_use]
-    pub fn is_pending(&self) -> bool {
-        self.to.is_some()
-    }
+/// The Node of an entry that may change or is shown: the entry is `Down` or in the ledger, or its Node may have a signal.
+/// Other entries are not looked up: that is most of the time of a plan.
+fn node_of<'a>(
+    entry: &PoolEntry,
+    ledger_entry: Option<LedgerEntry>,
+    inputs: &PlanInputs<'a>,
+    signalled: &SignalledNodes<'_>,
+) -> Option<&'a Arc<ClusterNode>> {
+    let is_relevant = ledger_entry.is_some()
+        || entry.admin_state == Some(AdminState::Down)
+        || signalled.may_match(&entry.matcher, inputs.interfaces);
+    let find = || entry.matcher.find_node(&inputs.targets.nodes, inputs.interfaces);
+    is_relevant.then(find).flatten()
+}
 
-    /// Whether it is `Down` by a write of ours.
-    #[must_use]
-    pub fn is_ours(&self) -> bool {
-        self.actual == Some(AdminState::Down)
-            && self
-                .record
-                .is_some_and(|record| record.stage != Stage::Restored || self.wish == Wish::Free)
+/// The table above: what an entry of this Node becomes; `None` if it stays.
+fn next_admin_state(
+    node: &ClusterNode,
+    target: TargetState,
+    observed: Option<AdminState>,
+    ledger_entry: Option<LedgerEntry>,
+    policy: Policy,
+) -> Option<AdminState> {
+    let restores_foreign = policy.foreign_down == ForeignDown::Restore && policy.mode == AdminStateMode::Enforce;
+    match (target, observed?) {
+        (TargetState::Down, AdminState::None) if node.excluded.is_none() => Some(AdminState::Down),
+        (TargetState::None, AdminState::Down) if ledger_entry.is_some() || restores_foreign => Some(AdminState::None),
+        _ => None,
     }
 }
 

@@ -1,22 +1,22 @@
-//! What the leader is to do about admin states.
+//! The settings `adminState.*`.
 
-/// How far it goes.
+/// `adminState.mode`: what the leader writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdminStateMode {
-    /// Admin states are written.
+    /// It writes admin states.
     #[default]
     Enforce,
-    /// What would be written is worked out and shown.
+    /// It computes and shows what it would write, and writes nothing.
     Observe,
-    /// What was written before is given back, and then nothing is done.
+    /// It restores every `Down` in the ledger, and writes nothing else.
     Off,
 }
 
 impl AdminStateMode {
-    /// All, in the order of the reference.
+    /// In the order of the settings reference.
     pub const ALL: [Self; 3] = [Self::Enforce, Self::Observe, Self::Off];
 
-    /// Its name in the settings.
+    /// The value in the settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -27,21 +27,21 @@ impl AdminStateMode {
     }
 }
 
-/// What becomes of a `Down` that somebody else wrote.
+/// `adminState.foreignDown`: what happens to a `Down` that is not in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignDown {
     /// It stays.
     #[default]
     Keep,
-    /// It goes where its node has no signal.
+    /// It becomes `None` if its node has no signal.
     Restore,
 }
 
 impl ForeignDown {
-    /// All, in the order of the reference.
+    /// In the order of the settings reference.
     pub const ALL: [Self; 2] = [Self::Keep, Self::Restore];
 
-    /// Its name in the settings.
+    /// The value in the settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -51,11 +51,11 @@ impl ForeignDown {
     }
 }
 
-/// What the leader is to do about admin states.
+/// The settings under `adminState`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdminStateSettings {
-    /// How far it goes.
+    /// `adminState.mode`.
     pub mode: AdminStateMode,
-    /// What becomes of others' `Down`.
+    /// `adminState.foreignDown`.
     pub foreign_down: ForeignDown,
 }

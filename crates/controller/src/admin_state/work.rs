@@ -1,254 +1,317 @@
-//! The work of a term: it brings everything together, and one task for each load balancer carries it out.
+//! The work of a term: connects to ARM, loads the ledger, watches the Nodes, and runs the controller.
 //!
-//! Invariants: nothing of it outlives the term; nothing is planned before every Node has been listed and the ledger
-//! read in this term; a task that ends of itself ends the work. Which load balancers there are follows from the
-//! lists, when they are listed from signals, from releases of the ARM Lease by others, and from time.
+//! Invariants: no task outlives the term. Nothing is planned before every Node has been listed and the ledger has been read in
+//! this term.
+//!
+//! This is the place that decides that the work of a term has failed, so that another instance may try: each condition is a
+//! variant of [`WorkError`], and its limit is one of the constants below.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _, stream};
+use futures::FutureExt as _;
+use headgate_azure::{Class, LoadBalancerId};
 use headgate_clock::Clock;
-use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
+use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{ArmLock, LockMetrics, Term};
 use kube::Client;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
+use tokio_util::task::JoinMap;
 
-use super::announce::{Announcement, Announcer};
-use super::desired::{Desired, Wish};
-use super::ledger::{Ledger, LedgerError};
-use super::metrics::{Metrics, Summary};
-use super::nodes;
+use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
+use super::controller::Controller;
+use super::events::{MAX_EVENTS_QUEUED, record_events};
+use super::ledger::{LedgerError, LedgerStore};
+use super::metrics::{GaugeValues, Metrics};
+use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
-use super::reached::Reached;
-use crate::admin_state::AdminStateMode;
-use crate::pool::{Listing, Wanted, follow_listing};
+use super::settings::AdminStateMode;
+use super::target_states::{TargetState, TargetStates};
+use super::transitions::{NodeEvent, TransitionTracker};
+use crate::pool::{ListRequest, Listing, list_on_request};
 
-mod leading;
-mod tasks;
+/// For a connection to ARM. After this, another instance may have a better configuration.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_LEDGER_LOADS: u32 = 3;
+const LEDGER_LOAD_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// For the first complete list of all Nodes.
+const NODE_LIST_TIMEOUT: Duration = Duration::from_mins(2);
+/// For how long ARM may reject lists with a terminal error. `azure.json` or its Secret may have changed since; the next term
+/// reads them again, on this instance or another one.
+const ARM_REJECTION_TIMEOUT: Duration = Duration::from_mins(15);
 
-use leading::Leading;
-use tasks::Tasks;
+/// Until the ledger is written again after a failed write.
+const LEDGER_WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// At the end of a term, for queued events and the release of the shared Lease. A Lease that is not released passes to the next
+/// leader, which uses the same name.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(900);
+/// For the list of Nodes and the events about work that cannot start.
+const REPORT_LIST_TIMEOUT: Duration = Duration::from_secs(20);
+const REPORT_EVENTS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Told by then, or not at all; so is the ARM Lease given back, or left to the next leader, who has the same name to it.
-const LAST_ERRANDS: Duration = Duration::from_millis(900);
-/// Told by then, where the work could not begin.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// For a list of all Nodes where there is nothing else to be done.
-const WHOM_TO_TELL: Duration = Duration::from_secs(20);
-/// Attempts to begin before the term is given back, and the pause between them.
-const ATTEMPTS: u32 = 3;
-const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
-/// For the first list of all Nodes.
-const FIRST_LIST: Duration = Duration::from_mins(2);
-/// For so long a leader whom ARM refuses goes on: its `azure.json` or Secret may have been changed since, and is read anew in
-/// the next term, here or elsewhere.
-const REFUSED: Duration = Duration::from_mins(15);
-/// Until the ledger is written again after that failed.
-const LEDGER_AGAIN: Duration = Duration::from_secs(2);
-/// Events that wait to be written at most, which is two for each of 5,000 Nodes; and how many are written at a time.
-const EVENTS: usize = 10_000;
-const EVENTS_AT_ONCE: usize = 8;
-
-/// What the work is made of.
+/// What the work of a term needs besides the cluster target.
 #[derive(Clone)]
-pub struct Parts {
-    /// A client that does not retry of itself.
+pub struct WorkContext {
+    /// A client of the API server that does not retry by itself.
     pub client: Client,
-    /// Taint keys that are signals.
+    /// The taint keys that are signals: `signals.adminState`.
     pub taint_keys: Vec<String>,
-    /// How far it may go.
+    /// What may change.
     pub policy: Policy,
     /// The Node that this process runs on.
     pub node_name: String,
-    /// Writes events.
+    /// Records events on Nodes.
     pub events: ClusterEventRecorder,
-    /// Its metrics.
+    /// The metrics of admin states.
     pub metrics: Metrics,
-    /// The lock's.
+    /// The metrics of the shared Lease.
     pub lock_metrics: LockMetrics,
-    /// Its time.
+    /// Wall and monotonic time.
     pub clock: Clock,
 }
 
-/// Why the work failed; the term is given back then.
+/// Why the work of a term failed. The term ends then, and this instance abstains for a while.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkError {
-    /// Without the ledger nobody knows whose a `Down` is.
+    /// No connection to ARM within [`CONNECT_TIMEOUT`].
+    #[error("no connection to ARM: {0}")]
+    NotConnected(String),
+    /// The ledger could not be read in [`MAX_LEDGER_LOADS`] attempts.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// Without all Nodes nothing is known.
-    #[error("Nodes were not listed in {} s; the log says why", FIRST_LIST.as_secs())]
+    /// The Nodes were not listed within [`NODE_LIST_TIMEOUT`].
+    #[error("the Nodes were not listed within {} s; the log says why", NODE_LIST_TIMEOUT.as_secs())]
     Nodes,
-    /// ARM refuses, and somebody else may be better off.
-    #[error("ARM has refused for a quarter of an hour: {0}")]
-    Refused(String),
-    /// A task ended.
-    #[error("the task {task} ended: {why}")]
+    /// ARM rejected every list for [`ARM_REJECTION_TIMEOUT`].
+    #[error("ARM has rejected every list of load balancers for {minutes} min: {0}", minutes = ARM_REJECTION_TIMEOUT.as_secs() / 60)]
+    ArmRejected(String),
+    /// A task ended that should run for the whole term.
+    #[error("the task {task} ended: {reason}")]
     Task {
-        /// Which.
+        /// The task's name.
         task: String,
-        /// How.
-        why: String,
+        /// A panic, or that the task returned.
+        reason: String,
     },
 }
 
-/// Does the work of a term, until it has ended or is to be given back.
+/// The tasks of a term.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum TaskName {
+    Nodes,
+    Ledger,
+    Listing,
+    PoolWriter(LoadBalancerId),
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nodes => f.write_str("nodes"),
+            Self::Ledger => f.write_str("ledger"),
+            Self::Listing => f.write_str("load-balancers"),
+            Self::PoolWriter(id) => write!(f, "load-balancer {}", id.name()),
+        }
+    }
+}
+
+/// The running tasks; dropping this aborts them.
+pub(super) type Tasks = JoinMap<TaskName, ()>;
+
+/// Waits for a task that ends although it was not aborted.
+pub(super) async fn task_failure(tasks: &mut Tasks) -> WorkError {
+    loop {
+        let (task, reason) = match tasks.join_next().await {
+            Some((task, Ok(()))) => (task, "it returned".to_owned()),
+            Some((_, Err(error))) if error.is_cancelled() => continue,
+            Some((task, Err(error))) => (task, error.to_string()),
+            None => std::future::pending().await,
+        };
+        return WorkError::Task {
+            task: task.to_string(),
+            reason,
+        };
+    }
+}
+
+/// Fails if ARM has rejected lists for too long.
+pub(super) fn check_listing(listing: &Listing) -> Result<(), WorkError> {
+    match &listing.last_error {
+        Some(error) if error.class == Class::Terminal && error.since.elapsed() > ARM_REJECTION_TIMEOUT => {
+            Err(WorkError::ArmRejected(error.message.clone()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Does the work of a term, until the term ends or is handed over.
 ///
 /// # Errors
-/// Where it cannot be done here; somebody else may be able to.
-pub async fn run(term: Term, reached: Reached, parts: Parts) -> Result<(), WorkError> {
-    term.report_nodes(None);
+/// If the work failed on this instance; another one may succeed.
+pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -> Result<(), WorkError> {
     let outcome = tokio::select! {
         biased;
         () = term.ended() => Ok(()),
-        outcome = lead(&term, reached, &parts) => outcome,
+        outcome = work(&term, source, &context) => outcome,
     };
     term.report_nodes(None);
-    parts.metrics.show(Summary::default());
+    context.metrics.set_gauges(GaugeValues::default());
     outcome
 }
 
-/// Tries a few times.
-async fn attempts<T, E: std::fmt::Display, F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T, E>
-where
-    F: Future<Output = Result<T, E>>,
-{
-    let mut left = ATTEMPTS;
+/// Works with one cluster target after the other.
+async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) -> Result<(), WorkError> {
     loop {
-        left -= 1;
-        match attempt().await {
-            Err(error) if left > 0 => {
-                tracing::warn!(%error, "{what}; trying again");
-                sleep(BETWEEN_ATTEMPTS).await;
+        let connected = tokio::select! {
+            connected = connect(source) => connected,
+            () = term.handover_requested() => return Ok(()),
+        };
+        let ClusterConnection { target, config_changed } = match connected {
+            Ok(connection) => connection,
+            Err(error) => {
+                report_not_started(term, context, &error.to_string()).await;
+                return Err(error);
             }
-            outcome => return outcome,
+        };
+        tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to ARM");
+        tokio::select! {
+            outcome = work_with(term, target, context) => return outcome,
+            () = config_changed => tracing::info!("Azure configuration changed, work of the term restarted"),
         }
     }
 }
 
-async fn lead(term: &Term, mut reached: Reached, parts: &Parts) -> Result<(), WorkError> {
-    reached.arm = reached
+async fn connect(source: &impl TargetSource) -> Result<ClusterConnection, WorkError> {
+    let mut last_error = String::new();
+    let attempts = async {
+        loop {
+            match source.connect().await {
+                Ok(connection) => return connection,
+                Err(error) => {
+                    let error = error.to_string();
+                    if error != last_error {
+                        tracing::warn!(error, retry_in = ?CONNECT_RETRY_INTERVAL, "connection to ARM failed");
+                    }
+                    last_error = error;
+                }
+            }
+            sleep(CONNECT_RETRY_INTERVAL).await;
+        }
+    };
+    let connected = timeout(CONNECT_TIMEOUT, attempts).await;
+    connected.map_err(|_| WorkError::NotConnected(last_error))
+}
+
+async fn load_ledger(term: &Term, client: &Client) -> Result<LedgerStore, LedgerError> {
+    let mut loads = 0;
+    loop {
+        loads += 1;
+        match LedgerStore::load(client.clone(), term.clone()).await {
+            Err(error) if loads < MAX_LEDGER_LOADS => {
+                tracing::warn!(%error, retry_in = ?LEDGER_LOAD_RETRY_INTERVAL, "ledger not read");
+                sleep(LEDGER_LOAD_RETRY_INTERVAL).await;
+            }
+            loaded => return loaded,
+        }
+    }
+}
+
+async fn work_with(term: &Term, mut target: ClusterTarget, context: &WorkContext) -> Result<(), WorkError> {
+    term.report_nodes(None);
+    target.arm = target
         .arm
         .as_caller("loadbalancer_adminstate", "admin_state_controller");
-    let mut tasks = Tasks::default();
-    let desired = watch::Sender::new(None);
-    let mut nodes = desired.subscribe();
-    let reading = nodes::Reading {
-        taint_keys: parts.taint_keys.clone(),
-        exclude_control_plane: reached.exclude_control_plane,
-        watch_errors: parts.metrics.watch_errors(),
-        clock: parts.clock.clone(),
-    };
-    tasks.spawn("nodes".to_owned(), nodes::run(parts.client.clone(), reading, desired));
-    let ledger = attempts("the ledger cannot be read", || {
-        Ledger::load(parts.client.clone(), term.clone())
-    });
-    let ledger = match ledger.await {
+    let mut tasks = Tasks::new();
+    let mut targets = watch_nodes(&mut tasks, context, target.exclude_control_plane);
+    let ledger = match load_ledger(term, &context.client).await {
         Ok(ledger) => ledger,
         Err(error) => {
-            tell_waiting(parts, nodes, &error.to_string(), LAST_WORDS).await;
+            report_signalled_nodes(context, targets, &error.to_string(), REPORT_EVENTS_TIMEOUT).await;
             return Err(error.into());
         }
     };
-    tasks.spawn("ledger".to_owned(), keep(ledger.clone()));
-    let (lock, follow) = ArmLock::new(parts.client.clone(), parts.clock.clone(), parts.lock_metrics.clone());
-    let (events, queue) = mpsc::channel(EVENTS);
-    let writing = write_events(parts.events.clone(), queue);
+    tasks.spawn(TaskName::Ledger, write_ledger(ledger.clone()));
+    let (lock, follow_lock) = ArmLock::new(
+        context.client.clone(),
+        context.clock.clone(),
+        context.lock_metrics.clone(),
+    );
+    let (events, queue) = mpsc::channel(MAX_EVENTS_QUEUED);
+    let record_events = record_events(context.events.clone(), queue);
     tokio::select! {
-        synced = nodes.wait_for(Option::is_some) => drop(synced),
-        error = tasks.failed() => return Err(error),
-        // Nothing is known, so nothing is to be written any more.
+        listed = targets.wait_for(Option::is_some) => drop(listed),
+        error = task_failure(&mut tasks) => return Err(error),
         () = term.handover_requested() => return Ok(()),
-        () = sleep(FIRST_LIST) => return Err(WorkError::Nodes),
+        () = sleep(NODE_LIST_TIMEOUT) => return Err(WorkError::Nodes),
     }
-    let mut policy = parts.policy;
-    if !reached.enabled {
+    let mut policy = context.policy;
+    if !target.is_admin_state_enabled {
         policy.mode = AdminStateMode::Off;
     }
-    let wanted = watch::Sender::new(Wanted { count: 0, every: None });
+    let list_requests = watch::Sender::new(ListRequest {
+        number: 0,
+        max_age: None,
+    });
     let listings = watch::Sender::new(Arc::new(Listing::default()));
-    let mut leading = Leading {
+    let mut controller = Controller {
         term,
-        parts,
-        arm: reached.arm.clone(),
+        context,
+        arm: target.arm.clone(),
         policy,
-        nodes,
+        targets,
         ledger,
         lock,
         listings: listings.subscribe(),
-        wanted,
-        newest: 0,
-        editors: BTreeMap::new(),
-        woken: Arc::new(Notify::new()),
-        announcer: Announcer::default(),
+        list_requests,
+        listed_generation: 0,
+        load_balancers: BTreeMap::new(),
+        status_changed: Arc::default(),
+        transitions: TransitionTracker::default(),
         events,
     };
-    let lists = follow_listing(reached.arm, reached.scope, leading.wanted.subscribe(), listings);
-    tasks.spawn("load-balancers".to_owned(), lists);
-    let mut errands = std::pin::pin!(futures::future::join(writing, follow).fuse());
+    let requests = controller.list_requests.subscribe();
+    tasks.spawn(
+        TaskName::Listing,
+        list_on_request(target.arm, target.scope, requests, listings),
+    );
+    let mut services = std::pin::pin!(futures::future::join(record_events, follow_lock).fuse());
     let outcome = tokio::select! {
-        outcome = leading.run(&mut tasks) => outcome,
-        _ = &mut errands => Ok(()),
+        outcome = controller.run(&mut tasks) => outcome,
+        _ = &mut services => Ok(()),
     };
-    drop((leading, tasks));
-    // What is to be told is told yet, and the ARM Lease given back, if that is quickly done.
-    let _ = timeout(LAST_ERRANDS, errands).await;
+    drop((controller, tasks));
+    let _ = timeout(SHUTDOWN_TIMEOUT, services).await;
     outcome
 }
 
-/// ARM could not even be come to in this term: tells of the Nodes that wait for it.
-pub async fn not_begun(term: &Term, parts: &Parts, why: &str) {
-    let (desired, mut tasks) = (watch::Sender::new(None), Tasks::default());
-    let nodes = desired.subscribe();
-    let reading = nodes::Reading {
-        taint_keys: parts.taint_keys.clone(),
-        // What is to be done with them is not known.
-        exclude_control_plane: true,
-        watch_errors: parts.metrics.watch_errors(),
-        clock: parts.clock.clone(),
+/// Starts the watch of all Nodes.
+fn watch_nodes(
+    tasks: &mut Tasks,
+    context: &WorkContext,
+    exclude_control_plane: bool,
+) -> watch::Receiver<Option<Arc<TargetStates>>> {
+    let sender = watch::Sender::new(None);
+    let targets = sender.subscribe();
+    let watch_config = NodeWatchConfig {
+        taint_keys: context.taint_keys.clone(),
+        exclude_control_plane,
+        watch_errors: context.metrics.watch_errors(),
+        clock: context.clock.clone(),
     };
-    tasks.spawn("nodes".to_owned(), nodes::run(parts.client.clone(), reading, desired));
-    tokio::select! {
-        () = tell_waiting(parts, nodes, why, WHOM_TO_TELL) => {}
-        () = term.handover_requested() => {}
-    }
+    tasks.spawn(
+        TaskName::Nodes,
+        watch_target_states(context.client.clone(), watch_config, sender),
+    );
+    targets
 }
 
-/// Tells of the Nodes that have a signal why nothing is done about it.
-async fn tell_waiting(
-    parts: &Parts,
-    mut nodes: watch::Receiver<Option<Arc<Desired>>>,
-    why: &str,
-    listed_within: Duration,
-) {
-    if parts.policy.mode != AdminStateMode::Enforce {
-        return;
-    }
-    let desired = match timeout(listed_within, nodes.wait_for(Option::is_some)).await {
-        Ok(Ok(desired)) => desired.clone().unwrap_or_default(),
-        _ => return,
-    };
-    let now = parts.clock.now().mono;
-    let (events, queue) = mpsc::channel(EVENTS);
-    for node in desired
-        .cluster
-        .nodes()
-        .filter(|node| desired.wish(node, now) == Wish::Down && node.excluded.is_none())
-    {
-        if events.try_send(Announcement::not_begun(node, why)).is_err() {
-            break;
-        }
-    }
-    drop(events);
-    let _ = timeout(LAST_WORDS, write_events(parts.events.clone(), queue)).await;
-}
-
-/// Writes the ledger whenever it has changed; never ends of itself.
-async fn keep(ledger: Ledger) {
-    let mut changes = ledger.changes();
+/// Writes the ledger whenever it has changed; never ends by itself.
+async fn write_ledger(ledger: LedgerStore) {
+    let mut changes = ledger.subscribe();
     loop {
         changes.borrow_and_update();
         match ledger.flush().await {
@@ -258,30 +321,49 @@ async fn keep(ledger: Ledger) {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "the ledger is not written; trying again");
-                sleep(LEDGER_AGAIN).await;
+                tracing::warn!(%error, retry_in = ?LEDGER_WRITE_RETRY_INTERVAL, "ledger not written");
+                sleep(LEDGER_WRITE_RETRY_INTERVAL).await;
             }
         }
     }
 }
 
-/// Writes events until nobody has any more.
-async fn write_events(events: ClusterEventRecorder, mut queue: mpsc::Receiver<Announcement>) {
-    let announcements = stream::poll_fn(|context| queue.poll_recv(context));
-    let write = |announcement: Announcement| {
-        let events = events.clone();
-        async move {
-            let node = NodeReference {
-                name: &announcement.node.name,
-                uid: &announcement.node.uid,
-            };
-            let (kind, told) = (announcement.kind, announcement.note);
-            if kind.is_warning() {
-                events.record_warning(node, kind.reason(), told).await;
-            } else {
-                events.record_normal(node, kind.reason(), told).await;
-            }
-        }
+/// Records on the signalled Nodes that the work cannot start without ARM.
+async fn report_not_started(term: &Term, context: &WorkContext, reason: &str) {
+    let mut tasks = Tasks::new();
+    // Whether control-plane nodes are in load balancers is not known without a target.
+    let targets = watch_nodes(&mut tasks, context, true);
+    tokio::select! {
+        () = report_signalled_nodes(context, targets, reason, REPORT_LIST_TIMEOUT) => {}
+        () = term.handover_requested() => {}
+    }
+}
+
+/// Records an event on each Node with a signal, once the Nodes are listed.
+async fn report_signalled_nodes(
+    context: &WorkContext,
+    mut targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    reason: &str,
+    list_timeout: Duration,
+) {
+    if context.policy.mode != AdminStateMode::Enforce {
+        return;
+    }
+    let targets = match timeout(list_timeout, targets.wait_for(Option::is_some)).await {
+        Ok(Ok(targets)) => targets.clone().unwrap_or_default(),
+        _ => return,
     };
-    announcements.for_each_concurrent(EVENTS_AT_ONCE, write).await;
+    let now = context.clock.now().mono;
+    let (events, queue) = mpsc::channel(MAX_EVENTS_QUEUED);
+    let signalled = targets
+        .nodes
+        .iter()
+        .filter(|node| targets.target_state(node, now) == TargetState::Down && node.excluded.is_none());
+    for node in signalled {
+        if events.try_send(NodeEvent::work_not_started(node, reason)).is_err() {
+            break;
+        }
+    }
+    drop(events);
+    let _ = timeout(REPORT_EVENTS_TIMEOUT, record_events(context.events.clone(), queue)).await;
 }

@@ -1,58 +1,56 @@
-//! What is to be changed in one pool, as plain data, and the change itself. Pure.
+//! What is to change in one pool, as plain data, and how it changes the pool's document. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, Pool, PoolId};
 
-use super::cluster::ClusterNode;
-use super::member::Key;
+use super::node_index::ClusterNode;
+use super::pool_entry::EntryKey;
 
-/// One entry is to get another admin state.
+/// A new admin state for one pool entry.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    /// Its place among the pool's entries, as they were read.
-    pub place: usize,
-    /// What it is recognised by.
-    pub key: Key,
-    /// Whose it is.
+pub struct AdminStateChange {
+    /// The entry's index in the pool's document as it was read.
+    pub index: usize,
+    /// Identifies the entry in another read of the pool.
+    pub key: EntryKey,
+    /// The Node that the entry belongs to.
     pub node: Arc<ClusterNode>,
-    /// What it is to be.
+    /// The admin state to write.
     pub to: AdminState,
 }
 
-/// The changes of one pool.
+/// All changes of one pool, which become one PUT.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolEdit {
-    /// Which.
+    /// The pool to write.
     pub pool: PoolId,
-    /// At least one, by place.
-    pub changes: Vec<Change>,
+    /// In the order of the entries; never empty.
+    pub admin_states: Vec<AdminStateChange>,
 }
 
 impl PoolEdit {
     /// Makes the changes in the document that they were planned from.
     pub fn apply(&self, pool: &mut Pool) {
-        for change in &self.changes {
-            pool.set_admin_state(change.place, change.to);
+        for change in &self.admin_states {
+            pool.set_admin_state(change.index, change.to);
         }
     }
 
-    /// Whether it is the same that is wanted, whatever else is known of the Nodes, and wherever their entries stand.
+    /// Whether both edits give the same entries the same admin states, wherever the entries are in the document.
     #[must_use]
-    pub fn is_like(&self, other: &Self) -> bool {
-        let wanted = |edit: &Self| -> BTreeMap<Key, AdminState> {
-            edit.changes
-                .iter()
-                .map(|change| (change.key.clone(), change.to))
-                .collect()
+    pub fn is_equivalent(&self, other: &Self) -> bool {
+        let states = |edit: &Self| -> BTreeMap<EntryKey, AdminState> {
+            let changes = edit.admin_states.iter();
+            changes.map(|change| (change.key.clone(), change.to)).collect()
         };
-        self.pool == other.pool && self.changes.len() == other.changes.len() && wanted(self) == wanted(other)
+        self.pool == other.pool && self.admin_states.len() == other.admin_states.len() && states(self) == states(other)
     }
 
-    /// Whether it takes somebody out, which is more urgent than letting somebody in.
+    /// Whether it sets an entry `Down`. Such edits are written first (docs/decisions.md 32).
     #[must_use]
-    pub fn takes_out(&self) -> bool {
-        self.changes.iter().any(|change| change.to == AdminState::Down)
+    pub fn sets_down(&self) -> bool {
+        self.admin_states.iter().any(|change| change.to == AdminState::Down)
     }
 }

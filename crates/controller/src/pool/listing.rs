@@ -1,9 +1,9 @@
-//! The load balancers of the cluster, listed again and again: when somebody wants it, and every so often.
+//! Lists the cluster's load balancers, on request and at intervals.
 //!
-//! One list is under way at a time, so that wishes which come meanwhile are one. A list that fails leaves the last one
-//! in place, and is tried again with growing pauses; `Retry-After` is obeyed.
+//! One list runs at a time; requests that arrive meanwhile share the next one. A list that fails leaves the last result in
+//! place and is retried with backoff; `Retry-After` is obeyed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,146 +11,206 @@ use headgate_azure::{Arm, ArmError, GroupId, LoadBalancer, LoadBalancerId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::interfaces::Interfaces;
-use super::inventory::{Managed, View};
-use super::pauses::Pauses;
-use super::questions::Questions;
-use super::trouble::Trouble;
+use super::interface_cache::InterfaceCache;
+use super::interface_lookups::InterfaceLookups;
+use super::retry::{Backoff, LastError};
+use super::view::LoadBalancerView;
 
-/// For all pages of one list.
-const ONE_LIST: Duration = Duration::from_mins(2);
+/// For all pages of one list, retries included.
+const LIST_TIMEOUT: Duration = Duration::from_mins(2);
+/// From the end of one list to the start of the next.
+const MIN_LIST_INTERVAL: Duration = Duration::from_millis(200);
+/// From a request to its list, so that requests in quick succession share one. The first list of a process does not wait.
+const REQUEST_DEBOUNCE: Duration = Duration::from_millis(100);
+/// The names in the log if no load balancer is the cluster's.
+const MAX_NAMES_LOGGED: usize = 10;
+/// What cloud-provider-azure appends to the name of a load balancer with internal frontends.
+const INTERNAL_SUFFIX: &str = "-internal";
 
-/// From the end of one list to the next, however much one is wanted.
-const GAP: Duration = Duration::from_millis(200);
-/// From a wish to a list that is not the first: what is known is written first, and wishes that come together are one.
-const TOGETHER: Duration = Duration::from_millis(100);
+/// The names of the cluster's load balancers. Source: cloud-provider-azure `ListManagedLBs`.
+#[derive(Clone, Debug)]
+pub struct ManagedLoadBalancers(HashSet<String>);
 
-/// The load balancers at one time.
-#[derive(Clone, Debug, Default)]
-pub struct Listing {
-    /// When ARM was asked; `None` before the first answer.
-    pub asked_at: Option<Instant>,
-    /// The cluster's, as they were.
-    pub views: BTreeMap<LoadBalancerId, Arc<View>>,
-    /// Why the newest is not here.
-    pub trouble: Option<Trouble>,
+impl ManagedLoadBalancers {
+    /// The load balancers of these names and their internal twins; case does not matter.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        Self(names.into_iter().map(str::to_ascii_lowercase).collect())
+    }
+
+    /// Whether the load balancer is the cluster's.
+    #[must_use]
+    pub fn contains(&self, id: &LoadBalancerId) -> bool {
+        let name = id.name().to_ascii_lowercase();
+        self.0.contains(name.strip_suffix(INTERNAL_SUFFIX).unwrap_or(&name)) || self.0.contains(&name)
+    }
+}
+
+/// Which load balancers are listed.
+#[derive(Clone, Debug)]
+pub struct ListScope {
+    /// The resource group of the load balancers.
+    pub group: GroupId,
+    /// Those of the group that are the cluster's.
+    pub managed: ManagedLoadBalancers,
 }
 
 /// When load balancers are to be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// Counted up by whoever wants a list that begins after that.
-    pub count: u64,
-    /// How old the last one may become; `None`: any age.
-    pub every: Option<Duration>,
+pub struct ListRequest {
+    /// Each new number requests a list that starts after the request.
+    pub number: u64,
+    /// The age at which the last list is repeated; `None` for never.
+    pub max_age: Option<Duration>,
 }
 
-/// What is listed.
-#[derive(Clone, Debug)]
-pub struct Scope {
-    /// The group that load balancers are in.
-    pub group: GroupId,
-    /// Which of them count.
-    pub managed: Managed,
+/// The cluster's load balancers, as the last successful list showed them.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// When that list was sent; `None` before the first one succeeded.
+    pub requested_at: Option<Instant>,
+    /// By resource id.
+    pub load_balancers: BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>,
+    /// Why a newer list is missing.
+    pub last_error: Option<LastError>,
 }
 
-/// Lists whenever it is wanted; ends with whoever wants lists.
-pub async fn follow(
+impl Listing {
+    /// One load balancer, and when the list that showed it was sent.
+    #[must_use]
+    pub fn load_balancer(&self, id: &LoadBalancerId) -> Option<(Instant, Arc<LoadBalancerView>)> {
+        Some((self.requested_at?, Arc::clone(self.load_balancers.get(id)?)))
+    }
+
+    /// Looks up the machines of all network interfaces in the pools; for a report. A pool writer has lookups of its own.
+    pub async fn look_up_interfaces(&self, arm: &Arm, deadline: Instant) -> InterfaceCache {
+        let mut all = InterfaceCache::default();
+        for view in self.load_balancers.values() {
+            let (mut interfaces, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(arm.clone()));
+            lookups.start_due(&mut interfaces, view, deadline);
+            lookups.finish_all().await;
+            lookups.store_results(&mut interfaces);
+            all.merge(interfaces);
+        }
+        all
+    }
+}
+
+/// Lists the load balancers as the requests say and publishes the result. Ends when the sender of `requests` is dropped.
+pub async fn list_on_request(
     arm: Arm,
-    scope: Scope,
-    mut wanted: watch::Receiver<Wanted>,
+    scope: ListScope,
+    mut requests: watch::Receiver<ListRequest>,
     listings: watch::Sender<Arc<Listing>>,
 ) {
-    let mut pauses = Pauses::default();
-    let mut served = None;
+    let mut backoff = Backoff::default();
+    let mut served_number = None;
     let mut not_before = Instant::now();
-    let mut wished_at = None;
+    let mut requested_at = None;
     loop {
-        let wish = *wanted.borrow_and_update();
-        let asked_at = listings.borrow().asked_at;
-        let failed = listings.borrow().trouble.is_some();
-        let due = if asked_at.is_none() || failed {
+        let request = *requests.borrow_and_update();
+        let listed_at = listings.borrow().requested_at;
+        let has_failed = listings.borrow().last_error.is_some();
+        let due_at = if listed_at.is_none() || has_failed {
             Some(not_before)
-        } else if served == Some(wish.count) {
-            wish.every.zip(asked_at).map(|(every, asked_at)| asked_at + every)
+        } else if served_number == Some(request.number) {
+            request
+                .max_age
+                .zip(listed_at)
+                .map(|(max_age, listed_at)| listed_at + max_age)
         } else {
-            Some(not_before.max(*wished_at.get_or_insert_with(Instant::now) + TOGETHER))
+            Some(not_before.max(*requested_at.get_or_insert_with(Instant::now) + REQUEST_DEBOUNCE))
         };
         tokio::select! {
-            changed = wanted.changed() => {
+            changed = requests.changed() => {
                 if changed.is_err() {
                     return;
                 }
                 continue;
             }
-            () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+            () = sleep_until(due_at.unwrap_or_else(Instant::now)), if due_at.is_some() => {}
         }
-        let count = wanted.borrow().count;
-        wished_at = None;
-        let asked_at = Instant::now();
-        match list(&arm, &scope, asked_at + ONE_LIST).await {
-            Ok(views) => {
-                pauses.succeeded();
-                not_before = Instant::now() + GAP;
-                served = Some(count);
+        let number = requests.borrow().number;
+        requested_at = None;
+        let started_at = Instant::now();
+        match list(&arm, &scope, started_at + LIST_TIMEOUT).await {
+            Ok(load_balancers) => {
+                backoff.reset();
+                not_before = Instant::now() + MIN_LIST_INTERVAL;
+                served_number = Some(number);
                 let listing = Listing {
-                    asked_at: Some(asked_at),
-                    views,
-                    trouble: None,
+                    requested_at: Some(started_at),
+                    load_balancers,
+                    last_error: None,
                 };
                 listings.send_replace(Arc::new(listing));
             }
             Err(error) => {
-                let pause = pauses.after(&error);
-                tracing::warn!(%error, again_in = ?pause, "the load balancers cannot be listed");
-                not_before = Instant::now() + pause;
+                let retry_in = backoff.delay_after(&error);
+                tracing::warn!(%error, ?retry_in, "load balancers not listed");
+                not_before = Instant::now() + retry_in;
                 let mut listing = Listing::clone(&listings.borrow());
-                listing.trouble = Some(Trouble::new(&error, listing.trouble.as_ref()));
+                listing.last_error = Some(LastError::from_arm(&error, listing.last_error.as_ref()));
                 listings.send_replace(Arc::new(listing));
             }
         }
     }
 }
 
-async fn list(arm: &Arm, scope: &Scope, deadline: Instant) -> Result<BTreeMap<LoadBalancerId, Arc<View>>, ArmError> {
+async fn list(
+    arm: &Arm,
+    scope: &ListScope,
+    deadline: Instant,
+) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
     let found = match arm.load_balancers(&scope.group, deadline).await {
-        // As cloud-provider-azure: a group without any may say so.
+        // A resource group without load balancers may answer this; cloud-provider-azure treats it as an empty list, too.
         Err(error) if error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound" => {
             Vec::new()
         }
         answer => answer?,
     };
-    let (managed, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|found| scope.managed.holds(&found.id));
+    let (managed, others): (Vec<_>, Vec<_>) = found
+        .into_iter()
+        .partition(|load_balancer| scope.managed.contains(&load_balancer.id));
     if managed.is_empty() && !others.is_empty() {
-        let others: Vec<_> = others.iter().take(10).map(|other| other.id.name()).collect();
-        let group = scope.group.name();
+        let names: Vec<_> = others
+            .iter()
+            .take(MAX_NAMES_LOGGED)
+            .map(|other| other.id.name())
+            .collect();
         tracing::warn!(
-            group,
-            ?others,
-            "no load balancer is called as azure.clusterName and azure.json say"
+            group = scope.group.name(),
+            ?names,
+            "no load balancer of the resource group has a name from azure.clusterName or azure.json"
         );
     }
-    let view = |load_balancer: LoadBalancer| (load_balancer.id.clone(), Arc::new(View::of(load_balancer)));
+    let view = |load_balancer: LoadBalancer| (load_balancer.id.clone(), Arc::new(LoadBalancerView::new(load_balancer)));
     Ok(managed.into_iter().map(view).collect())
 }
 
-impl Listing {
-    /// One load balancer, and when ARM was asked about it.
-    #[must_use]
-    pub fn view(&self, id: &LoadBalancerId) -> Option<(Instant, Arc<View>)> {
-        Some((self.asked_at?, Arc::clone(self.views.get(id)?)))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Learns whose the interfaces in all pools are; for whoever shows them, since a writer asks about its own.
-    pub async fn interfaces(&self, arm: &Arm, deadline: Instant) -> Interfaces {
-        let mut all = Interfaces::default();
-        for view in self.views.values() {
-            let (mut its, mut questions) = (Interfaces::default(), Questions::new(arm.clone()));
-            questions.ask(&mut its, view, deadline);
-            questions.all().await;
-            questions.take_in(&mut its);
-            all.merge(its);
+    const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
+
+    #[test]
+    fn named_load_balancers_and_their_internal_twins_are_managed() {
+        let managed = ManagedLoadBalancers::new(["Kubernetes", "lb2", "odd-internal"]);
+        let is_managed = |name: &str| {
+            let id = ID.replace("kubernetes", name);
+            managed.contains(&LoadBalancerId::parse(&id).unwrap())
+        };
+        for name in [
+            "kubernetes",
+            "KUBERNETES-Internal",
+            "lb2",
+            "lb2-internal",
+            "odd-internal",
+        ] {
+            assert!(is_managed(name), "{name}");
         }
-        all
+        for name in ["kubernetes2", "lb", "odd", "internal"] {
+            assert!(!is_managed(name), "{name}");
+        }
     }
 }

@@ -1,290 +1,268 @@
-//! The one writer of a load balancer: what its [`Editor`] wants changed is written, one PUT for each changed pool.
+//! The one writer of a load balancer's pools: what its [`Editor`] plans is written, one PUT for each changed pool.
 //!
-//! Invariants: before each PUT the whole load balancer is read, and the PUT carries that read's etag, so that nobody
-//! else's change is lost; nothing is written while ARM is busy with it, nor without the shared ARM Lease, nor after
-//! the term; a write counts when a read shows it. Whatever went wrong, the next thing is a read: there is no state
-//! to repair. Level-triggered: a change that was planned and is wanted no more is not made.
+//! Invariants (docs/decisions.md 9, 33): each PUT is planned from a read of the whole load balancer and carries the etag of that
+//! read, so that no other writer's change is lost. Nothing is sent while ARM is busy with the load balancer, without the shared
+//! Lease, or after the term. A write counts when a read shows it. After any failure the next step is a read; there is
+//! no state to repair. Level-triggered: a planned change that is no longer due is not sent.
+//!
+//! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
+//! part under the Lease, `attempts` what a failed attempt leaves for the next one. What changes is for the editor to decide,
+//! who leads and who has the Lease for `headgate_leader`.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{Arm, ArmError, Class, LoadBalancerId};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use headgate_azure::{Arm, LoadBalancerId};
 use headgate_leader::{ArmLock, LockError, LockGuard, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::edit::PoolEdit;
-use super::interfaces::Interfaces;
-use super::inventory::View;
+use super::interface_cache::InterfaceCache;
+use super::interface_lookups::InterfaceLookups;
 use super::listing::Listing;
-use super::pauses::Pauses;
-use super::questions::Questions;
-use super::trouble::Trouble;
+use super::retry::LastError;
+use super::view::LoadBalancerView;
 
+mod attempts;
 mod batch;
 
-/// For one read of a load balancer, retries included.
-const ONE_READ: Duration = Duration::from_mins(2);
-/// For the Lease; then it is asked for again.
-const LEASE: Duration = Duration::from_mins(1);
-/// To the next look at a load balancer that ARM is busy with, twice that to the one after, and so on.
-const BUSY: Duration = Duration::from_secs(1);
-const LONGEST_BUSY: Duration = Duration::from_secs(8);
-/// Then it is something to tell of.
-const BUSY_FOR_LONG: Duration = Duration::from_mins(1);
+use attempts::{AfterAttempt, AttemptError, Attempts};
+use batch::Batch;
 
-/// Why a change could not be put on record, and so was not made.
+/// For one read of a load balancer, or one lookup of an interface, retries included.
+const READ_TIMEOUT: Duration = Duration::from_mins(2);
+/// For the shared Lease; then the attempt has failed, and the next one requests it again.
+const LEASE_WAIT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The editor could not record what it is about to write, so it is not written.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("what is to be written could not be put on record before: {0}")]
-pub struct NotRecorded(pub String);
+#[error("the change could not be recorded before it is written: {0}")]
+pub struct IntentNotRecorded(pub String);
 
-/// What became of what was planned.
+/// What the editor learns about its plans.
 #[derive(Clone, Debug)]
-pub enum Outcome {
-    /// ARM has accepted these changes.
+pub enum WriteOutcome {
+    /// ARM has accepted this edit.
     Accepted(PoolEdit),
-    /// What was recorded last was surely not written.
-    Refused,
-    /// Nothing is being written; what is still to be comes later.
-    Failed(Trouble),
-    /// Nothing is in the way.
-    Clear,
+    /// The edit that was recorded last had no effect, and will have none.
+    Rejected,
+    /// The attempt failed; the writer retries.
+    Failed(LastError),
+    /// Nothing is left to write after an attempt failed.
+    Recovered,
 }
 
-/// Who says what is to be changed in a load balancer.
+/// Decides what changes in a load balancer.
 pub trait Editor: Send + 'static {
-    /// Waits until a plan may be another one.
+    /// Waits until a new plan may differ from the last one.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
-    /// What is to be changed in this load balancer as it was read, the most urgent first. The editor learns from this,
-    /// too, what the load balancer shows.
-    fn plan(&mut self, view: &View, interfaces: &Interfaces) -> Vec<PoolEdit>;
-    /// Puts on record what is about to be written.
-    fn record(&mut self, edit: &PoolEdit) -> impl Future<Output = Result<(), NotRecorded>> + Send;
-    /// Learns what became of a plan.
-    fn outcome(&mut self, outcome: Outcome);
+    /// The edits for this load balancer, the most urgent first, at most one for each pool. Every observed state is planned, so
+    /// the editor may publish it, too.
+    fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit>;
+    /// Records durably what is about to be written.
+    fn record_intent(&mut self, edit: &PoolEdit) -> impl Future<Output = Result<(), IntentNotRecorded>> + Send;
+    /// Called after each PUT and each attempt.
+    fn handle_outcome(&mut self, outcome: WriteOutcome);
 }
 
-/// A load balancer's writer.
+/// The writer of one load balancer. It reads and writes all pools of the load balancer.
 #[derive(Debug)]
-pub struct Writer {
-    /// Which.
-    pub id: LoadBalancerId,
-    /// How it is reached.
+pub struct PoolWriter {
+    /// The load balancer's resource id.
+    pub load_balancer: LoadBalancerId,
+    /// The ARM client.
     pub arm: Arm,
-    /// Held while writing.
+    /// The shared Lease, which each batch of writes holds.
     pub lock: ArmLock,
-    /// The term it writes in.
+    /// The term that permits the writes.
     pub term: Term,
-    /// All load balancers, now and then.
+    /// The load balancers as listed; each new list leads to a new plan.
     pub listings: watch::Receiver<Arc<Listing>>,
-    /// What its doings are called in metrics.
-    pub labels: Labels,
+    /// Label values of the metrics.
+    pub labels: WriterLabels,
 }
 
-/// What a writer's doings are called in metrics.
+/// Label values of a writer's metrics.
 #[derive(Clone, Copy, Debug)]
-pub struct Labels {
-    /// Who waits for the Lease.
-    pub caller: &'static str,
-    /// One write of a pool, to its end.
+pub struct WriterLabels {
+    /// `caller` of `cloudprovider_azure_lock_wait_duration_seconds`.
+    pub lock_caller: &'static str,
+    /// `request` of the operation metrics, for one PUT to the end of its operation.
     pub request: &'static str,
-    /// On whose behalf.
+    /// `source` of the operation metrics.
     pub source: &'static str,
 }
 
-/// What goes on from one round to the next.
-struct Round {
-    /// The load balancer as last read, and when ARM was asked.
-    seen: Option<(Instant, Arc<View>)>,
-    interfaces: Interfaces,
-    pauses: Pauses,
-    trouble: Option<Trouble>,
-    pause: Option<Pause>,
-    /// Since when ARM was found busy each time, and how often.
-    busy: Option<(Instant, u32)>,
+/// What the writer has in hand between two plans.
+enum Phase {
+    /// Nothing: nothing is due, or a retry waits for its time. Plans are made from lists.
+    Idle,
+    /// A place in the queue for the shared Lease. Plans are made from lists; dropping this leaves the queue.
+    AwaitingLease(LeaseRequest),
+    /// The shared Lease and a fresh read. Plans are made from that read.
+    Writing(Box<Batch>),
 }
 
-/// A pause after a failure.
-struct Pause {
-    until: Instant,
-    /// What failed: another plan need not wait.
+struct LeaseRequest {
+    acquired: BoxFuture<'static, Result<LockGuard, LockError>>,
+    /// The plan that the Lease was requested for.
     plan: Vec<PoolEdit>,
-    /// Unless ARM said when to come again.
-    told: Option<Instant>,
 }
 
-fn are_alike(plan: &[PoolEdit], other: &[PoolEdit]) -> bool {
-    plan.len() == other.len() && plan.iter().zip(other).all(|(edit, other)| edit.is_like(other))
+/// The load balancer as the newest read or list showed it.
+struct Observation {
+    requested_at: Instant,
+    view: Arc<LoadBalancerView>,
 }
 
-/// Why a batch ended early.
-enum Stop {
-    Arm(ArmError),
-    NotRecorded(NotRecorded),
-    Lock(LockError),
-    /// It is not wanted any more: look again.
-    Again,
-    /// The Lease has been held for so long that others should have a chance.
-    Closed,
-    /// ARM is busy with the load balancer: others need the Lease meanwhile.
-    Busy,
+/// What the writer has learnt so far.
+#[derive(Default)]
+struct State {
+    observation: Option<Observation>,
+    interfaces: InterfaceCache,
+    attempts: Attempts,
 }
 
-impl From<ArmError> for Stop {
-    fn from(error: ArmError) -> Self {
-        Self::Arm(error)
+impl State {
+    fn plan<E: Editor>(&self, editor: &mut E) -> Vec<PoolEdit> {
+        let observation = self.observation.as_ref();
+        observation.map_or_else(Vec::new, |observation| editor.plan(&observation.view, &self.interfaces))
+    }
+
+    /// Stores the results of lookups and starts those that are due.
+    fn update_interfaces(&mut self, lookups: &mut InterfaceLookups) {
+        lookups.store_results(&mut self.interfaces);
+        if let Some(observation) = &self.observation {
+            lookups.start_due(&mut self.interfaces, &observation.view, Instant::now() + READ_TIMEOUT);
+        }
     }
 }
 
-impl Writer {
-    /// Writes for as long as it is let; never ends of itself.
+impl PoolWriter {
+    /// Writes what the editor plans; never ends by itself.
     pub async fn run<E: Editor>(mut self, mut editor: E) {
-        let mut round = Round {
-            seen: None,
-            interfaces: Interfaces::default(),
-            pauses: Pauses::default(),
-            trouble: None,
-            pause: None,
-            busy: None,
-        };
-        let mut questions = Questions::new(self.arm.clone());
+        let mut state = State::default();
+        let mut lookups = InterfaceLookups::new(self.arm.clone());
+        let mut phase = Phase::Idle;
         loop {
-            self.take_listing(&mut round);
-            questions.take_in(&mut round.interfaces);
-            let edits = match &round.seen {
-                Some((_, view)) => {
-                    questions.ask(&mut round.interfaces, view, Instant::now() + ONE_READ);
-                    editor.plan(view, &round.interfaces)
+            // Observe. A batch has just read the load balancer.
+            match phase {
+                Phase::Idle => {
+                    self.adopt_listing(&mut state);
+                    state.update_interfaces(&mut lookups);
                 }
-                None => Vec::new(),
+                Phase::AwaitingLease(_) => self.adopt_listing(&mut state),
+                Phase::Writing(_) => {}
+            }
+
+            let edits = state.plan(&mut editor);
+
+            // Act.
+            phase = match phase {
+                Phase::Writing(batch) => {
+                    let step = self.continue_batch(batch, edits, &mut state, &mut editor);
+                    lookups.run_beside(step).await
+                }
+                Phase::AwaitingLease(request) if !edits.is_empty() => {
+                    let wait = self.await_lease(request, &mut state, &mut editor);
+                    lookups.run_beside(wait).await
+                }
+                without_lease => {
+                    // If nothing is due any more, this leaves the queue.
+                    drop(without_lease);
+                    if edits.is_empty() {
+                        if state.attempts.succeed() {
+                            editor.handle_outcome(WriteOutcome::Recovered);
+                        }
+                        self.wait_for_change(&mut editor, &mut lookups, None).await;
+                        Phase::Idle
+                    } else if let Some(retry_at) = state.attempts.deferred_until(&edits) {
+                        self.wait_for_change(&mut editor, &mut lookups, Some(retry_at)).await;
+                        Phase::Idle
+                    } else {
+                        let wait = self.await_lease(self.request_lease(edits), &mut state, &mut editor);
+                        lookups.run_beside(wait).await
+                    }
+                }
             };
-            if edits.is_empty() {
-                if round.trouble.take().is_some() {
-                    editor.outcome(Outcome::Clear);
-                }
-                round.pauses.succeeded();
-                round.pause = None;
-                self.wait(&mut editor, &mut questions, None).await;
-                continue;
-            }
-            if let Some(pause) = &round.pause {
-                let until = if are_alike(&pause.plan, &edits) {
-                    Some(pause.until)
-                } else {
-                    pause.told
-                };
-                if let Some(until) = until.filter(|until| Instant::now() < *until) {
-                    self.wait(&mut editor, &mut questions, Some(until)).await;
-                    continue;
-                }
-            }
-            let writing = self.write(&mut editor, &mut round, edits);
-            questions.beside(writing).await;
         }
     }
 
-    /// Waits for another list, for another wish, for whose an interface is, or for this time.
-    async fn wait<E: Editor>(&mut self, editor: &mut E, questions: &mut Questions, until: Option<Instant>) {
+    /// Adopts the newest list, if it is newer than the last observation.
+    fn adopt_listing(&mut self, state: &mut State) {
+        let listed = self.listings.borrow_and_update().load_balancer(&self.load_balancer);
+        let Some((requested_at, view)) = listed else { return };
+        let observation = state.observation.as_ref();
+        if observation.is_none_or(|observation| observation.requested_at < requested_at) {
+            state.observation = Some(Observation { requested_at, view });
+        }
+    }
+
+    /// Waits for a new list, for the editor, for the result of an interface lookup, or until `deadline`.
+    async fn wait_for_change<E: Editor>(
+        &mut self,
+        editor: &mut E,
+        lookups: &mut InterfaceLookups,
+        deadline: Option<Instant>,
+    ) {
         tokio::select! {
-            changed = self.listings.changed() => if changed.is_err() {
-                // Whoever lists has ended, and with it the term.
-                std::future::pending::<()>().await;
-            },
+            () = listing_changed(&mut self.listings) => {}
             () = editor.changed() => {}
-            () = questions.answered() => {}
-            () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
+            () = lookups.results_ready() => {}
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {}
         }
     }
 
-    /// Takes over what was listed, if it is newer than what was read.
-    fn take_listing(&mut self, round: &mut Round) {
-        let listed = self.listings.borrow_and_update().view(&self.id);
-        if let Some((asked_at, view)) = listed
-            && round.seen.as_ref().is_none_or(|(known, _)| *known < asked_at)
-        {
-            round.seen = Some((asked_at, view));
+    fn request_lease(&self, plan: Vec<PoolEdit>) -> LeaseRequest {
+        let (lock, caller) = (self.lock.clone(), self.labels.lock_caller);
+        let deadline = Instant::now() + LEASE_WAIT_TIMEOUT;
+        LeaseRequest {
+            acquired: async move { lock.acquire(caller, deadline).await }.boxed(),
+            plan,
         }
     }
 
-    /// One batch under the Lease, and what is said and waited after it.
-    async fn write<E: Editor>(&mut self, editor: &mut E, round: &mut Round, planned: Vec<PoolEdit>) {
-        let outcome = match self.enter(editor, round).await {
-            Ok(mut entered) => {
-                let outcome = self.batch(editor, round, &mut entered).await;
-                entered.release().await;
-                outcome
-            }
-            Err(stop) => Err(stop),
+    /// Waits for the Lease, and reads the load balancer with it; or for a change, which leads to another plan.
+    async fn await_lease<E: Editor>(&mut self, mut request: LeaseRequest, state: &mut State, editor: &mut E) -> Phase {
+        let acquired = tokio::select! {
+            biased;
+            acquired = &mut request.acquired => acquired,
+            () = editor.changed() => return Phase::AwaitingLease(request),
+            () = listing_changed(&mut self.listings) => return Phase::AwaitingLease(request),
         };
-        if !matches!(outcome, Err(Stop::Busy)) {
-            round.busy = None;
+        match acquired {
+            Ok(guard) => {
+                self.read(Box::new(Batch::new(guard, request.plan)), state, editor)
+                    .await
+            }
+            Err(error) => self.end_attempt(request.plan, Err(error.into()), state, editor).await,
         }
-        let before = round.trouble.as_ref();
-        let mut told = None;
-        let (trouble, pause) = match outcome {
-            Err(Stop::Busy) => {
-                let (since, times) = round.busy.unwrap_or((Instant::now(), 0));
-                round.busy = Some((since, times + 1));
-                if since.elapsed() < BUSY_FOR_LONG {
-                    sleep(LONGEST_BUSY.min(BUSY * 2_u32.saturating_pow(times))).await;
-                    return;
-                }
-                let error = ArmError::Busy(self.id.to_string());
-                (Trouble::new(&error, before), LONGEST_BUSY)
-            }
-            Ok(()) | Err(Stop::Again | Stop::Closed) => {
-                round.pause = None;
-                return;
-            }
-            // Whoever has it gives it back some time; asking is all there is to do.
-            Err(Stop::Lock(error)) => (
-                Trouble::named(Class::Retriable, "LeaseHeld", error.to_string(), before),
-                BUSY,
-            ),
-            Err(Stop::NotRecorded(error)) => (
-                Trouble::named(Class::Retriable, "NotRecorded", error.to_string(), before),
-                round.pauses.after_other(),
-            ),
-            Err(Stop::Arm(error)) => {
-                let now = Instant::now();
-                told = error.retry_after(now).map(|wait| now + wait);
-                (Trouble::new(&error, before), round.pauses.after(&error))
-            }
-        };
-        if before.is_none_or(|before| !before.is_like(&trouble)) {
-            let load_balancer = self.id.name();
-            tracing::warn!(load_balancer, error = trouble.text, code = trouble.code, again_in = ?pause, "not written");
-        }
-        round.pause = Some(Pause {
-            until: Instant::now() + pause,
-            plan: planned,
-            told,
-        });
-        editor.outcome(Outcome::Failed(trouble.clone()));
-        round.trouble = Some(trouble);
     }
 
-    /// Waits for the Lease, for as long as something is to be written.
-    async fn enter<E: Editor>(&mut self, editor: &mut E, round: &mut Round) -> Result<LockGuard, Stop> {
-        let lock = self.lock.clone();
-        let entering = lock.acquire(self.labels.caller, Instant::now() + LEASE);
-        let mut entering = std::pin::pin!(entering);
-        loop {
-            tokio::select! {
-                biased;
-                entered = &mut entering => return entered.map_err(Stop::Lock),
-                () = editor.changed() => {}
-                changed = self.listings.changed() => if changed.is_err() {
-                    return std::future::pending().await;
-                },
-            }
-            self.take_listing(round);
-            if let Some((_, view)) = &round.seen
-                && editor.plan(view, &round.interfaces).is_empty()
-            {
-                return Err(Stop::Again);
-            }
+    /// Decides when the plan is due again, and lets the editor know.
+    async fn end_attempt<E: Editor>(
+        &self,
+        plan: Vec<PoolEdit>,
+        result: Result<(), AttemptError>,
+        state: &mut State,
+        editor: &mut E,
+    ) -> Phase {
+        match state.attempts.end(&self.load_balancer, plan, result) {
+            AfterAttempt::PlanAgain => {}
+            AfterAttempt::WaitForArm(delay) => sleep(delay).await,
+            AfterAttempt::Failed(error) => editor.handle_outcome(WriteOutcome::Failed(error)),
         }
+        Phase::Idle
+    }
+}
+
+/// Waits for the next list. The lists end with the term, and so does the writer then.
+async fn listing_changed(listings: &mut watch::Receiver<Arc<Listing>>) {
+    if listings.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }

@@ -1,5 +1,5 @@
-//! Documents that are odd, large or broken: what is not ours comes through as it was, and what cannot be understood is
-//! left alone and said.
+//! Documents that are unusual, large or malformed: foreign fields are preserved, and what cannot be parsed is left alone and
+//! reported.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::rows::stage::{DOWN, DRAINING, FAILED, SECOND, Stage};
+use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
 use super::world::{ENFORCE, GROUP, address, entries, load_balancer};
 use raw_arm::RawArm;
 
@@ -17,16 +17,16 @@ mod raw_arm;
 
 const LEDGER: &str = "headgate-admin-state";
 
-/// Three Nodes, and a leader on these documents as they are.
-async fn stage(documents: Vec<Value>) -> (Stage, RawArm) {
+/// Three Nodes, and a leader with an ARM that has these documents.
+async fn cluster_with(documents: Vec<Value>) -> (TestCluster, RawArm) {
     let arm = RawArm::new(documents);
-    let mut stage = Stage::set(3, &[]).await;
-    stage.world.intercept = Some(arm.intercept());
-    stage.lead(ENFORCE).await;
-    (stage, arm)
+    let mut cluster = TestCluster::without_leader(3, &[]).await;
+    cluster.world.intercept = Some(arm.intercept());
+    cluster.lead(ENFORCE).await;
+    (cluster, arm)
 }
 
-/// A load balancer's document with its name, which the emulator would fill in.
+/// A load balancer with the name field, which the emulator would add.
 fn named(name: &str, pools: &[(&str, Value)]) -> Value {
     let mut document = load_balancer(name, pools);
     document["name"] = json!(name);
@@ -38,11 +38,11 @@ fn entries_of(documents: &mut [Value]) -> &mut Vec<Value> {
     pool["loadBalancerBackendAddresses"].as_array_mut().unwrap()
 }
 
-/// Gives the entries at these places an admin state.
-fn with_state(documents: &[Value], places: &[usize], state: &str) -> Vec<Value> {
+/// The documents with an admin state at these indexes.
+fn with_state(documents: &[Value], indexes: &[usize], state: &str) -> Vec<Value> {
     let mut documents = documents.to_vec();
-    for place in places {
-        let entry = &mut entries_of(&mut documents)[*place];
+    for index in indexes {
+        let entry = &mut entries_of(&mut documents)[*index];
         if entry["properties"].is_null() {
             entry["properties"] = json!({});
         }
@@ -51,7 +51,7 @@ fn with_state(documents: &[Value], places: &[usize], state: &str) -> Vec<Value> 
     documents
 }
 
-/// Compares as text, which is ordered by names.
+/// Compares the documents as text and shows the first difference.
 fn assert_same(found: &[Value], expected: &[Value]) {
     let text = |documents: &[Value]| serde_json::to_string_pretty(documents).unwrap();
     let (found, expected) = (text(found), text(expected));
@@ -59,25 +59,25 @@ fn assert_same(found: &[Value], expected: &[Value]) {
     assert!(found == expected, "{different:?}");
 }
 
-/// Taints the second Node and takes the taint away: what becomes of the documents.
-async fn there_and_back(documents: Vec<Value>, places: &[usize]) {
-    let (stage, arm) = stage(documents.clone()).await;
-    stage.taint(2, &[DRAINING]);
+/// Taints the second Node, removes the taint, and compares the documents: only the entries at these indexes change.
+async fn taint_and_untaint(documents: Vec<Value>, indexes: &[usize]) {
+    let (cluster, arm) = cluster_with(documents.clone()).await;
+    cluster.taint(2, &[DRAINING]);
     sleep(30 * SECOND).await;
-    assert_same(&arm.load_balancers(), &with_state(&documents, places, "Down"));
-    assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
-    stage.taint(2, &[]);
+    assert_same(&arm.load_balancers(), &with_state(&documents, indexes, "Down"));
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    cluster.taint(2, &[]);
     sleep(30 * SECOND).await;
-    assert_same(&arm.load_balancers(), &with_state(&documents, places, "None"));
+    assert_same(&arm.load_balancers(), &with_state(&documents, indexes, "None"));
     assert_eq!(arm.puts().len(), 2);
-    assert!(stage.notes(FAILED, "node-2").await.is_empty());
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
     sleep(400 * SECOND).await;
     assert_eq!(arm.puts().len(), 2);
-    assert_eq!(stage.world.ledger().await, json!({"pools": {}}));
+    assert_eq!(cluster.world.ledger().await, json!({"pools": {}}));
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_fields_at_every_level_come_through() {
+async fn unknown_fields_at_every_level_are_preserved() {
     let unknown =
         json!({"a": [1, null, {"b": -0.25}], "large": u64::MAX, "small": i64::MIN, "text": "ü\u{0}\"", "": {}});
     let mut document = named("kubernetes", &[("kubernetes", entries(1..=3, false))]);
@@ -101,11 +101,11 @@ async fn unknown_fields_at_every_level_come_through() {
         entry["properties"]["subnet"] = json!({"id": "subnet", "future": unknown.clone()});
         entry["properties"]["virtualNetwork"] = json!(null);
     }
-    there_and_back(vec![document], &[1]).await;
+    taint_and_untaint(vec![document], &[1]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn entries_without_properties_names_or_addresses_and_double_ones() {
+async fn entries_without_properties_names_or_addresses_and_duplicates() {
     let own = json!([
         {"name": "node-1", "properties": null},
         {"name": "node-2", "properties": null},
@@ -123,7 +123,7 @@ async fn entries_without_properties_names_or_addresses_and_double_ones() {
         {"name": "another", "properties": {"ipAddress": address(2, false), "adminState": 3}},
         {"name": "up", "properties": {"ipAddress": address(2, false), "adminState": "Up"}},
     ]);
-    there_and_back(vec![named("kubernetes", &[("kubernetes", own)])], &[1, 2, 3, 4, 6, 7]).await;
+    taint_and_untaint(vec![named("kubernetes", &[("kubernetes", own)])], &[1, 2, 3, 4, 6, 7]).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,11 +138,11 @@ async fn five_thousand_entries() {
     {
         entry["properties"]["future"] = json!({"number": number});
     }
-    there_and_back(vec![document], &[1]).await;
+    taint_and_untaint(vec![document], &[1]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn load_balancers_without_this_or_that() {
+async fn load_balancers_with_missing_parts() {
     let good = named("kubernetes", &[("kubernetes", entries(1..=3, false))]);
     let id = |name: &str| format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}");
     let twin = |properties: Value| json!({"id": id("kubernetes-internal"), "name": "kubernetes-internal", "properties": properties});
@@ -162,19 +162,19 @@ async fn load_balancers_without_this_or_that() {
         json!({"backendAddressPools": {}, "loadBalancingRules": {}}),
         json!("text"),
     ] {
-        there_and_back(vec![good.clone(), twin(odd)], &[1]).await;
+        taint_and_untaint(vec![good.clone(), twin(odd)], &[1]).await;
     }
 }
 
-/// The ledger as somebody has written it.
-async fn write_ledger(stage: &Stage, text: &str) {
+/// Creates the ledger with this text.
+async fn write_ledger(cluster: &TestCluster, text: &str) {
     let data = BTreeMap::from([("ledger.json".to_owned(), text.to_owned())]);
     let mut object = ConfigMap {
         data: Some(data),
         ..ConfigMap::default()
     };
     object.metadata.name = Some(LEDGER.to_owned());
-    let api: Api<ConfigMap> = Api::namespaced(stage.world.client.clone(), "kube-system");
+    let api: Api<ConfigMap> = Api::namespaced(cluster.world.client.clone(), "kube-system");
     api.create(&PostParams::default(), &object).await.unwrap();
 }
 
@@ -183,7 +183,7 @@ fn one_pool() -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ledger_that_is_none_stops_everything_and_says_what_to_do() {
+async fn invalid_ledger_stops_all_writes_and_names_the_remedy() {
     for text in [
         "",
         "{",
@@ -194,78 +194,78 @@ async fn a_ledger_that_is_none_stops_everything_and_says_what_to_do() {
         r#"{"pools": {"p": {"k": "dwon 2026-11-21T10:00:00Z"}}}"#,
         r#"{"pools": {"p": {"k": "down yesterday"}}}"#,
     ] {
-        let mut stage = Stage::set(3, &one_pool()).await;
-        write_ledger(&stage, text).await;
-        stage.taint(2, &[DRAINING]);
-        stage.begin(ENFORCE).await;
+        let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+        write_ledger(&cluster, text).await;
+        cluster.taint(2, &[DRAINING]);
+        cluster.start_leader(ENFORCE).await;
         sleep(120 * SECOND).await;
-        let failures = stage.leader().failures.lock().unwrap().clone();
+        let failures = cluster.leader().failures.lock().unwrap().clone();
         assert!(!failures.is_empty(), "{text}");
         for part in [
             "kube-system/headgate-admin-state",
-            "mend ledger.json, or delete the ConfigMap",
+            "correct ledger.json, or delete the ConfigMap",
         ] {
             assert!(failures[0].contains(part), "{failures:?}");
         }
-        let notes = stage.notes(FAILED, "node-2").await;
+        let notes = cluster.notes(FAILED, "node-2").await;
         assert!(!notes.is_empty() && notes.len() == failures.len(), "{notes:?}");
-        assert!(notes[0].contains("mend ledger.json"), "{notes:?}");
-        assert!(stage.notes(FAILED, "node-1").await.is_empty());
-        // Nothing is written over it, nor to ARM: nobody knows whose a Down is.
-        assert!(stage.puts().is_empty());
-        let kept: ConfigMap = stage.fake.peek("kube-system", LEDGER).unwrap();
+        assert!(notes[0].contains("correct ledger.json"), "{notes:?}");
+        assert!(cluster.notes(FAILED, "node-1").await.is_empty());
+        // Neither the ledger nor ARM is written: the owner of a `Down` is unknown.
+        assert!(cluster.puts().is_empty());
+        let kept: ConfigMap = cluster.fake.peek("kube-system", LEDGER).unwrap();
         assert_eq!(kept.data.unwrap()["ledger.json"], text);
-        // As soon as somebody has done what was said, all goes on.
-        stage.fake.delete::<ConfigMap>("kube-system", LEDGER);
-        let took = stage.until_down(&["node-2"]).await;
+        // After the remedy the work continues.
+        cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
+        let took = cluster.until_down(&["node-2"]).await;
         assert!(took < 100 * SECOND, "{took:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_arm_that_cannot_be_come_to_is_told_on_the_nodes_that_wait_for_it() {
-    let mut stage = Stage::set(3, &one_pool()).await;
-    stage.world.out_of_reach = Some("ARM cannot be asked: the Secret kube-system/azure is not there");
-    stage.taint(2, &[DRAINING]);
-    stage.begin(ENFORCE).await;
+async fn unreachable_arm_is_reported_on_signalled_nodes() {
+    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    cluster.world.arm_unreachable = Some("the Secret kube-system/azure is not there");
+    cluster.taint(2, &[DRAINING]);
+    cluster.start_leader(ENFORCE).await;
     sleep(120 * SECOND).await;
-    let failures = stage.leader().failures.lock().unwrap().len();
-    let notes = stage.notes(FAILED, "node-2").await;
+    let failures = cluster.leader().failures.lock().unwrap().len();
+    let notes = cluster.notes(FAILED, "node-2").await;
     assert!(failures > 0 && notes.len() == failures, "{failures}: {notes:?}");
     assert!(
         notes[0].contains("the Secret kube-system/azure is not there"),
         "{notes:?}"
     );
-    assert!(stage.notes(FAILED, "node-1").await.is_empty());
+    assert!(cluster.notes(FAILED, "node-1").await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ledger_of_a_later_version_is_one() {
-    let mut stage = Stage::set(3, &one_pool()).await;
-    write_ledger(&stage, r#"{"version": 7, "pools": {}}"#).await;
-    stage.lead(ENFORCE).await;
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
+async fn ledger_of_a_later_version_is_valid() {
+    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    write_ledger(&cluster, r#"{"version": 7, "pools": {}}"#).await;
+    cluster.lead(ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_config_map_without_the_ledger_is_an_empty_one() {
-    let mut stage = Stage::set(3, &one_pool()).await;
-    write_ledger(&stage, "").await;
-    stage.fake.change::<ConfigMap>("kube-system", LEDGER, |object| {
-        object["data"] = json!({"note": "somebody's"});
+async fn config_map_without_a_ledger_is_an_empty_ledger() {
+    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    write_ledger(&cluster, "").await;
+    cluster.fake.change::<ConfigMap>("kube-system", LEDGER, |object| {
+        object["data"] = json!({"note": "foreign"});
     });
-    stage.lead(ENFORCE).await;
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
-    let kept: ConfigMap = stage.fake.peek("kube-system", LEDGER).unwrap();
-    assert_eq!(kept.data.unwrap()["note"], "somebody's");
+    cluster.lead(ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let kept: ConfigMap = cluster.fake.peek("kube-system", LEDGER).unwrap();
+    assert_eq!(kept.data.unwrap()["note"], "foreign");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ledger_without_room_is_told_and_gets_room_as_its_lines_grow_old() {
-    let mut stage = Stage::set(3, &one_pool()).await;
-    // Of a pool that is gone.
+async fn full_ledger_is_reported_and_shrinks_as_entries_expire() {
+    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    // Entries of a pool that does not exist.
     let lines: BTreeMap<_, _> = (0..1_000)
         .map(|number| (format!("{number:0>900}"), "down 2026-11-21T10:00:00Z"))
         .collect();
@@ -276,17 +276,19 @@ async fn a_ledger_without_room_is_told_and_gets_room_as_its_lines_grow_old() {
         text.push_str(part);
     }
     assert!((999_900..1_000_000).contains(&text.len()), "{}", text.len());
-    write_ledger(&stage, &text).await;
-    stage.lead(ENFORCE).await;
-    stage.taint(2, &[DRAINING]);
+    write_ledger(&cluster, &text).await;
+    cluster.lead(ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
     sleep(100 * SECOND).await;
-    assert!(stage.puts().is_empty(), "what cannot be put on record is not done");
-    let notes = stage.notes(FAILED, "node-2").await;
+    assert!(cluster.puts().is_empty(), "no write without a recorded intent");
+    let notes = cluster.notes(FAILED, "node-2").await;
     assert!(
-        notes.len() == 1 && notes[0].contains("could not be put on record") && notes[0].contains("1000000"),
+        notes.len() == 1
+            && notes[0].contains("could not be recorded before it is written")
+            && notes[0].contains("1000000"),
         "{notes:?}"
     );
     sleep(260 * SECOND).await;
-    stage.settle(&["node-2"]).await;
-    assert!(stage.world.ledger().await.to_string().len() < 1000);
+    cluster.settle(&["node-2"]).await;
+    assert!(cluster.world.ledger().await.to_string().len() < 1000);
 }

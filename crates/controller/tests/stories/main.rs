@@ -1,18 +1,18 @@
-//! Admin states: the leader's work on the ARM emulator, with the Kubernetes API made up and real.
+//! The admin-state controller on the ARM emulator, with a fake Kubernetes API and a real one.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
-    reason = "what a test cannot do without fails the test"
+    reason = "a failed precondition fails the test"
 )]
 
 mod bad_input;
+mod cloud_controller_manager;
+mod invariants;
 mod journey;
-mod rival;
+mod one_writer;
+mod random;
 mod rows;
-mod stories;
-mod truth;
 mod world;
-mod writers;

@@ -10,8 +10,8 @@ use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::admin_state::{Policy, Reached};
-use headgate_controller::pool::{Managed, Scope};
+use headgate_controller::admin_state::{ClusterTarget, Policy};
+use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
@@ -33,33 +33,33 @@ pub(crate) const ENFORCE: Policy = Policy {
     foreign_down: ForeignDown::Keep,
 };
 
-/// Who looks at each request to ARM.
+/// Observes each request to ARM.
 pub(crate) type Spy = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
-/// Answers in the emulator's place, if it likes.
+/// Answers in place of the emulator, unless it returns `None`.
 pub(crate) type Intercept = Arc<dyn Fn(&Request<Bytes>) -> Option<Response<Bytes>> + Send + Sync>;
 
-/// The cluster's surroundings.
+/// Azure and the Kubernetes API of one cluster.
 pub(crate) struct World {
     pub(crate) emulator: Emulator,
     pub(crate) client: Client,
     pub(crate) clock: Clock,
-    /// Which load balancers are the cluster's, by `azure.json`.
+    /// The names of the cluster's load balancers.
     pub(crate) managed: Vec<&'static str>,
-    /// Its `enableLoadBalancerAdminState`.
+    /// `enableLoadBalancerAdminState`.
     pub(crate) enabled: bool,
-    /// Its `cloudProviderRateLimit*`.
+    /// `cloudProviderRateLimit*`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
-    /// Why leaders cannot come to ARM at all.
-    pub(crate) out_of_reach: Option<&'static str>,
+    /// Why leaders cannot connect to ARM.
+    pub(crate) arm_unreachable: Option<&'static str>,
 }
 
-/// A load balancer's id.
+/// The resource id of a load balancer.
 pub(crate) fn id_of(load_balancer: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}")
 }
 
-/// The node's address, in the family.
+/// The `InternalIP` of a node.
 pub(crate) fn address(node: usize, v6: bool) -> String {
     if v6 {
         format!("fd00::{node:x}")
@@ -68,7 +68,7 @@ pub(crate) fn address(node: usize, v6: bool) -> String {
     }
 }
 
-/// A load balancer's resource with these pools, each with a rule that is probed.
+/// A load balancer with these pools, each with a rule and a probe.
 pub(crate) fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
     let id = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{name}");
     let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
@@ -86,13 +86,13 @@ pub(crate) fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
         "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
 }
 
-/// Entries of these nodes by address.
+/// Pool entries with the addresses of these nodes.
 pub(crate) fn entries(nodes: impl IntoIterator<Item = usize>, v6: bool) -> Value {
     let entry = |node| json!({"name": format!("node-{node}"), "properties": {"ipAddress": address(node, v6)}});
     nodes.into_iter().map(entry).collect()
 }
 
-/// One load balancer with a pool for each family, and another.
+/// A load balancer with a pool for each IP family, and an internal one.
 pub(crate) fn two_load_balancers(nodes: usize) -> Vec<Value> {
     vec![
         load_balancer(
@@ -106,7 +106,7 @@ pub(crate) fn two_load_balancers(nodes: usize) -> Vec<Value> {
     ]
 }
 
-/// A Node's object.
+/// A Ready Node with an address of each IP family.
 pub(crate) fn node(number: usize) -> Node {
     let addresses = [false, true].map(|v6| json!({"type": "InternalIP", "address": address(number, v6)}));
     serde_json::from_value(json!({
@@ -128,11 +128,11 @@ impl World {
             enabled: true,
             rate_limits: None,
             intercept: None,
-            out_of_reach: None,
+            arm_unreachable: None,
         }
     }
 
-    /// A client of the emulator, in process; what it sends is seen right before it is sent.
+    /// A client of the emulator, in process. `spy` sees each request right before it is sent.
     pub(crate) async fn arm(&self, name: &str, spy: Spy) -> Arm {
         let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
@@ -165,16 +165,16 @@ impl World {
         Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
     }
 
-    /// What the cluster's `azure.json` says.
-    pub(crate) fn reached(&self, arm: Arm) -> Reached {
-        Reached {
+    /// What the cluster's `azure.json` names.
+    pub(crate) fn target(&self, arm: Arm) -> ClusterTarget {
+        ClusterTarget {
             arm,
-            scope: Scope {
+            scope: ListScope {
                 group: GroupId::new("sub", "rg").unwrap(),
-                managed: Managed::new(self.managed.iter().copied()),
+                managed: ManagedLoadBalancers::new(self.managed.iter().copied()),
             },
             exclude_control_plane: true,
-            enabled: self.enabled,
+            is_admin_state_enabled: self.enabled,
         }
     }
 
@@ -183,7 +183,7 @@ impl World {
             .create(&PostParams::default(), &node(number))
             .await
             .unwrap();
-        // A status is not taken with the object itself.
+        // The API server ignores the status of a create.
         let mut with_status = node(number);
         with_status.metadata = made.metadata;
         Api::<Node>::all(self.client.clone())
@@ -199,7 +199,7 @@ impl World {
             .unwrap();
     }
 
-    /// Gives the Node these taints and no others.
+    /// Replaces the taints of a Node.
     pub(crate) async fn taint(&self, number: usize, keys: &[&str]) {
         let nodes = Api::<Node>::all(self.client.clone());
         let name = format!("node-{number}");
@@ -231,9 +231,9 @@ impl World {
         serde_json::from_slice(answer.body()).unwrap_or_default()
     }
 
-    /// Somebody else asks ARM.
+    /// A request of another client to ARM; fails unless it succeeds.
     pub(crate) async fn other(&self, method: &str, path: &str, body: &Value) -> Value {
-        let answer = self.ask(method, path, body, None).await;
+        let answer = self.send(method, path, body, None).await;
         assert!(answer.status().is_success(), "{method} {path}: {:?}", answer.body());
         serde_json::from_slice(answer.body()).unwrap_or_default()
     }
@@ -267,17 +267,17 @@ impl World {
         entries.iter().map(state).collect()
     }
 
-    /// Somebody else reads.
+    /// A read by another client.
     pub(crate) async fn get(&self, path: &str) -> Value {
         self.other("GET", path, &Value::Null).await
     }
 
-    /// Somebody else writes.
+    /// A write by another client.
     pub(crate) async fn put(&self, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
-        self.ask("PUT", path, body, if_match).await
+        self.send("PUT", path, body, if_match).await
     }
 
-    async fn ask(&self, method: &str, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
+    async fn send(&self, method: &str, path: &str, body: &Value, if_match: Option<&str>) -> Response<Bytes> {
         let token = self.control("GET", "token", &Value::Null);
         let mut request = Request::builder()
             .method(method)
@@ -299,7 +299,7 @@ impl World {
         Api::namespaced(self.client.clone(), "kube-system")
     }
 
-    /// cloud-controller-manager takes the ARM Lease, if it is free; whether it has it.
+    /// Acquires the shared Lease as cloud-controller-manager does; returns whether it was free.
     pub(crate) async fn take_arm_lease(&self) -> bool {
         let name = "aks-managed-resource-locker";
         let now = self.clock.now().wall;
@@ -330,7 +330,7 @@ impl World {
         written.is_ok()
     }
 
-    /// It gives it back, as it does.
+    /// Releases the shared Lease as cloud-controller-manager does.
     pub(crate) async fn release_arm_lease(&self) {
         let name = "aks-managed-resource-locker";
         let Ok(Some(mut lease)) = self.arm_leases().get_opt(name).await else {
@@ -352,14 +352,14 @@ impl World {
             .unwrap();
     }
 
-    /// The writes of pools so far.
+    /// The PUTs so far, from the journal of the emulator.
     pub(crate) fn puts(&self) -> Vec<Value> {
         let journal = self.control("GET", "journal?limit=1000&method=PUT", &Value::Null);
         let entries = journal["entries"].as_array().unwrap().clone();
         entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
     }
 
-    /// The events about Nodes: reason, Node, note.
+    /// All events: reason, Node, note.
     pub(crate) async fn events(&self) -> Vec<(String, String, String)> {
         let events = Api::<Event>::all(self.client.clone())
             .list(&ListParams::default())

@@ -3,7 +3,7 @@ use std::net::IpAddr;
 use headgate_azure::{LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::admin_state::{Desired, Line, Policy, Stage};
+use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::pool::{Listing, Taint};
 use headgate_node::Signal;
 use jiff::Timestamp;
@@ -33,17 +33,17 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
 }
 
 /// A load balancer with one pool of these entries, by the number of their node, and a pool that no rule uses.
-fn view(states: &[(u8, &str)]) -> View {
+fn view(states: &[(u8, &str)]) -> LoadBalancerView {
     view_with(states, &[])
 }
 
 /// The same, with these entries in the pool that no rule uses.
-fn view_with(states: &[(u8, &str)], outbound: &[(u8, &str)]) -> View {
+fn view_with(states: &[(u8, &str)], outbound: &[(u8, &str)]) -> LoadBalancerView {
     let entry = |(number, state): &(u8, &str)| json!({"name": format!("n{number}"), "properties": {"ipAddress": format!("10.0.0.{number}"), "adminState": state}});
     let entries: Vec<Value> = states.iter().map(entry).collect();
     let outbound: Vec<Value> = outbound.iter().map(entry).collect();
     let pool = json!({"id": format!("{ID}/backendAddressPools/Main")});
-    View::of(LoadBalancer {
+    LoadBalancerView::new(LoadBalancer {
         id: LoadBalancerId::parse(ID).unwrap(),
         etag: None,
         document: json!({"id": ID, "properties": {
@@ -62,19 +62,19 @@ fn pool_id() -> PoolId {
 }
 
 /// What is seen where nodes 1 and 2 of four are tainted.
-fn sight(azure: Result<View, &str>, lines: &[(&str, Stage)]) -> ClusterSnapshot {
+fn sight(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]) -> ClusterSnapshot {
     let now = Clock::System.now();
-    let mut desired = Desired::default();
+    let mut desired = TargetStates::default();
     for number in 1..=4 {
         desired.apply(node(number, number <= 2), &[KEY.to_owned()], now);
     }
-    let mut book = Book::default();
+    let mut book = Ledger::default();
     for (key, stage) in lines {
-        let record = Record {
+        let record = LedgerEntry {
             stage: *stage,
             since: Timestamp::UNIX_EPOCH,
         };
-        book.write(Line::new(&pool_id(), &Key::written(key), Some(record)));
+        book.apply(LedgerChange::new(&pool_id(), &EntryKey::from_text(key), Some(record)));
     }
     let signal = |name: &str| (name.to_owned(), BTreeSet::from([Signal::Taint(KEY.to_owned())]));
     ClusterSnapshot {
@@ -85,11 +85,11 @@ fn sight(azure: Result<View, &str>, lines: &[(&str, Stage)]) -> ClusterSnapshot 
         ledger: Ok(book),
         azure: azure.map_err(str::to_owned).map(|view| AzureSnapshot {
             listing: Listing {
-                asked_at: Some(now.mono),
-                views: BTreeMap::from([(view.id.clone(), Arc::new(view))]),
-                trouble: None,
+                requested_at: Some(now.mono),
+                load_balancers: BTreeMap::from([(view.id.clone(), Arc::new(view))]),
+                last_error: None,
             },
-            interfaces: Interfaces::default(),
+            interfaces: InterfaceCache::default(),
         }),
         policy: Policy {
             mode: AdminStateMode::Enforce,
@@ -142,7 +142,7 @@ fn whose_each_admin_state_is_and_what_is_pending() {
         // Ours, about to be told; somebody else's; ours without a signal any more.
         (
             ["Down", "Down", "Down"],
-            vec![("10.0.0.1", Stage::Intended), ("10.0.0.3", Stage::Down)],
+            vec![("10.0.0.1", LedgerStage::Intended), ("10.0.0.3", LedgerStage::Down)],
             [
                 (down, Some(Headgate), Some("intended"), None),
                 (down, Some(Foreign), None, None),
@@ -152,7 +152,7 @@ fn whose_each_admin_state_is_and_what_is_pending() {
         // A Down that came back after it was restored is ours, and goes; with a new signal it is whoever set it.
         (
             ["Down", "Up", "Down"],
-            vec![("10.0.0.1", Stage::Restored), ("10.0.0.3", Stage::Restored)],
+            vec![("10.0.0.1", LedgerStage::Restored), ("10.0.0.3", LedgerStage::Restored)],
             [
                 (down, Some(Foreign), Some("restored"), None),
                 (Some("Up"), Some(Foreign), None, None),
@@ -162,7 +162,7 @@ fn whose_each_admin_state_is_and_what_is_pending() {
         // Somebody else's without a signal stays.
         (
             ["None", "None", "Down"],
-            vec![("10.0.0.2", Stage::Intended)],
+            vec![("10.0.0.2", LedgerStage::Intended)],
             [
                 (none, None, None, down),
                 (none, None, Some("intended"), down),
@@ -189,7 +189,10 @@ fn whose_each_admin_state_is_and_what_is_pending() {
 
 #[test]
 fn what_is_not_enforced_is_not_pending_down() {
-    let mut found = sight(Ok(view(&[(1, "None"), (2, "Down")])), &[("10.0.0.2", Stage::Down)]);
+    let mut found = sight(
+        Ok(view(&[(1, "None"), (2, "Down")])),
+        &[("10.0.0.2", LedgerStage::Down)],
+    );
     found.policy.mode = AdminStateMode::Off;
     let report = report(&found);
     let becomes: Vec<_> = entries(&report).into_iter().map(|(.., becomes)| becomes).collect();
@@ -211,9 +214,9 @@ fn without_the_ledger_nobody_knows_whose_a_down_is() {
 #[test]
 fn without_azure_the_ledger_speaks_alone() {
     let lines = [
-        ("10.0.0.1", Stage::Down),
-        ("10.0.0.9", Stage::Down),
-        ("name:n4", Stage::Intended),
+        ("10.0.0.1", LedgerStage::Down),
+        ("10.0.0.9", LedgerStage::Down),
+        ("name:n4", LedgerStage::Intended),
     ];
     let mut report = report(&sight(Err("no file"), &lines));
     let shown = entries(&report);
@@ -233,15 +236,15 @@ fn without_azure_the_ledger_speaks_alone() {
 
 #[test]
 fn rules_probes_and_what_belongs_to_nobody() {
-    let lines = [("10.0.0.9", Stage::Down), ("10.0.0.8", Stage::Restored)];
+    let lines = [("10.0.0.9", LedgerStage::Down), ("10.0.0.8", LedgerStage::Restored)];
     let report = report(&sight(Ok(view(&[(1, "Down"), (9, "Down"), (10, "None")])), &lines));
     let load_balancer = &report.load_balancers[0];
     assert_eq!(load_balancer.not_considered, ["outbound"]);
     let pool = &load_balancer.pools[0];
     assert_eq!((pool.entries, pool.down, pool.desired_down), (3, 2, 1));
     assert_eq!(pool.down_without_node, ["10.0.0.9"]);
-    let reaches: Vec<_> = pool.rules.iter().map(|rule| rule.reaches).collect();
-    assert_eq!(reaches, [ProbeTarget::Headgate, ProbeTarget::NoProbe]);
+    let targets: Vec<_> = pool.rules.iter().map(|rule| rule.target).collect();
+    assert_eq!(targets, [ProbeTarget::Headgate, ProbeTarget::NoProbe]);
     assert_eq!(report.probed_by_headgate, Some(true));
     let unmatched: Vec<_> = report
         .unmatched_ledger
@@ -258,14 +261,14 @@ fn what_is_ours_in_a_pool_that_no_rule_uses_any_more_is_its_nodes() {
     let outbound = PoolId::parse(&format!("{ID}/backendAddressPools/outbound")).unwrap();
     let book = found.ledger.as_mut().unwrap();
     for (number, stage) in [
-        (1, Stage::Down),
-        (3, Stage::Down),
-        (4, Stage::Restored),
-        (9, Stage::Down),
+        (1, LedgerStage::Down),
+        (3, LedgerStage::Down),
+        (4, LedgerStage::Restored),
+        (9, LedgerStage::Down),
     ] {
         let since = Timestamp::UNIX_EPOCH;
-        let key = Key::written(&format!("10.0.0.{number}"));
-        book.write(Line::new(&outbound, &key, Some(Record { stage, since })));
+        let key = EntryKey::from_text(&format!("10.0.0.{number}"));
+        book.apply(LedgerChange::new(&outbound, &key, Some(LedgerEntry { stage, since })));
     }
     let report = report(&found);
     let (ours, down) = (Some(Owner::Headgate), Some("Down"));
@@ -351,14 +354,14 @@ fn five_thousand_nodes_in_eight_pools_are_quick() {
     for number in 0..8 {
         let id = format!("{ID}{number}");
         let pool = json!({"id": format!("{id}/backendAddressPools/p")});
-        let view = View::of(LoadBalancer {
+        let view = LoadBalancerView::new(LoadBalancer {
             id: LoadBalancerId::parse(&id).unwrap(),
             etag: None,
             document: json!({"properties": {
                 "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
                 "loadBalancingRules": [{"name": "r", "properties": {"backendAddressPool": pool}}]}}),
         });
-        azure.listing.views.insert(view.id.clone(), Arc::new(view));
+        azure.listing.load_balancers.insert(view.id.clone(), Arc::new(view));
     }
     let began = std::time::Instant::now();
     let mut report = report(&found);

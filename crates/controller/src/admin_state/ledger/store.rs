@@ -1,8 +1,8 @@
-//! The ledger in the cluster: read at the start of a term, written when it has changed.
+//! The ledger's `ConfigMap`: read at the start of a term, written when the ledger has changed.
 //!
-//! Invariant: every write follows the version that was read last, so that a leader whose term is over takes nothing off
-//! the record that a later one put there. After a conflict, or an answer that did not come, it is read again, and
-//! this term's changes are made in what is found.
+//! Invariant: every write names the resourceVersion that was read last, so that a leader whose term is over cannot undo what a
+//! later leader recorded. After a conflict, or a write without an answer, the `ConfigMap` is read again and the
+//! changes of this term are made in what it contains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,169 +17,169 @@ use serde::Deserialize as _;
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
-use super::{Book, Line};
+use super::{Ledger, LedgerChange};
 
-/// The `ConfigMap`.
-pub const LEDGER: &str = "headgate-admin-state";
-/// Where it stands, beside the leader's Lease.
+const CONFIG_MAP: &str = "headgate-admin-state";
+/// The namespace of the leader's Lease, too.
 const NAMESPACE: &str = "kube-system";
-/// Its one key.
-const KEY: &str = "ledger.json";
-const ONE_REQUEST: Duration = Duration::from_secs(5);
-/// Attempts of one write.
-const ATTEMPTS: u32 = 6;
-/// etcd takes no object larger than 1.5 MiB, a `ConfigMap`'s data may be 1 MiB.
-const MOST_BYTES: usize = 1_000_000;
+/// The only key that headgate writes.
+const DATA_KEY: &str = "ledger.json";
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Reads and writes of one flush together.
+const MAX_ATTEMPTS: u32 = 6;
+/// The API server's limit is 1 MiB for all data of a `ConfigMap`.
+const MAX_LEDGER_BYTES: usize = 1_000_000;
 
 /// Why the ledger could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The API server refused, or could not be reached.
-    #[error("the ConfigMap {NAMESPACE}/{LEDGER} could not be {done}: {source}")]
-    Api {
-        /// `read` or `written`.
-        done: &'static str,
-        /// Why.
-        #[source]
-        source: kube::Error,
-    },
-    /// It took too long.
-    #[error("the API server did not answer about the ConfigMap {NAMESPACE}/{LEDGER} in {} s", ONE_REQUEST.as_secs())]
+    /// The read failed.
+    #[error("the ConfigMap {NAMESPACE}/{CONFIG_MAP} could not be read: {0}")]
+    Read(#[source] kube::Error),
+    /// The write failed.
+    #[error("the ConfigMap {NAMESPACE}/{CONFIG_MAP} could not be written: {0}")]
+    Write(#[source] kube::Error),
+    /// A request took longer than [`REQUEST_TIMEOUT`].
+    #[error("the API server did not answer a request for the ConfigMap {NAMESPACE}/{CONFIG_MAP} within {} s", REQUEST_TIMEOUT.as_secs())]
     Timeout,
-    /// Somebody else writes it all the time.
-    #[error("the ConfigMap {NAMESPACE}/{LEDGER} was changed by somebody else {ATTEMPTS} times in a row")]
+    /// Every attempt met a newer version.
+    #[error("the ConfigMap {NAMESPACE}/{CONFIG_MAP} was changed by another writer {MAX_ATTEMPTS} times in a row")]
     Contended,
-    /// What stands in it is no ledger.
+    /// The data is not a ledger.
     #[error(
-        "the ConfigMap {NAMESPACE}/{LEDGER} cannot be understood: {0}; mend {KEY}, or delete the ConfigMap: then no Down counts as headgate's"
+        "the ConfigMap {NAMESPACE}/{CONFIG_MAP} is not a valid ledger: {0}; correct {DATA_KEY}, or delete the ConfigMap: then no Down counts as headgate's"
     )]
     Malformed(String),
-    /// It does not fit.
-    #[error("the ledger has {0} bytes, and a ConfigMap takes {MOST_BYTES}")]
+    /// The ledger has this many bytes.
+    #[error("the ledger has {0} bytes, and a ConfigMap holds at most {MAX_LEDGER_BYTES}")]
     TooLarge(usize),
-    /// Somebody else leads.
+    /// This instance is no longer the leader.
     #[error("the term has ended")]
     TermEnded,
 }
 
-/// What the server is known to have.
-struct Kept {
+/// The `ConfigMap` as the last answer of the API server showed it.
+struct Stored {
     object: Option<ConfigMap>,
-    book: Book,
-    /// Whether that is the latest, as far as is known.
-    sure: bool,
+    ledger: Ledger,
+    /// Whether nothing suggests that the API server has a newer version.
+    is_current: bool,
 }
 
-/// The ledger of one term; clones are the same.
+/// The ledger of one term. Clones share it.
 #[derive(Clone)]
-pub(in super::super) struct Ledger {
+pub(in super::super) struct LedgerStore {
     api: Api<ConfigMap>,
     term: Term,
-    book: Arc<watch::Sender<Arc<Book>>>,
-    /// Held across requests, so that one is under way at a time; each is bounded.
-    kept: Arc<Mutex<Kept>>,
+    ledger: Arc<watch::Sender<Arc<Ledger>>>,
+    /// Locked across requests, so that one flush runs at a time; each request is bounded.
+    stored: Arc<Mutex<Stored>>,
 }
 
-impl std::fmt::Debug for Ledger {
+impl std::fmt::Debug for LedgerStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ledger").finish_non_exhaustive()
+        f.debug_struct("LedgerStore").finish_non_exhaustive()
     }
 }
 
-impl Ledger {
-    /// Reads it.
+impl LedgerStore {
+    /// Reads the `ConfigMap`; a missing one is an empty ledger.
     ///
     /// # Errors
-    /// When it cannot be read, or is none.
+    /// If it cannot be read, or is not a ledger.
     pub(in super::super) async fn load(client: Client, term: Term) -> Result<Self, LedgerError> {
         let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
         let object = get(&api).await?;
-        let book = book(object.as_ref())?;
-        let kept = Kept {
+        let ledger = parse(object.as_ref())?;
+        let stored = Stored {
             object,
-            book: book.clone(),
-            sure: true,
+            ledger: ledger.clone(),
+            is_current: true,
         };
         Ok(Self {
             api,
             term,
-            book: Arc::new(watch::Sender::new(Arc::new(book))),
-            kept: Arc::new(Mutex::new(kept)),
+            ledger: Arc::new(watch::Sender::new(Arc::new(ledger))),
+            stored: Arc::new(Mutex::new(stored)),
         })
     }
 
-    /// What this term has on record, written or about to be.
+    /// The ledger of this term, including what is not written yet.
     #[must_use]
-    pub(in super::super) fn book(&self) -> Arc<Book> {
-        self.book.borrow().clone()
+    pub(in super::super) fn ledger(&self) -> Arc<Ledger> {
+        self.ledger.borrow().clone()
     }
 
-    /// Its changes.
+    /// Changes whenever the ledger of this term does.
     #[must_use]
-    pub(in super::super) fn changes(&self) -> watch::Receiver<Arc<Book>> {
-        self.book.subscribe()
+    pub(in super::super) fn subscribe(&self) -> watch::Receiver<Arc<Ledger>> {
+        self.ledger.subscribe()
     }
 
-    /// Makes these lines part of the record; [`Self::flush`] writes it.
-    pub(in super::super) fn note(&self, lines: impl IntoIterator<Item = Line>) {
-        let mut lines = lines.into_iter().peekable();
-        if lines.peek().is_none() {
+    /// Makes changes in the ledger of this term; [`Self::flush`] writes them.
+    pub(in super::super) fn apply(&self, changes: impl IntoIterator<Item = LedgerChange>) {
+        let mut changes = changes.into_iter().peekable();
+        if changes.peek().is_none() {
             return;
         }
-        self.book.send_if_modified(|book| {
-            let before = Arc::clone(book);
-            let changed = Arc::make_mut(book);
-            lines.for_each(|line| changed.write(line));
-            **book != *before
+        self.ledger.send_if_modified(|ledger| {
+            let before = Arc::clone(ledger);
+            let next = Arc::make_mut(ledger);
+            for change in changes {
+                next.apply(change);
+            }
+            **ledger != *before
         });
     }
 
-    /// Writes what is not written yet.
+    /// Writes the ledger of this term, unless the API server has it already.
     ///
     /// # Errors
-    /// When that cannot be done; it may have been done nevertheless.
+    /// If the write failed. It may have had its effect nevertheless.
     pub(in super::super) async fn flush(&self) -> Result<(), LedgerError> {
-        let mut kept = self.kept.lock().await;
-        for _ in 0..ATTEMPTS {
-            let wanted = self.book();
-            if kept.sure && *wanted == kept.book {
+        let mut stored = self.stored.lock().await;
+        for _ in 0..MAX_ATTEMPTS {
+            let ledger = self.ledger();
+            if stored.is_current && *ledger == stored.ledger {
                 return Ok(());
             }
-            if !kept.sure {
+            if !stored.is_current {
                 let object = get(&self.api).await?;
-                let found = book(object.as_ref())?;
-                // What others put there meanwhile stays; what this term wants is wanted still.
-                self.book.send_if_modified(|book| {
+                let found = parse(object.as_ref())?;
+                // Another writer's entries stay; this term's changes are made again.
+                self.ledger.send_if_modified(|ledger| {
                     let mut merged = found.clone();
-                    book.since(&kept.book).into_iter().for_each(|line| merged.write(line));
-                    let changed = **book != merged;
-                    *book = Arc::new(merged);
-                    changed
+                    let changes = ledger.changes_since(&stored.ledger);
+                    for change in changes {
+                        merged.apply(change);
+                    }
+                    let is_changed = **ledger != merged;
+                    *ledger = Arc::new(merged);
+                    is_changed
                 });
-                *kept = Kept {
+                *stored = Stored {
                     object,
-                    book: found,
-                    sure: true,
+                    ledger: found,
+                    is_current: true,
                 };
                 continue;
             }
             if self.term.permit().is_err() {
                 return Err(LedgerError::TermEnded);
             }
-            match put(&self.api, kept.object.as_ref(), &wanted).await {
+            match put(&self.api, stored.object.as_ref(), &ledger).await {
                 Ok(object) => {
-                    kept.object = Some(object);
-                    kept.book = Book::clone(&wanted);
+                    stored.object = Some(object);
+                    stored.ledger = Ledger::clone(&ledger);
                     return Ok(());
                 }
-                Err(LedgerError::Api {
-                    source: kube::Error::Api(status),
-                    ..
-                }) if matches!(status.code, 404 | 409) => kept.sure = false,
-                // It was not sent.
+                Err(LedgerError::Write(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                    stored.is_current = false;
+                }
+                // No request was sent.
                 Err(error @ LedgerError::TooLarge(_)) => return Err(error),
                 Err(error) => {
-                    kept.sure = false;
+                    stored.is_current = false;
                     return Err(error);
                 }
             }
@@ -188,42 +188,41 @@ impl Ledger {
     }
 }
 
-/// The ledger as anybody may read it.
+/// Reads the ledger without a term, for a report.
 ///
 /// # Errors
-/// When it cannot be read, or is none.
-pub async fn read(client: Client) -> Result<Book, LedgerError> {
+/// If the `ConfigMap` cannot be read, or is not a ledger.
+pub async fn read(client: Client) -> Result<Ledger, LedgerError> {
     let object = get(&Api::namespaced(client, NAMESPACE)).await?;
-    book(object.as_ref())
+    parse(object.as_ref())
 }
 
 async fn get(api: &Api<ConfigMap>) -> Result<Option<ConfigMap>, LedgerError> {
-    let answer = timeout(ONE_REQUEST, api.get_opt(LEDGER)).await;
-    answer
-        .map_err(|_| LedgerError::Timeout)?
-        .map_err(|source| LedgerError::Api { done: "read", source })
+    let answer = timeout(REQUEST_TIMEOUT, api.get_opt(CONFIG_MAP)).await;
+    answer.map_err(|_| LedgerError::Timeout)?.map_err(LedgerError::Read)
 }
 
-fn book(object: Option<&ConfigMap>) -> Result<Book, LedgerError> {
-    let text = object.and_then(|object| object.data.as_ref()?.get(KEY));
+fn parse(object: Option<&ConfigMap>) -> Result<Ledger, LedgerError> {
+    let text = object.and_then(|object| object.data.as_ref()?.get(DATA_KEY));
     text.map_or_else(
-        || Ok(Book::default()),
+        || Ok(Ledger::default()),
         |text| {
-            // Derived code would take an array for an object.
-            let read = serde_json::from_str(text).and_then(|object: serde_json::Map<_, _>| Book::deserialize(object));
-            read.map_err(|error| LedgerError::Malformed(error.to_string()))
+            // Derived code alone would accept an array for an object.
+            let parsed =
+                serde_json::from_str(text).and_then(|object: serde_json::Map<_, _>| Ledger::deserialize(object));
+            parsed.map_err(|error| LedgerError::Malformed(error.to_string()))
         },
     )
 }
 
-async fn put(api: &Api<ConfigMap>, last: Option<&ConfigMap>, book: &Book) -> Result<ConfigMap, LedgerError> {
-    let text = serde_json::to_string(book).map_err(|error| LedgerError::Malformed(error.to_string()))?;
-    if text.len() > MOST_BYTES {
+async fn put(api: &Api<ConfigMap>, last: Option<&ConfigMap>, ledger: &Ledger) -> Result<ConfigMap, LedgerError> {
+    let text = serde_json::to_string(ledger).map_err(|error| LedgerError::Malformed(error.to_string()))?;
+    if text.len() > MAX_LEDGER_BYTES {
         return Err(LedgerError::TooLarge(text.len()));
     }
     let mut object = last.cloned().unwrap_or_else(|| ConfigMap {
         metadata: ObjectMeta {
-            name: Some(LEDGER.to_owned()),
+            name: Some(CONFIG_MAP.to_owned()),
             labels: Some(BTreeMap::from([(
                 "app.kubernetes.io/name".to_owned(),
                 "headgate".to_owned(),
@@ -232,28 +231,22 @@ async fn put(api: &Api<ConfigMap>, last: Option<&ConfigMap>, book: &Book) -> Res
         },
         ..ConfigMap::default()
     });
-    object.data.get_or_insert_default().insert(KEY.to_owned(), text);
+    object.data.get_or_insert_default().insert(DATA_KEY.to_owned(), text);
     let params = PostParams::default();
     let write = async {
         if last.is_some() {
-            api.replace(LEDGER, &params, &object).await
+            api.replace(CONFIG_MAP, &params, &object).await
         } else {
             api.create(&params, &object).await
         }
     };
-    let answer = timeout(ONE_REQUEST, write).await;
-    answer.map_err(|_| LedgerError::Timeout)?.map_err(|source| {
-        if let kube::Error::Api(status) = &source {
-            tracing::debug!(code = status.code, "the ledger was not written");
+    let answer = timeout(REQUEST_TIMEOUT, write).await;
+    answer.map_err(|_| LedgerError::Timeout)?.map_err(|error| {
+        if let kube::Error::Api(status) = &error {
+            tracing::debug!(code = status.code, "ledger write rejected");
         } else {
-            tracing::debug!(
-                error = headgate_telemetry::error_chain(&source),
-                "the ledger was not written"
-            );
+            tracing::debug!(error = headgate_telemetry::error_chain(&error), "ledger write failed");
         }
-        LedgerError::Api {
-            done: "written",
-            source,
-        }
+        LedgerError::Write(error)
     })
 }

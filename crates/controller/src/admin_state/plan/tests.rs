@@ -1,7 +1,7 @@
 use headgate_clock::Clock;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, book, desired, node, pool_id, view};
+use super::super::fixtures::{DRAIN, ledger, node, pool_id, taint_keys, target_states, view};
 use super::*;
 
 const ENFORCE: Policy = Policy {
@@ -9,18 +9,30 @@ const ENFORCE: Policy = Policy {
     foreign_down: ForeignDown::Keep,
 };
 
-/// The plan for one entry, `from` one state to another; `-` stays.
-fn one(taints: &[&str], from: &str, stage: Option<Stage>, policy: Policy, excluded: bool) -> String {
+/// The plan without network interfaces.
+fn planned(view: &LoadBalancerView, targets: &TargetStates, ledger: &Ledger, policy: Policy, now: Instant) -> Plan {
+    let inputs = PlanInputs {
+        interfaces: &InterfaceCache::default(),
+        targets,
+        ledger,
+        policy,
+        now,
+    };
+    plan(view, &inputs)
+}
+
+/// What the plan makes of one entry in the state `from`; `-` if it stays.
+fn one(taints: &[&str], from: &str, stage: Option<LedgerStage>, policy: Policy, excluded: bool) -> String {
     let now = Clock::System.now();
     let mut node = node(1, taints);
     node.excluded = excluded.then_some("label");
-    let desired = desired(&[node], now);
-    let lines: Vec<_> = stage.map(|stage| ("p", 1, stage)).into_iter().collect();
+    let targets = target_states(&[node], now);
+    let entries_in_ledger: Vec<_> = stage.map(|stage| ("p", 1, stage)).into_iter().collect();
     let view = view(&[("p", &[(1, from), (9, "Down")], true)]);
-    let plan = plan(&view, &Interfaces::default(), &desired, &book(&lines), policy, now.mono);
-    let changes: Vec<_> = plan.edits.iter().flat_map(|edit| &edit.changes).collect();
+    let plan = planned(&view, &targets, &ledger(&entries_in_ledger), policy, now.mono);
+    let changes: Vec<_> = plan.edits.iter().flat_map(|edit| &edit.admin_states).collect();
     assert!(
-        changes.iter().all(|change| change.place == 0),
+        changes.iter().all(|change| change.index == 0),
         "an entry of no Node: {plan:?}"
     );
     changes
@@ -29,9 +41,9 @@ fn one(taints: &[&str], from: &str, stage: Option<Stage>, policy: Policy, exclud
 }
 
 #[test]
-fn the_table() {
+fn entries_become_what_the_table_says() {
     let signalled: &[&str] = &["other", DRAIN];
-    let ours = Some(Stage::Down);
+    let ours = Some(LedgerStage::Down);
     for (taints, from, stage, to) in [
         (signalled, "-", None, "Down"),
         (signalled, "None", None, "Down"),
@@ -41,13 +53,13 @@ fn the_table() {
         (signalled, "Up", None, "-"),
         (signalled, "Drain", None, "-"),
         (signalled, "None", ours, "Down"),
-        (signalled, "None", Some(Stage::Restored), "Down"),
+        (signalled, "None", Some(LedgerStage::Restored), "Down"),
         (&["other"], "-", None, "-"),
         (&["other"], "None", ours, "-"),
         (&["other"], "Down", None, "-"),
         (&["other"], "Down", ours, "None"),
-        (&["other"], "Down", Some(Stage::Intended), "None"),
-        (&["other"], "Down", Some(Stage::Restored), "None"),
+        (&["other"], "Down", Some(LedgerStage::Intended), "None"),
+        (&["other"], "Down", Some(LedgerStage::Restored), "None"),
         (&["other"], "Up", ours, "-"),
         (&[], "Up", None, "-"),
     ] {
@@ -60,9 +72,9 @@ fn the_table() {
 }
 
 #[test]
-fn policies() {
+fn modes_and_foreign_down_limit_the_plan() {
     let policy = |mode, foreign_down| Policy { mode, foreign_down };
-    let ours = Some(Stage::Down);
+    let ours = Some(LedgerStage::Down);
     let (enforce, observe, off) = (AdminStateMode::Enforce, AdminStateMode::Observe, AdminStateMode::Off);
     let (keep, restore) = (ForeignDown::Keep, ForeignDown::Restore);
     for (taints, from, stage, policy, to) in [
@@ -84,29 +96,29 @@ fn policies() {
 }
 
 #[test]
-fn a_node_in_no_load_balancer_is_only_given_back() {
+fn entry_of_an_excluded_node_is_only_restored() {
     assert_eq!(one(&[DRAIN], "None", None, ENFORCE, true), "-");
-    assert_eq!(one(&[], "Down", Some(Stage::Down), ENFORCE, true), "None");
+    assert_eq!(one(&[], "Down", Some(LedgerStage::Down), ENFORCE, true), "None");
     assert_eq!(one(&[], "Down", None, ENFORCE, true), "-");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_moment_after_the_last_signal_nothing_changes() {
+async fn nothing_changes_during_the_debounce() {
     let clock = Clock::anchored(jiff::Timestamp::UNIX_EPOCH);
-    let mut desired = desired(&[node(1, &[DRAIN])], clock.now());
-    desired.apply(node(1, &[]), &super::super::fixtures::keys(), clock.now());
-    let planned = |now| {
+    let mut targets = target_states(&[node(1, &[DRAIN])], clock.now());
+    targets.apply(node(1, &[]), &taint_keys(), clock.now());
+    let change_count = |now| {
         let view = view(&[("p", &[(1, "Down"), (2, "-")], true)]);
-        let lines = book(&[("p", 1, Stage::Down)]);
-        plan(&view, &Interfaces::default(), &desired, &lines, ENFORCE, now).changes()
+        let ledger = ledger(&[("p", 1, LedgerStage::Down)]);
+        planned(&view, &targets, &ledger, ENFORCE, now).change_count()
     };
     let ended = clock.now().mono;
-    assert_eq!(planned(ended), 0);
-    assert_eq!(planned(desired.next_change(ended).unwrap()), 1);
+    assert_eq!(change_count(ended), 0);
+    assert_eq!(change_count(targets.next_deadline(ended).unwrap()), 1);
 }
 
 #[test]
-fn all_nodes_of_a_pool_are_one_edit_and_those_who_go_come_first() {
+fn each_pool_is_one_edit_and_edits_that_set_down_come_first() {
     let now = Clock::System.now();
     let nodes: Vec<_> = (1..=3)
         .map(|number| node(number, if number < 3 { &[DRAIN] } else { &[] }))
@@ -115,22 +127,15 @@ fn all_nodes_of_a_pool_are_one_edit_and_those_who_go_come_first() {
         ("back", &[(1, "Down"), (2, "Down"), (3, "Down")], true),
         ("out", &[(3, "-"), (1, "-"), (2, "-")], false),
     ]);
-    let lines = book(&[("back", 3, Stage::Down)]);
-    let plan = plan(
-        &view,
-        &Interfaces::default(),
-        &desired(&nodes, now),
-        &lines,
-        ENFORCE,
-        now.mono,
-    );
+    let ledger = ledger(&[("back", 3, LedgerStage::Down)]);
+    let plan = planned(&view, &target_states(&nodes, now), &ledger, ENFORCE, now.mono);
     let shown: Vec<_> = plan
         .edits
         .iter()
         .map(|edit| {
             (
                 edit.pool.name(),
-                edit.changes.iter().map(|change| change.place).collect::<Vec<_>>(),
+                edit.admin_states.iter().map(|change| change.index).collect::<Vec<_>>(),
             )
         })
         .collect();
@@ -149,51 +154,55 @@ fn all_nodes_of_a_pool_are_one_edit_and_those_who_go_come_first() {
         })
         .collect();
     assert_eq!(counts, [("back", 3, 2, 3, 1), ("out", 3, 2, 0, 1)]);
-    let probed: Vec<_> = plan
-        .standings
+    let unprobed: Vec<_> = plan
+        .entries
         .iter()
-        .filter(|standing| standing.pool == pool_id("out"))
+        .filter(|entry| entry.pool == pool_id("out"))
         .collect();
     assert!(
-        probed
+        unprobed
             .iter()
-            .all(|standing| standing.probed == Probed::None && standing.is_pending())
+            .all(|entry| entry.probe_coverage == ProbeCoverage::None && entry.is_pending())
     );
 }
 
 #[test]
-fn a_pool_that_no_rule_uses_any_more_is_only_given_back() {
-    let planned = |taints: &[&str], lines: &[(&str, u8, Stage)]| {
+fn entry_of_an_unused_pool_is_only_restored() {
+    let plan_unused = |taints: &[&str], entries_in_ledger: &[(&str, u8, LedgerStage)]| {
         let now = Clock::System.now();
         let mut view = view(&[("p", &[(1, "Down"), (2, "-")], true)]);
         view.pools[0].rules.clear();
         let nodes = [node(1, taints), node(2, taints)];
-        plan(
+        planned(
             &view,
-            &Interfaces::default(),
-            &desired(&nodes, now),
-            &book(lines),
+            &target_states(&nodes, now),
+            &ledger(entries_in_ledger),
             ENFORCE,
             now.mono,
         )
     };
-    let ours = &[("p", 1, Stage::Down)];
-    assert_eq!(planned(&[DRAIN], &[]), Plan::default());
-    assert_eq!(planned(&[DRAIN], ours), Plan::default(), "it may be used again");
-    assert_eq!(planned(&[], &[]), Plan::default());
-    let given_back = planned(&[], ours);
-    assert_eq!((given_back.changes(), given_back.standings.len()), (1, 1));
-    assert!(given_back.pools.is_empty());
+    let ours = &[("p", 1, LedgerStage::Down)];
+    assert_eq!(plan_unused(&[DRAIN], &[]), Plan::default());
+    assert_eq!(plan_unused(&[DRAIN], ours), Plan::default(), "a rule may use it again");
+    assert_eq!(plan_unused(&[], &[]), Plan::default());
+    let restored = plan_unused(&[], ours);
+    assert_eq!((restored.change_count(), restored.entries.len()), (1, 1));
+    assert!(restored.pools.is_empty());
 }
 
 const STATES: [&str; 5] = ["-", "None", "Up", "Down", "Odd"];
-const STAGES: [Option<Stage>; 4] = [None, Some(Stage::Intended), Some(Stage::Down), Some(Stage::Restored)];
+const STAGES: [Option<LedgerStage>; 4] = [
+    None,
+    Some(LedgerStage::Intended),
+    Some(LedgerStage::Down),
+    Some(LedgerStage::Restored),
+];
 
 proptest! {
-    /// Whatever stands in a pool and in the ledger: nothing is set Down without a signal, nothing restored that is not
-    /// ours, and a plan that was carried out leaves nothing to plan.
+    /// Whatever a pool and the ledger contain: nothing is set `Down` without a signal, nothing is restored that is not in the
+    /// ledger, and after a plan is written the next plan is empty.
     #[test]
-    fn plans_are_safe_and_come_to_rest(
+    fn plans_are_safe_and_converge(
         entries in proptest::collection::vec((0..5_usize, 0..4_usize, any::<bool>(), any::<bool>(), any::<bool>()), 0..8),
     ) {
         let now = Clock::System.now();
@@ -206,14 +215,14 @@ proptest! {
                 node
             })
             .collect();
-        let desired = desired(&nodes, now);
+        let targets = target_states(&nodes, now);
         let states: Vec<_> = numbered().map(|((state, ..), number)| (number, STATES[*state])).collect();
-        let lines: Vec<_> = numbered().filter_map(|((_, stage, ..), number)| Some(("p", number, STAGES[*stage]?))).collect();
-        let book = book(&lines);
+        let entries_in_ledger: Vec<_> = numbered().filter_map(|((_, stage, ..), number)| Some(("p", number, STAGES[*stage]?))).collect();
+        let ledger = ledger(&entries_in_ledger);
         let mut view = view(&[("p", &states, true)]);
-        let first = plan(&view, &Interfaces::default(), &desired, &book, ENFORCE, now.mono);
-        for change in first.edits.iter().flat_map(|edit| &edit.changes) {
-            let (_, stage, signalled, known, _) = entries[change.place];
+        let first = planned(&view, &targets, &ledger, ENFORCE, now.mono);
+        for change in first.edits.iter().flat_map(|edit| &edit.admin_states) {
+            let (_, stage, signalled, known, _) = entries[change.index];
             prop_assert!(known);
             match change.to {
                 AdminState::Down => prop_assert!(signalled),
@@ -221,21 +230,21 @@ proptest! {
                 AdminState::Up => prop_assert!(false, "never"),
             }
         }
-        let changed: Vec<_> = first.edits.iter().flat_map(|edit| &edit.changes).map(|change| change.place).collect();
+        let changed: Vec<_> = first.edits.iter().flat_map(|edit| &edit.admin_states).map(|change| change.index).collect();
         let due = |(state, stage, signalled, known, excluded): &(usize, usize, bool, bool, bool)| match STATES[*state] {
             "-" | "None" => *known && *signalled && !excluded,
             "Down" => *known && !signalled && STAGES[*stage].is_some(),
             _ => false,
         };
         let expected: Vec<_> = entries.iter().enumerate().filter(|(_, entry)| due(entry)).map(|(place, _)| place).collect();
-        prop_assert_eq!(changed, expected, "nobody is passed over");
+        prop_assert_eq!(changed, expected, "every entry that is due changes");
         for edit in &first.edits {
-            let place = view.pools.iter().position(|pool| pool.id == edit.pool).unwrap();
-            for change in &edit.changes {
-                view.pools[place].members[change.place].admin_state = Some(change.to);
+            let index = view.pools.iter().position(|pool| pool.id == edit.pool).unwrap();
+            for change in &edit.admin_states {
+                view.pools[index].entries[change.index].admin_state = Some(change.to);
             }
         }
-        let second = plan(&view, &Interfaces::default(), &desired, &book, ENFORCE, now.mono);
+        let second = planned(&view, &targets, &ledger, ENFORCE, now.mono);
         prop_assert!(second.edits.is_empty(), "{:?}", second.edits);
     }
 }

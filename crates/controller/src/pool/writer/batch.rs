@@ -1,4 +1,4 @@
-//! One batch of writes under the Lease, pool after pool, and what each one's failure says.
+//! The part of the writer's work under the shared Lease: pool after pool, each from a read of its own.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,96 +9,181 @@ use headgate_leader::LockGuard;
 use tokio::time::Instant;
 
 use super::super::edit::PoolEdit;
-use super::super::inventory::View;
-use super::{Editor, ONE_READ, Outcome, Round, Stop, Writer};
+use super::super::view::LoadBalancerView;
+use super::attempts::AttemptError;
+use super::{Editor, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome};
 
-/// For one write, from its PUT to its end: ARM's operations take seconds, and the Lease lasts 15 min.
-const ONE_WRITE: Duration = Duration::from_mins(10);
-/// Fresh reads at once in one batch, after writes that were overtaken.
-const STALE_AT_ONCE: u32 = 2;
+/// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
+const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
+/// Writes in one batch that are repeated at once because another writer was faster.
+const MAX_STALE_WRITES: u32 = 2;
 
-impl Writer {
-    /// Reads, writes the first pool of the plan, reads again, until a read leaves nothing to be written. A pool that is
-    /// refused keeps no other one waiting.
-    pub(super) async fn batch<E: Editor>(
-        &mut self,
-        editor: &mut E,
-        round: &mut Round,
-        entered: &mut LockGuard,
-    ) -> Result<(), Stop> {
-        let mut written: HashMap<PoolId, PoolEdit> = HashMap::new();
-        let mut refused = HashSet::new();
-        let mut first_refusal = None;
-        let mut stale = 0;
-        loop {
-            let asked_at = Instant::now();
-            let (view, pools) = match self.arm.load_balancer(&self.id, asked_at + ONE_READ).await {
-                // It is gone; the next list says so too.
-                Err(error) if error.class() == Class::Stale => (View::gone(self.id.clone()), Vec::new()),
-                read => View::with_pools(read?),
-            };
-            let mut edits = editor.plan(&view, &round.interfaces);
-            let busy = view.busy;
-            round.seen = Some((asked_at, Arc::new(view)));
-            edits.retain(|edit| !refused.contains(&edit.pool));
-            if edits.is_empty() {
-                return first_refusal.map_or(Ok(()), |error| Err(Stop::Arm(error)));
-            }
-            if !entered.accepts_writes() {
-                return Err(Stop::Closed);
-            }
-            if busy {
-                return Err(Stop::Busy);
-            }
-            let edit = edits.swap_remove(0);
-            let Some(mut pool) = pools.into_iter().find(|pool| pool.id == edit.pool) else {
-                return Ok(());
-            };
-            if written.remove(&edit.pool).is_some_and(|written| written.is_like(&edit)) {
-                first_refusal.get_or_insert(ArmError::NotShown(edit.pool.to_string()));
-                refused.insert(edit.pool);
-                continue;
-            }
-            edit.apply(&mut pool);
-            editor.record(&edit).await.map_err(Stop::NotRecorded)?;
-            match self.put(&pool, editor, &edit, entered).await {
-                Ok(()) => {
-                    written.insert(edit.pool.clone(), edit);
-                }
-                Err(error) if error.class() == Class::Stale && stale < STALE_AT_ONCE => stale += 1,
-                // The Lease was lost while the write waited to be sent: somebody else has his turn, and then it is tried anew.
-                Err(ArmError::NotPermitted) if self.term.permit().is_ok() => return Err(Stop::Again),
-                Err(error) if is_the_pools(&error) => {
-                    first_refusal.get_or_insert(error);
-                    refused.insert(edit.pool);
-                }
-                Err(error) => return Err(error.into()),
-            }
+/// The writes under one hold of the shared Lease. A pool whose write is rejected delays no other pool.
+pub(super) struct Batch {
+    guard: LockGuard,
+    /// The plan that the Lease was requested for.
+    plan: Vec<PoolEdit>,
+    /// The documents of the last read.
+    pools: Vec<Pool>,
+    /// What ARM carried out in this batch.
+    written: HashMap<PoolId, PoolEdit>,
+    /// Not written again in this batch.
+    rejected: HashSet<PoolId>,
+    first_rejection: Option<ArmError>,
+    stale_writes: u32,
+}
+
+/// How a batch goes on after one plan.
+enum BatchStep {
+    /// With another read.
+    ReadAgain,
+    /// Not at all: nothing is left that this batch can write.
+    Complete,
+}
+
+impl Batch {
+    pub(super) fn new(guard: LockGuard, plan: Vec<PoolEdit>) -> Self {
+        Self {
+            guard,
+            plan,
+            pools: Vec::new(),
+            written: HashMap::new(),
+            rejected: HashSet::new(),
+            first_rejection: None,
+            stale_writes: 0,
         }
     }
 
-    /// One write, to its end.
+    fn reject(&mut self, pool: PoolId, error: ArmError) {
+        self.first_rejection.get_or_insert(error);
+        self.rejected.insert(pool);
+    }
+}
+
+impl PoolWriter {
+    /// Reads the load balancer, for the next plan of the batch.
+    pub(super) async fn read<E: Editor>(&self, mut batch: Box<Batch>, state: &mut State, editor: &mut E) -> Phase {
+        let requested_at = Instant::now();
+        let read = self.arm.load_balancer(&self.load_balancer, requested_at + READ_TIMEOUT);
+        let (view, pools) = match read.await {
+            Ok(load_balancer) => LoadBalancerView::split(load_balancer),
+            // It was deleted; the next list shows that, too.
+            Err(error) if error.class() == Class::Stale => {
+                (LoadBalancerView::deleted(self.load_balancer.clone()), Vec::new())
+            }
+            Err(error) => return self.end_batch(batch, Err(error.into()), state, editor).await,
+        };
+        batch.pools = pools;
+        state.observation = Some(Observation {
+            requested_at,
+            view: Arc::new(view),
+        });
+        Phase::Writing(batch)
+    }
+
+    /// Writes the first pool of the plan and reads again, until the plan is empty.
+    pub(super) async fn continue_batch<E: Editor>(
+        &self,
+        mut batch: Box<Batch>,
+        edits: Vec<PoolEdit>,
+        state: &mut State,
+        editor: &mut E,
+    ) -> Phase {
+        let is_busy = state
+            .observation
+            .as_ref()
+            .is_some_and(|observation| observation.view.is_busy);
+        match self.write_first(&mut batch, edits, is_busy, editor).await {
+            Ok(BatchStep::ReadAgain) => self.read(batch, state, editor).await,
+            Ok(BatchStep::Complete) => self.end_batch(batch, Ok(()), state, editor).await,
+            Err(error) => self.end_batch(batch, Err(error), state, editor).await,
+        }
+    }
+
+    async fn end_batch<E: Editor>(
+        &self,
+        batch: Box<Batch>,
+        result: Result<(), AttemptError>,
+        state: &mut State,
+        editor: &mut E,
+    ) -> Phase {
+        batch.guard.release().await;
+        self.end_attempt(batch.plan, result, state, editor).await
+    }
+
+    async fn write_first<E: Editor>(
+        &self,
+        batch: &mut Batch,
+        edits: Vec<PoolEdit>,
+        is_busy: bool,
+        editor: &mut E,
+    ) -> Result<BatchStep, AttemptError> {
+        let Some(edit) = edits.into_iter().find(|edit| !batch.rejected.contains(&edit.pool)) else {
+            return match batch.first_rejection.take() {
+                Some(error) => Err(error.into()),
+                None => Ok(BatchStep::Complete),
+            };
+        };
+        if !batch.guard.accepts_writes() {
+            return Err(AttemptError::HoldClosed);
+        }
+        if is_busy {
+            return Err(AttemptError::Busy);
+        }
+        let Some(index) = batch.pools.iter().position(|pool| pool.id == edit.pool) else {
+            return Ok(BatchStep::Complete);
+        };
+        let mut pool = batch.pools.swap_remove(index);
+        if batch
+            .written
+            .remove(&edit.pool)
+            .is_some_and(|written| written.is_equivalent(&edit))
+        {
+            batch.reject(edit.pool.clone(), ArmError::NotShown(edit.pool.to_string()));
+            return Ok(BatchStep::ReadAgain);
+        }
+        edit.apply(&mut pool);
+        let recorded = editor.record_intent(&edit).await;
+        recorded.map_err(AttemptError::IntentNotRecorded)?;
+        match self.put(&pool, &edit, &mut batch.guard, editor).await {
+            Ok(()) => {
+                batch.written.insert(edit.pool.clone(), edit);
+            }
+            Err(error) if error.class() == Class::Stale && batch.stale_writes < MAX_STALE_WRITES => {
+                batch.stale_writes += 1;
+            }
+            Err(ArmError::NotPermitted) if self.term.permit().is_ok() => return Err(AttemptError::LeaseLost),
+            Err(error) if concerns_one_pool(&error) => batch.reject(edit.pool, error),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(BatchStep::ReadAgain)
+    }
+
+    /// Sends one PUT and follows its operation to the end.
     async fn put<E: Editor>(
         &self,
         pool: &Pool,
-        editor: &mut E,
         edit: &PoolEdit,
-        entered: &mut LockGuard,
+        guard: &mut LockGuard,
+        editor: &mut E,
     ) -> Result<(), ArmError> {
-        let (term, still_held) = (self.term.clone(), entered.held_check());
+        let (term, still_held) = (self.term.clone(), guard.held_check());
         let permit = Permit::new(move || term.permit().is_ok() && still_held());
-        let deadline = Instant::now() + ONE_WRITE;
+        let deadline = Instant::now() + WRITE_TIMEOUT;
         let (request, source) = (self.labels.request, self.labels.source);
-        let operation = self.arm.metrics().operation(request, self.id.group(), source);
-        entered.mark_written();
+        let operation = self
+            .arm
+            .metrics()
+            .operation(request, self.load_balancer.group(), source);
+        guard.mark_written();
         let outcome = match self.arm.put_pool(pool, permit, deadline).await {
             Ok(accepted) => {
-                editor.outcome(Outcome::Accepted(edit.clone()));
+                editor.handle_outcome(WriteOutcome::Accepted(edit.clone()));
                 self.arm.follow(&accepted, deadline).await
             }
             Err(error) => {
-                if surely_not_done(&error) {
-                    editor.outcome(Outcome::Refused);
+                if has_no_effect(&error) {
+                    editor.handle_outcome(WriteOutcome::Rejected);
                 }
                 Err(error)
             }
@@ -108,8 +193,8 @@ impl Writer {
     }
 }
 
-/// Whether a failure says something about the one pool only, as far as one can tell.
-fn is_the_pools(error: &ArmError) -> bool {
+/// Whether other pools of the load balancer may still be written after this failure.
+fn concerns_one_pool(error: &ArmError) -> bool {
     match error {
         ArmError::Refused { status, .. } => status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429),
         ArmError::Operation { .. } => true,
@@ -117,8 +202,8 @@ fn is_the_pools(error: &ArmError) -> bool {
     }
 }
 
-/// Whether a write that failed like this had no effect and will have none.
-fn surely_not_done(error: &ArmError) -> bool {
+/// Whether a write that failed with this error had no effect and will have none.
+fn has_no_effect(error: &ArmError) -> bool {
     match error {
         ArmError::Refused { status, maybe_done, .. } => status.is_client_error() && !maybe_done,
         ArmError::Busy(_) => true,

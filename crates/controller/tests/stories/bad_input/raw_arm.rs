@@ -1,4 +1,4 @@
-//! An ARM that keeps load balancers as they are given, however odd, and checks nothing but etags.
+//! A fake ARM that keeps load balancers as they are, however malformed, and checks etags only.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::world::Intercept;
 
-/// What it has. Clones are the same.
+/// The documents. Clones share them.
 #[derive(Clone)]
 pub(super) struct RawArm(Arc<Mutex<State>>);
 
@@ -27,7 +27,7 @@ impl RawArm {
         })))
     }
 
-    /// As they are kept.
+    /// The documents without etags.
     pub(super) fn load_balancers(&self) -> Vec<Value> {
         self.0.lock().unwrap().load_balancers.clone()
     }
@@ -50,7 +50,7 @@ impl RawArm {
     }
 }
 
-fn is(document: &Value, name: &str) -> bool {
+fn has_name(document: &Value, name: &str) -> bool {
     document["name"]
         .as_str()
         .is_some_and(|known| known.eq_ignore_ascii_case(name))
@@ -66,28 +66,28 @@ impl State {
         json!(format!("W/\"{}\"", self.version))
     }
 
-    /// As a GET shows it: with the etags.
-    fn shown(&self, kept: &Value) -> Value {
-        let mut shown = kept.clone();
-        shown["etag"] = self.etag();
-        let pools = shown
+    /// A document with etags, as a GET returns it.
+    fn with_etags(&self, kept: &Value) -> Value {
+        let mut with_etags = kept.clone();
+        with_etags["etag"] = self.etag();
+        let pools = with_etags
             .pointer_mut("/properties/backendAddressPools")
             .and_then(Value::as_array_mut);
         for pool in pools.into_iter().flatten().filter(|pool| pool.is_object()) {
             pool["etag"] = self.etag();
         }
-        shown
+        with_etags
     }
 
     fn answer(&mut self, request: &Request<Bytes>, rest: &str) -> Response<Bytes> {
         let names: Vec<_> = rest.split('/').skip(1).collect();
         match (request.method().as_str(), names.as_slice()) {
             ("GET", []) => {
-                let all: Vec<_> = self.load_balancers.iter().map(|kept| self.shown(kept)).collect();
+                let all: Vec<_> = self.load_balancers.iter().map(|kept| self.with_etags(kept)).collect();
                 answer(200, &json!({"value": all}))
             }
-            ("GET", [name]) => match self.load_balancers.iter().find(|kept| is(kept, name)) {
-                Some(kept) => answer(200, &self.shown(kept)),
+            ("GET", [name]) => match self.load_balancers.iter().find(|kept| has_name(kept, name)) {
+                Some(kept) => answer(200, &self.with_etags(kept)),
                 None => answer(404, &json!({"error": {"code": "ResourceNotFound"}})),
             },
             ("PUT", [load_balancer, "backendAddressPools", pool]) => self.put(request, load_balancer, pool),
@@ -104,14 +104,14 @@ impl State {
         let found = self
             .load_balancers
             .iter_mut()
-            .find(|kept| is(kept, load_balancer))
+            .find(|kept| has_name(kept, load_balancer))
             .unwrap();
         let pools = found["properties"]["backendAddressPools"].as_array_mut().unwrap();
-        *pools.iter_mut().find(|known| is(known, pool)).unwrap() = body.clone();
+        *pools.iter_mut().find(|known| has_name(known, pool)).unwrap() = body.clone();
         self.version += 1;
         self.puts.push(body.clone());
-        let mut shown = body;
-        shown["properties"]["provisioningState"] = json!("Succeeded");
-        answer(200, &shown)
+        let mut with_etags = body;
+        with_etags["properties"]["provisioningState"] = json!("Succeeded");
+        answer(200, &with_etags)
     }
 }

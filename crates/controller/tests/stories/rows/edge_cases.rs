@@ -1,18 +1,18 @@
-//! The bullets of "Edge Cases and Mitigations", and what "Non-Goals" leaves alone.
+//! The rows of "Edge Cases and Mitigations" and of "Non-Goals".
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{GROUP, address, entries, load_balancer, two_load_balancers};
-use super::stage::{DOWN, DRAINING, OUT_OF_SERVICE, SECOND, Stage};
+use super::cluster::{DOWN, DRAINING, OUT_OF_SERVICE, SECOND, TestCluster};
 
 #[tokio::test(start_paused = true)]
-async fn single_pod_services_go_down_all_the_same() {
-    let stage = Stage::with(1, &two_load_balancers(1)).await;
-    stage.taint(1, &[OUT_OF_SERVICE]);
-    stage.settle(&["node-1"]).await;
-    assert_eq!(stage.notes(DOWN, "node-1").await.len(), 1);
-    let warnings = stage.notes("LoadBalancerPoolHasNoEligibleAddress", "node-1").await;
+async fn single_pod_services_go_down_too() {
+    let cluster = TestCluster::with(1, &two_load_balancers(1)).await;
+    cluster.taint(1, &[OUT_OF_SERVICE]);
+    cluster.settle(&["node-1"]).await;
+    assert_eq!(cluster.notes(DOWN, "node-1").await.len(), 1);
+    let warnings = cluster.notes("LoadBalancerPoolHasNoEligibleAddress", "node-1").await;
     assert_eq!(warnings.len(), 3, "one for each pool: {warnings:?}");
     assert!(
         warnings.iter().all(|note| note.contains("All 1 addresses of pool")),
@@ -21,24 +21,24 @@ async fn single_pod_services_go_down_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_that_loses_its_last_address_is_warned_about_once() {
-    let stage = Stage::new(3).await;
+async fn pool_without_an_eligible_address_gets_one_warning() {
+    let cluster = TestCluster::new(3).await;
     for (node, warned) in [(1, 0), (2, 0), (3, 3)] {
-        stage.taint(node, &[DRAINING]);
+        cluster.taint(node, &[DRAINING]);
         sleep(30 * SECOND).await;
-        let told = stage.told().await;
-        let all = told
+        let counts = cluster.event_counts().await;
+        let all = counts
             .iter()
             .filter(|((reason, _), _)| reason == "LoadBalancerPoolHasNoEligibleAddress");
-        assert_eq!(all.map(|(_, count)| count).sum::<usize>(), warned, "{told:?}");
+        assert_eq!(all.map(|(_, count)| count).sum::<usize>(), warned, "{counts:?}");
     }
-    stage.until_down(&["node-1", "node-2", "node-3"]).await;
+    cluster.until_down(&["node-1", "node-2", "node-3"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn pools_of_local_services_are_served_like_others() {
-    // With several load balancers each Service with externalTrafficPolicy: Local has a pool of its own, probed at its
-    // health check port; the other pool has a rule of such a Service beside one that is probed at kube-proxy.
+async fn pools_of_local_services_are_written_too() {
+    // With several load balancers each Service with `externalTrafficPolicy: Local` has a pool of its own, probed at its health
+    // check port. The shared pool has a rule of such a Service and one that probes kube-proxy.
     let mut document = load_balancer(
         "kubernetes",
         &[
@@ -57,21 +57,21 @@ async fn pools_of_local_services_are_served_like_others() {
     let rules = properties["loadBalancingRules"].as_array_mut().unwrap();
     rules[1]["properties"]["probe"]["id"] = json!(format!("{id}/probes/local"));
     rules.push(rule);
-    let stage = Stage::with(3, &[document]).await;
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
-    let notes = stage.notes(DOWN, "node-2").await;
+    let cluster = TestCluster::with(3, &[document]).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let notes = cluster.notes(DOWN, "node-2").await;
     assert!(
         notes[0].contains("kubernetes/default-web, kubernetes/kubernetes"),
         "{notes:?}"
     );
     assert!(!notes[0].contains("no effect"), "{notes:?}");
-    assert_eq!(stage.puts().len(), 2);
+    assert_eq!(cluster.puts().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn freezes_and_other_troubles_are_the_probes_business() {
-    let stage = Stage::new(3).await;
+async fn freezes_and_unready_nodes_are_left_to_probes() {
+    let cluster = TestCluster::new(3).await;
     let ready = |status: &'static str| {
         move |node: &mut Value| {
             node["status"]["conditions"] = json!([
@@ -79,11 +79,11 @@ async fn freezes_and_other_troubles_are_the_probes_business() {
                 {"type": "VMEventScheduled", "status": "True", "reason": "FreezeScheduled"}]);
         }
     };
-    stage.node(2, ready("False"));
+    cluster.node(2, ready("False"));
     sleep(10 * SECOND).await;
-    stage.node(2, ready("Unknown"));
+    cluster.node(2, ready("Unknown"));
     sleep(60 * SECOND).await;
-    stage.taint(
+    cluster.taint(
         2,
         &[
             "node.kubernetes.io/not-ready",
@@ -92,22 +92,22 @@ async fn freezes_and_other_troubles_are_the_probes_business() {
         ],
     );
     sleep(60 * SECOND).await;
-    stage.until_down(&[]).await;
-    assert!(stage.puts().is_empty() && stage.world.events().await.is_empty());
+    cluster.until_down(&[]).await;
+    assert!(cluster.puts().is_empty() && cluster.world.events().await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn cordons_and_drains_are_no_signals() {
-    let stage = Stage::new(3).await;
+    let cluster = TestCluster::new(3).await;
     for _ in 0..10 {
-        stage.node(2, |node| {
+        cluster.node(2, |node| {
             node["spec"] = json!({"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]});
         });
         sleep(5 * SECOND).await;
-        stage.node(2, |node| node["spec"] = json!({}));
+        cluster.node(2, |node| node["spec"] = json!({}));
         sleep(5 * SECOND).await;
     }
-    assert!(stage.puts().is_empty() && stage.world.events().await.is_empty());
+    assert!(cluster.puts().is_empty() && cluster.world.events().await.is_empty());
 }
 
 /// Load balancers of these names, each with these nodes.
@@ -122,7 +122,7 @@ fn several(names: &[(&str, std::ops::RangeInclusive<usize>)]) -> Vec<Value> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_load_balancers_with_their_internal_twins() {
+async fn several_load_balancers_with_internal_twins() {
     let names = [
         ("kubernetes", 1..=2),
         ("lb2", 2..=4),
@@ -130,10 +130,10 @@ async fn several_load_balancers_with_their_internal_twins() {
         ("foreign", 1..=4),
         ("lb2-other", 1..=4),
     ];
-    let mut stage = Stage::set(4, &several(&names)).await;
-    stage.world.managed = vec!["kubernetes", "LB2", "absent"];
-    stage.lead(super::super::world::ENFORCE).await;
-    stage.taint(2, &[DRAINING]);
+    let mut cluster = TestCluster::without_leader(4, &several(&names)).await;
+    cluster.world.managed = vec!["kubernetes", "LB2", "absent"];
+    cluster.lead(super::super::world::ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
     let of = |down: &[&str]| {
         let pools = [
             "kubernetes/kubernetes",
@@ -153,30 +153,30 @@ async fn several_load_balancers_with_their_internal_twins() {
             .into()
     };
     let ours = of(&["kubernetes/kubernetes", "lb2/lb2", "lb2-internal/lb2"]);
-    stage.until("Down in ours", |stage| stage.down() == ours).await;
+    cluster.until("Down in ours", |cluster| cluster.down() == ours).await;
     sleep(60 * SECOND).await;
-    assert_eq!(stage.down(), ours, "nobody else's");
-    assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
-    stage.taint(2, &[]);
-    stage.settle(&[]).await;
-    assert_eq!(stage.puts().len(), 6);
+    assert_eq!(cluster.down(), ours, "no other load balancer");
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(cluster.puts().len(), 6);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_load_balancer_or_pool_that_comes_while_a_node_is_out() {
-    let stage = Stage::new(3).await;
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
-    // A Service has made another; a reconcile has put every node into it.
+async fn new_load_balancers_and_pools_while_a_node_is_down() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    // A new Service leads to a new pool with every node.
     let mut document = load_balancer(
         "kubernetes-internal",
         &[("kubernetes", entries(1..=3, false)), ("new", entries(1..=3, true))],
     );
     let path = document["id"].take();
-    stage.world.other("PUT", path.as_str().unwrap(), &document).await;
-    let took = stage
-        .until("all four", |stage| {
-            stage.down().len() == 4 && stage.down().values().all(|down| down.len() == 1)
+    cluster.world.other("PUT", path.as_str().unwrap(), &document).await;
+    let took = cluster
+        .until("all four", |cluster| {
+            cluster.down().len() == 4 && cluster.down().values().all(|down| down.len() == 1)
         })
         .await;
     assert!(took < 20 * SECOND, "{took:?}");
@@ -185,17 +185,17 @@ async fn a_load_balancer_or_pool_that_comes_while_a_node_is_out() {
 #[tokio::test(start_paused = true)]
 async fn dual_stack_by_family() {
     let mut document = two_load_balancers(3).remove(0);
-    // A node with one address only stands in one pool only.
+    // A node with one address is in one pool.
     document["properties"]["backendAddressPools"][1]["properties"]["loadBalancerBackendAddresses"] =
         entries([1, 2], true);
-    let stage = Stage::with(3, &[document]).await;
-    stage.node(3, |node| {
+    let cluster = TestCluster::with(3, &[document]).await;
+    cluster.node(3, |node| {
         node["status"]["addresses"] = json!([{"type": "InternalIP", "address": address(3, false)}]);
     });
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
-    assert_eq!(stage.puts().len(), 2, "one for each family");
-    stage.taint(3, &[DRAINING]);
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    assert_eq!(cluster.puts().len(), 2, "one for each family");
+    cluster.taint(3, &[DRAINING]);
     let expected = [
         (
             "kubernetes/kubernetes".to_owned(),
@@ -203,16 +203,16 @@ async fn dual_stack_by_family() {
         ),
         ("kubernetes/kubernetes-IPv6".to_owned(), ["node-2".to_owned()].into()),
     ];
-    stage
-        .until("by family", |stage| stage.down() == expected.clone().into())
+    cluster
+        .until("by family", |cluster| cluster.down() == expected.clone().into())
         .await;
     sleep(5 * SECOND).await;
-    assert_eq!(stage.puts().len(), 3);
-    assert_eq!(stage.notes(DOWN, "node-3").await.len(), 1);
+    assert_eq!(cluster.puts().len(), 3);
+    assert_eq!(cluster.notes(DOWN, "node-3").await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_with_outbound_rules_only_is_left_alone() {
+async fn pool_with_outbound_rules_only_is_left_alone() {
     let mut document = load_balancer(
         "kubernetes",
         &[
@@ -226,57 +226,57 @@ async fn a_pool_with_outbound_rules_only_is_left_alone() {
     properties["outboundRules"] = json!([{"name": "out", "properties": {"protocol": "All",
         "frontendIPConfigurations": [{"id": format!("{id}/frontendIPConfigurations/front")}],
         "backendAddressPool": {"id": format!("{id}/backendAddressPools/aksOutboundBackendPool")}}}]);
-    let stage = Stage::with(3, &[document]).await;
-    stage.taint(2, &[DRAINING]);
+    let cluster = TestCluster::with(3, &[document]).await;
+    cluster.taint(2, &[DRAINING]);
     sleep(60 * SECOND).await;
-    let down = stage.down();
+    let down = cluster.down();
     assert!(
         down["kubernetes/kubernetes"].len() == 1 && down["kubernetes/aksOutboundBackendPool"].is_empty(),
         "{down:?}"
     );
-    assert_eq!(stage.puts().len(), 1);
-    let notes = stage.notes(DOWN, "node-2").await;
+    assert_eq!(cluster.puts().len(), 1);
+    let notes = cluster.notes(DOWN, "node-2").await;
     assert!(notes.len() == 1 && !notes[0].contains("aksOutbound"), "{notes:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_belong_in_no_load_balancer() {
+async fn excluded_nodes_are_left_alone() {
     for (label, value) in [
         ("node.kubernetes.io/exclude-from-external-load-balancers", ""),
         ("node-role.kubernetes.io/control-plane", ""),
         ("kubernetes.azure.com/managed", "false"),
     ] {
-        let stage = Stage::new(3).await;
-        let label_it = |node: &mut Value| node["metadata"]["labels"] = json!({label: value});
-        stage.node(2, label_it);
-        stage.taint(2, &[DRAINING]);
+        let cluster = TestCluster::new(3).await;
+        let add_label = |node: &mut Value| node["metadata"]["labels"] = json!({label: value});
+        cluster.node(2, add_label);
+        cluster.taint(2, &[DRAINING]);
         sleep(60 * SECOND).await;
-        stage.until_down(&[]).await;
+        cluster.until_down(&[]).await;
         assert!(
-            stage.puts().is_empty() && stage.world.events().await.is_empty(),
+            cluster.puts().is_empty() && cluster.world.events().await.is_empty(),
             "{label}"
         );
-        // One that is Down already is on its way out: its signal's end is waited for.
-        stage.node(2, |node| node["metadata"]["labels"] = json!({}));
-        stage.settle(&["node-2"]).await;
-        stage.node(2, label_it);
+        // An entry that is `Down` already stays so until the signal ends.
+        cluster.node(2, |node| node["metadata"]["labels"] = json!({}));
+        cluster.settle(&["node-2"]).await;
+        cluster.node(2, add_label);
         sleep(60 * SECOND).await;
-        stage.until_down(&["node-2"]).await;
-        stage.taint(2, &[]);
-        stage.settle(&[]).await;
-        assert_eq!(stage.puts().len(), 6, "{label}");
+        cluster.until_down(&["node-2"]).await;
+        cluster.taint(2, &[]);
+        cluster.settle(&[]).await;
+        assert_eq!(cluster.puts().len(), 6, "{label}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_load_balancers_and_empty_groups_are_no_trouble() {
+async fn unknown_load_balancers_and_empty_groups_are_no_error() {
     let vnet = json!({"id": format!("{GROUP}/providers/Microsoft.Network/virtualNetworks/v"), "location": "eastus", "properties": {}});
-    let stage = Stage::with(2, &[vnet]).await;
-    stage.taint(2, &[DRAINING]);
+    let cluster = TestCluster::with(2, &[vnet]).await;
+    cluster.taint(2, &[DRAINING]);
     sleep(60 * SECOND).await;
     assert!(
-        stage.puts().is_empty() && stage.world.events().await.is_empty(),
+        cluster.puts().is_empty() && cluster.world.events().await.is_empty(),
         "{:?}",
-        stage.world.events().await
+        cluster.world.events().await
     );
 }

@@ -1,4 +1,4 @@
-//! What "Observability & Telemetry" says: events on Nodes, and series by their names.
+//! The rows of "Observability & Telemetry": events on Nodes, and metrics.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{ENFORCE, entries, load_balancer, two_load_balancers};
-use super::stage::{DOWN, DRAINING, FAILED, NONE, OUT_OF_SERVICE, SECOND, SHUTDOWN, Stage};
+use super::cluster::{DOWN, DRAINING, FAILED, NONE, OUT_OF_SERVICE, SECOND, SHUTDOWN, TestCluster};
 
 #[tokio::test(start_paused = true)]
-async fn down_is_told_once_all_is_applied() {
-    let stage = Stage::new(3).await;
-    stage.fault(
+async fn down_event_follows_the_last_write() {
+    let cluster = TestCluster::new(3).await;
+    cluster.fault(
         "PUT",
         "kubernetes-internal/",
         Some(1),
         &json!({"stall": "40s", "when": "before"}),
     );
-    stage.taint(2, &[DRAINING]);
+    cluster.taint(2, &[DRAINING]);
     sleep(30 * SECOND).await;
-    assert!(stage.world.events().await.is_empty());
-    stage.settle(&["node-2"]).await;
-    let notes = stage.notes(DOWN, "node-2").await;
+    assert!(cluster.world.events().await.is_empty());
+    cluster.settle(&["node-2"]).await;
+    let notes = cluster.notes(DOWN, "node-2").await;
     assert!(
         notes.len() == 1 && notes[0].contains("kubernetes-internal/kubernetes"),
         "{notes:?}"
@@ -30,15 +30,15 @@ async fn down_is_told_once_all_is_applied() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_about_nodes_and_of_their_types() {
-    let stage = Stage::new(3).await;
-    stage.fault("PUT", "IPv6", Some(1), &json!({"answer": {"status": 409}}));
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
-    stage.taint(2, &[]);
-    stage.settle(&[]).await;
-    let node: k8s_openapi::api::core::v1::Node = stage.fake.peek("", "node-2").unwrap();
-    let events = Api::<Event>::all(stage.world.client.clone())
+async fn events_regard_nodes_and_have_the_right_types() {
+    let cluster = TestCluster::new(3).await;
+    cluster.fault("PUT", "IPv6", Some(1), &json!({"answer": {"status": 409}}));
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+    let node: k8s_openapi::api::core::v1::Node = cluster.fake.peek("", "node-2").unwrap();
+    let events = Api::<Event>::all(cluster.world.client.clone())
         .list(&ListParams::default())
         .await
         .unwrap();
@@ -62,15 +62,15 @@ async fn events_are_about_nodes_and_of_their_types() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_events_note_is_its_own() {
-    let stage = Stage::new(3).await;
+async fn each_event_has_its_own_note() {
+    let cluster = TestCluster::new(3).await;
     for key in [OUT_OF_SERVICE, SHUTDOWN] {
-        stage.taint(2, &[key]);
-        stage.settle(&["node-2"]).await;
-        stage.taint(2, &[]);
-        stage.settle(&[]).await;
+        cluster.taint(2, &[key]);
+        cluster.settle(&["node-2"]).await;
+        cluster.taint(2, &[]);
+        cluster.settle(&[]).await;
     }
-    let notes = stage.notes(DOWN, "node-2").await;
+    let notes = cluster.notes(DOWN, "node-2").await;
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(
         notes[0].contains(OUT_OF_SERVICE) && notes[1].contains(SHUTDOWN),
@@ -79,18 +79,18 @@ async fn each_events_note_is_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_failure_is_told_as_another() {
-    let stage = Stage::with(
+async fn changed_failure_gets_another_event() {
+    let cluster = TestCluster::with(
         3,
         &[load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])],
     )
     .await;
     let refused = |status: u16, code: &str| json!({"answer": {"status": status, "body": {"error": {"code": code, "message": "m"}}}});
-    stage.fault("PUT", "", Some(3), &refused(409, "AnotherOperationInProgress"));
-    stage.fault("PUT", "", Some(1), &refused(403, "AuthorizationFailed"));
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
-    let notes = stage.notes(FAILED, "node-2").await;
+    cluster.fault("PUT", "", Some(3), &refused(409, "AnotherOperationInProgress"));
+    cluster.fault("PUT", "", Some(1), &refused(403, "AuthorizationFailed"));
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let notes = cluster.notes(FAILED, "node-2").await;
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(
         notes[0].contains("AnotherOperationInProgress") && notes[1].contains("AuthorizationFailed"),
@@ -99,10 +99,10 @@ async fn another_failure_is_told_as_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_without_a_probe_are_named() {
+async fn event_names_rules_without_a_probe() {
     let mut documents = two_load_balancers(3);
     let without = |rule: &mut Value| rule["properties"].as_object_mut().unwrap().remove("probe");
-    // None of the rules of one pool, and one of two of another.
+    // No rule of one pool has a probe, and one of two rules of another pool.
     without(&mut documents[1]["properties"]["loadBalancingRules"][0]);
     let rules = documents[0]["properties"]["loadBalancingRules"].as_array_mut().unwrap();
     let mut bare = rules[1].clone();
@@ -110,10 +110,10 @@ async fn rules_without_a_probe_are_named() {
     bare["properties"]["frontendPort"] = json!(81);
     without(&mut bare);
     rules.push(bare);
-    let stage = Stage::with(3, &documents).await;
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
-    let notes = stage.notes(DOWN, "node-2").await;
+    let cluster = TestCluster::with(3, &documents).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let notes = cluster.notes(DOWN, "node-2").await;
     assert!(
         notes[0].contains("It has no effect in kubernetes-internal/kubernetes: no rule of it has a health probe."),
         "{notes:?}"
@@ -125,26 +125,26 @@ async fn rules_without_a_probe_are_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn out_of_service_taken_off_a_ready_node_names_the_draining_taint() {
-    let stage = Stage::new(3).await;
-    stage.taint(2, &[OUT_OF_SERVICE]);
-    stage.settle(&["node-2"]).await;
-    stage.taint(2, &[]);
-    stage.settle(&[]).await;
-    let notes = stage.notes(NONE, "node-2").await;
+async fn out_of_service_removed_from_a_ready_node_names_the_draining_taint() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    cluster.settle(&["node-2"]).await;
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+    let notes = cluster.notes(NONE, "node-2").await;
     assert!(
         notes.len() == 1 && notes[0].contains("cloud-controller-manager") && notes[0].contains(DRAINING),
         "{notes:?}"
     );
-    // Not where it stays out, nor where another taint went.
+    // Not if the node is not ready, nor if another taint was removed.
     for (taint, status) in [(OUT_OF_SERVICE, "False"), (DRAINING, "True")] {
-        let stage = Stage::new(3).await;
-        stage.node(2, |node| node["status"]["conditions"][0]["status"] = json!(status));
-        stage.taint(2, &[taint]);
-        stage.settle(&["node-2"]).await;
-        stage.taint(2, &[]);
-        stage.settle(&[]).await;
-        let notes = stage.notes(NONE, "node-2").await;
+        let cluster = TestCluster::new(3).await;
+        cluster.node(2, |node| node["status"]["conditions"][0]["status"] = json!(status));
+        cluster.taint(2, &[taint]);
+        cluster.settle(&["node-2"]).await;
+        cluster.taint(2, &[]);
+        cluster.settle(&[]).await;
+        let notes = cluster.notes(NONE, "node-2").await;
         assert!(
             notes.len() == 1 && !notes[0].contains("cloud-controller-manager"),
             "{notes:?}"
@@ -153,28 +153,29 @@ async fn out_of_service_taken_off_a_ready_node_names_the_draining_taint() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn out_of_service_taken_off_before_anything_was_written() {
-    // cloud-controller-manager is as quick as that.
-    let stage = Stage::new(3).await;
-    stage.taint(2, &[OUT_OF_SERVICE]);
+async fn out_of_service_removed_before_anything_is_written() {
+    // cloud-controller-manager may be that fast.
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[OUT_OF_SERVICE]);
     sleep(SECOND / 100).await;
-    stage.taint(2, &[]);
+    cluster.taint(2, &[]);
     sleep(60 * SECOND).await;
-    stage.until_down(&[]).await;
-    let told = stage.told().await;
+    cluster.until_down(&[]).await;
+    let counts = cluster.event_counts().await;
     let count = |reason: &str| {
-        told.get(&(reason.to_owned(), "node-2".to_owned()))
+        counts
+            .get(&(reason.to_owned(), "node-2".to_owned()))
             .copied()
             .unwrap_or_default()
     };
-    assert_eq!(count(DOWN), count(NONE), "{told:?}");
+    assert_eq!(count(DOWN), count(NONE), "{counts:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn series_after_a_journey() {
-    let stage = Stage::new(3).await;
-    stage.taint(2, &[DRAINING]);
-    stage.settle(&["node-2"]).await;
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
     let pool = [r#"load_balancer="kubernetes""#, r#"pool="kubernetes-IPv6""#];
     for (name, expected) in [
         ("addresses", 3.0),
@@ -183,19 +184,19 @@ async fn series_after_a_journey() {
         ("eligible", 2.0),
     ] {
         assert_eq!(
-            stage.metric(&format!("headgate_pool_{name}"), &pool),
+            cluster.metric(&format!("headgate_pool_{name}"), &pool),
             Some(expected),
             "{name}"
         );
     }
-    stage.fault(
+    cluster.fault(
         "PUT",
         "IPv6",
         Some(1),
         &json!({"answer": {"status": 409, "body": {"error": {"code": "AnotherOperationInProgress"}}}}),
     );
-    stage.taint(2, &[]);
-    stage.settle(&[]).await;
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
     let write = [
         r#"request="loadbalancer_adminstate_update_backend_pool""#,
         r#"resource_group="rg""#,
@@ -203,12 +204,12 @@ async fn series_after_a_journey() {
         r#"source="admin_state_controller""#,
     ];
     let metric = |name: &str, labels: &[&str]| {
-        stage
+        cluster
             .metric(&format!("cloudprovider_azure_{name}"), labels)
             .unwrap_or_default()
     };
     assert!((metric("op_duration_seconds_count", &write) - 7.0).abs() < 0.1);
-    // Six that took ARM's second, and one that was refused at once.
+    // Six operations of a second each, and one rejected PUT.
     let sum = metric("op_duration_seconds_sum", &write);
     assert!((6.0..12.0).contains(&sum), "{sum}");
     assert!((metric("op_failure_count", &write) - 1.0).abs() < 0.1);
@@ -229,38 +230,38 @@ async fn series_after_a_journey() {
     for bound in ["0.001", "8.192"] {
         let labels = [lock[0], lock[1], &format!(r#"le="{bound}""#)];
         assert!(
-            stage
+            cluster
                 .metric("cloudprovider_azure_lock_wait_duration_seconds_bucket", &labels)
                 .is_some(),
             "{bound}"
         );
     }
     assert_eq!(
-        stage.metric("headgate_admin_state_signal_to_down_seconds_count", &[]),
+        cluster.metric("headgate_admin_state_signal_to_down_seconds_count", &[]),
         Some(1.0)
     );
-    let took = stage
+    let took = cluster
         .metric("headgate_admin_state_signal_to_down_seconds_sum", &[])
         .unwrap();
     assert!(took > 1.0 && took < 8.0, "{took}");
-    assert_eq!(stage.metric("headgate_admin_state_queue_depth", &[]), Some(0.0));
+    assert_eq!(cluster.metric("headgate_admin_state_queue_depth", &[]), Some(0.0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_queue_is_as_deep_as_what_is_still_to_be_written() {
-    let mut stage = Stage::new(3).await;
-    stage.fault("PUT", "", None, &json!({"answer": {"status": 409}}));
-    stage.taint(2, &[DRAINING]);
-    stage.taint(3, &[DRAINING]);
+async fn queue_depth_counts_changes_that_are_due() {
+    let mut cluster = TestCluster::new(3).await;
+    cluster.fault("PUT", "", None, &json!({"answer": {"status": 409}}));
+    cluster.taint(2, &[DRAINING]);
+    cluster.taint(3, &[DRAINING]);
     sleep(30 * SECOND).await;
-    assert_eq!(stage.metric("headgate_admin_state_queue_depth", &[]), Some(6.0));
-    stage.no_faults();
-    stage.settle(&["node-2", "node-3"]).await;
-    assert_eq!(stage.metric("headgate_admin_state_queue_depth", &[]), Some(0.0));
-    stage.stop().await;
-    stage.lead(ENFORCE).await;
+    assert_eq!(cluster.metric("headgate_admin_state_queue_depth", &[]), Some(6.0));
+    cluster.clear_faults();
+    cluster.settle(&["node-2", "node-3"]).await;
+    assert_eq!(cluster.metric("headgate_admin_state_queue_depth", &[]), Some(0.0));
+    cluster.stop().await;
+    cluster.lead(ENFORCE).await;
     assert_eq!(
-        stage.metric("headgate_pool_actual_down", &[r#"pool="kubernetes-IPv6""#]),
+        cluster.metric("headgate_pool_actual_down", &[r#"pool="kubernetes-IPv6""#]),
         Some(2.0)
     );
 }

@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::super::world::{GROUP, entries, load_balancer};
-use super::stage::{DOWN, DRAINING, FAILED, SECOND, Stage};
+use super::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
 
 fn pool() -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes/backendAddressPools/kubernetes")
 }
 
-/// An interface in the pool.
+/// A network interface in the pool.
 fn interface(id: &str, machine: Option<&str>) -> Value {
     let mut resource = json!({"id": id, "location": "eastus", "properties": {
         "ipConfigurations": [{"name": "ipconfig1", "properties": {"primary": true, "privateIPAddress": "10.1.0.4",
@@ -21,12 +21,12 @@ fn interface(id: &str, machine: Option<&str>) -> Value {
     resource
 }
 
-/// The machine of a scale set.
+/// A machine of a scale set.
 fn instance(number: usize) -> String {
     format!("{GROUP}/providers/Microsoft.Compute/virtualMachineScaleSets/aks-pool/virtualMachines/{number}")
 }
 
-/// A machine of its own, as the world's Nodes are.
+/// A machine that is not in a scale set.
 fn machine(number: usize) -> String {
     format!("{GROUP}/providers/Microsoft.Compute/virtualMachines/node-{number}")
 }
@@ -39,7 +39,7 @@ fn empty_pool() -> Value {
     empty_pool_beside(&[])
 }
 
-/// The same in a load balancer with these pools of addresses.
+/// A load balancer with an empty pool and these pools.
 fn empty_pool_beside(others: &[(&str, Value)]) -> Value {
     let pools = [&[("kubernetes", json!([]))], others].concat();
     let mut document = load_balancer("kubernetes", &pools);
@@ -49,13 +49,13 @@ fn empty_pool_beside(others: &[(&str, Value)]) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_of_a_scale_set_are_known_by_their_ids() {
+async fn scale_set_interfaces_need_no_lookup() {
     let mut resources = vec![empty_pool()];
     resources.extend((1..=3).map(|number| interface(&format!("{}/networkInterfaces/nic", instance(number)), None)));
-    let mut stage = Stage::set(3, &resources).await;
+    let mut cluster = TestCluster::without_leader(3, &resources).await;
     for number in 1..=3 {
-        // ARM's ids in another case, and no address that stands anywhere.
-        stage.node(number, |node| {
+        // The id in another case, and no address.
+        cluster.node(number, |node| {
             node["spec"]["providerID"] = json!(format!(
                 "azure://{}",
                 instance(number).replace("virtualMachineScaleSets", "virtualmachinescalesets")
@@ -63,30 +63,27 @@ async fn members_of_a_scale_set_are_known_by_their_ids() {
             node["status"]["addresses"] = json!([]);
         });
     }
-    stage.lead(super::super::world::ENFORCE).await;
-    stage.taint(2, &[DRAINING]);
-    stage
-        .until("Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 1)
+    cluster.lead(super::super::world::ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster
+        .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
         .await;
     sleep(5 * SECOND).await;
-    assert!(
-        stage.sent("GET", "networkInterfaces").is_empty(),
-        "nothing had to be asked"
-    );
-    let puts = stage.puts();
+    assert!(cluster.sent("GET", "networkInterfaces").is_empty(), "no lookup");
+    let puts = cluster.puts();
     assert_eq!(puts.len(), 1);
     let entries = puts[0].body["properties"]["loadBalancerBackendAddresses"]
         .as_array()
         .unwrap();
     assert_eq!(entries.len(), 3, "all members, or ARM would refuse");
-    assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
-    stage.taint(2, &[]);
-    stage.settle(&[]).await;
-    assert_eq!(stage.puts().len(), 2);
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(cluster.puts().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn members_of_other_machines_are_asked_about_once() {
+async fn other_interfaces_are_looked_up_once() {
     let mut resources = vec![empty_pool()];
     for number in 1..=3 {
         resources.push(json!({"id": machine(number), "location": "eastus", "properties": {
@@ -96,115 +93,123 @@ async fn members_of_other_machines_are_asked_about_once() {
             Some(&machine(number).to_uppercase()),
         ));
     }
-    let stage = Stage::with(3, &resources).await;
-    stage.taint(2, &[DRAINING]);
-    stage
-        .until("Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 1)
+    let cluster = TestCluster::with(3, &resources).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster
+        .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
         .await;
     sleep(5 * SECOND).await;
-    stage.taint(2, &[]);
-    stage.settle(&[]).await;
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
     sleep(600 * SECOND).await;
-    assert_eq!(stage.puts().len(), 2);
-    assert_eq!(stage.sent("GET", "networkInterfaces").len(), 3, "each once an hour");
-    assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
+    assert_eq!(cluster.puts().len(), 2);
+    assert_eq!(cluster.sent("GET", "networkInterfaces").len(), 3, "each once an hour");
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interface_that_cannot_be_read_keeps_nobody_else_waiting_and_is_told() {
+async fn unreadable_interface_delays_no_other_node_and_is_reported() {
     let mut resources = vec![empty_pool()];
     resources.push(interface(&lone_interface(1), Some(&machine(1))));
     resources.push(interface(&lone_interface(2), Some(&machine(2))));
-    let mut stage = Stage::set(3, &resources).await;
+    let mut cluster = TestCluster::without_leader(3, &resources).await;
     let forbidden =
         json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "m"}}}});
-    stage.fault("GET", "node-1-nic", None, &forbidden);
-    stage.lead(super::super::world::ENFORCE).await;
-    stage.taint(1, &[DRAINING]);
-    stage.taint(2, &[DRAINING]);
-    stage
-        .until("Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 1)
+    cluster.fault("GET", "node-1-nic", None, &forbidden);
+    cluster.lead(super::super::world::ENFORCE).await;
+    cluster.taint(1, &[DRAINING]);
+    cluster.taint(2, &[DRAINING]);
+    cluster
+        .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
         .await;
-    assert!(stage.notes(FAILED, "node-2").await.is_empty());
-    // Asked again now and then: once it can be read, it is done.
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    // The lookup is repeated; once it succeeds, the entry is written.
     sleep(300 * SECOND).await;
-    assert!(stage.sent("GET", "node-1-nic").len() <= 7);
-    let notes = stage.notes(FAILED, "node-1").await;
+    assert!(cluster.sent("GET", "node-1-nic").len() <= 7);
+    let notes = cluster.notes(FAILED, "node-1").await;
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(
         notes[0].contains("node-1-nic") && notes[0].contains("Microsoft.Network/networkInterfaces/read"),
         "{notes:?}"
     );
-    assert!(stage.notes(FAILED, "node-2").await.is_empty());
-    stage.no_faults();
-    stage
-        .until("both Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 2)
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    cluster.clear_faults();
+    cluster
+        .until("both Down", |cluster| {
+            cluster.down()["kubernetes/kubernetes"].len() == 2
+        })
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interface_that_is_slow_to_be_read_keeps_nobody_else_waiting() {
+async fn slow_interface_lookup_delays_no_other_node() {
     let mut resources = vec![empty_pool_beside(&[("addresses", entries(1..=3, false))])];
     resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
-    let mut stage = Stage::set(3, &resources).await;
-    stage.fault("GET", "node-1-nic", None, &json!({"stall": "100s"}));
-    stage.lead(super::super::world::ENFORCE).await;
-    stage.taint(2, &[DRAINING]);
-    let in_all = |stage: &Stage| stage.down().values().all(|down| down.len() == 1);
-    let took = stage.until("Down in both pools", in_all).await;
+    let mut cluster = TestCluster::without_leader(3, &resources).await;
+    cluster.fault("GET", "node-1-nic", None, &json!({"stall": "100s"}));
+    cluster.lead(super::super::world::ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
+    let in_all = |cluster: &TestCluster| cluster.down().values().all(|down| down.len() == 1);
+    let took = cluster.until("Down in both pools", in_all).await;
     assert!(took < 5 * SECOND, "{took:?}");
     sleep(5 * SECOND).await;
     assert!(
-        stage.notes(DOWN, "node-2").await.is_empty(),
-        "the other interface may be its own, too"
+        cluster.notes(DOWN, "node-2").await.is_empty(),
+        "the other interface may be the node's, too"
     );
-    // Once it is clear that it cannot be had, what there is is told.
+    // Once the lookup has failed, the event is recorded.
     sleep(120 * SECOND).await;
-    assert_eq!(stage.notes(DOWN, "node-2").await.len(), 1);
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
     assert!(
-        stage.notes(FAILED, "node-2").await.is_empty(),
-        "it has its entry in that pool"
+        cluster.notes(FAILED, "node-2").await.is_empty(),
+        "the node has an entry in that pool"
     );
-    assert_eq!(stage.puts().len(), 2);
-    stage.no_faults();
-    stage.taint(1, &[DRAINING]);
-    stage
-        .until("both Down", |stage| stage.down().values().all(|down| down.len() == 2))
+    assert_eq!(cluster.puts().len(), 2);
+    cluster.clear_faults();
+    cluster.taint(1, &[DRAINING]);
+    cluster
+        .until("both Down", |cluster| {
+            cluster.down().values().all(|down| down.len() == 2)
+        })
         .await;
-    stage.taint(1, &[]);
-    stage.taint(2, &[]);
-    stage.settle(&[]).await;
+    cluster.taint(1, &[]);
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_waits_for_interfaces_that_are_slow_to_be_read() {
+async fn restore_waits_for_slow_interface_lookups() {
     let mut resources = vec![empty_pool()];
     resources.extend([1, 2].map(|number| interface(&lone_interface(number), Some(&machine(number)))));
-    let mut stage = Stage::with(3, &resources).await;
-    stage.taint(2, &[DRAINING]);
-    stage
-        .until("Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 1)
+    let mut cluster = TestCluster::with(3, &resources).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster
+        .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
         .await;
     sleep(5 * SECOND).await;
-    stage.stop().await;
-    stage.fault("GET", "node-2-nic", None, &json!({"stall": "20s"}));
-    let restored = stage.restore().await;
-    assert_eq!((restored.given_back.len(), restored.left.len()), (1, 0), "{restored:?}");
-    stage.settle(&[]).await;
+    cluster.stop().await;
+    cluster.fault("GET", "node-2-nic", None, &json!({"stall": "20s"}));
+    let restored = cluster.restore().await;
+    assert_eq!(
+        (restored.restored.len(), restored.not_restored.len()),
+        (1, 0),
+        "{restored:?}"
+    );
+    cluster.settle(&[]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_without_a_node_is_left_alone() {
+async fn machine_without_a_node_is_left_alone() {
     let mut resources = vec![empty_pool()];
     resources.push(interface(&lone_interface(1), Some(&machine(1))));
     resources.push(interface(&lone_interface(8), Some(&machine(8))));
     resources.push(interface(&lone_interface(9), None));
-    let stage = Stage::with(3, &resources).await;
-    stage.taint(1, &[DRAINING]);
-    stage
-        .until("Down", |stage| stage.down()["kubernetes/kubernetes"].len() == 1)
+    let cluster = TestCluster::with(3, &resources).await;
+    cluster.taint(1, &[DRAINING]);
+    cluster
+        .until("Down", |cluster| cluster.down()["kubernetes/kubernetes"].len() == 1)
         .await;
     sleep(120 * SECOND).await;
-    assert_eq!(stage.down()["kubernetes/kubernetes"].len(), 1);
-    assert_eq!(stage.puts().len(), 1);
+    assert_eq!(cluster.down()["kubernetes/kubernetes"].len(), 1);
+    assert_eq!(cluster.puts().len(), 1);
 }

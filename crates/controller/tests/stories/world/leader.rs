@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use headgate_controller::admin_state::{self, Policy};
+use futures::FutureExt as _;
+use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
@@ -15,24 +16,47 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Spy, World};
 
+/// The world's load balancers, or why they cannot be reached.
+#[derive(Clone)]
+struct WorldTarget {
+    target: ClusterTarget,
+    unreachable: Option<&'static str>,
+}
+
+impl TargetSource for WorldTarget {
+    type Error = &'static str;
+
+    async fn connect(&self) -> Result<ClusterConnection, &'static str> {
+        self.unreachable.map_or_else(
+            || {
+                Ok(ClusterConnection {
+                    target: self.target.clone(),
+                    config_changed: std::future::pending().boxed(),
+                })
+            },
+            Err,
+        )
+    }
+}
+
 /// A process that may lead.
 pub(crate) struct Leader {
     stop: CancellationToken,
     pub(crate) terms: watch::Receiver<Option<Term>>,
     task: JoinHandle<()>,
     pub(crate) registry: Registry,
-    /// Why its terms' work failed.
+    /// The errors of the terms whose work failed.
     pub(crate) failures: Arc<Mutex<Vec<String>>>,
 }
 
 impl Leader {
-    /// One that begins now, with its own way to the API.
+    /// Starts standing for election, with a client of its own.
     pub(crate) async fn start(world: &World, client: Client, name: &str, policy: Policy) -> Self {
-        Self::start_seen(world, client, name, policy, |_| Arc::new(|_| ())).await
+        Self::start_with_spy(world, client, name, policy, |_| Arc::new(|_| ())).await
     }
 
-    /// One whose requests to ARM are seen by this, which is given its terms.
-    pub(crate) async fn start_seen(
+    /// The same; `spy` makes the observer of its requests to ARM from its terms.
+    pub(crate) async fn start_with_spy(
         world: &World,
         client: Client,
         name: &str,
@@ -53,8 +77,11 @@ impl Leader {
         });
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
-        let reached = world.reached(arm.counted_in(headgate_azure::Metrics::register(&mut registry)));
-        let parts = admin_state::Parts {
+        let source = WorldTarget {
+            target: world.target(arm.counted_in(headgate_azure::Metrics::register(&mut registry))),
+            unreachable: world.arm_unreachable,
+        };
+        let context = admin_state::WorkContext {
             events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
             client,
             taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
@@ -67,23 +94,15 @@ impl Leader {
         let stop = CancellationToken::new();
         let stopping = stop.clone();
         let failures = Arc::<Mutex<Vec<String>>>::default();
-        let (noted, out_of_reach) = (Arc::clone(&failures), world.out_of_reach);
+        let noted = Arc::clone(&failures);
         let task = tokio::spawn(async move {
             let _reports = reports;
             let work = move |term: Term| {
-                let (noted, reached, parts) = (Arc::clone(&noted), reached.clone(), parts.clone());
+                let (noted, source, context) = (Arc::clone(&noted), source.clone(), context.clone());
                 async move {
-                    let outcome = match out_of_reach {
-                        Some(why) => {
-                            admin_state::not_begun(&term, &parts, why).await;
-                            Err(why.to_owned())
-                        }
-                        None => admin_state::run(term, reached, parts)
-                            .await
-                            .map_err(|error| error.to_string()),
-                    };
+                    let outcome = admin_state::run(term, &source, context).await;
                     if let Err(error) = &outcome {
-                        noted.lock().unwrap().push(error.clone());
+                        noted.lock().unwrap().push(error.to_string());
                     }
                     outcome
                 }
@@ -99,12 +118,12 @@ impl Leader {
         }
     }
 
-    /// SIGKILL.
+    /// Aborts it as SIGKILL does.
     pub(crate) fn kill(&self) {
         self.task.abort();
     }
 
-    /// SIGTERM, and the end.
+    /// Stops it as SIGTERM does, and waits for its end.
     pub(crate) async fn stop(&mut self) {
         self.stop.cancel();
         (&mut self.task).await.unwrap();

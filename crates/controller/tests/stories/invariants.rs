@@ -1,4 +1,4 @@
-//! What is true in a story, whatever the leaders believe, and what must hold of each of their writes.
+//! The real state of a random run, whatever its leaders have observed, and the invariants of each write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -15,28 +15,28 @@ use tokio::time::Instant;
 
 use super::world::{Spy, address};
 
-/// A leader may act on what it knew so long ago: its term lasts 10 s without the API server, and a watch that
-/// broke off is begun again with growing pauses, while the term is renewed.
-const KNOWLEDGE: Duration = Duration::from_secs(75);
+/// How old the observations of a leader may be: a broken watch is restarted with backoff while the term is renewed, and without
+/// the API server a term lasts 10 s.
+const MAX_OBSERVATION_AGE: Duration = Duration::from_secs(75);
 
 #[derive(Default)]
-struct Known {
-    /// By node: from when to when it had a signal.
+struct State {
+    /// By node: start and end of each signal.
     signals: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
-    /// Entries that some leader has sent as Down: pool's path and address.
-    ours: BTreeSet<(String, String)>,
+    /// The entries that a leader has set `Down`: path of the pool, address.
+    owned: BTreeSet<(String, String)>,
     puts: usize,
-    wrong: Vec<String>,
+    violations: Vec<String>,
 }
 
-/// What is true. Clones are the same.
+/// The real state. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Truth {
-    known: Arc<Mutex<Known>>,
+pub(crate) struct Invariants {
+    state: Arc<Mutex<State>>,
     emulator: Emulator,
 }
 
-/// What only ARM writes, or is compared by itself.
+/// Fields that only ARM writes, and the admin state, which is checked by itself.
 const NOT_COMPARED: [&str; 11] = [
     "etag",
     "type",
@@ -51,7 +51,7 @@ const NOT_COMPARED: [&str; 11] = [
     "inboundNatRulesPortMapping",
 ];
 
-/// A document without what is not compared.
+/// A document without the fields that are not compared.
 pub(crate) fn comparable(document: &Value) -> Value {
     match document {
         Value::Object(fields) => {
@@ -78,19 +78,19 @@ fn entries(pool: &Value) -> Vec<(String, String)> {
     list.into_iter().map(entry).collect()
 }
 
-impl Truth {
+impl Invariants {
     pub(crate) fn new(emulator: Emulator) -> Self {
         Self {
-            known: Arc::default(),
+            state: Arc::default(),
             emulator,
         }
     }
 
-    /// The node has these taints from now on.
-    pub(crate) fn node(&self, node: usize, taints: &[&str]) {
+    /// Records that the node has these taints from now on.
+    pub(crate) fn set_taints(&self, node: usize, taints: &[&str]) {
         let signalled = taints.iter().any(|key| DEFAULT_SIGNAL_TAINTS.contains(key));
-        let mut known = self.known.lock().unwrap();
-        let spans = known.signals.entry(node).or_default();
+        let mut state = self.state.lock().unwrap();
+        let spans = state.signals.entry(node).or_default();
         match spans.last_mut() {
             Some((_, end @ None)) if !signalled => *end = Some(Instant::now()),
             Some((_, None)) => {}
@@ -100,61 +100,61 @@ impl Truth {
     }
 
     fn node_of(&self, ip: &str) -> Option<usize> {
-        let known = self.known.lock().unwrap();
-        known
+        let state = self.state.lock().unwrap();
+        state
             .signals
             .keys()
             .copied()
             .find(|node| [false, true].iter().any(|v6| address(*node, *v6) == ip))
     }
 
-    /// Whether it has a signal, or had one not longer ago than this.
+    /// Whether the node has a signal, or had one within this time.
     fn had_signal(&self, node: usize, within: Duration) -> bool {
-        let known = self.known.lock().unwrap();
-        known.signals[&node]
+        let state = self.state.lock().unwrap();
+        state.signals[&node]
             .iter()
             .any(|(_, end)| end.is_none_or(|end| end.elapsed() <= within))
     }
 
-    /// Looks at what a leader sends.
+    /// Checks each write of a leader.
     pub(crate) fn spy(&self, terms: watch::Receiver<Option<Term>>) -> Spy {
-        let truth = self.clone();
+        let invariants = self.clone();
         Arc::new(move |request| {
             if request.method() == Method::PUT {
-                truth.write(request, &terms);
+                invariants.write(request, &terms);
             }
         })
     }
 
-    fn wrong(&self, text: String) {
-        self.known.lock().unwrap().wrong.push(text);
+    fn violation(&self, text: String) {
+        self.state.lock().unwrap().violations.push(text);
     }
 
     fn write(&self, request: &Request<bytes::Bytes>, terms: &watch::Receiver<Option<Term>>) {
         let path = request.uri().path().to_owned();
-        self.known.lock().unwrap().puts += 1;
+        self.state.lock().unwrap().puts += 1;
         if terms.borrow().as_ref().is_none_or(|term| term.permit().is_err()) {
-            self.wrong(format!("{path} is written without a valid term"));
+            self.violation(format!("{path} is written without a valid term"));
         }
         let if_match = request
             .headers()
             .get(IF_MATCH)
             .map(|etag| etag.to_str().unwrap().to_owned());
         let Some(before) = self.pool(&path) else {
-            self.wrong(format!("{path} is written and is not there"));
+            self.violation(format!("{path} is written and is not there"));
             return;
         };
         let body: Value = serde_json::from_slice(request.body()).unwrap();
         let Some(if_match) = if_match else {
-            self.wrong(format!("{path} is written without If-Match"));
+            self.violation(format!("{path} is written without If-Match"));
             return;
         };
         if before["etag"] != *if_match {
-            // It is refused.
+            // ARM rejects it.
             return;
         }
         if comparable(&before) != comparable(&body) {
-            self.wrong(format!("{path}: more than admin states is changed: {before} to {body}"));
+            self.violation(format!("{path}: more than admin states is changed: {before} to {body}"));
             return;
         }
         let mut changed = 0;
@@ -163,32 +163,32 @@ impl Truth {
                 continue;
             }
             changed += 1;
-            let ours = (path.to_lowercase(), ip.clone());
+            let owned = (path.to_lowercase(), ip.clone());
             let Some(node) = self.node_of(&ip) else {
-                self.wrong(format!("{path}: {ip} is nobody's"));
+                self.violation(format!("{path}: {ip} belongs to no node"));
                 continue;
             };
             match (from.as_str(), to.as_str()) {
                 ("None", "Down") => {
-                    if !self.had_signal(node, KNOWLEDGE) {
-                        self.wrong(format!("{path}: {ip} is set Down, and node {node} had no signal"));
+                    if !self.had_signal(node, MAX_OBSERVATION_AGE) {
+                        self.violation(format!("{path}: {ip} is set Down, and node {node} had no signal"));
                     }
-                    self.known.lock().unwrap().ours.insert(ours);
+                    self.state.lock().unwrap().owned.insert(owned);
                 }
                 ("Down", "None") => {
-                    if !self.known.lock().unwrap().ours.contains(&ours) {
-                        self.wrong(format!("{path}: {ip} was somebody else's Down"));
+                    if !self.state.lock().unwrap().owned.contains(&owned) {
+                        self.violation(format!("{path}: {ip} is a foreign Down"));
                     }
                 }
-                _ => self.wrong(format!("{path}: {ip} is changed from {from} to {to}")),
+                _ => self.violation(format!("{path}: {ip} is changed from {from} to {to}")),
             }
         }
         if changed == 0 {
-            self.wrong(format!("{path} is written without a change"));
+            self.violation(format!("{path} is written without a change"));
         }
     }
 
-    /// A pool as it is.
+    /// A pool as the emulator has it.
     fn pool(&self, path: &str) -> Option<Value> {
         let request = Request::get("/emulator/v1/state").body(bytes::Bytes::new()).unwrap();
         let state: Value = serde_json::from_slice(self.emulator.control(&request).body()).unwrap();
@@ -209,36 +209,40 @@ impl Truth {
             .cloned()
     }
 
-    /// Fails if something was wrong.
-    pub(crate) fn assert_fine(&self, done: &[String]) {
-        let wrong = self.known.lock().unwrap().wrong.clone();
-        assert!(wrong.is_empty(), "{}\nafter:\n{}", wrong.join("\n"), done.join("\n"));
+    /// Fails if a write violated an invariant.
+    pub(crate) fn assert_held(&self, done: &[String]) {
+        let violations = self.state.lock().unwrap().violations.clone();
+        assert!(
+            violations.is_empty(),
+            "{}\nafter:\n{}",
+            violations.join("\n"),
+            done.join("\n")
+        );
     }
 
-    /// How many writes there were, and how many there may be: each thing that happens may need each pool written
-    /// once, and a fault each of them a few times more.
+    /// The number of writes, and its limit: each step may need one write of each pool, and a fault a few more.
     pub(crate) fn puts(&self, happened: usize) -> (usize, usize) {
-        (self.known.lock().unwrap().puts, 3 * (2 + 5 * happened))
+        (self.state.lock().unwrap().puts, 3 * (2 + 5 * happened))
     }
 }
 
-/// What must hold when everything has come to rest.
-pub(crate) fn check_at_rest(truth: &Truth, pools: &[(&str, &str)]) {
+/// Checks the final state, once nothing changes any more.
+pub(crate) fn check_final_state(invariants: &Invariants, pools: &[(&str, &str)]) {
     for (load_balancer, name) in pools {
         let path = format!("{}/backendAddressPools/{name}", super::world::id_of(load_balancer));
-        let pool = truth.pool(&path).unwrap();
+        let pool = invariants.pool(&path).unwrap();
         for (ip, state) in entries(&pool) {
-            let Some(node) = truth.node_of(&ip) else { continue };
-            let signalled = truth.had_signal(node, Duration::ZERO);
-            let ours = truth
-                .known
+            let Some(node) = invariants.node_of(&ip) else { continue };
+            let signalled = invariants.had_signal(node, Duration::ZERO);
+            let owned = invariants
+                .state
                 .lock()
                 .unwrap()
-                .ours
+                .owned
                 .contains(&(path.to_lowercase(), ip.clone()));
             match (signalled, state.as_str()) {
                 (true, "None") => panic!("{path}: {ip} is not Down, and node {node} has a signal"),
-                (false, "Down") if ours => panic!("{path}: {ip} is still Down, and node {node} has no signal"),
+                (false, "Down") if owned => panic!("{path}: {ip} is still Down, and node {node} has no signal"),
                 _ => {}
             }
         }

@@ -1,7 +1,7 @@
-//! Randomised stories in paused time: Nodes, other writers, ARM, the API server and the leaders themselves do whatever
-//! they may, and what must always hold is checked at each write and in the end.
+//! Random runs in paused time: Nodes, other writers, ARM, the API server and the leaders change and fail at random. The
+//! invariants are checked at each write and at the end.
 //!
-//! A story follows from its number. `HEADGATE_STORIES=5000` tells so many, `HEADGATE_STORY=17` only that one.
+//! Each run follows from its seed. `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORY=17` runs only that seed.
 
 use std::time::Duration;
 
@@ -12,31 +12,32 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::truth::{Truth, check_at_rest};
+use super::invariants::{Invariants, check_final_state};
 use super::world::{ENFORCE, Leader, SECOND, World, address, entries, load_balancer};
 
-/// Nodes that may get signals; two more never do.
+/// Nodes that may get signals.
 const NODES: usize = 4;
-const QUIET: usize = 2;
+/// Nodes that never get one.
+const QUIET_NODES: usize = 2;
 const POOLS: [(&str, &str); 3] = [
     ("kubernetes", "kubernetes"),
     ("kubernetes", "kubernetes-IPv6"),
     ("kubernetes-internal", "local"),
 ];
-/// In an ordinary run of the tests.
-const STORIES: u64 = 40;
-/// Once all faults have stopped: longer than the longest pause after failures for good, of which no story has many.
-const REST: Duration = Duration::from_mins(6);
+/// Runs unless `HEADGATE_STORIES` says otherwise.
+const DEFAULT_RUNS: u64 = 40;
+/// From the end of all faults to the check: longer than the longest backoff after a terminal error.
+const SETTLE_TIME: Duration = Duration::from_mins(6);
 
-/// Numbers that follow from a seed (`SplitMix64`).
-pub(crate) struct Chance(u64);
+/// Deterministic random numbers (`SplitMix64`).
+pub(crate) struct Random(u64);
 
-impl Chance {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// Below this.
+    /// A number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -59,26 +60,26 @@ impl Chance {
     }
 }
 
-/// One story under way.
-struct Story {
-    chance: Chance,
+/// One run.
+struct RandomRun {
+    random: Random,
     fake: FakeApi,
     world: World,
-    truth: Truth,
+    invariants: Invariants,
     leaders: Vec<(Leader, ClientFaults)>,
     born: u32,
-    /// Pools as somebody read them and may write them yet.
-    read: Vec<(String, Value, tokio::time::Instant)>,
-    /// What was done, for whoever has to understand a failure.
-    done: Vec<String>,
+    /// Reads of another writer, which it may write back: path, document, time.
+    foreign_reads: Vec<(String, Value, tokio::time::Instant)>,
+    /// What happened so far, for the message of a failure.
+    steps: Vec<String>,
 }
 
-impl Story {
-    async fn begin(number: u64) -> Self {
-        let mut chance = Chance::new(number);
+impl RandomRun {
+    async fn start(seed: u64) -> Self {
+        let mut random = Random::new(seed);
         let fake = FakeApi::default();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
-        let all = || 1..=NODES + QUIET;
+        let all = || 1..=NODES + QUIET_NODES;
         let resources = [
             load_balancer(
                 "kubernetes",
@@ -90,7 +91,7 @@ impl Story {
             load_balancer("kubernetes-internal", &[("local", entries([1, 2, 5], false))]),
         ];
         let settings = Settings {
-            operation_delay: *chance.pick(&[Duration::ZERO, SECOND / 5, 3 * SECOND]),
+            operation_delay: *random.pick(&[Duration::ZERO, SECOND / 5, 3 * SECOND]),
             ..Settings::default()
         };
         let (client, _) = fake.client();
@@ -98,76 +99,76 @@ impl Story {
         for node in all() {
             world.add_node(node).await;
         }
-        let truth = Truth::new(world.emulator.clone());
+        let invariants = Invariants::new(world.emulator.clone());
         for node in all() {
-            truth.node(node, &[]);
+            invariants.set_taints(node, &[]);
         }
-        let mut story = Self {
-            chance,
+        let mut run = Self {
+            random,
             fake,
             world,
-            truth,
+            invariants,
             leaders: Vec::new(),
             born: 0,
-            read: Vec::new(),
-            done: Vec::new(),
+            foreign_reads: Vec::new(),
+            steps: Vec::new(),
         };
-        story.start_leader().await;
-        story.start_leader().await;
+        run.start_leader().await;
+        run.start_leader().await;
         sleep(20 * SECOND).await;
-        story
+        run
     }
 
     async fn start_leader(&mut self) {
         let (client, line) = self.fake.client();
         self.born += 1;
         let name = format!("leader-{}", self.born);
-        let truth = self.truth.clone();
-        let leader = Leader::start_seen(&self.world, client, &name, ENFORCE, |terms| truth.spy(terms)).await;
+        let invariants = self.invariants.clone();
+        let leader = Leader::start_with_spy(&self.world, client, &name, ENFORCE, |terms| invariants.spy(terms)).await;
         self.leaders.push((leader, line));
     }
 
     fn note(&mut self, text: impl Into<String>) {
-        self.done.push(text.into());
+        self.steps.push(text.into());
     }
 
-    /// Something happens.
+    /// One random step.
     async fn step(&mut self) {
-        match self.chance.below(20) {
+        match self.random.below(20) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
             7..=10 => self.foreign_write().await,
             11..=13 => self.arm_fault(),
             14 => self.lease().await,
             15 => {
-                let away = self.chance.millis(20_000);
+                let away = self.random.millis(20_000);
                 self.note(format!("the API server restarts, away {away:?}"));
                 self.fake.restart(away);
             }
             16 | 17 => self.line_fault(),
             _ => self.leader().await,
         }
-        let wait = *self.chance.pick(&[0, 3, 40, 700, 4000, 15_000]);
-        sleep(self.chance.millis(wait + 1)).await;
+        let wait = *self.random.pick(&[0, 3, 40, 700, 4000, 15_000]);
+        sleep(self.random.millis(wait + 1)).await;
     }
 
     async fn taints(&mut self) {
-        let node = self.chance.node();
-        let keys: &[&str] = match self.chance.below(5) {
+        let node = self.random.node();
+        let keys: &[&str] = match self.random.below(5) {
             0 | 1 => &[],
             2 => &["node.kubernetes.io/out-of-service"],
             3 => &["unrelated", "cloudprovider.azure.microsoft.com/draining"],
             _ => &["ToBeDeletedByClusterAutoscaler", "node.kubernetes.io/out-of-service"],
         };
         self.note(format!("node {node}: {keys:?}"));
-        if self.api_is_there().await {
+        if self.wait_for_api().await {
             self.world.taint(node, keys).await;
-            self.truth.node(node, keys);
+            self.invariants.set_taints(node, keys);
         }
     }
 
-    /// People wait for an API server that is away.
-    async fn api_is_there(&mut self) -> bool {
+    /// Waits for the API server if it is away.
+    async fn wait_for_api(&mut self) -> bool {
         let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(self.world.client.clone());
         for _ in 0..60 {
             if nodes.get_opt("node-1").await.is_ok() {
@@ -178,36 +179,36 @@ impl Story {
         false
     }
 
-    /// A node goes, and another comes under its name and address, sooner or later.
+    /// Deletes a node and creates another with the same name and address, sooner or later.
     async fn replace(&mut self) {
-        let node = self.chance.node();
-        let gone = self.chance.millis(3000);
+        let node = self.random.node();
+        let gone = self.random.millis(3000);
         self.note(format!("node {node} is replaced, gone for {gone:?}"));
-        if self.api_is_there().await {
+        if self.wait_for_api().await {
             self.world.remove_node(node).await;
-            self.truth.node(node, &[]);
+            self.invariants.set_taints(node, &[]);
             sleep(gone).await;
-            if self.api_is_there().await {
+            if self.wait_for_api().await {
                 self.world.add_node(node).await;
             }
         }
     }
 
-    /// Somebody writes a pool: from what it is now with `If-Match`, or from an old read without.
+    /// Another writer writes a pool: from a fresh read with `If-Match`, or from an old one without.
     async fn foreign_write(&mut self) {
-        let (load_balancer, pool) = *self.chance.pick(&POOLS);
+        let (load_balancer, pool) = *self.random.pick(&POOLS);
         let path = format!("{}/backendAddressPools/{pool}", super::world::id_of(load_balancer));
-        if self.chance.below(3) == 0 {
+        if self.random.below(3) == 0 {
             let document = self.world.get(&path).await;
-            self.note(format!("somebody reads {pool}"));
-            self.read.push((path, document, tokio::time::Instant::now()));
+            self.note(format!("another writer reads {pool}"));
+            self.foreign_reads.push((path, document, tokio::time::Instant::now()));
             return;
         }
-        self.read.retain(|(.., at)| at.elapsed() < 2 * 60 * SECOND);
-        if self.chance.below(2) == 0
-            && let Some((path, document, _)) = self.read.pop()
+        self.foreign_reads.retain(|(.., at)| at.elapsed() < 2 * 60 * SECOND);
+        if self.random.below(2) == 0
+            && let Some((path, document, _)) = self.foreign_reads.pop()
         {
-            self.note(format!("somebody writes what he read of {}", document["name"]));
+            self.note(format!("another writer writes its read of {}", document["name"]));
             self.world.put(&path, &document, None).await;
             return;
         }
@@ -216,37 +217,37 @@ impl Story {
         let list = document["properties"]["loadBalancerBackendAddresses"]
             .as_array_mut()
             .unwrap();
-        let kind = self.chance.below(5);
+        let kind = self.random.below(5);
         match kind {
             0 if list.len() > 1 => {
-                let place = self.chance.below(u64::try_from(list.len()).unwrap());
+                let place = self.random.below(u64::try_from(list.len()).unwrap());
                 list.remove(usize::try_from(place).unwrap());
             }
             1 => {
-                let node = self.chance.node();
+                let node = self.random.node();
                 let ip = address(node, pool.ends_with("IPv6"));
                 if list.iter().all(|entry| entry["properties"]["ipAddress"] != *ip) {
                     list.push(json!({"name": format!("node-{node}"), "properties": {"ipAddress": ip}}));
                 }
             }
-            // What he sets Down himself is what never has a signal: what is whose has to be known.
+            // A foreign `Down` only on quiet nodes, so that the check knows the owner of each `Down`.
             2 => {
-                let state = *self.chance.pick(&["Down", "None", "Up"]);
+                let state = *self.random.pick(&["Down", "None", "Up"]);
                 let quiet = |entry: &&mut Value| entry["name"] == "node-5" || entry["name"] == "node-6";
                 for entry in list.iter_mut().filter(quiet) {
                     entry["properties"]["adminState"] = json!(state);
                 }
             }
             3 => {
-                let state = *self.chance.pick(&["None", "Up"]);
-                let name = format!("node-{}", self.chance.node());
+                let state = *self.random.pick(&["None", "Up"]);
+                let name = format!("node-{}", self.random.node());
                 for entry in list.iter_mut().filter(|entry| entry["name"] == *name) {
                     entry["properties"]["adminState"] = json!(state);
                 }
             }
-            _ => document["properties"]["drainPeriodInSeconds"] = json!(self.chance.below(100)),
+            _ => document["properties"]["drainPeriodInSeconds"] = json!(self.random.below(100)),
         }
-        self.note(format!("somebody changes {load_balancer}/{pool} ({kind})"));
+        self.note(format!("another writer changes {load_balancer}/{pool} ({kind})"));
         self.world.put(&path, &document, Some(&etag)).await;
     }
 
@@ -271,33 +272,33 @@ impl Story {
             json!({"operation": "succeed", "effect": "lost"}),
             json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 31}}}}),
         ];
-        let action = self.chance.pick(&actions).clone();
+        let action = self.random.pick(&actions).clone();
         let is_write = ["operation", "write"].iter().any(|tag| action.get(tag).is_some());
         let method = if is_write {
             "PUT"
         } else {
-            *self.chance.pick(&["PUT", "GET", "PUT|GET"])
+            *self.random.pick(&["PUT", "GET", "PUT|GET"])
         };
-        let times = self.chance.below(4) + 1;
+        let times = self.random.below(4) + 1;
         self.note(format!("ARM {times} times at {method}: {action}"));
         let rule = json!({"match": {"method": method, "caller": "headgate"}, "times": times, "action": action});
         self.world.control("POST", "faults", &rule);
     }
 
-    /// Somebody else holds the ARM Lease.
+    /// Another writer holds the shared Lease.
     async fn lease(&mut self) {
-        let held = self.chance.millis(20_000);
-        self.note(format!("the ARM Lease is somebody else's for {held:?}"));
+        let held = self.random.millis(20_000);
+        self.note(format!("the shared Lease is held by another writer for {held:?}"));
         if self.world.take_arm_lease().await {
             sleep(held).await;
-            if self.api_is_there().await {
+            if self.wait_for_api().await {
                 self.world.release_arm_lease().await;
             }
         }
     }
 
     fn line_fault(&mut self) {
-        let fault = *self.chance.pick(&[
+        let fault = *self.random.pick(&[
             Fault::None,
             Fault::None,
             Fault::Slow(SECOND),
@@ -313,9 +314,9 @@ impl Story {
     }
 
     async fn leader(&mut self) {
-        let which = self.chance.below(u64::try_from(self.leaders.len()).unwrap());
+        let which = self.random.below(u64::try_from(self.leaders.len()).unwrap());
         let (mut leader, _) = self.leaders.remove(usize::try_from(which).unwrap());
-        if self.chance.below(2) == 0 {
+        if self.random.below(2) == 0 {
             self.note("a leader is killed");
             leader.kill();
         } else {
@@ -323,22 +324,22 @@ impl Story {
             leader.stop().await;
         }
         drop(leader);
-        let pause = self.chance.millis(20_000);
+        let pause = self.random.millis(20_000);
         sleep(pause).await;
         self.start_leader().await;
     }
 
-    /// All faults stop; what has to come about comes about.
+    /// Ends all faults and checks the final state.
     async fn end(mut self) {
         self.world.control("DELETE", "faults", &Value::Null);
         for (_, line) in &self.leaders {
             line.set(Fault::None);
         }
-        assert!(self.api_is_there().await);
+        assert!(self.wait_for_api().await);
         self.world.release_arm_lease().await;
-        sleep(REST).await;
-        check_at_rest(&self.truth, &POOLS);
-        let (puts, most) = self.truth.puts(self.done.len());
+        sleep(SETTLE_TIME).await;
+        check_final_state(&self.invariants, &POOLS);
+        let (puts, most) = self.invariants.puts(self.steps.len());
         assert!(puts <= most, "{puts} writes, at most {most} expected");
         for (leader, _) in &mut self.leaders {
             leader.stop().await;
@@ -346,42 +347,42 @@ impl Story {
     }
 }
 
-async fn tell(number: u64) {
-    let mut story = Story::begin(number).await;
-    let steps = 5 + story.chance.below(25);
+async fn run(seed: u64) {
+    let mut run = RandomRun::start(seed).await;
+    let steps = 5 + run.random.below(25);
     for _ in 0..steps {
-        story.step().await;
-        story.truth.assert_fine(&story.done);
+        run.step().await;
+        run.invariants.assert_held(&run.steps);
     }
-    let (done, truth) = (story.done.clone(), story.truth.clone());
-    let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(story.end())).await;
-    truth.assert_fine(&done);
+    let (steps, invariants) = (run.steps.clone(), run.invariants.clone());
+    let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(run.end())).await;
+    invariants.assert_held(&steps);
     if let Err(panic) = ended {
-        println!("{}", done.join("\n"));
+        println!("{}", steps.join("\n"));
         std::panic::resume_unwind(panic);
     }
 }
 
-fn in_paused_time(story: impl Future<Output = ()>) {
+fn in_paused_time(run: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(story);
+    runtime.block_on(run);
 }
 
 #[test]
-fn whatever_happens_nothing_is_lost_and_it_comes_to_rest() {
-    let wanted = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let numbers = match wanted("HEADGATE_STORY") {
-        Some(number) => number..number + 1,
-        None => 0..wanted("HEADGATE_STORIES").unwrap_or(STORIES),
+fn random_events_lose_nothing_and_converge() {
+    let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match variable("HEADGATE_STORY") {
+        Some(seed) => seed..seed + 1,
+        None => 0..variable("HEADGATE_STORIES").unwrap_or(DEFAULT_RUNS),
     };
-    for number in numbers {
-        let told = std::panic::catch_unwind(|| in_paused_time(tell(number)));
-        if let Err(panic) = told {
-            println!("this was story {number}: HEADGATE_STORY={number} tells it again");
+    for seed in seeds {
+        let result = std::panic::catch_unwind(|| in_paused_time(run(seed)));
+        if let Err(panic) = result {
+            println!("seed {seed} failed: HEADGATE_STORY={seed} repeats the run");
             std::panic::resume_unwind(panic);
         }
     }

@@ -1,4 +1,4 @@
-//! A cluster, its load balancers and its leader, all in one process and in paused time.
+//! A cluster with load balancers and a leader, in one process and in paused time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{Policy, Restored};
-use headgate_controller::restore::{Order, give_back};
+use headgate_controller::admin_state::{Policy, RestoreOutcome};
+use headgate_controller::restore::{RestoreRequest, run_restore};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
@@ -25,45 +25,45 @@ pub(crate) const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
 pub(crate) const DOWN: &str = "LoadBalancerAdminStateDown";
 pub(crate) const NONE: &str = "LoadBalancerAdminStateNone";
 pub(crate) const FAILED: &str = "LoadBalancerAdminStateUpdateFailed";
-/// Longer than anything that is waited for, and than a term's end.
-const LONG: Duration = Duration::from_mins(2);
+/// Longer than any expected wait, and than the end of a term.
+const MAX_WAIT: Duration = Duration::from_mins(2);
 
 /// The names of the entries that are `Down`, by load balancer and pool.
 pub(crate) type Down = BTreeMap<String, BTreeSet<String>>;
 
 /// A request to ARM.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct ArmRequest {
     pub(crate) at: Timestamp,
     pub(crate) status: u64,
     pub(crate) if_match: Option<String>,
     pub(crate) body: Value,
 }
 
-pub(crate) struct Stage {
+pub(crate) struct TestCluster {
     pub(crate) fake: FakeApi,
     pub(crate) world: World,
     leader: Option<Leader>,
-    /// The leader's way to the API server.
+    /// The leader's connection to the API server, for faults.
     pub(crate) line: ClientFaults,
     leaders: u32,
 }
 
-impl Stage {
-    /// So many nodes in two load balancers, and a leader.
+impl TestCluster {
+    /// A number of nodes in two load balancers, and a leader.
     pub(crate) async fn new(nodes: usize) -> Self {
         Self::with(nodes, &two_load_balancers(nodes)).await
     }
 
-    /// So many nodes, these resources and a leader.
+    /// A number of nodes, these resources, and a leader.
     pub(crate) async fn with(nodes: usize, resources: &[Value]) -> Self {
-        let mut stage = Self::set(nodes, resources).await;
-        stage.lead(ENFORCE).await;
-        stage
+        let mut cluster = Self::without_leader(nodes, resources).await;
+        cluster.lead(ENFORCE).await;
+        cluster
     }
 
-    /// So many nodes and these resources; nobody leads yet.
-    pub(crate) async fn set(nodes: usize, resources: &[Value]) -> Self {
+    /// A number of nodes and these resources, without a leader.
+    pub(crate) async fn without_leader(nodes: usize, resources: &[Value]) -> Self {
         let fake = FakeApi::default();
         let (client, _) = fake.client();
         let clock = Clock::anchored("2026-11-21T10:00:00Z".parse().unwrap());
@@ -80,8 +80,8 @@ impl Stage {
         }
     }
 
-    /// Somebody is there to lead, whether it comes to that or not.
-    pub(crate) async fn begin(&mut self, policy: Policy) {
+    /// Starts an instance that stands for election.
+    pub(crate) async fn start_leader(&mut self, policy: Policy) {
         let (client, line) = self.fake.client();
         self.leaders += 1;
         let name = format!("leader-{}", self.leaders);
@@ -89,11 +89,11 @@ impl Stage {
         self.line = line;
     }
 
-    /// Somebody leads and has seen everything.
+    /// Starts an instance and waits until it leads and has listed everything.
     pub(crate) async fn lead(&mut self, policy: Policy) {
-        self.begin(policy).await;
+        self.start_leader(policy).await;
         let mut terms = self.leader().terms.clone();
-        let led = timeout(LONG, terms.wait_for(Option::is_some)).await;
+        let led = timeout(MAX_WAIT, terms.wait_for(Option::is_some)).await;
         drop(led.unwrap().unwrap());
         sleep(2 * SECOND).await;
     }
@@ -102,36 +102,36 @@ impl Stage {
         self.leader.as_ref().unwrap()
     }
 
-    /// SIGTERM, and the end.
+    /// Stops the leader as SIGTERM does, and waits for its end.
     pub(crate) async fn stop(&mut self) {
         self.leader.take().unwrap().stop().await;
     }
 
     /// `headgate restore`.
-    pub(crate) async fn restore(&self) -> Restored {
+    pub(crate) async fn restore(&self) -> RestoreOutcome {
         let arm = self.world.arm("restore", Arc::new(|_| ())).await;
-        let order = Order {
+        let request = RestoreRequest {
             client: self.fake.client().0,
-            reached: self.world.reached(arm),
+            target: self.world.target(arm),
             nodes: Vec::new(),
-            wait: LONG,
-            within: LONG,
+            lease_timeout: MAX_WAIT,
+            work_timeout: MAX_WAIT,
             clock: self.world.clock.clone(),
         };
-        give_back(order, pending()).await.unwrap()
+        run_restore(request, pending()).await.unwrap()
     }
 
-    /// SIGKILL: nothing is given back.
+    /// Aborts the leader as SIGKILL does; it releases nothing.
     pub(crate) fn kill(&mut self) {
         self.leader.take().unwrap().kill();
     }
 
-    /// Changes a Node behind everybody's back, at once.
+    /// Changes a Node at once, without a request.
     pub(crate) fn node(&self, number: usize, change: impl FnOnce(&mut Value)) {
         self.fake.change::<Node>("", &format!("node-{number}"), change);
     }
 
-    /// Gives the Node these taints and no others, at once.
+    /// Replaces the taints of a Node at once.
     pub(crate) fn taint(&self, number: usize, keys: &[&str]) {
         let taints: Value = keys
             .iter()
@@ -140,17 +140,17 @@ impl Stage {
         self.node(number, |node| node["spec"]["taints"] = taints);
     }
 
-    /// Waits for that; how long it took.
+    /// Waits until `done`; returns how long it took.
     pub(crate) async fn until(&self, what: &str, done: impl Fn(&Self) -> bool) -> Duration {
         let start = Instant::now();
         while !done(self) {
             assert!(
-                start.elapsed() < LONG,
-                "{what} did not come about: {:?}\n{:#?}",
+                start.elapsed() < MAX_WAIT,
+                "timed out: {what}: {:?}\n{:#?}",
                 self.down(),
                 self.world.events().await
             );
-            // What takes long need not be known to the millisecond.
+            // The longer the wait, the coarser the polling.
             sleep((start.elapsed() / 20).max(Duration::from_millis(10))).await;
         }
         start.elapsed()
@@ -159,19 +159,19 @@ impl Stage {
     /// Waits until these entries, and no others, are `Down` in every pool.
     pub(crate) async fn until_down(&self, names: &[&str]) -> Duration {
         let names: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        self.until(&format!("{names:?} Down"), |stage| {
-            stage.down().values().all(|down| *down == names)
+        self.until(&format!("{names:?} Down"), |cluster| {
+            cluster.down().values().all(|down| *down == names)
         })
         .await
     }
 
-    /// Waits until these entries, and no others, are `Down` in every pool, and all that follows has come about.
+    /// The same, and waits for events and ledger.
     pub(crate) async fn settle(&self, names: &[&str]) {
         self.until_down(names).await;
         sleep(5 * SECOND).await;
     }
 
-    /// What is `Down` where; pools without are there as well.
+    /// The `Down` entries of every pool, also of pools without any.
     pub(crate) fn down(&self) -> Down {
         let state = self.world.control("GET", "state", &Value::Null);
         let mut found = Down::new();
@@ -198,8 +198,8 @@ impl Stage {
         found
     }
 
-    /// Requests to ARM, in their order.
-    pub(crate) fn sent(&self, method: &str, path: &str) -> Vec<Sent> {
+    /// The requests to ARM so far, in order.
+    pub(crate) fn sent(&self, method: &str, path: &str) -> Vec<ArmRequest> {
         let mut after = 0;
         let mut sent = Vec::new();
         loop {
@@ -217,7 +217,7 @@ impl Stage {
             }
             after = page["next"].as_u64().unwrap();
             let requests = entries.iter().filter(|entry| entry["kind"] == "request");
-            sent.extend(requests.map(|entry| Sent {
+            sent.extend(requests.map(|entry| ArmRequest {
                 at: entry["arrived"].as_str().unwrap().parse().unwrap(),
                 status: entry["status"].as_u64().unwrap_or_default(),
                 if_match: entry["ifMatch"].as_str().map(str::to_owned),
@@ -226,39 +226,39 @@ impl Stage {
         }
     }
 
-    /// Writes by anybody.
-    pub(crate) fn puts(&self) -> Vec<Sent> {
+    /// The PUTs of all clients so far.
+    pub(crate) fn puts(&self) -> Vec<ArmRequest> {
         self.sent("PUT", "")
     }
 
-    /// From now on, so many times.
+    /// Makes the emulator answer with a fault from now on, `times` times.
     pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {
         let given = |pattern: &str| Some(pattern.to_owned()).filter(|pattern| !pattern.is_empty());
         let rule = json!({"match": {"method": given(method), "path": given(path)}, "times": times, "action": action});
         self.world.control("POST", "faults", &rule);
     }
 
-    pub(crate) fn no_faults(&self) {
+    pub(crate) fn clear_faults(&self) {
         self.world.control("DELETE", "faults", &Value::Null);
     }
 
-    /// The notes of a Node's events of this kind.
+    /// The notes of a Node's events with this reason.
     pub(crate) async fn notes(&self, reason: &str, node: &str) -> Vec<String> {
         let events = self.world.events().await.into_iter();
         let about = events.filter(|(known, about, _)| known == reason && about == node);
         about.map(|(.., note)| note).collect()
     }
 
-    /// How many events of each kind there are about each Node.
-    pub(crate) async fn told(&self) -> BTreeMap<(String, String), usize> {
-        let mut told = BTreeMap::new();
+    /// The number of events by reason and Node.
+    pub(crate) async fn event_counts(&self) -> BTreeMap<(String, String), usize> {
+        let mut counts = BTreeMap::new();
         for (reason, node, _) in self.world.events().await {
-            *told.entry((reason, node)).or_default() += 1;
+            *counts.entry((reason, node)).or_default() += 1;
         }
-        told
+        counts
     }
 
-    /// Somebody else reads a pool, changes it and writes it whole.
+    /// Another client reads a pool, changes it and writes it back.
     pub(crate) async fn foreign(&self, load_balancer: &str, pool: &str, change: impl FnOnce(&mut Value)) {
         let path = pool_path(load_balancer, pool);
         let mut document = self.world.other("GET", &path, &Value::Null).await;
@@ -266,14 +266,14 @@ impl Stage {
         self.world.other("PUT", &path, &document).await;
     }
 
-    /// A sample of the leader's metrics, by its name and labels in any order.
+    /// The value of one of the leader's metrics, by its name and parts of its labels.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let text = encode_metrics(&self.leader().registry, MetricsFormat::Prometheus).unwrap();
         text.lines().find_map(|line| {
             let rest = line.strip_prefix(name)?;
             let has_all = labels.iter().all(|label| rest.contains(label));
-            let is_it = has_all && (rest.starts_with('{') || labels.is_empty() && rest.starts_with(' '));
-            is_it.then(|| line.rsplit_once(' ').unwrap().1.parse().unwrap())
+            let is_match = has_all && (rest.starts_with('{') || labels.is_empty() && rest.starts_with(' '));
+            is_match.then(|| line.rsplit_once(' ').unwrap().1.parse().unwrap())
         })
     }
 }
@@ -282,13 +282,13 @@ pub(crate) fn pool_path(load_balancer: &str, pool: &str) -> String {
     format!("{GROUP}/providers/Microsoft.Network/loadBalancers/{load_balancer}/backendAddressPools/{pool}")
 }
 
-/// The entry of this name in a pool's document.
+/// The entry with this name in a pool's document.
 pub(crate) fn entry<'a>(pool: &'a mut Value, name: &str) -> &'a mut Value {
     let entries = pool["properties"]["loadBalancerBackendAddresses"].as_array_mut();
     entries.unwrap().iter_mut().find(|entry| entry["name"] == name).unwrap()
 }
 
 /// The time between two requests.
-pub(crate) fn between(first: &Sent, second: &Sent) -> Duration {
+pub(crate) fn between(first: &ArmRequest, second: &ArmRequest) -> Duration {
     second.at.duration_since(first.at).try_into().unwrap()
 }

@@ -1,4 +1,4 @@
-//! The slice of a Node object that backend pools are matched with, and nothing else of it.
+//! The fields of a Node object that pools need. The other fields are never kept in memory.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,30 +9,33 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::cluster::{ClusterNode, Taint};
+use super::node_index::{ClusterNode, Taint};
 
-const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-const MANAGED: &str = "kubernetes.azure.com/managed";
-const CONTROL_PLANE: [&str; 2] = [
+/// Kubernetes' label; its value does not matter.
+const EXCLUDED_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// cloud-provider-azure's label; excludes with the value `false`.
+const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
+/// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
+const CONTROL_PLANE_LABELS: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
 ];
 
-/// A Node without images, capacity and the like.
+/// A Node object without images, capacity and the other fields that pools do not need.
 #[derive(Clone, Debug, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct ClusterNodeObject {
-    /// Name, UID, labels and times.
+    /// Needed: name, UID, labels, creation time.
     pub metadata: ObjectMeta,
-    /// What is wished for it.
+    /// Needed: taints and `providerID`.
     #[serde(default)]
     pub spec: Spec,
-    /// What kubelet says.
+    /// Needed: addresses and the condition `Ready`.
     #[serde(default)]
     pub status: Status,
 }
 
-/// The part of a Node's spec that is read.
+/// Part of `NodeSpec`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Spec {
     #[serde(default)]
@@ -48,7 +51,7 @@ struct TaintObject {
     effect: String,
 }
 
-/// The part of a Node's status that is read.
+/// Part of `NodeStatus`.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Status {
     #[serde(default)]
@@ -64,7 +67,7 @@ struct AddressObject {
     address: String,
 }
 
-/// Without times and messages: a heartbeat is no news.
+/// Without times and messages, so that a heartbeat changes nothing.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Condition {
     #[serde(rename = "type")]
@@ -73,10 +76,10 @@ struct Condition {
 }
 
 impl ClusterNodeObject {
-    /// What it says; none of one without a name. Whether control-plane nodes are left out is the cloud's setting
+    /// Converts the object; `None` if it has no name. `exclude_control_plane` is the cloud's setting
     /// `excludeMasterFromStandardLB`.
     #[must_use]
-    pub fn node(self, exclude_control_plane: bool) -> Option<ClusterNode> {
+    pub fn into_node(self, exclude_control_plane: bool) -> Option<ClusterNode> {
         let labels = self.metadata.labels.unwrap_or_default();
         let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
         let created = self.metadata.creation_timestamp.map(|time| time.0);
@@ -96,16 +99,16 @@ impl ClusterNodeObject {
             addresses: internal
                 .filter_map(|entry| entry.address.parse::<IpAddr>().ok())
                 .collect(),
-            machine: machine(&self.spec.provider_id),
-            excluded: excluded(&labels, exclude_control_plane),
+            machine: machine_id(&self.spec.provider_id),
+            excluded: excluding_label(&labels, exclude_control_plane),
             taints: self.spec.taints.into_iter().map(taint).collect(),
             ready,
         })
     }
 }
 
-/// The resource id in a `providerID`, in lower case; empty where it is another cloud's.
-fn machine(provider_id: &str) -> String {
+/// The resource id in a `providerID`, in lower case; empty for another cloud's.
+fn machine_id(provider_id: &str) -> String {
     let scheme = "azure://";
     let id = provider_id.get(scheme.len()..);
     let is_azure = provider_id
@@ -114,19 +117,21 @@ fn machine(provider_id: &str) -> String {
     id.filter(|_| is_azure).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// The label by which cloud-provider-azure puts a Node into no load balancer.
-fn excluded(labels: &BTreeMap<String, String>, exclude_control_plane: bool) -> Option<&'static str> {
-    if labels.contains_key(EXCLUDED) {
-        return Some(EXCLUDED);
+/// The label by which cloud-provider-azure excludes a Node from load balancers.
+fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: bool) -> Option<&'static str> {
+    if labels.contains_key(EXCLUDED_LABEL) {
+        return Some(EXCLUDED_LABEL);
     }
     if labels
-        .get(MANAGED)
+        .get(MANAGED_LABEL)
         .is_some_and(|value| value.eq_ignore_ascii_case("false"))
     {
-        return Some(MANAGED);
+        return Some(MANAGED_LABEL);
     }
     let by_role = labels.get("kubernetes.io/role").is_some_and(|role| role == "master");
-    let control_plane = CONTROL_PLANE.into_iter().find(|label| labels.contains_key(*label));
+    let control_plane = CONTROL_PLANE_LABELS
+        .into_iter()
+        .find(|label| labels.contains_key(*label));
     let control_plane = control_plane.or(by_role.then_some("kubernetes.io/role"));
     control_plane.filter(|_| exclude_control_plane)
 }
@@ -139,11 +144,11 @@ mod tests {
 
     fn read(object: &Value) -> ClusterNode {
         let object: ClusterNodeObject = serde_json::from_value(object.clone()).unwrap();
-        object.node(true).unwrap()
+        object.into_node(true).unwrap()
     }
 
     #[test]
-    fn what_pools_need_is_read() {
+    fn reads_the_fields_that_pools_need() {
         let node = read(
             &json!({"metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"providerID": "azure:///subscriptions/S/resourceGroups/rg/providers/Microsoft.Compute/virtualMachines/N",
@@ -171,25 +176,29 @@ mod tests {
     }
 
     #[test]
-    fn whom_cloud_provider_azure_leaves_out() {
+    fn excludes_the_nodes_that_cloud_provider_azure_excludes() {
         for (label, value, always, with_control_plane) in [
-            (EXCLUDED, "", true, true),
-            (EXCLUDED, "false", true, true),
-            (MANAGED, "false", true, true),
-            (MANAGED, "False", true, true),
-            (MANAGED, "true", false, false),
-            (CONTROL_PLANE[0], "", false, true),
-            (CONTROL_PLANE[1], "", false, true),
+            (EXCLUDED_LABEL, "", true, true),
+            (EXCLUDED_LABEL, "false", true, true),
+            (MANAGED_LABEL, "false", true, true),
+            (MANAGED_LABEL, "False", true, true),
+            (MANAGED_LABEL, "true", false, false),
+            (CONTROL_PLANE_LABELS[0], "", false, true),
+            (CONTROL_PLANE_LABELS[1], "", false, true),
             ("kubernetes.io/role", "master", false, true),
             ("kubernetes.io/role", "agent", false, false),
             ("other", "", false, false),
         ] {
             let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
-            assert_eq!(excluded(&labels, false).is_some(), always, "{label}={value}");
-            assert_eq!(excluded(&labels, true).is_some(), with_control_plane, "{label}={value}");
+            assert_eq!(excluding_label(&labels, false).is_some(), always, "{label}={value}");
+            assert_eq!(
+                excluding_label(&labels, true).is_some(),
+                with_control_plane,
+                "{label}={value}"
+            );
         }
-        assert_eq!(machine("gce://p/z/n"), "");
-        assert_eq!(machine("AZURE:///A"), "/a");
-        assert_eq!(machine(""), "");
+        assert_eq!(machine_id("gce://p/z/n"), "");
+        assert_eq!(machine_id("AZURE:///A"), "/a");
+        assert_eq!(machine_id(""), "");
     }
 }

@@ -1,5 +1,5 @@
-//! Leaders that are killed, cut off and made to stand still while there is always something to write: by what ARM was
-//! sent, there is never more than one writer.
+//! Leaders that are killed, cut off from the API server, or stopped as by SIGSTOP, while changes are always due: by the requests
+//! that reach ARM, there is never more than one writer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -20,18 +20,18 @@ use super::world::{ENFORCE, Leader, SECOND, Spy, World, two_load_balancers};
 
 const TIMES: usize = 100;
 
-/// Every term there was, and every write: by whom, in which term.
+/// The terms of each leader, and each write with its writer and term.
 #[derive(Clone, Default)]
-struct Writes(Arc<Mutex<Seen>>);
+struct WriteLog(Arc<Mutex<LogState>>);
 
 #[derive(Default)]
-struct Seen {
+struct LogState {
     terms: BTreeMap<String, watch::Receiver<Option<Term>>>,
     sent: Vec<(String, i32)>,
-    wrong: Vec<String>,
+    violations: Vec<String>,
 }
 
-impl Writes {
+impl WriteLog {
     fn spy(&self, name: &str, terms: watch::Receiver<Option<Term>>) -> Spy {
         self.0.lock().unwrap().terms.insert(name.to_owned(), terms);
         let (writes, name) = (self.clone(), name.to_owned());
@@ -42,42 +42,42 @@ impl Writes {
         })
     }
 
-    /// Whose terms are valid now.
+    /// The leaders with a valid term, and its number.
     fn valid(&self) -> Vec<(String, i32)> {
-        let seen = self.0.lock().unwrap();
+        let log = self.0.lock().unwrap();
         let valid = |(name, terms): (&String, &watch::Receiver<Option<Term>>)| {
             let term = terms.borrow().clone()?;
             term.permit().is_ok().then(|| (name.clone(), term.number()))
         };
-        seen.terms.iter().filter_map(valid).collect()
+        log.terms.iter().filter_map(valid).collect()
     }
 
     fn write(&self, name: &str) {
         let valid = self.valid();
-        let mut seen = self.0.lock().unwrap();
+        let mut log = self.0.lock().unwrap();
         match &valid[..] {
             [(writer, number)] if writer == name => {
-                if seen.sent.last().is_some_and(|(_, last)| last > number) {
-                    let text = format!("{name} writes in term {number} after {:?}", seen.sent.last());
-                    seen.wrong.push(text);
+                if log.sent.last().is_some_and(|(_, last)| last > number) {
+                    let text = format!("{name} writes in term {number} after {:?}", log.sent.last());
+                    log.violations.push(text);
                 }
-                seen.sent.push((name.to_owned(), *number));
+                log.sent.push((name.to_owned(), *number));
             }
-            other => seen.wrong.push(format!("{name} writes; valid are {other:?}")),
+            other => log.violations.push(format!("{name} writes; valid are {other:?}")),
         }
     }
 
-    /// What ARM's own journal says about the last writes is what was seen.
+    /// Checks that no invariant was violated, and that the journal of ARM has the same writes.
     fn check(&self, world: &World) {
-        let seen = self.0.lock().unwrap();
-        assert_eq!(seen.wrong, Vec::<String>::new());
+        let log = self.0.lock().unwrap();
+        assert_eq!(log.violations, Vec::<String>::new());
         let journal: Vec<_> = world
             .puts()
             .iter()
             .map(|put: &Value| put["userAgent"].as_str().unwrap().to_owned())
             .filter_map(|agent| agent.strip_prefix("headgate/").map(str::to_owned))
             .collect();
-        let sent: Vec<_> = seen.sent.iter().map(|(name, _)| name.clone()).collect();
+        let sent: Vec<_> = log.sent.iter().map(|(name, _)| name.clone()).collect();
         assert!(
             journal.len() >= 20 && sent.ends_with(&journal[..]),
             "{journal:?} and {sent:?}"
@@ -85,8 +85,8 @@ impl Writes {
     }
 }
 
-/// There is always something to write.
-fn taints(world: &World) -> JoinHandle<()> {
+/// Changes taints, so that writes are always due.
+fn change_taints(world: &World) -> JoinHandle<()> {
     let world = World::new(world.client.clone(), world.clock.clone(), &[], Settings::default());
     tokio::spawn(async move {
         for round in 0.. {
@@ -101,15 +101,15 @@ fn taints(world: &World) -> JoinHandle<()> {
     })
 }
 
-struct Candidates {
+struct Contenders {
     world: World,
     fake: FakeApi,
-    writes: Writes,
+    writes: WriteLog,
     members: BTreeMap<String, (Leader, ClientFaults)>,
-    born: usize,
+    started: usize,
 }
 
-impl Candidates {
+impl Contenders {
     async fn new() -> Self {
         let fake = FakeApi::default();
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
@@ -121,34 +121,37 @@ impl Candidates {
         for number in 1..=3 {
             world.add_node(number).await;
         }
-        let mut candidates = Self {
+        let mut contenders = Self {
             world,
             fake,
-            writes: Writes::default(),
+            writes: WriteLog::default(),
             members: BTreeMap::new(),
-            born: 0,
+            started: 0,
         };
         for _ in 0..3 {
-            candidates.add().await;
+            contenders.add().await;
         }
-        candidates
+        contenders
     }
 
     async fn add(&mut self) {
-        self.born += 1;
-        let name = format!("leader-{}", self.born);
+        self.started += 1;
+        let name = format!("leader-{}", self.started);
         let (client, line) = self.fake.client();
         let writes = self.writes.clone();
-        let spied = name.clone();
-        let leader = Leader::start_seen(&self.world, client, &name, ENFORCE, |terms| writes.spy(&spied, terms)).await;
+        let spied_name = name.clone();
+        let leader = Leader::start_with_spy(&self.world, client, &name, ENFORCE, |terms| {
+            writes.spy(&spied_name, terms)
+        })
+        .await;
         self.members.insert(name, (leader, line));
     }
 
-    /// Waits for a leader other than this one, that has written; its name.
-    async fn leader_but(&self, not: &str) -> String {
+    /// Waits until a leader other than this one has written; returns its name.
+    async fn next_leader(&self, not: &str) -> String {
         let since = Instant::now();
         loop {
-            assert!(since.elapsed() < 90 * SECOND, "nobody writes after {not:?}");
+            assert!(since.elapsed() < 90 * SECOND, "no leader writes after {not:?}");
             let valid = self.writes.valid();
             assert!(valid.len() <= 1, "{valid:?}");
             if let Some((name, number)) = valid.first().filter(|(name, _)| name != not)
@@ -162,36 +165,36 @@ impl Candidates {
 }
 
 #[tokio::test(start_paused = true)]
-async fn killed_a_hundred_times_there_is_one_writer() {
-    let mut candidates = Candidates::new().await;
-    let tainting = taints(&candidates.world);
-    let mut leader = candidates.leader_but("").await;
+async fn one_writer_through_a_hundred_kills() {
+    let mut contenders = Contenders::new().await;
+    let tainting = change_taints(&contenders.world);
+    let mut leader = contenders.next_leader("").await;
     for _ in 0..TIMES {
-        drop(candidates.members.remove(&leader));
-        candidates.add().await;
-        leader = candidates.leader_but(&leader).await;
+        drop(contenders.members.remove(&leader));
+        contenders.add().await;
+        leader = contenders.next_leader(&leader).await;
     }
     tainting.abort();
-    candidates.writes.check(&candidates.world);
+    contenders.writes.check(&contenders.world);
 }
 
 #[tokio::test(start_paused = true)]
-async fn cut_off_a_hundred_times_there_is_one_writer() {
-    let candidates = Candidates::new().await;
-    let tainting = taints(&candidates.world);
-    let mut leader = candidates.leader_but("").await;
+async fn one_writer_through_a_hundred_partitions() {
+    let contenders = Contenders::new().await;
+    let tainting = change_taints(&contenders.world);
+    let mut leader = contenders.next_leader("").await;
     for _ in 0..TIMES {
-        // It reaches ARM as before, and the API server no more.
-        candidates.members[&leader].1.set(Fault::CutOff);
-        let next = candidates.leader_but(&leader).await;
-        candidates.members[&leader].1.set(Fault::None);
+        // It still reaches ARM.
+        contenders.members[&leader].1.set(Fault::CutOff);
+        let next = contenders.next_leader(&leader).await;
+        contenders.members[&leader].1.set(Fault::None);
         leader = next;
     }
     tainting.abort();
-    candidates.writes.check(&candidates.world);
+    contenders.writes.check(&contenders.world);
 }
 
-/// A process of its own on a thread of its own, which can be made to stand still as a whole, as by SIGSTOP.
+/// A leader on a thread and runtime of its own, which can be stopped as a whole, as by SIGSTOP.
 struct Process {
     still: Arc<(Mutex<bool>, Condvar)>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -199,7 +202,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(world: Arc<World>, fake: FakeApi, name: String, writes: Writes) -> Self {
+    fn start(world: Arc<World>, fake: FakeApi, name: String, writes: WriteLog) -> Self {
         let still = Arc::new((Mutex::new(false), Condvar::new()));
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let gate = Arc::clone(&still);
@@ -210,19 +213,20 @@ impl Process {
                 .unwrap();
             runtime.block_on(async {
                 let (client, _line) = fake.client();
-                let spied = name.clone();
+                let spied_name = name.clone();
                 let leader =
-                    Leader::start_seen(&world, client, &name, ENFORCE, |terms| writes.spy(&spied, terms)).await;
-                let standing = tokio::spawn(async move {
+                    Leader::start_with_spy(&world, client, &name, ENFORCE, |terms| writes.spy(&spied_name, terms))
+                        .await;
+                let suspender = tokio::spawn(async move {
                     loop {
                         let (still, changed) = &*gate;
-                        // Blocks the runtime's one thread, and so everything in this process.
+                        // Blocks the only thread of the runtime.
                         drop(changed.wait_while(still.lock().unwrap(), |still| *still).unwrap());
                         sleep(Duration::from_millis(5)).await;
                     }
                 });
                 let _ = stopped.await;
-                standing.abort();
+                suspender.abort();
                 drop(leader);
             });
         });
@@ -233,16 +237,16 @@ impl Process {
         }
     }
 
-    fn stand_still(&self, still: bool) {
+    fn set_stopped(&self, stopped: bool) {
         let (state, changed) = &*self.still;
-        *state.lock().unwrap() = still;
+        *state.lock().unwrap() = stopped;
         changed.notify_all();
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.stand_still(false);
+        self.set_stopped(false);
         drop(self.stop.take());
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
         if !std::thread::panicking() {
@@ -251,9 +255,9 @@ impl Drop for Process {
     }
 }
 
-/// In real time, so only a few times in an ordinary run; `HEADGATE_PAUSES=100` for as many.
+/// In real time, so only once unless `HEADGATE_PAUSES` says otherwise.
 #[tokio::test]
-async fn made_to_stand_still_there_is_one_writer() {
+async fn one_writer_through_process_stops() {
     let times = std::env::var("HEADGATE_PAUSES")
         .ok()
         .and_then(|text| text.parse().ok())
@@ -267,16 +271,16 @@ async fn made_to_stand_still_there_is_one_writer() {
     for number in 1..=3 {
         world.add_node(number).await;
     }
-    let (world, writes) = (Arc::new(world), Writes::default());
+    let (world, writes) = (Arc::new(world), WriteLog::default());
     let start = |number: usize| {
         let name = format!("leader-{number}");
         let process = Process::start(Arc::clone(&world), fake.clone(), name.clone(), writes.clone());
         (name, process)
     };
     let processes: BTreeMap<_, _> = (1..=3).map(start).collect();
-    let tainting = taints(&world);
+    let tainting = change_taints(&world);
     let next = async |not: &str| {
-        headgate_test_kubernetes::eventually(90 * SECOND, "another one writes", async || {
+        headgate_test_kubernetes::eventually(90 * SECOND, "another leader writes", async || {
             let valid = writes.valid();
             match &valid[..] {
                 [(name, number)] if name != not => {
@@ -294,16 +298,16 @@ async fn made_to_stand_still_there_is_one_writer() {
     };
     let mut leader = next("").await;
     for _ in 0..times {
-        processes[&leader].stand_still(true);
+        processes[&leader].set_stopped(true);
         let another = next(&leader).await;
-        // It wakes up, and believes for a moment to be what it was.
-        processes[&leader].stand_still(false);
+        // It continues, and for a moment still considers itself the leader.
+        processes[&leader].set_stopped(false);
         sleep(SECOND / 2).await;
         leader = another;
     }
     tainting.abort();
     drop(processes);
-    let seen = writes.0.lock().unwrap();
-    assert_eq!(seen.wrong, Vec::<String>::new());
-    println!("{} writes in {} terms", seen.sent.len(), seen.sent.last().unwrap().1);
+    let log = writes.0.lock().unwrap();
+    assert_eq!(log.violations, Vec::<String>::new());
+    println!("{} writes in {} terms", log.sent.len(), log.sent.last().unwrap().1);
 }

@@ -1,166 +1,130 @@
-//! What a load balancer's document says: its pools, the rules that send traffic into them, the probes of those. Pure.
+//! What a load balancer's document says: its pools, their entries, and the rules and probes that use them. Pure.
 //!
-//! Source: cloud-provider-azure `ListManagedLBs` for whose load balancers these are. A pool counts if a
-//! load-balancing rule uses it: one with outbound rules only has no new connections to keep away.
+//! Only load-balancing rules count: a pool that only outbound rules use gets no new connections. The document itself is not
+//! kept; the writer sends it back as it was read, with its edits.
 
 use std::collections::{HashMap, HashSet};
 
-use headgate_azure::{AdminState, InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
+use headgate_azure::{InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
 use serde_json::Value;
 
-use super::member::{Claim, Key};
+use super::pool_entry::{NodeMatcher, PoolEntry};
 
-/// Which load balancers are the cluster's.
-#[derive(Clone, Debug)]
-pub struct Managed(HashSet<String>);
-
-const INTERNAL: &str = "-internal";
-
-impl Managed {
-    /// Those of these names, and their internal twins.
-    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        Self(names.into_iter().map(str::to_ascii_lowercase).collect())
-    }
-
-    /// Whether this is one.
-    #[must_use]
-    pub fn holds(&self, id: &LoadBalancerId) -> bool {
-        let name = id.name().to_ascii_lowercase();
-        self.0.contains(name.strip_suffix(INTERNAL).unwrap_or(&name)) || self.0.contains(&name)
-    }
-}
-
-/// How a load balancer asks whether a member is well.
+/// A health probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// `Http`, `Https` or `Tcp`.
+    /// `Http`, `Https` or `Tcp`; `unknown` if the document has none.
     pub protocol: String,
-    /// Where.
+    /// 0 if the document has none.
     pub port: u16,
-    /// What for, unless by TCP.
+    /// The path of an HTTP or HTTPS probe.
     pub path: Option<String>,
 }
 
 /// A load-balancing rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its name.
+    /// Empty if the document has none.
     pub name: String,
-    /// Its probe; without one an admin state has no effect on it.
+    /// A rule without a probe ignores admin states.
     pub probe: Option<Probe>,
 }
 
-/// An entry of a pool, read once: plans are made far more often than reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// What it is recognised by; none where nothing tells it from others, which then is nobody's.
-    pub key: Option<Key>,
-    /// What says whose it is.
-    pub claim: Claim,
-    /// Its admin state; none for a word that is not known.
-    pub admin_state: Option<AdminState>,
-}
-
-/// A pool in its load balancer, without its document, which is many times as large.
+/// A pool without its document, which is many times as large.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolView {
-    /// Which.
+    /// The pool's resource id.
     pub id: PoolId,
-    /// Its entries, in their order.
-    pub members: Vec<Member>,
-    /// The interfaces among them that only ARM knows the machine of.
+    /// In the order of the document.
+    pub entries: Vec<PoolEntry>,
+    /// The interfaces of the entries whose machine only ARM has.
     pub interfaces: Vec<InterfaceId>,
-    /// The rules that send traffic to it.
+    /// The load-balancing rules that use the pool.
     pub rules: Vec<Rule>,
 }
 
 impl PoolView {
-    /// Whether a load-balancing rule sends new connections to it. Nobody is taken out of a pool without one; what is ours
-    /// there, from when it had one, is given back.
+    /// Whether a load-balancing rule sends new connections to the pool. No entry of another pool is set `Down`; what
+    /// headgate set there while a rule used the pool is restored.
     #[must_use]
     pub fn is_used(&self) -> bool {
         !self.rules.is_empty()
     }
 
-    /// Whether an admin state has an effect on some of its traffic.
+    /// Whether a rule has a probe, so that an admin state has an effect.
     #[must_use]
     pub fn is_probed(&self) -> bool {
         self.rules.iter().any(|rule| rule.probe.is_some())
     }
 
-    /// Whether some of its traffic takes no notice of admin states.
+    /// Whether a rule has no probe, so that it ignores admin states.
     #[must_use]
     pub fn has_rule_without_probe(&self) -> bool {
         self.rules.iter().any(|rule| rule.probe.is_none())
     }
 }
 
-/// A load balancer as it was read.
+/// A load balancer as one read showed it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct View {
-    /// Which.
+pub struct LoadBalancerView {
+    /// The load balancer's resource id.
     pub id: LoadBalancerId,
-    /// Whether ARM is busy with it or with one of its pools.
-    pub busy: bool,
-    /// Its pools, in their order.
+    /// Whether ARM is updating or deleting the load balancer or one of its pools. A write would cancel that.
+    pub is_busy: bool,
+    /// In the order of the document.
     pub pools: Vec<PoolView>,
 }
 
-impl View {
-    /// Of its document.
+impl LoadBalancerView {
+    /// From the document.
     #[must_use]
-    pub fn of(load_balancer: LoadBalancer) -> Self {
-        Self::with_pools(load_balancer).0
+    pub fn new(load_balancer: LoadBalancer) -> Self {
+        Self::split(load_balancer).0
     }
 
-    /// Of its document, and its pools, to be written.
+    /// From the document, with the documents of its pools, which a write needs.
     #[must_use]
-    pub fn with_pools(mut load_balancer: LoadBalancer) -> (Self, Vec<Pool>) {
-        let mut rules = rules(&load_balancer);
+    pub fn split(mut load_balancer: LoadBalancer) -> (Self, Vec<Pool>) {
+        let mut rules = rules_by_pool(&load_balancer);
         let pools = load_balancer.take_pools();
-        let busy = [load_balancer.provisioning_state()]
+        let is_busy = [load_balancer.provisioning_state()]
             .into_iter()
             .chain(pools.iter().map(Pool::provisioning_state))
             .any(|state| state == ProvisioningState::Busy);
-        let seen = pools.iter().map(|pool| {
-            let members = pool.addresses().map(|address| Member {
-                key: Key::of(address),
-                claim: Claim::of(address),
-                admin_state: address.admin_state(),
-            });
-            let members: Vec<_> = members.collect();
-            let interfaces = members.iter().filter_map(|member| match &member.claim {
-                Claim::Interface(id) => Some((**id).clone()),
+        let views = pools.iter().map(|pool| {
+            let entries: Vec<_> = pool.addresses().map(PoolEntry::new).collect();
+            let interfaces = entries.iter().filter_map(|entry| match &entry.matcher {
+                NodeMatcher::Interface(id) => Some((**id).clone()),
                 _ => None,
             });
             PoolView {
                 interfaces: interfaces.collect(),
-                members,
+                entries,
                 rules: rules.remove(&pool.id).unwrap_or_default(),
                 id: pool.id.clone(),
             }
         });
         let view = Self {
-            busy,
-            pools: seen.collect(),
+            is_busy,
+            pools: views.collect(),
             id: load_balancer.id,
         };
         (view, pools)
     }
 
-    /// Of one that is not there any more.
+    /// A load balancer that no longer exists: no pools.
     #[must_use]
-    pub fn gone(id: LoadBalancerId) -> Self {
+    pub fn deleted(id: LoadBalancerId) -> Self {
         Self {
             id,
-            busy: false,
+            is_busy: false,
             pools: Vec::new(),
         }
     }
 }
 
-/// The load-balancing rules by the pool they use.
-fn rules(load_balancer: &LoadBalancer) -> HashMap<PoolId, Vec<Rule>> {
+/// The load-balancing rules of each pool.
+fn rules_by_pool(load_balancer: &LoadBalancer) -> HashMap<PoolId, Vec<Rule>> {
     let document = &load_balancer.document;
     let mut found: HashMap<PoolId, Vec<Rule>> = HashMap::new();
     for rule in children(document, "loadBalancingRules") {
@@ -169,7 +133,7 @@ fn rules(load_balancer: &LoadBalancer) -> HashMap<PoolId, Vec<Rule>> {
             let mut probes = children(document, "probes");
             probe(probes.find(|probe| text(probe, "/name").is_some_and(|known| known.eq_ignore_ascii_case(name))))
         });
-        let rule_view = Rule {
+        let parsed = Rule {
             name: text(rule, "/name").unwrap_or_default().to_owned(),
             probe,
         };
@@ -180,13 +144,13 @@ fn rules(load_balancer: &LoadBalancer) -> HashMap<PoolId, Vec<Rule>> {
         let ids = several.into_iter().flatten().filter_map(|pool| text(pool, "/id"));
         let ids: HashSet<PoolId> = ids.chain(one).filter_map(|id| PoolId::parse(id).ok()).collect();
         for id in ids {
-            found.entry(id).or_default().push(rule_view.clone());
+            found.entry(id).or_default().push(parsed.clone());
         }
     }
     found
 }
 
-/// A probe that a rule names; one whose document is not to be found is one nevertheless.
+/// The probe that a rule names; a rule whose probe has no document counts as probed.
 fn probe(document: Option<&Value>) -> Probe {
     let property = |name: &str| document.and_then(|probe| probe.get("properties")?.get(name));
     let port = property("port").and_then(Value::as_u64);
@@ -218,8 +182,8 @@ mod tests {
 
     const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
 
-    fn view(properties: &Value) -> View {
-        View::of(LoadBalancer {
+    fn view(properties: &Value) -> LoadBalancerView {
+        LoadBalancerView::new(LoadBalancer {
             id: LoadBalancerId::parse(ID).unwrap(),
             etag: None,
             document: json!({"id": ID, "properties": properties}),
@@ -227,28 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_load_balancers_these_are() {
-        let managed = Managed::new(["Kubernetes", "lb2", "odd-internal"]);
-        let holds = |name: &str| {
-            let id = ID.replace("kubernetes", name);
-            managed.holds(&LoadBalancerId::parse(&id).unwrap())
-        };
-        for name in [
-            "kubernetes",
-            "KUBERNETES-Internal",
-            "lb2",
-            "lb2-internal",
-            "odd-internal",
-        ] {
-            assert!(holds(name), "{name}");
-        }
-        for name in ["kubernetes2", "lb", "odd", "internal"] {
-            assert!(!holds(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_pool_counts_by_its_load_balancing_rules() {
+    fn only_pools_of_load_balancing_rules_are_used() {
         let pool = |name: &str| json!({"name": name, "properties": {"provisioningState": "Succeeded"}});
         let id = |name: &str| json!({"id": format!("{}/backendAddressPools/{name}", ID.to_uppercase())});
         let view = view(&json!({
@@ -283,16 +226,16 @@ mod tests {
         );
         let probe = view.pools[0].rules[0].probe.as_ref().unwrap();
         assert_eq!((probe.port, probe.path.as_deref()), (10456, Some("/healthz")));
-        assert!(!view.busy);
+        assert!(!view.is_busy);
         let unused = view.pools.iter().filter(|pool| !pool.is_used());
         let unused: Vec<_> = unused.map(|pool| pool.id.name()).collect();
         assert_eq!(unused, ["outbound"]);
     }
 
     #[test]
-    fn busy_is_a_load_balancer_with_a_busy_pool() {
+    fn busy_pool_makes_the_load_balancer_busy() {
         let with = |own: &str, pool: &str| {
-            view(&json!({"provisioningState": own, "backendAddressPools": [{"name": "a", "properties": {"provisioningState": pool}}]})).busy
+            view(&json!({"provisioningState": own, "backendAddressPools": [{"name": "a", "properties": {"provisioningState": pool}}]})).is_busy
         };
         assert!(!with("Succeeded", "Failed"));
         assert!(with("Updating", "Succeeded"));
@@ -300,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn null_and_missing_parts_are_none() {
+    fn null_and_missing_parts_are_empty() {
         for properties in [
             json!(null),
             json!({}),

@@ -1,110 +1,127 @@
-//! Whose an entry of a pool is. Pure.
+//! One pool entry: the key that identifies it, and the Node that it belongs to. Pure.
 //!
-//! An address is a Node's by its `InternalIP`, compared as an address and not as a text; an interface is a Node's
-//! by the virtual machine in its `providerID`; a name counts only where there is neither (specs
-//! cloud-provider-azure.md 3.4, 3.5).
+//! An entry with an address belongs to the Node with that `InternalIP`, compared as an address and not as text. An entry with a
+//! network interface belongs to the Node on that virtual machine, by its `providerID`. The entry's name counts only if it
+//! has neither (docs/decisions.md 31).
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use headgate_azure::{Address, InterfaceId};
+use headgate_azure::{Address, AdminState, InterfaceId};
 
-use super::cluster::{Cluster, ClusterNode};
-use super::interfaces::Interfaces;
+use super::interface_cache::InterfaceCache;
+use super::node_index::{ClusterNode, NodeIndex};
 
-/// What an entry is recognised by within its pool, from one read to the next and from one leader to the next.
+/// One backend address of a pool, parsed once for each read: plans are made far more often than reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolEntry {
+    /// `None` if nothing distinguishes the entry from others; such an entry is never written.
+    pub key: Option<EntryKey>,
+    /// Decides which Node the entry belongs to.
+    pub matcher: NodeMatcher,
+    /// `None` if ARM answers a value that headgate does not know.
+    pub admin_state: Option<AdminState>,
+}
+
+impl PoolEntry {
+    pub(super) fn new(address: Address<'_>) -> Self {
+        Self {
+            key: EntryKey::from_address(address),
+            matcher: NodeMatcher::new(address),
+            admin_state: address.admin_state(),
+        }
+    }
+}
+
+/// Identifies an entry within its pool, from one read to the next and in the ledger: its address, or `name:` and its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+pub struct EntryKey(Arc<str>);
 
-impl Key {
-    /// The key of an entry; none where nothing tells it from others.
+impl EntryKey {
+    /// The key of an entry; `None` if it has neither an address nor a name.
     #[must_use]
-    pub fn of(address: Address<'_>) -> Option<Self> {
+    pub fn from_address(address: Address<'_>) -> Option<Self> {
         if let Some(ip) = address.ip_address() {
             return Some(Self(ip.to_string().into()));
         }
         let name = address.name().filter(|name| !name.is_empty())?;
-        // Apart from every address: an entry may be called like one.
+        // The prefix keeps a name that looks like an address apart from that address.
         Some(Self(format!("name:{}", name.to_ascii_lowercase()).into()))
     }
 
-    /// As it was written down.
+    /// The key with this text, as the ledger has it.
     #[must_use]
-    pub fn written(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// As it is written down.
+    /// The text that the ledger and `headgate status` show.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// What in an entry says whose it is.
+/// Decides which Node a pool entry belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum NodeMatcher {
     /// The Node with this address.
     Address(IpAddr),
-    /// The Node on this virtual machine, by its id in lower case, which stands in that of a scale set's interface.
+    /// The Node on this virtual machine, by its id in lower case. The id of a scale set's interface contains it.
     Machine(String),
-    /// The Node on the machine that has this interface, which only ARM knows.
+    /// The Node on the machine that has this interface. Only ARM has the machine: see [`InterfaceCache`].
     Interface(Box<InterfaceId>),
     /// The Node of this name, in lower case.
     Name(String),
-    /// Nothing.
-    Nobody,
+    /// No Node: the entry names none.
+    Unmatched,
 }
 
-impl Claim {
-    /// Of an entry.
+impl NodeMatcher {
+    /// The matcher of an entry.
     #[must_use]
-    pub fn of(address: Address<'_>) -> Self {
+    pub fn new(address: Address<'_>) -> Self {
         if let Some(ip) = address.ip_address() {
-            return Self::Address(canonical(ip));
+            // An IPv4-mapped IPv6 address matches the IPv4 address.
+            return Self::Address(ip.to_canonical());
         }
         if let Some(configuration) = address.network_interface_ip_configuration() {
             let interface = || InterfaceId::of_configuration(configuration).ok();
-            return machine_in(configuration)
+            return scale_set_machine(configuration)
                 .map(Self::Machine)
                 .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))
-                .unwrap_or(Self::Nobody);
+                .unwrap_or(Self::Unmatched);
         }
         address
             .name()
-            .map_or(Self::Nobody, |name| Self::Name(name.to_ascii_lowercase()))
+            .map_or(Self::Unmatched, |name| Self::Name(name.to_ascii_lowercase()))
     }
 
-    /// The Node, if there is one.
+    /// The Node that matches; `None` if there is none, or if the interface has not been looked up yet.
     #[must_use]
-    pub fn node<'a>(&self, cluster: &'a Cluster, interfaces: &Interfaces) -> Option<&'a Arc<ClusterNode>> {
+    pub fn find_node<'a>(&self, nodes: &'a NodeIndex, interfaces: &InterfaceCache) -> Option<&'a Arc<ClusterNode>> {
         match self {
-            Self::Address(ip) => cluster.by_address(*ip),
-            Self::Machine(machine) => cluster.by_machine(machine),
-            Self::Interface(id) => cluster.by_machine(interfaces.machine_of(id)?),
-            Self::Name(name) => cluster.by_name(name),
-            Self::Nobody => None,
+            Self::Address(ip) => nodes.by_address(*ip),
+            Self::Machine(machine) => nodes.by_machine(machine),
+            Self::Interface(id) => nodes.by_machine(interfaces.machine_of(id)?),
+            Self::Name(name) => nodes.by_name(name),
+            Self::Unmatched => None,
         }
     }
 }
 
 /// The machine in the id of a scale set's interface configuration, in lower case.
-fn machine_in(configuration: &str) -> Option<String> {
+fn scale_set_machine(configuration: &str) -> Option<String> {
     let lower = configuration.to_ascii_lowercase();
     let (machine, _) = lower.split_once("/networkinterfaces/")?;
     machine.contains("/virtualmachines/").then(|| machine.to_owned())
-}
-
-/// An IPv4 address that is written as an IPv6 one is that IPv4 address.
-fn canonical(ip: IpAddr) -> IpAddr {
-    ip.to_canonical()
 }
 
 #[cfg(test)]
@@ -115,10 +132,10 @@ mod tests {
 
     use super::*;
 
-    fn cluster() -> Cluster {
-        let mut cluster = Cluster::default();
+    fn node_index() -> NodeIndex {
+        let mut nodes = NodeIndex::default();
         for number in 1..=2 {
-            cluster.apply(ClusterNode {
+            nodes.apply(ClusterNode {
                 name: format!("n{number}"),
                 uid: format!("u{number}"),
                 created: Timestamp::UNIX_EPOCH,
@@ -132,7 +149,7 @@ mod tests {
                 ready: true,
             });
         }
-        cluster
+        nodes
     }
 
     fn pool(entry: &Value) -> Pool {
@@ -147,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_an_entry_is() {
+    fn entry_belongs_to_the_node_with_its_address_machine_or_name() {
         let configuration = |number: u8| {
             format!(
                 "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Compute/virtualMachineScaleSets/V/virtualMachines/{number}/networkInterfaces/nic/ipConfigurations/c"
@@ -190,12 +207,14 @@ mod tests {
         ] {
             let pool = pool(&entry);
             let address = pool.addresses().next().unwrap();
-            let cluster = cluster();
-            let found = Claim::of(address).node(&cluster, &Interfaces::default());
+            let nodes = node_index();
+            let found = NodeMatcher::new(address).find_node(&nodes, &InterfaceCache::default());
             let found = found.map_or(String::new(), |node| node.name.clone());
             assert_eq!(found, node, "{entry}");
             assert_eq!(
-                Key::of(address).map(|key| key.to_string()).unwrap_or_default(),
+                EntryKey::from_address(address)
+                    .map(|key| key.to_string())
+                    .unwrap_or_default(),
                 key,
                 "{entry}"
             );

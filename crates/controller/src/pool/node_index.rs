@@ -1,7 +1,7 @@
-//! The cluster's Nodes as backend pools see them, findable by what stands in a pool. Pure.
+//! The cluster's Nodes, indexed by what a pool entry names: address, machine, name. Pure.
 //!
-//! Invariants: a Node is known by its UID, so that one which is made anew under the same name is another; an address
-//! or machine that two Nodes claim belongs to the younger.
+//! Invariants: a Node that is deleted and created again under the same name is another Node, by its UID. An address or
+//! machine that two Nodes have belongs to the younger one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -9,47 +9,47 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-/// A taint, as far as it counts here.
+/// A taint of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taint {
-    /// Its key.
+    /// By which the taint is matched.
     pub key: String,
-    /// Its effect, for people: a taint counts by its key.
+    /// Shown to operators; never matched.
     pub effect: String,
 }
 
-/// One Node.
+/// The part of a Node that pools need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterNode {
-    /// Its name.
+    /// `metadata.name`.
     pub name: String,
-    /// Its UID.
+    /// `metadata.uid`.
     pub uid: String,
-    /// When it was made.
+    /// `metadata.creationTimestamp`.
     pub created: Timestamp,
-    /// Its addresses of type `InternalIP`, of both families.
+    /// The addresses of type `InternalIP`, of both families.
     pub addresses: Vec<IpAddr>,
-    /// The resource id of its virtual machine, in lower case; empty where the cloud has not said.
+    /// The resource id of the virtual machine from `providerID`, in lower case; empty if there is none yet.
     pub machine: String,
-    /// Why it belongs in no load balancer, where it does not (cloud-provider-azure `shouldNodeExcludedFromLoadBalancer`).
+    /// The label that excludes the Node from load balancers (cloud-provider-azure `shouldNodeExcludedFromLoadBalancer`).
     pub excluded: Option<&'static str>,
-    /// Its taints, in their order.
+    /// In the order of the Node's spec.
     pub taints: Vec<Taint>,
-    /// Whether kubelet says it is ready.
+    /// Whether the condition `Ready` is `True`.
     pub ready: bool,
 }
 
-/// All Nodes.
+/// All Nodes of the cluster. Cloning copies the index, not the Nodes.
 #[derive(Clone, Debug, Default)]
-pub struct Cluster {
+pub struct NodeIndex {
     nodes: BTreeMap<String, Arc<ClusterNode>>,
-    /// Those who claim an address; mostly one.
+    /// Usually one Node; two while a new machine has an address of a Node that is not deleted yet.
     by_address: HashMap<IpAddr, Vec<Arc<ClusterNode>>>,
     by_machine: HashMap<String, Vec<Arc<ClusterNode>>>,
 }
 
-impl Cluster {
-    /// Takes in a Node as it is now; whether that is news.
+impl NodeIndex {
+    /// Adds or replaces a Node; returns whether anything changed.
     pub fn apply(&mut self, node: ClusterNode) -> bool {
         if self.nodes.get(&node.name).is_some_and(|known| **known == node) {
             return false;
@@ -60,71 +60,71 @@ impl Cluster {
             self.by_address.entry(*address).or_default().push(Arc::clone(&node));
         }
         if !node.machine.is_empty() {
-            let claims = self.by_machine.entry(node.machine.clone()).or_default();
-            claims.push(Arc::clone(&node));
+            let nodes = self.by_machine.entry(node.machine.clone()).or_default();
+            nodes.push(Arc::clone(&node));
         }
         self.nodes.insert(node.name.clone(), node);
         true
     }
 
-    /// Forgets a Node; whether it was known.
+    /// Removes a Node; returns whether it was there.
     pub fn remove(&mut self, name: &str) -> bool {
         let Some(node) = self.nodes.remove(name) else {
             return false;
         };
         for address in &node.addresses {
-            forget(&mut self.by_address, address, name);
+            remove_from(&mut self.by_address, address, name);
         }
-        forget(&mut self.by_machine, &node.machine, name);
+        remove_from(&mut self.by_machine, &node.machine, name);
         true
     }
 
-    /// The Nodes, by name.
-    pub fn nodes(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
+    /// The Nodes in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
         self.nodes.values()
     }
 
-    /// How many there are.
+    /// The number of Nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is none.
+    /// Whether the index has no Node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The Node of this name.
+    /// Looks up a Node by `metadata.name`.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<ClusterNode>> {
         self.nodes.get(name)
     }
 
-    /// Whose address this is.
+    /// Looks up a Node by an `InternalIP`.
     #[must_use]
     pub fn by_address(&self, address: IpAddr) -> Option<&Arc<ClusterNode>> {
         youngest(self.by_address.get(&address)?)
     }
 
-    /// The Node on this virtual machine, given its resource id in lower case.
+    /// Looks up a Node by the resource id of its virtual machine, in lower case.
     #[must_use]
     pub fn by_machine(&self, machine: &str) -> Option<&Arc<ClusterNode>> {
         youngest(self.by_machine.get(machine)?)
     }
 }
 
-fn youngest(claims: &[Arc<ClusterNode>]) -> Option<&Arc<ClusterNode>> {
-    claims
+fn youngest(nodes: &[Arc<ClusterNode>]) -> Option<&Arc<ClusterNode>> {
+    nodes
         .iter()
         .max_by(|one, other| (one.created, &one.uid).cmp(&(other.created, &other.uid)))
 }
 
-fn forget<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<Arc<ClusterNode>>>, key: &K, name: &str) {
-    if let Some(claims) = index.get_mut(key) {
-        claims.retain(|known| known.name != name);
-        if claims.is_empty() {
+fn remove_from<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<Arc<ClusterNode>>>, key: &K, name: &str) {
+    if let Some(nodes) = index.get_mut(key) {
+        nodes.retain(|known| known.name != name);
+        if nodes.is_empty() {
             index.remove(key);
         }
     }
@@ -147,18 +147,18 @@ mod tests {
         }
     }
 
-    fn at(cluster: &Cluster, address: &str) -> Option<String> {
+    fn at(cluster: &NodeIndex, address: &str) -> Option<String> {
         cluster
             .by_address(address.parse().unwrap())
             .map(|node| node.uid.clone())
     }
 
     #[test]
-    fn an_address_is_the_younger_nodes_and_the_others_again_afterwards() {
-        let mut cluster = Cluster::default();
+    fn shared_address_belongs_to_the_younger_node_until_it_is_removed() {
+        let mut cluster = NodeIndex::default();
         assert!(cluster.apply(node("new", 2, "10.0.0.1")));
         assert!(cluster.apply(node("old", 1, "10.0.0.1")));
-        assert!(!cluster.apply(node("old", 1, "10.0.0.1")), "no news");
+        assert!(!cluster.apply(node("old", 1, "10.0.0.1")), "unchanged");
         assert_eq!(at(&cluster, "10.0.0.1").as_deref(), Some("new-2"));
         assert!(cluster.remove("new") && !cluster.remove("new"));
         assert_eq!(at(&cluster, "10.0.0.1").as_deref(), Some("old-1"));
@@ -168,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn a_node_made_anew_leaves_nothing_of_the_old() {
-        let mut cluster = Cluster::default();
+    fn recreated_node_replaces_the_old_one_in_every_index() {
+        let mut cluster = NodeIndex::default();
         cluster.apply(node("n", 1, "10.0.0.1"));
         cluster.apply(node("n", 2, "fd00::2"));
         assert_eq!(at(&cluster, "10.0.0.1"), None);
         assert_eq!(
             at(&cluster, "fd00:0:0:0::2").as_deref(),
             Some("n-2"),
-            "an address, not a text"
+            "compared as an address, not as text"
         );
         assert_eq!(cluster.by_machine("/vm/n").unwrap().uid, "n-2");
         assert_eq!(cluster.len(), 1);

@@ -1,8 +1,8 @@
-//! Beside a cloud-controller-manager, as it was measured: it takes the ARM Lease around each round, writes whole pools
-//! without `If-Match` from what it read before, lets entries leave and return without their admin state, and writes load
-//! balancers with `If-Match`.
+//! Beside a simulated cloud-controller-manager that does what was measured of the real one: it holds the shared Lease in each
+//! round, writes whole pools without `If-Match` from its cache, removes entries and adds them without their admin state, and
+//! writes load balancers with `If-Match`.
 //!
-//! `HEADGATE_ROUNDS=20000` plays so many.
+//! `HEADGATE_ROUNDS=20000` sets the number of rounds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::stories::Chance;
+use super::random::Random;
 use super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer};
 
 const NODES: usize = 6;
-/// Of these one or the other always has a signal; the others come and go.
+/// The nodes that get and lose signals.
 const SIGNALLED: [usize; 3] = [1, 2, 3];
 const ROUNDS: u64 = 400;
 const LOCK: &str = "aks-managed-resource-locker";
 const POOLS: [&str; 2] = ["kubernetes", "kubernetes-IPv6"];
 
-/// The rival, with its cache of a load balancer.
-struct Rival {
+/// The simulated cloud-controller-manager, with its cache of a load balancer.
+struct SimulatedManager {
     cache: Option<(Instant, Value)>,
     rounds: u64,
     lost: u64,
@@ -57,7 +57,7 @@ fn names(pool: &Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// Signalled nodes whose entries are not Down, with their pools.
+/// The entries of signalled nodes that are not `Down`: pool and name.
 fn not_down(world: &World, signalled: &BTreeSet<usize>) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for pool in POOLS {
@@ -74,32 +74,32 @@ fn not_down(world: &World, signalled: &BTreeSet<usize>) -> Vec<(String, String)>
     found
 }
 
-impl Rival {
-    /// One round under the Lease; what it left in each pool.
+impl SimulatedManager {
+    /// One round under the Lease; returns what it wrote: path, members, round.
     async fn round(
         &mut self,
         world: &World,
         fake: &FakeApi,
-        chance: &mut Chance,
+        random: &mut Random,
     ) -> Vec<(String, BTreeSet<String>, u64)> {
         while !world.take_arm_lease().await {
             sleep(SECOND / 20).await;
         }
         self.rounds += 1;
-        // Now and then it does not look at the annotation, as its updater does not.
-        let told = previous_holder(fake) == "headgate" && chance.below(4) > 0;
+        // Sometimes it ignores the annotation, as its updater does.
+        let invalidated = previous_holder(fake) == "headgate" && random.below(4) > 0;
         let stale = self
             .cache
             .as_ref()
             .is_none_or(|(at, _)| at.elapsed() > Duration::from_mins(2));
-        if told || stale || chance.below(3) == 0 {
+        if invalidated || stale || random.below(3) == 0 {
             self.cache = Some((Instant::now(), world.get(&id_of("kubernetes")).await));
         }
-        sleep(Duration::from_millis(chance.below(300))).await;
+        sleep(Duration::from_millis(random.below(300))).await;
         let mut left = Vec::new();
         let (_, document) = self.cache.as_mut().unwrap();
-        if chance.below(4) == 0 {
-            // A whole load balancer, with If-Match: 412 tells it to read again.
+        if random.below(4) == 0 {
+            // A whole load balancer with `If-Match`; after a 412 it reads again.
             let etag = document["etag"].as_str().unwrap().to_owned();
             document["tags"] = json!({"round": self.rounds.to_string()});
             let answer = world.put(&id_of("kubernetes"), document, Some(&etag)).await;
@@ -110,9 +110,9 @@ impl Rival {
             }
             self.cache = None;
         } else {
-            let name = POOLS[usize::try_from(chance.below(2)).unwrap()];
+            let name = POOLS[usize::try_from(random.below(2)).unwrap()];
             let pool = pool_of(document, name);
-            let node = usize::try_from(chance.below(NODES as u64)).unwrap() + 1;
+            let node = usize::try_from(random.below(NODES as u64)).unwrap() + 1;
             let list = pool["properties"]["loadBalancerBackendAddresses"]
                 .as_array_mut()
                 .unwrap();
@@ -133,7 +133,7 @@ impl Rival {
     }
 }
 
-/// How long headgate held the ARM Lease at a time, seen every 40 ms.
+/// Publishes the longest hold of the shared Lease by headgate, sampled every 40 ms.
 async fn watch_holds(fake: FakeApi, longest: tokio::sync::watch::Sender<Duration>) {
     let mut since: Option<Instant> = None;
     loop {
@@ -158,7 +158,7 @@ async fn watch_holds(fake: FakeApi, longest: tokio::sync::watch::Sender<Duration
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_a_cloud_controller_manager_every_lost_down_is_repaired_and_nothing_of_its_is_lost() {
+async fn lost_downs_are_repaired_beside_cloud_controller_manager_without_losing_its_writes() {
     let rounds = std::env::var("HEADGATE_ROUNDS")
         .ok()
         .and_then(|text| text.parse().ok())
@@ -184,18 +184,18 @@ async fn beside_a_cloud_controller_manager_every_lost_down_is_repaired_and_nothi
     let longest = tokio::sync::watch::Sender::new(Duration::ZERO);
     let watching = tokio::spawn(watch_holds(fake.clone(), longest.clone()));
 
-    let mut chance = Chance::new(7);
+    let mut random = Random::new(7);
     let mut signalled: BTreeSet<usize> = BTreeSet::new();
-    let mut rival = Rival {
+    let mut manager = SimulatedManager {
         cache: None,
         rounds: 0,
         lost: 0,
         superseded: 0,
     };
     let mut slowest = Duration::ZERO;
-    while rival.rounds < rounds {
-        if chance.below(10) == 0 {
-            let node = SIGNALLED[usize::try_from(chance.below(3)).unwrap()];
+    while manager.rounds < rounds {
+        if random.below(10) == 0 {
+            let node = SIGNALLED[usize::try_from(random.below(3)).unwrap()];
             let keys: &[&str] = if signalled.remove(&node) {
                 &[]
             } else {
@@ -204,16 +204,16 @@ async fn beside_a_cloud_controller_manager_every_lost_down_is_repaired_and_nothi
             };
             world.taint(node, keys).await;
             if keys.is_empty() {
-                // What was Down is let back a moment later; that is not the matter here.
+                // The restore after the debounce is not what this test measures.
                 sleep(3 * SECOND).await;
             }
         }
-        let left = rival.round(&world, &fake, &mut chance).await;
+        let left = manager.round(&world, &fake, &mut random).await;
         let released = Instant::now();
         let lost = not_down(&world, &signalled);
-        rival.lost += u64::try_from(lost.len()).unwrap();
-        // Mostly the Lease stays free for long enough; sometimes the next round comes at once.
-        if chance.below(5) > 0 {
+        manager.lost += u64::try_from(lost.len()).unwrap();
+        // Usually the Lease stays free for long enough; sometimes the next round starts at once.
+        if random.below(5) > 0 {
             loop {
                 let lost = not_down(&world, &signalled);
                 if lost.is_empty() {
@@ -222,14 +222,14 @@ async fn beside_a_cloud_controller_manager_every_lost_down_is_repaired_and_nothi
                 assert!(
                     released.elapsed() <= SECOND,
                     "round {}: {lost:?} is not repaired",
-                    rival.rounds
+                    manager.rounds
                 );
                 sleep(SECOND / 25).await;
             }
             if !lost.is_empty() {
                 slowest = slowest.max(released.elapsed());
             }
-            sleep(Duration::from_millis(chance.below(1500))).await;
+            sleep(Duration::from_millis(random.below(1500))).await;
         }
         for (path, members, round) in left {
             let now = world.get(&path).await;
@@ -240,12 +240,16 @@ async fn beside_a_cloud_controller_manager_every_lost_down_is_repaired_and_nothi
     watching.abort();
     let held = *longest.borrow();
     println!(
-        "{} rounds; {} entries lost their Down, each was Down again within {slowest:?}; the load balancer's writes met ours {} times; the Lease was held for {held:?} at most; {} writes of pools",
-        rival.rounds,
-        rival.lost,
-        rival.superseded,
+        "{} rounds; {} entries lost their Down, each was Down again within {slowest:?}; {} writes of the load balancer got a 412; the Lease was held for {held:?} at most; {} writes of pools",
+        manager.rounds,
+        manager.lost,
+        manager.superseded,
         world.puts().len()
     );
-    assert!(rival.lost > rounds / 50, "hardly anything was lost: {}", rival.lost);
+    assert!(
+        manager.lost > rounds / 50,
+        "too few entries lost their Down: {}",
+        manager.lost
+    );
     assert!(held < SECOND, "held for {held:?}");
 }

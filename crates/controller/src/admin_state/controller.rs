@@ -1,0 +1,254 @@
+//! The admin-state controller of one term: starts a pool writer for each load balancer, requests lists, and turns what the
+//! writers show into events, ledger changes and metrics.
+//!
+//! It is level-triggered: each turn of its loop starts from the present state of all inputs. What one load balancer needs is
+//! the plan's business, how it is written the pool writer's.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_azure::{AdminState, Arm, LoadBalancerId};
+use headgate_leader::{ArmLock, NodeSummary, Term};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::editor::{AdminStateEditor, LoadBalancerStatus};
+use super::ledger::{LedgerStore, ObservedState};
+use super::metrics::GaugeValues;
+use super::plan::Policy;
+use super::settings::AdminStateMode;
+use super::target_states::{TargetState, TargetStates};
+use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
+use super::work::{TaskName, Tasks, WorkContext, WorkError, check_listing, task_failure};
+use crate::pool::{ListRequest, Listing, PoolWriter, WriterLabels};
+
+/// The values that the design of cloud-provider-azure gives these labels.
+const LABELS: WriterLabels = WriterLabels {
+    lock_caller: "AdminStateController",
+    request: "loadbalancer_adminstate_update_backend_pool",
+    source: "admin_state_controller",
+};
+/// While a Node has or had a signal, or the ledger is not empty.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(15);
+const IDLE_RESYNC_INTERVAL: Duration = Duration::from_mins(5);
+/// For the writes that are due at a handover. The elector waits 3 s.
+const HANDOVER_WRITE_TIMEOUT: Duration = Duration::from_millis(1900);
+const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
+
+pub(super) struct Controller<'a> {
+    pub(super) term: &'a Term,
+    pub(super) context: &'a WorkContext,
+    pub(super) arm: Arm,
+    /// The policy of the settings, `off` if `azure.json` says so.
+    pub(super) policy: Policy,
+    pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    pub(super) ledger: LedgerStore,
+    pub(super) lock: ArmLock,
+    pub(super) listings: watch::Receiver<Arc<Listing>>,
+    pub(super) list_requests: watch::Sender<ListRequest>,
+    /// The last signal generation that a list was requested for.
+    pub(super) listed_generation: u64,
+    /// The status of each load balancer that has a pool writer.
+    pub(super) load_balancers: BTreeMap<LoadBalancerId, watch::Receiver<LoadBalancerStatus>>,
+    /// Notified by the editors.
+    pub(super) status_changed: Arc<Notify>,
+    pub(super) transitions: TransitionTracker,
+    pub(super) events: mpsc::Sender<NodeEvent>,
+}
+
+impl Controller<'_> {
+    /// Runs until the term is handed over and every change is sent, for [`HANDOVER_WRITE_TIMEOUT`] at most.
+    pub(super) async fn run(&mut self, tasks: &mut Tasks) -> Result<(), WorkError> {
+        let mut released_by_others = self.lock.released_by_others();
+        let mut expire_at = Instant::now();
+        let mut stop_at = None;
+        let status_changed = Arc::clone(&self.status_changed);
+        self.request_list(true);
+        loop {
+            let targets = self.targets.borrow_and_update().clone().unwrap_or_default();
+            self.report_nodes(&targets);
+            let signal_generation = targets.last_signal_generation();
+            self.request_list(signal_generation > self.listed_generation);
+            self.listed_generation = signal_generation;
+            self.reconcile_writers(tasks);
+            check_listing(&self.listings.borrow())?;
+            if Instant::now() >= expire_at {
+                self.expire_ledger_entries();
+                expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
+            }
+            self.report_transitions(&targets);
+            if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
+                return Ok(());
+            }
+            // Held any longer, the next change of a Node would copy all of them.
+            drop(targets);
+            let wake_at = stop_at.map_or(expire_at, |stop_at: Instant| stop_at.min(expire_at));
+            tokio::select! {
+                error = task_failure(tasks) => return Err(error),
+                // A sender that is dropped belongs to a task that has ended.
+                changed = self.targets.changed() => if changed.is_err() {
+                    return Err(task_failure(tasks).await);
+                },
+                changed = self.listings.changed() => if changed.is_err() {
+                    return Err(task_failure(tasks).await);
+                },
+                changed = released_by_others.changed() => match changed {
+                    Ok(()) => self.request_list(true),
+                    Err(_) => return Err(task_failure(tasks).await),
+                },
+                () = status_changed.notified() => {}
+                () = sleep_until(wake_at) => {}
+                () = self.term.handover_requested(), if stop_at.is_none() => {
+                    stop_at = Some(Instant::now() + HANDOVER_WRITE_TIMEOUT);
+                }
+            }
+        }
+    }
+
+    /// Sets the resync interval, and requests a list at once if `now` and if lists are needed at all.
+    fn request_list(&self, now: bool) {
+        let targets = self.targets.borrow();
+        let has_signals = targets.as_ref().is_some_and(|targets| targets.has_signal_periods());
+        drop(targets);
+        let is_off = self.policy.mode == AdminStateMode::Off;
+        let max_age = if !self.ledger.ledger().is_empty() {
+            Some(RESYNC_INTERVAL)
+        } else if is_off {
+            None
+        } else if has_signals {
+            Some(RESYNC_INTERVAL)
+        } else {
+            Some(IDLE_RESYNC_INTERVAL)
+        };
+        self.list_requests.send_if_modified(|last| {
+            let request = ListRequest {
+                number: last.number + u64::from(now && max_age.is_some()),
+                max_age,
+            };
+            let is_changed = *last != request;
+            *last = request;
+            is_changed
+        });
+    }
+
+    /// Starts a writer for each new load balancer and aborts those of deleted ones.
+    fn reconcile_writers(&mut self, tasks: &mut Tasks) {
+        let listing = Arc::clone(&self.listings.borrow_and_update());
+        self.load_balancers.retain(|id, _| {
+            let exists = listing.load_balancers.contains_key(id);
+            if !exists {
+                tasks.abort(&TaskName::PoolWriter(id.clone()));
+            }
+            exists
+        });
+        for id in listing.load_balancers.keys() {
+            if self.load_balancers.contains_key(id) {
+                continue;
+            }
+            let status = watch::Sender::new(LoadBalancerStatus::default());
+            self.load_balancers.insert(id.clone(), status.subscribe());
+            let editor = AdminStateEditor {
+                targets: self.targets.clone(),
+                ledger: self.ledger.clone(),
+                policy: self.policy,
+                clock: self.context.clock.clone(),
+                status,
+                status_changed: Arc::clone(&self.status_changed),
+                undo: Vec::new(),
+            };
+            let writer = PoolWriter {
+                load_balancer: id.clone(),
+                arm: self.arm.clone(),
+                lock: self.lock.clone(),
+                term: self.term.clone(),
+                listings: self.listings.clone(),
+                labels: LABELS,
+            };
+            tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(editor));
+        }
+    }
+
+    /// Evaluates the transitions of all Nodes: events, ledger changes, metrics.
+    fn report_transitions(&mut self, targets: &TargetStates) {
+        let statuses: Vec<_> = self
+            .load_balancers
+            .values()
+            .map(|status| status.borrow().clone())
+            .collect();
+        let listing = Arc::clone(&self.listings.borrow());
+        let effects = self.transitions.evaluate(&Snapshot {
+            targets,
+            ledger: &self.ledger.ledger(),
+            load_balancers: &statuses,
+            listing_error: listing.last_error.as_ref(),
+            mode: self.policy.mode,
+            now: self.context.clock.now(),
+        });
+        self.ledger.apply(effects.ledger_changes);
+        for took in effects.signal_to_down {
+            self.context.metrics.observe_signal_to_down(took);
+        }
+        for event in effects.events {
+            self.queue_event(event);
+        }
+        let pools = statuses.iter().flat_map(|status| status.pools.iter().cloned());
+        self.context.metrics.set_gauges(GaugeValues {
+            pools: pools.collect(),
+            pending_changes: statuses.iter().map(|status| status.pending_changes).sum(),
+        });
+    }
+
+    fn queue_event(&self, event: NodeEvent) {
+        let (node, reason) = (event.node.name.clone(), event.kind.reason());
+        if event.kind.is_warning() {
+            tracing::warn!(node, reason, note = event.note, "admin state event");
+        } else {
+            tracing::info!(node, reason, note = event.note, "admin state event");
+        }
+        if self.events.try_send(event).is_err() {
+            tracing::warn!(node, reason, "event dropped, the queue is full");
+        }
+    }
+
+    /// Applies what time changes in the ledger, judged by the last list.
+    fn expire_ledger_entries(&self) {
+        let listing = self.listings.borrow();
+        if listing.requested_at.is_none() || self.ledger.ledger().is_empty() {
+            return;
+        }
+        let mut observed: HashMap<String, HashMap<&str, Option<AdminState>>> = HashMap::new();
+        for pool in listing.load_balancers.values().flat_map(|view| &view.pools) {
+            let id = pool.id.to_string().to_ascii_lowercase();
+            let entries = pool.entries.iter();
+            let states = entries.filter_map(|entry| Some((entry.key.as_ref()?.as_str(), entry.admin_state)));
+            observed.entry(id).or_default().extend(states);
+        }
+        let observe = |pool: &str, key: &str| match observed.get(pool).and_then(|states| states.get(key)) {
+            Some(Some(AdminState::Down)) => ObservedState::Down,
+            Some(_) => ObservedState::NotDown,
+            None => ObservedState::Absent,
+        };
+        let changes = self
+            .ledger
+            .ledger()
+            .expiry_changes(observe, self.context.clock.now().wall);
+        self.ledger.apply(changes);
+    }
+
+    /// Reports the Nodes to the election, which derives the number of candidates and a healthy peer from them.
+    fn report_nodes(&self, targets: &TargetStates) {
+        let now = Instant::now();
+        let mut others = targets.nodes.iter().filter(|node| node.name != self.context.node_name);
+        self.term.report_nodes(Some(NodeSummary {
+            nodes: targets.nodes.len(),
+            has_healthy_peer: others.any(|node| node.ready && targets.target_state(node, now) == TargetState::None),
+        }));
+    }
+
+    /// Whether ARM has accepted every change that is due.
+    fn is_all_sent(&self, targets: &TargetStates) -> bool {
+        let mut statuses = self.load_balancers.values().map(|status| status.borrow());
+        statuses.all(|status| status.unsent_changes == 0 && status.has_planned(targets.generation))
+    }
+}

@@ -1,0 +1,357 @@
+//! The work of a `headgate restore` term: sets every entry that is `Down` by the ledger back to `None`, for all Nodes or some.
+//!
+//! It writes as the leader does: by one pool writer for each load balancer, under the shared Lease, with permits of the term. A
+//! foreign `Down` and entries that belong to no Node are left alone. No task outlives the work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use headgate_azure::{AdminState, Class, PoolId};
+use headgate_clock::Clock;
+use headgate_kubernetes::WatchErrorCounter;
+use headgate_leader::{ArmLock, LockMetrics, Term};
+use kube::Client;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::cluster_target::ClusterTarget;
+use super::ledger::{LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
+use super::nodes::{NodeWatchConfig, watch_target_states};
+use super::plan::{EntryStatus, PlanInputs, Policy, plan};
+use super::settings::{AdminStateMode, ForeignDown};
+use super::target_states::TargetStates;
+use crate::pool::{
+    Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, ListRequest, Listing, LoadBalancerView, PoolEdit,
+    PoolWriter, WriteOutcome, WriterLabels, list_on_request,
+};
+
+/// The plan of the mode `off`: `None` for every `Down` in the ledger.
+const RESTORE_POLICY: Policy = Policy {
+    mode: AdminStateMode::Off,
+    foreign_down: ForeignDown::Keep,
+};
+/// For the release of the shared Lease at the end. A Lease that is not released expires, or passes to the next leader.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The metrics of this process are not exported.
+const LABELS: WriterLabels = WriterLabels {
+    lock_caller: "Restore",
+    request: "loadbalancer_adminstate_restore",
+    source: "restore",
+};
+
+/// What the work needs.
+#[derive(Clone)]
+pub struct RestoreContext {
+    /// A client of the API server that does not retry by itself.
+    pub client: Client,
+    /// The load balancers to restore.
+    pub target: ClusterTarget,
+    /// The names of the Nodes whose entries are restored; `None` for all Nodes.
+    pub only_nodes: Option<BTreeSet<String>>,
+    /// For the whole work.
+    pub timeout: Duration,
+    /// The metrics of the shared Lease.
+    pub lock_metrics: LockMetrics,
+    /// Wall and monotonic time.
+    pub clock: Clock,
+}
+
+/// A pool entry that the ledger has as headgate's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnedEntry {
+    /// The name of the load balancer.
+    pub load_balancer: String,
+    /// The name of the pool.
+    pub pool: String,
+    /// The key of the entry.
+    pub entry: String,
+    /// The name of the Node that the entry belongs to.
+    pub node: String,
+}
+
+/// What the work achieved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RestoreOutcome {
+    /// The entries that a read shows as `None`.
+    pub restored: BTreeSet<OwnedEntry>,
+    /// The entries that are still `Down`, each with the reason.
+    pub not_restored: BTreeMap<OwnedEntry, String>,
+    /// Why the ledger does not say so.
+    pub ledger_error: Option<String>,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// Without the ledger it is not known which `Down` is headgate's.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The load balancers were not listed in time, or ARM rejected the list.
+    #[error("the load balancers cannot be listed: {0}")]
+    Listing(String),
+    /// The Nodes were not listed in time.
+    #[error("the Nodes could not be listed in time")]
+    Nodes,
+    /// A task ended that should run to the end of the work.
+    #[error("a task has failed: {0}")]
+    Task(String),
+    /// The term was handed over, or the operator interrupted the command.
+    #[error("interrupted before anything was written")]
+    Interrupted,
+}
+
+/// The progress of one load balancer.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    /// Whether a plan was made after every interface had been looked up.
+    is_planned: bool,
+    restored: BTreeSet<OwnedEntry>,
+    remaining: BTreeSet<OwnedEntry>,
+    /// The entries that are not `Down`, although the ledger says so.
+    outdated: Vec<(PoolId, EntryKey)>,
+    last_error: Option<LastError>,
+}
+
+impl Progress {
+    fn is_complete(&self) -> bool {
+        let is_terminal = self
+            .last_error
+            .as_ref()
+            .is_some_and(|error| error.class == Class::Terminal);
+        self.is_planned && (self.remaining.is_empty() || is_terminal)
+    }
+}
+
+struct RestoreEditor {
+    targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    ledger: LedgerStore,
+    only_nodes: Option<BTreeSet<String>>,
+    clock: Clock,
+    progress: watch::Sender<Progress>,
+}
+
+impl RestoreEditor {
+    fn includes(&self, node: &str) -> bool {
+        self.only_nodes.as_ref().is_none_or(|only| only.contains(node))
+    }
+
+    fn is_outdated(&self, status: &EntryStatus) -> bool {
+        let is_down_in_ledger = status
+            .ledger_entry
+            .is_some_and(|entry| entry.stage != LedgerStage::Restored);
+        is_down_in_ledger && status.observed != Some(AdminState::Down) && self.includes(&status.node.name)
+    }
+}
+
+impl Editor for RestoreEditor {
+    async fn changed(&mut self) {
+        if self.targets.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
+        let Some(targets) = self.targets.borrow_and_update().clone() else {
+            return Vec::new();
+        };
+        let inputs = PlanInputs {
+            interfaces,
+            targets: &targets,
+            ledger: &self.ledger.ledger(),
+            policy: RESTORE_POLICY,
+            now: self.clock.now().mono,
+        };
+        let mut plan = plan(view, &inputs);
+        for edit in &mut plan.edits {
+            edit.admin_states.retain(|change| self.includes(&change.node.name));
+        }
+        plan.edits.retain(|edit| !edit.admin_states.is_empty());
+        let remaining: BTreeSet<_> = plan.edits.iter().flat_map(owned_entries).collect();
+        let outdated = plan.entries.iter().filter(|status| self.is_outdated(status));
+        let outdated: Vec<_> = outdated
+            .map(|status| (status.pool.clone(), status.key.clone()))
+            .collect();
+        self.progress.send_modify(|progress| {
+            progress.is_planned = interfaces.covers(view);
+            let restored: Vec<_> = progress.remaining.difference(&remaining).cloned().collect();
+            progress.restored.extend(restored);
+            progress.restored.retain(|entry| !remaining.contains(entry));
+            progress.remaining = remaining;
+            progress.outdated = outdated;
+        });
+        plan.edits
+    }
+
+    /// Nothing to record: the ledger has every entry that is restored.
+    async fn record_intent(&mut self, _: &PoolEdit) -> Result<(), IntentNotRecorded> {
+        Ok(())
+    }
+
+    fn handle_outcome(&mut self, outcome: WriteOutcome) {
+        match outcome {
+            WriteOutcome::Failed(error) => self.progress.send_modify(|progress| progress.last_error = Some(error)),
+            WriteOutcome::Recovered => self.progress.send_modify(|progress| progress.last_error = None),
+            WriteOutcome::Accepted(_) | WriteOutcome::Rejected => {}
+        }
+    }
+}
+
+fn owned_entries(edit: &PoolEdit) -> impl Iterator<Item = OwnedEntry> {
+    edit.admin_states.iter().map(|change| OwnedEntry {
+        load_balancer: edit.pool.load_balancer().name().to_owned(),
+        pool: edit.pool.name().to_owned(),
+        entry: change.key.to_string(),
+        node: change.node.name.clone(),
+    })
+}
+
+/// Restores; ends once a read shows every entry restored, or the rest cannot be, or time or term are over.
+///
+/// # Errors
+/// If nothing could be written.
+pub async fn restore(term: &Term, context: &RestoreContext) -> Result<RestoreOutcome, RestoreError> {
+    let deadline = Instant::now() + context.timeout;
+    let ledger = LedgerStore::load(context.client.clone(), term.clone()).await?;
+    let (lock, follow_lock) = ArmLock::new(
+        context.client.clone(),
+        context.clock.clone(),
+        context.lock_metrics.clone(),
+    );
+    let mut follow_lock = std::pin::pin!(follow_lock.fuse());
+    let mut tasks = JoinSet::new();
+    let outcome = tokio::select! {
+        outcome = work(term, context, &ledger, lock, &mut tasks, deadline) => outcome,
+        () = &mut follow_lock => Err(RestoreError::Task("the task of the shared Lease ended".to_owned())),
+        () = term.ended() => Err(RestoreError::Interrupted),
+    };
+    // A writer that holds the Lease leaves it when it is aborted.
+    tasks.shutdown().await;
+    let _ = timeout(RELEASE_TIMEOUT, follow_lock).await;
+    outcome
+}
+
+async fn work(
+    term: &Term,
+    context: &RestoreContext,
+    ledger: &LedgerStore,
+    lock: ArmLock,
+    tasks: &mut JoinSet<()>,
+    deadline: Instant,
+) -> Result<RestoreOutcome, RestoreError> {
+    let sender = watch::Sender::new(None);
+    let mut targets = sender.subscribe();
+    let watch_config = NodeWatchConfig {
+        // No taint is a signal, so that every target state is `None`.
+        taint_keys: Vec::new(),
+        exclude_control_plane: context.target.exclude_control_plane,
+        watch_errors: WatchErrorCounter::default(),
+        clock: context.clock.clone(),
+    };
+    tasks.spawn(watch_target_states(context.client.clone(), watch_config, sender));
+    let list_requests = watch::Sender::new(ListRequest {
+        number: 1,
+        max_age: None,
+    });
+    let listings = watch::Sender::new(Arc::new(Listing::default()));
+    let mut listed = listings.subscribe();
+    let ClusterTarget { arm, scope, .. } = context.target.clone();
+    tasks.spawn(list_on_request(arm.clone(), scope, list_requests.subscribe(), listings));
+    tokio::select! {
+        () = term.handover_requested() => return Err(RestoreError::Interrupted),
+        listed = targets.wait_for(Option::is_some) => drop(listed.map_err(|_| RestoreError::Nodes)?),
+        () = sleep_until(deadline) => return Err(RestoreError::Nodes),
+    }
+    let listing = tokio::select! {
+        () = term.handover_requested() => return Err(RestoreError::Interrupted),
+        listing = first_listing(&mut listed) => listing?,
+        () = sleep_until(deadline) => {
+            let message = listed.borrow().last_error.as_ref().map(|error| error.message.clone());
+            return Err(RestoreError::Listing(message.unwrap_or_else(|| "ARM did not answer in time".to_owned())));
+        }
+    };
+    let writers = listing.load_balancers.keys().map(|id| {
+        let progress = watch::Sender::new(Progress::default());
+        let receiver = progress.subscribe();
+        let editor = RestoreEditor {
+            targets: targets.clone(),
+            ledger: ledger.clone(),
+            only_nodes: context.only_nodes.clone(),
+            clock: context.clock.clone(),
+            progress,
+        };
+        let writer = PoolWriter {
+            load_balancer: id.clone(),
+            arm: arm.clone(),
+            lock: lock.clone(),
+            term: term.clone(),
+            listings: listed.clone(),
+            labels: LABELS,
+        };
+        tasks.spawn(writer.run(editor));
+        receiver
+    });
+    let mut progress: Vec<_> = writers.collect();
+    let complete = async {
+        for progress in &mut progress {
+            // A writer that has panicked makes no more progress.
+            let _ = progress.wait_for(Progress::is_complete).await;
+        }
+    };
+    let is_complete = tokio::select! {
+        () = complete => true,
+        () = term.handover_requested() => false,
+        () = sleep_until(deadline) => false,
+    };
+    drop(list_requests);
+    Ok(finish(context, ledger, &progress, is_complete).await)
+}
+
+/// The first list that succeeds. A terminal error ends the wait.
+async fn first_listing(listed: &mut watch::Receiver<Arc<Listing>>) -> Result<Arc<Listing>, RestoreError> {
+    let is_decided = |listing: &Arc<Listing>| {
+        let is_terminal = |error: &LastError| error.class == Class::Terminal;
+        listing.requested_at.is_some() || listing.last_error.as_ref().is_some_and(is_terminal)
+    };
+    let listing = listed.wait_for(is_decided).await.map(|listing| Arc::clone(&listing));
+    let listing = listing.map_err(|_| RestoreError::Task("the task that lists load balancers ended".to_owned()))?;
+    match &listing.last_error {
+        Some(error) => Err(RestoreError::Listing(error.message.clone())),
+        None => Ok(listing),
+    }
+}
+
+/// Sums up, and records in the ledger what is no longer `Down`.
+async fn finish(
+    context: &RestoreContext,
+    ledger: &LedgerStore,
+    progress: &[watch::Receiver<Progress>],
+    is_complete: bool,
+) -> RestoreOutcome {
+    let mut outcome = RestoreOutcome::default();
+    let mut changes = Vec::new();
+    let restored = LedgerEntry {
+        stage: LedgerStage::Restored,
+        since: context.clock.now().wall,
+    };
+    for progress in progress {
+        let progress = progress.borrow();
+        outcome.restored.extend(progress.restored.iter().cloned());
+        let reason = match &progress.last_error {
+            Some(error) => error.message.clone(),
+            None if is_complete => "it is still Down".to_owned(),
+            None => "the time was up".to_owned(),
+        };
+        let remaining = progress.remaining.iter().cloned();
+        outcome
+            .not_restored
+            .extend(remaining.map(|entry| (entry, reason.clone())));
+        let outdated = progress.outdated.iter();
+        changes.extend(outdated.map(|(pool, key)| LedgerChange::new(pool, key, Some(restored))));
+    }
+    ledger.apply(changes);
+    outcome.ledger_error = ledger.flush().await.err().map(|error| error.to_string());
+    outcome
+}

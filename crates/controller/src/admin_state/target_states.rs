@@ -1,0 +1,323 @@
+//! The target state of each Node's pool entries, from the taints of all Nodes. Pure.
+//!
+//! A taint counts by its key. A signal counts at once. Its end counts after [`DEBOUNCE`] without a signal, so that no traffic
+//! arrives between one taint and the next.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use headgate_clock::Moment;
+use tokio::time::Instant;
+
+use super::settings::AdminStateMode;
+use crate::pool::{ClusterNode, InterfaceCache, NodeIndex, NodeMatcher};
+
+/// How long a Node must be without a signal.
+const DEBOUNCE: Duration = Duration::from_secs(1);
+/// How long an ended signal period is kept. Its end is written and reported by then.
+const ENDED_PERIOD_TTL: Duration = Duration::from_mins(10);
+/// cloud-controller-manager removes this taint with the effect `NoExecute` from a Node that is ready.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// What a pool entry is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetState {
+    /// `Down`: its Node has a signal.
+    Down,
+    /// What it is: the signal ended less than [`DEBOUNCE`] ago.
+    Unchanged,
+    /// `None`: the probe decides.
+    None,
+}
+
+impl TargetState {
+    /// The target state in a mode: `off` never targets `Down`.
+    #[must_use]
+    pub fn in_mode(self, mode: AdminStateMode) -> Self {
+        if mode == AdminStateMode::Off { Self::None } else { self }
+    }
+}
+
+/// From a Node's first signal to [`ENDED_PERIOD_TTL`] after its last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignalPeriod {
+    /// Of the Node; a Node created again under the same name does not inherit the period.
+    pub uid: String,
+    /// The taint keys that are present, or those that were last.
+    pub signals: BTreeSet<String>,
+    /// When the first signal was observed.
+    pub since: Moment,
+    /// [`TargetStates::generation`] when the period last started or ended.
+    pub generation: u64,
+    /// When the last signal was gone.
+    pub ended_at: Option<Instant>,
+    /// Whether it ended because the out-of-service taint left a Node that is ready.
+    pub left_out_of_service_while_ready: bool,
+}
+
+/// The Nodes and the target states of their pool entries.
+#[derive(Clone, Debug, Default)]
+pub struct TargetStates {
+    /// Grows with each change.
+    pub generation: u64,
+    /// All Nodes.
+    pub nodes: NodeIndex,
+    /// By the name of the Node.
+    periods: HashMap<String, SignalPeriod>,
+}
+
+impl TargetStates {
+    /// Adds or replaces a Node; returns whether anything changed.
+    pub fn apply(&mut self, node: ClusterNode, taint_keys: &[String], now: Moment) -> bool {
+        let name = node.name.clone();
+        let before = self.nodes.by_name(&name).cloned();
+        if !self.nodes.apply(node) {
+            return false;
+        }
+        self.generation += 1;
+        if let Some(node) = self.nodes.by_name(&name).cloned() {
+            self.update_period(&node, before.as_deref(), taint_keys, now);
+        }
+        true
+    }
+
+    /// Removes a Node; returns whether it was there.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.periods.remove(name);
+        let is_known = self.nodes.remove(name);
+        self.generation += u64::from(is_known);
+        is_known
+    }
+
+    fn update_period(&mut self, node: &ClusterNode, before: Option<&ClusterNode>, taint_keys: &[String], now: Moment) {
+        let signals = signal_keys(node, taint_keys);
+        let period = self.periods.remove(&node.name).filter(|period| period.uid == node.uid);
+        let period = match period {
+            None if signals.is_empty() => return,
+            Some(mut period) if signals.is_empty() => {
+                if period.ended_at.is_none() {
+                    period.ended_at = Some(now.mono);
+                    period.generation = self.generation;
+                    period.left_out_of_service_while_ready = node.ready && before.is_some_and(is_out_of_service);
+                }
+                period
+            }
+            Some(period) => SignalPeriod {
+                signals,
+                generation: if period.ended_at.is_some() {
+                    self.generation
+                } else {
+                    period.generation
+                },
+                ended_at: None,
+                left_out_of_service_while_ready: false,
+                ..period
+            },
+            None => SignalPeriod {
+                uid: node.uid.clone(),
+                signals,
+                since: now,
+                generation: self.generation,
+                ended_at: None,
+                left_out_of_service_while_ready: false,
+            },
+        };
+        self.periods.insert(node.name.clone(), period);
+    }
+
+    /// The next time after `after` at which a target state changes without an event, or a period can be dropped.
+    #[must_use]
+    pub fn next_deadline(&self, after: Instant) -> Option<Instant> {
+        let ended = self.periods.values().filter_map(|period| period.ended_at);
+        let deadlines = ended.flat_map(|ended_at| [ended_at + DEBOUNCE, ended_at + ENDED_PERIOD_TTL]);
+        deadlines.filter(|deadline| *deadline > after).min()
+    }
+
+    /// Makes a deadline that has passed count as a change.
+    pub fn advance_generation(&mut self) {
+        self.generation += 1;
+    }
+
+    /// Drops the periods that ended [`ENDED_PERIOD_TTL`] ago.
+    pub fn drop_ended_periods(&mut self, now: Instant) {
+        self.periods
+            .retain(|_, period| period.ended_at.is_none_or(|ended_at| ended_at + ENDED_PERIOD_TTL > now));
+    }
+
+    /// The target state of a Node's entries.
+    #[must_use]
+    pub fn target_state(&self, node: &ClusterNode, now: Instant) -> TargetState {
+        let Some(period) = self.signal_period(node) else {
+            return TargetState::None;
+        };
+        match period.ended_at {
+            None => TargetState::Down,
+            Some(ended_at) if now < ended_at + DEBOUNCE => TargetState::Unchanged,
+            Some(_) => TargetState::None,
+        }
+    }
+
+    /// The signal period of a Node, if it has one that is not dropped yet.
+    #[must_use]
+    pub fn signal_period(&self, node: &ClusterNode) -> Option<&SignalPeriod> {
+        self.periods.get(&node.name).filter(|period| period.uid == node.uid)
+    }
+
+    /// The Nodes whose entries do not have the target state `None`.
+    #[must_use]
+    pub fn signalled_nodes(&self, now: Instant) -> SignalledNodes<'_> {
+        let mut signalled = SignalledNodes::default();
+        let nodes = self.periods.keys().filter_map(|name| self.nodes.by_name(name));
+        for node in nodes.filter(|node| self.target_state(node, now) != TargetState::None) {
+            signalled.names.insert(&node.name);
+            signalled.addresses.extend(&node.addresses);
+            signalled.machines.insert(&node.machine);
+        }
+        signalled.addresses.sort_unstable();
+        signalled
+    }
+
+    /// Whether a Node has a signal, or had one in the last [`ENDED_PERIOD_TTL`].
+    #[must_use]
+    pub fn has_signal_periods(&self) -> bool {
+        !self.periods.is_empty()
+    }
+
+    /// The generation of the newest start or end of a signal period; 0 if there is none.
+    #[must_use]
+    pub fn last_signal_generation(&self) -> u64 {
+        let generations = self.periods.values().map(|period| period.generation);
+        generations.max().unwrap_or_default()
+    }
+}
+
+/// A filter for pool entries: most of several thousand entries belong to Nodes without a signal and need no lookup.
+#[derive(Clone, Debug, Default)]
+pub struct SignalledNodes<'a> {
+    names: HashSet<&'a str>,
+    /// Sorted. A binary search in a few addresses is faster than hashing each of thousands of entries.
+    addresses: Vec<IpAddr>,
+    machines: HashSet<&'a str>,
+}
+
+impl SignalledNodes<'_> {
+    /// Whether an entry may belong to one of these Nodes.
+    #[must_use]
+    pub fn may_match(&self, matcher: &NodeMatcher, interfaces: &InterfaceCache) -> bool {
+        if self.names.is_empty() {
+            return false;
+        }
+        match matcher {
+            NodeMatcher::Address(ip) => self.addresses.binary_search(ip).is_ok(),
+            NodeMatcher::Machine(machine) => self.machines.contains(machine.as_str()),
+            NodeMatcher::Interface(id) => interfaces
+                .machine_of(id)
+                .is_some_and(|machine| self.machines.contains(machine)),
+            NodeMatcher::Name(name) => self.names.contains(name.as_str()),
+            NodeMatcher::Unmatched => false,
+        }
+    }
+}
+
+/// The keys of a Node's taints that are among `taint_keys`.
+#[must_use]
+pub fn signal_keys(node: &ClusterNode, taint_keys: &[String]) -> BTreeSet<String> {
+    let keys = node.taints.iter().map(|taint| &taint.key);
+    keys.filter(|key| taint_keys.contains(key)).cloned().collect()
+}
+
+fn is_out_of_service(node: &ClusterNode) -> bool {
+    let mut taints = node.taints.iter();
+    taints.any(|taint| taint.key == OUT_OF_SERVICE && taint.effect == "NoExecute")
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_clock::Clock;
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::pool::Taint;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn node(uid: &str, taints: &[&str]) -> ClusterNode {
+        let taint = |key: &&str| Taint {
+            key: (*key).to_owned(),
+            effect: "NoExecute".to_owned(),
+        };
+        ClusterNode {
+            name: "n".into(),
+            uid: uid.into(),
+            created: Timestamp::UNIX_EPOCH,
+            addresses: Vec::new(),
+            machine: String::new(),
+            excluded: None,
+            taints: taints.iter().map(taint).collect(),
+            ready: true,
+        }
+    }
+
+    fn keys() -> Vec<String> {
+        vec!["drain".to_owned(), OUT_OF_SERVICE.to_owned()]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn signal_counts_at_once_and_its_end_after_the_debounce() {
+        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+        let mut states = TargetStates::default();
+        let start = clock.now();
+        assert!(states.apply(node("u", &["other"]), &keys(), start));
+        assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::None);
+        assert!(states.apply(node("u", &["drain"]), &keys(), start));
+        assert!(!states.apply(node("u", &["drain"]), &keys(), start), "unchanged");
+        assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::Down);
+
+        tokio::time::advance(SECOND).await;
+        states.apply(node("u", &[]), &keys(), clock.now());
+        let cleared = clock.now().mono;
+        assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Unchanged);
+        assert_eq!(states.next_deadline(cleared), Some(cleared + DEBOUNCE));
+        // Another taint takes its place: the same period continues.
+        states.apply(node("u", &[OUT_OF_SERVICE]), &keys(), clock.now());
+        assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Down);
+        assert_eq!(states.signal_period(&node("u", &[])).unwrap().since, start);
+        states.apply(node("u", &[]), &keys(), clock.now());
+        assert_eq!(
+            states.target_state(&node("u", &[]), cleared + DEBOUNCE),
+            TargetState::None
+        );
+        assert!(
+            states
+                .signal_period(&node("u", &[]))
+                .unwrap()
+                .left_out_of_service_while_ready
+        );
+        assert!(states.has_signal_periods());
+        assert_eq!(
+            states.next_deadline(cleared + DEBOUNCE),
+            Some(cleared + ENDED_PERIOD_TTL)
+        );
+        states.drop_ended_periods(cleared + ENDED_PERIOD_TTL - SECOND);
+        assert!(states.has_signal_periods());
+        states.drop_ended_periods(cleared + ENDED_PERIOD_TTL);
+        assert!(!states.has_signal_periods());
+    }
+
+    #[test]
+    fn recreated_node_inherits_no_signal() {
+        let mut states = TargetStates::default();
+        let now = Clock::System.now();
+        states.apply(node("u1", &["drain"]), &keys(), now);
+        assert_eq!(states.target_state(&node("u1", &[]), now.mono), TargetState::Down);
+        // The watch may show the new object without the deletion of the old one.
+        states.apply(node("u2", &[]), &keys(), now);
+        assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
+        states.apply(node("u1", &["drain"]), &keys(), now);
+        states.remove("n");
+        assert!(!states.has_signal_periods());
+        states.apply(node("u2", &[]), &keys(), now);
+        assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
+    }
+}

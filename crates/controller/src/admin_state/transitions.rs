@@ -1,0 +1,439 @@
+//! Transitions of Nodes: which events and ledger changes follow from what all load balancers show. Pure.
+//!
+//! A Node gets one event when all its entries are `Down`, and one when all are restored. The ledger's stages say which of them
+//! is recorded already, so a new leader does not repeat it. A failure gets an event when it begins, when it becomes another
+//! one, and every 5 min; a terminal one only once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_azure::{AdminState, Class, PoolId};
+use headgate_clock::Moment;
+use headgate_node::DRAINING_TAINT;
+use tokio::time::Instant;
+
+use super::editor::LoadBalancerStatus;
+use super::ledger::{Ledger, LedgerChange, LedgerEntry, LedgerStage};
+use super::plan::{EntryStatus, ProbeCoverage};
+use super::settings::AdminStateMode;
+use super::target_states::{TargetState, TargetStates};
+use crate::pool::{ClusterNode, LastError};
+
+/// Until a failure that persists gets another event.
+const FAILURE_REPEAT_INTERVAL: Duration = Duration::from_mins(5);
+/// Until a failure with another code of the same class gets an event: in an outage the codes alternate.
+const CHANGED_FAILURE_INTERVAL: Duration = Duration::from_mins(1);
+/// The pools that one event names.
+const MAX_POOLS_NAMED: usize = 8;
+/// The API server accepts 1,024 bytes.
+const MAX_NOTE_BYTES: usize = 1000;
+
+/// The events on Nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventKind {
+    Down,
+    None,
+    UpdateFailed,
+    NoEligibleAddress,
+}
+
+impl EventKind {
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::Down => "LoadBalancerAdminStateDown",
+            Self::None => "LoadBalancerAdminStateNone",
+            Self::UpdateFailed => "LoadBalancerAdminStateUpdateFailed",
+            Self::NoEligibleAddress => "LoadBalancerPoolHasNoEligibleAddress",
+        }
+    }
+
+    pub(super) fn is_warning(self) -> bool {
+        matches!(self, Self::UpdateFailed | Self::NoEligibleAddress)
+    }
+}
+
+/// An event to record on a Node.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct NodeEvent {
+    pub(super) node: Arc<ClusterNode>,
+    pub(super) kind: EventKind,
+    pub(super) note: String,
+}
+
+impl NodeEvent {
+    /// The event on a signalled Node if the work of the term cannot start.
+    pub(super) fn work_not_started(node: &Arc<ClusterNode>, reason: &str) -> Self {
+        Self {
+            node: Arc::clone(node),
+            kind: EventKind::UpdateFailed,
+            note: truncate(format!(
+                "Admin state not updated: {reason}. headgate retries at growing intervals."
+            )),
+        }
+    }
+}
+
+/// What follows from a snapshot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Effects {
+    pub(super) events: Vec<NodeEvent>,
+    pub(super) ledger_changes: Vec<LedgerChange>,
+    /// From the observation of a Node's signal to the read that shows all its entries `Down`.
+    pub(super) signal_to_down: Vec<Duration>,
+}
+
+/// The state that transitions are computed from.
+pub(super) struct Snapshot<'a> {
+    pub(super) targets: &'a TargetStates,
+    pub(super) ledger: &'a Ledger,
+    /// Of all load balancers.
+    pub(super) load_balancers: &'a [LoadBalancerStatus],
+    /// Why the load balancers cannot be listed.
+    pub(super) listing_error: Option<&'a LastError>,
+    pub(super) mode: AdminStateMode,
+    pub(super) now: Moment,
+}
+
+/// One entry of a Node.
+struct NodeEntry<'a> {
+    status: &'a EntryStatus,
+    load_balancer: &'a LoadBalancerStatus,
+    /// What the ledger has now; the status has what it had when the plan was made.
+    ledger_entry: Option<LedgerEntry>,
+}
+
+impl NodeEntry<'_> {
+    fn is_down(&self) -> bool {
+        self.status.observed == Some(AdminState::Down)
+    }
+
+    fn stage(&self) -> Option<LedgerStage> {
+        self.ledger_entry.map(|entry| entry.stage)
+    }
+
+    /// Whether it is `Down` by headgate and that is not in an event yet.
+    fn is_newly_down(&self) -> bool {
+        self.is_down() && matches!(self.stage(), Some(LedgerStage::Intended | LedgerStage::Restored))
+    }
+
+    /// Whether a `Down` of headgate's is gone.
+    fn is_newly_restored(&self) -> bool {
+        !self.is_down() && matches!(self.stage(), Some(LedgerStage::Intended | LedgerStage::Down))
+    }
+
+    fn change_stage(&self, stage: LedgerStage, now: Moment) -> LedgerChange {
+        let since = now.wall;
+        LedgerChange::new(&self.status.pool, &self.status.key, Some(LedgerEntry { stage, since }))
+    }
+}
+
+/// The entries with a status, by the Node's UID.
+type EntriesByNode<'a> = BTreeMap<&'a str, Vec<NodeEntry<'a>>>;
+
+impl Snapshot<'_> {
+    fn entries_by_node(&self) -> EntriesByNode<'_> {
+        let mut nodes = EntriesByNode::new();
+        for load_balancer in self.load_balancers {
+            // The entries are ordered by pool, so each pool is looked up once.
+            for entries in load_balancer.entries.chunk_by(|one, other| one.pool == other.pool) {
+                let ledger = entries.first().map(|first| self.ledger.pool(&first.pool));
+                for status in entries {
+                    let ledger_entry = ledger.as_ref().and_then(|ledger| ledger.entry(&status.key));
+                    nodes.entry(&status.node.uid).or_default().push(NodeEntry {
+                        status,
+                        load_balancer,
+                        ledger_entry,
+                    });
+                }
+            }
+        }
+        nodes
+    }
+
+    /// The Nodes with the target state `Down` that have no entry in a pool with an unreadable interface: it may be theirs.
+    fn nodes_of_unreadable_pools<'s>(
+        &'s self,
+        nodes: &'s EntriesByNode<'_>,
+    ) -> impl Iterator<Item = (&'s Arc<ClusterNode>, &'s LastError)> {
+        let unreadable = self.load_balancers.iter().flat_map(|load_balancer| {
+            let pools = load_balancer.unreadable_pools.iter();
+            pools.map(move |unreadable| (load_balancer, unreadable))
+        });
+        unreadable.flat_map(move |(load_balancer, unreadable)| {
+            let has_no_entry = move |node: &&Arc<ClusterNode>| {
+                let mut entries = nodes.get(&*node.uid).into_iter().flatten();
+                node.excluded.is_none() && !entries.any(|entry| entry.status.pool == unreadable.pool)
+            };
+            // A plan from before the signal says nothing about it.
+            let is_planned = move |node: &&Arc<ClusterNode>| {
+                let period = self.targets.signal_period(node);
+                period.is_some_and(|period| load_balancer.has_planned(period.generation))
+            };
+            let targeted = self
+                .targets
+                .nodes
+                .iter()
+                .filter(|node| self.target_state(node) == TargetState::Down);
+            let affected = targeted.filter(is_planned).filter(has_no_entry);
+            affected.map(|node| (node, &unreadable.last_error))
+        })
+    }
+
+    fn target_state(&self, node: &ClusterNode) -> TargetState {
+        self.targets.target_state(node, self.now.mono).in_mode(self.mode)
+    }
+}
+
+/// The events of this term that the ledger does not record.
+#[derive(Debug, Default)]
+pub(super) struct TransitionTracker {
+    /// By the Node's UID.
+    failures: HashMap<String, ReportedFailure>,
+    exhausted_pools: BTreeSet<PoolId>,
+}
+
+/// The last failure with an event.
+#[derive(Clone, Debug)]
+struct ReportedFailure {
+    class: Class,
+    code: String,
+    at: Instant,
+}
+
+impl TransitionTracker {
+    /// The effects of what changed since the last snapshot.
+    pub(super) fn evaluate(&mut self, snapshot: &Snapshot<'_>) -> Effects {
+        let mut effects = Effects::default();
+        let nodes = snapshot.entries_by_node();
+        let now = snapshot.now.mono;
+        let mut failing = BTreeSet::new();
+        for entries in nodes.values() {
+            self.evaluate_node(snapshot, entries, &mut failing, &mut effects);
+        }
+        if let Some(error) = snapshot.listing_error {
+            let all = snapshot.targets.nodes.iter();
+            let affected = all.filter(|node| {
+                snapshot.target_state(node) == TargetState::Down && !nodes.contains_key(node.uid.as_str())
+            });
+            for node in affected {
+                failing.insert(node.uid.clone());
+                self.report_failure(node, error, now, &mut effects);
+            }
+        }
+        for (node, error) in snapshot.nodes_of_unreadable_pools(&nodes) {
+            // A failure of the Node's own entries comes first.
+            if failing.insert(node.uid.clone()) {
+                self.report_failure(node, error, now, &mut effects);
+            }
+        }
+        self.failures.retain(|uid, _| failing.contains(uid));
+        self.evaluate_pools(snapshot, &mut effects);
+        effects
+    }
+
+    fn evaluate_node(
+        &mut self,
+        snapshot: &Snapshot<'_>,
+        entries: &[NodeEntry<'_>],
+        failing: &mut BTreeSet<String>,
+        effects: &mut Effects,
+    ) {
+        let Some(first) = entries.first() else { return };
+        let node = &first.status.node;
+        let target = snapshot.target_state(node);
+        let period = snapshot.targets.signal_period(node);
+        let pending = entries.iter().filter(|entry| entry.status.is_pending());
+        let error = pending
+            .clone()
+            .find_map(|entry| entry.load_balancer.last_error.as_ref());
+        if let Some(error) = error {
+            failing.insert(node.uid.clone());
+            self.report_failure(node, error, snapshot.now.mono, effects);
+        }
+        // A load balancer whose plan is older than the period may have more entries of the Node.
+        let is_outdated = entries.iter().any(|entry| entry.status.target != target)
+            || period.is_some_and(|period| {
+                let mut load_balancers = snapshot.load_balancers.iter();
+                !load_balancers.all(|load_balancer| load_balancer.has_planned(period.generation))
+            });
+        if is_outdated || pending.count() > 0 {
+            return;
+        }
+        match target {
+            TargetState::Down => {
+                let new: Vec<_> = entries.iter().filter(|entry| entry.is_newly_down()).collect();
+                if new.is_empty() {
+                    return;
+                }
+                let changes = new
+                    .iter()
+                    .map(|entry| entry.change_stage(LedgerStage::Down, snapshot.now));
+                effects.ledger_changes.extend(changes);
+                let mut all = entries.iter();
+                if !all.any(|entry| entry.is_down() && entry.stage() == Some(LedgerStage::Down)) {
+                    let signals = period.map(|period| period.signals.iter().cloned().collect::<Vec<_>>());
+                    let since = period.map(|period| period.since.mono);
+                    let took = since.map(|since| snapshot.now.mono.saturating_duration_since(since));
+                    effects.signal_to_down.extend(took);
+                    effects.events.push(NodeEvent {
+                        node: Arc::clone(node),
+                        kind: EventKind::Down,
+                        note: down_note(&statuses(&new), &signals.unwrap_or_default()),
+                    });
+                }
+            }
+            TargetState::None => {
+                let restored: Vec<_> = entries.iter().filter(|entry| entry.is_newly_restored()).collect();
+                let changes = restored
+                    .iter()
+                    .map(|entry| entry.change_stage(LedgerStage::Restored, snapshot.now));
+                effects.ledger_changes.extend(changes);
+                // Without this stage there was no event about the `Down`, either.
+                if restored.iter().any(|entry| entry.stage() == Some(LedgerStage::Down)) {
+                    let left = period.is_some_and(|period| period.left_out_of_service_while_ready);
+                    effects.events.push(NodeEvent {
+                        node: Arc::clone(node),
+                        kind: EventKind::None,
+                        note: none_note(&statuses(&restored), left),
+                    });
+                }
+            }
+            TargetState::Unchanged => {}
+        }
+    }
+
+    fn report_failure(&mut self, node: &Arc<ClusterNode>, error: &LastError, now: Instant, effects: &mut Effects) {
+        let reported = self.failures.get(&node.uid);
+        let is_due = reported.is_none_or(|reported| {
+            let is_repeated = error.class != Class::Terminal && now >= reported.at + FAILURE_REPEAT_INTERVAL;
+            let is_changed = reported.code != error.code && now >= reported.at + CHANGED_FAILURE_INTERVAL;
+            reported.class != error.class || is_changed || is_repeated
+        });
+        if !is_due {
+            return;
+        }
+        let failure = ReportedFailure {
+            class: error.class,
+            code: error.code.clone(),
+            at: now,
+        };
+        self.failures.insert(node.uid.clone(), failure);
+        let outlook = match error.class {
+            Class::Terminal => "headgate retries at growing intervals; it fails until an operator corrects the cause",
+            Class::Stale | Class::Retriable => "headgate retries",
+        };
+        effects.events.push(NodeEvent {
+            node: Arc::clone(node),
+            kind: EventKind::UpdateFailed,
+            note: truncate(format!("Admin state not updated: {}. {outlook}.", error.message)),
+        });
+    }
+
+    /// Warns once about each pool in which no entry gets new connections because of a signal.
+    fn evaluate_pools(&mut self, snapshot: &Snapshot<'_>, effects: &mut Effects) {
+        let load_balancers = snapshot.load_balancers.iter();
+        let pools = || load_balancers.clone().flat_map(|load_balancer| &load_balancer.pools);
+        let is_exhausted = |id: &PoolId| {
+            let mut found = pools().filter(|counts| counts.pool == *id);
+            found.any(|counts| counts.eligible == 0 && counts.desired_down > 0)
+        };
+        self.exhausted_pools.retain(is_exhausted);
+        for counts in pools() {
+            if counts.eligible > 0 || counts.desired_down == 0 || !self.exhausted_pools.insert(counts.pool.clone()) {
+                continue;
+            }
+            let entries = load_balancers.clone().flat_map(|load_balancer| &load_balancer.entries);
+            let mut down = entries.filter(|entry| entry.pool == counts.pool && entry.target == TargetState::Down);
+            let Some(entry) = down.next() else { continue };
+            effects.events.push(NodeEvent {
+                node: Arc::clone(&entry.node),
+                kind: EventKind::NoEligibleAddress,
+                note: truncate(format!(
+                    "All {} addresses of pool {} are Down or about to be: none of them gets new connections.",
+                    counts.entries,
+                    short_name(&counts.pool)
+                )),
+            });
+        }
+    }
+}
+
+/// `LOAD_BALANCER/POOL`.
+fn short_name(pool: &PoolId) -> String {
+    format!("{}/{}", pool.load_balancer().name(), pool.name())
+}
+
+/// The names of the entries' pools, at most [`MAX_POOLS_NAMED`].
+fn pool_names(entries: &[&EntryStatus]) -> String {
+    let pools: BTreeSet<_> = entries.iter().map(|entry| short_name(&entry.pool)).collect();
+    let mut names: Vec<_> = pools.iter().take(MAX_POOLS_NAMED).cloned().collect();
+    if pools.len() > MAX_POOLS_NAMED {
+        names.push(format!("{} more", pools.len() - MAX_POOLS_NAMED));
+    }
+    names.join(", ")
+}
+
+fn statuses<'a>(entries: &[&NodeEntry<'a>]) -> Vec<&'a EntryStatus> {
+    entries.iter().map(|entry| entry.status).collect()
+}
+
+fn down_note(entries: &[&EntryStatus], signals: &[String]) -> String {
+    let with_coverage = |coverage| -> Vec<&EntryStatus> {
+        let found = entries.iter().filter(|entry| entry.probe_coverage == coverage);
+        found.copied().collect()
+    };
+    let (unprobed, partly) = (
+        with_coverage(ProbeCoverage::None),
+        with_coverage(ProbeCoverage::Partial),
+    );
+    let mut note = format!(
+        "Down in {} because of {}: no new connections.",
+        pool_names(entries),
+        signals.join(", ")
+    );
+    if !unprobed.is_empty() {
+        let _ = write!(
+            note,
+            " It has no effect in {}: no rule of it has a health probe.",
+            pool_names(&unprobed)
+        );
+    }
+    if !partly.is_empty() {
+        let _ = write!(
+            note,
+            " It has no effect on the rules of {} without a health probe.",
+            pool_names(&partly)
+        );
+    }
+    truncate(note)
+}
+
+fn none_note(entries: &[&EntryStatus], left_out_of_service: bool) -> String {
+    let mut note = format!(
+        "None again in {}: health probes decide about new connections.",
+        pool_names(entries)
+    );
+    if left_out_of_service {
+        let _ = write!(
+            note,
+            " The taint node.kubernetes.io/out-of-service was removed from a Ready node, as cloud-controller-manager does; \
+             to keep traffic away from a node that is up, use {DRAINING_TAINT}."
+        );
+    }
+    truncate(note)
+}
+
+/// Cuts a note to [`MAX_NOTE_BYTES`].
+fn truncate(note: String) -> String {
+    if note.len() <= MAX_NOTE_BYTES {
+        return note;
+    }
+    let mut ends = (0..=MAX_NOTE_BYTES).rev();
+    let end = ends.find(|end| note.is_char_boundary(*end)).unwrap_or_default();
+    format!("{}…", &note[..end])
+}
+
+#[cfg(test)]
+mod tests;

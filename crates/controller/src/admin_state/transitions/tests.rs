@@ -1,0 +1,398 @@
+use std::collections::BTreeMap as Map;
+
+use headgate_clock::Clock;
+
+use super::super::fixtures::{
+    DRAIN, PoolFixture, ledger, ledger_change, node, pool_id, taint_keys, target_states, view,
+};
+use super::super::plan::{PlanInputs, Policy, plan};
+use super::super::settings::{AdminStateMode, ForeignDown};
+use super::super::target_states::TargetStates;
+use super::*;
+use crate::pool::{EntryKey, InterfaceCache, UnreadablePool};
+
+/// The pools of one load balancer.
+type Pools<'a> = [PoolFixture<'a>];
+
+/// An event: reason, Node, note.
+type Event = (&'static str, String, String);
+
+struct Scenario {
+    tracker: TransitionTracker,
+    targets: TargetStates,
+    ledger: Ledger,
+    clock: Clock,
+    last_error: Option<LastError>,
+    unreadable_pools: Vec<UnreadablePool>,
+}
+
+impl Scenario {
+    fn new(nodes: &[ClusterNode], entries: &[(&str, u8, LedgerStage)]) -> Self {
+        let clock = Clock::anchored(jiff::Timestamp::UNIX_EPOCH);
+        Self {
+            tracker: TransitionTracker::default(),
+            targets: target_states(nodes, clock.now()),
+            ledger: ledger(entries),
+            clock,
+            last_error: None,
+            unreadable_pools: Vec::new(),
+        }
+    }
+
+    fn status(&self, pools: &Pools<'_>) -> LoadBalancerStatus {
+        let policy = Policy {
+            mode: AdminStateMode::Enforce,
+            foreign_down: ForeignDown::Keep,
+        };
+        let inputs = PlanInputs {
+            interfaces: &InterfaceCache::default(),
+            targets: &self.targets,
+            ledger: &self.ledger,
+            policy,
+            now: self.clock.now().mono,
+        };
+        let plan = plan(&view(pools), &inputs);
+        LoadBalancerStatus {
+            planned_generation: Some(self.targets.generation),
+            pending_changes: plan.change_count(),
+            unsent_changes: plan.change_count(),
+            entries: plan.entries,
+            pools: plan.pools,
+            unreadable_pools: self.unreadable_pools.clone(),
+            last_error: self.last_error.clone(),
+        }
+    }
+
+    /// The events of this snapshot. Its ledger changes are made.
+    fn evaluate(&mut self, load_balancers: &[LoadBalancerStatus]) -> Vec<Event> {
+        let effects = self.tracker.evaluate(&Snapshot {
+            targets: &self.targets,
+            ledger: &self.ledger,
+            load_balancers,
+            mode: AdminStateMode::Enforce,
+            listing_error: None,
+            now: self.clock.now(),
+        });
+        for change in effects.ledger_changes {
+            self.ledger.apply(change);
+        }
+        let event = |event: NodeEvent| (event.kind.reason(), event.node.name.clone(), event.note);
+        effects.events.into_iter().map(event).collect()
+    }
+
+    /// The events if one load balancer has these pools.
+    fn evaluate_pools(&mut self, pools: &Pools<'_>) -> Vec<Event> {
+        let status = self.status(pools);
+        self.evaluate(&[status])
+    }
+
+    fn stages(&self) -> Map<String, LedgerStage> {
+        let mut found = Map::new();
+        for pool in ["p", "q"] {
+            for number in 1..4 {
+                let key = EntryKey::from_text(&format!("10.0.0.{number}"));
+                let entry = self.ledger.entry(&pool_id(pool), &key);
+                found.extend(entry.map(|entry| (format!("{pool}{number}"), entry.stage)));
+            }
+        }
+        found
+    }
+}
+
+fn reasons(events: &[Event]) -> Vec<(&'static str, &str)> {
+    events
+        .iter()
+        .map(|(reason, node, _)| (*reason, node.as_str()))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_transition_gets_one_event() {
+    let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[])], &[]);
+    assert!(
+        scenario
+            .evaluate_pools(&[("p", &[(1, "-"), (2, "-")], true), ("q", &[(1, "-"), (2, "-")], true)])
+            .is_empty(),
+        "nothing is Down yet"
+    );
+    scenario.ledger.apply(ledger_change("p", 1, LedgerStage::Intended));
+    scenario.ledger.apply(ledger_change("q", 1, LedgerStage::Intended));
+    assert!(
+        scenario
+            .evaluate_pools(&[
+                ("p", &[(1, "Down"), (2, "-")], true),
+                ("q", &[(1, "-"), (2, "-")], true)
+            ])
+            .is_empty(),
+        "one of two pools"
+    );
+    let done: &Pools<'_> = &[
+        ("p", &[(1, "Down"), (2, "-")], true),
+        ("q", &[(1, "Down"), (2, "-")], true),
+    ];
+    let events = scenario.evaluate_pools(done);
+    assert_eq!(reasons(&events), [("LoadBalancerAdminStateDown", "n1")]);
+    assert_eq!(events[0].2, "Down in lb/p, lb/q because of drain: no new connections.");
+    assert_eq!(
+        scenario.stages(),
+        [
+            ("p1".to_owned(), LedgerStage::Down),
+            ("q1".to_owned(), LedgerStage::Down)
+        ]
+        .into()
+    );
+    assert!(scenario.evaluate_pools(done).is_empty(), "once");
+    // A `Down` that was lost and written again is the same transition.
+    assert!(
+        scenario
+            .evaluate_pools(&[
+                ("p", &[(1, "-"), (2, "-")], true),
+                ("q", &[(1, "Down"), (2, "-")], true)
+            ])
+            .is_empty()
+    );
+    assert!(scenario.evaluate_pools(done).is_empty());
+
+    scenario
+        .targets
+        .apply(node(1, &[]), &taint_keys(), scenario.clock.now());
+    assert!(scenario.evaluate_pools(done).is_empty(), "the debounce");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    scenario.targets.advance_generation();
+    assert!(
+        scenario
+            .evaluate_pools(&[
+                ("p", &[(1, "None"), (2, "-")], true),
+                ("q", &[(1, "Down"), (2, "-")], true)
+            ])
+            .is_empty()
+    );
+    let back: &Pools<'_> = &[
+        ("p", &[(1, "None"), (2, "-")], true),
+        ("q", &[(1, "None"), (2, "-")], true),
+    ];
+    let events = scenario.evaluate_pools(back);
+    assert_eq!(reasons(&events), [("LoadBalancerAdminStateNone", "n1")]);
+    assert_eq!(
+        events[0].2,
+        "None again in lb/p, lb/q: health probes decide about new connections."
+    );
+    assert!(scenario.evaluate_pools(back).is_empty(), "once");
+    assert_eq!(scenario.stages()["p1"], LedgerStage::Restored);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_event_before_every_load_balancer_has_planned() {
+    let mut scenario = Scenario::new(&[node(1, &[])], &[("p", 1, LedgerStage::Intended)]);
+    let behind = scenario.status(&[("q", &[(1, "-"), (2, "-")], true)]);
+    scenario
+        .targets
+        .apply(node(1, &[DRAIN]), &taint_keys(), scenario.clock.now());
+    let done = scenario.status(&[("p", &[(1, "Down"), (2, "-")], true)]);
+    assert!(scenario.evaluate(&[behind, done.clone()]).is_empty());
+    let nothing = scenario.status(&[("q", &[(2, "-")], true)]);
+    let never = LoadBalancerStatus::default();
+    assert!(scenario.evaluate(&[never, done.clone()]).is_empty());
+    assert_eq!(
+        reasons(&scenario.evaluate(&[nothing, done])),
+        [("LoadBalancerAdminStateDown", "n1")]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_leader_does_not_repeat_events() {
+    let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &[("p", 1, LedgerStage::Down)]);
+    assert!(
+        scenario
+            .evaluate_pools(&[("p", &[(1, "Down"), (2, "-")], true)])
+            .is_empty()
+    );
+    // A foreign admin state gets no event.
+    let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[DRAIN])], &[]);
+    assert!(
+        scenario
+            .evaluate_pools(&[("p", &[(1, "Down"), (2, "Up")], true)])
+            .is_empty()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_names_pools_where_down_has_no_effect() {
+    let mut scenario = Scenario::new(
+        &[node(1, &[DRAIN])],
+        &[("p", 1, LedgerStage::Intended), ("q", 1, LedgerStage::Intended)],
+    );
+    let events = scenario.evaluate_pools(&[
+        ("p", &[(1, "Down"), (2, "-")], true),
+        ("q", &[(1, "Down"), (2, "-")], false),
+    ]);
+    assert!(
+        events[0]
+            .2
+            .ends_with("It has no effect in lb/q: no rule of it has a health probe."),
+        "{events:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn event_names_the_draining_taint_after_out_of_service_was_removed() {
+    let out_of_service = "node.kubernetes.io/out-of-service";
+    let mut scenario = Scenario::new(&[node(1, &[out_of_service])], &[("p", 1, LedgerStage::Down)]);
+    scenario
+        .targets
+        .apply(node(1, &[]), &taint_keys(), scenario.clock.now());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let events = scenario.evaluate_pools(&[("p", &[(1, "None"), (2, "-")], true)]);
+    assert!(
+        events[0].2.contains("use cloudprovider.azure.microsoft.com/draining"),
+        "{events:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_gets_an_event_at_its_start_at_a_change_and_every_five_minutes() {
+    let error = |class, code: &str| Some(LastError::new(class, code, format!("ARM said {code}"), None));
+    let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &[]);
+    let pools: &Pools<'_> = &[("p", &[(1, "-"), (2, "-")], true)];
+    let count = |scenario: &mut Scenario| scenario.evaluate_pools(pools).len();
+    scenario.last_error = error(Class::Retriable, "Throttled");
+    let events = scenario.evaluate_pools(pools);
+    assert_eq!(reasons(&events), [("LoadBalancerAdminStateUpdateFailed", "n1")]);
+    assert_eq!(
+        events[0].2,
+        "Admin state not updated: ARM said Throttled. headgate retries."
+    );
+    assert_eq!(count(&mut scenario), 0);
+    scenario.last_error = error(Class::Retriable, "Connection");
+    assert_eq!(count(&mut scenario), 0, "the codes alternate");
+    tokio::time::advance(CHANGED_FAILURE_INTERVAL).await;
+    assert_eq!(count(&mut scenario), 1, "another code");
+    tokio::time::advance(FAILURE_REPEAT_INTERVAL).await;
+    assert_eq!((count(&mut scenario), count(&mut scenario)), (1, 0), "repeated");
+    scenario.last_error = error(Class::Terminal, "AuthorizationFailed");
+    assert_eq!(count(&mut scenario), 1);
+    tokio::time::advance(2 * FAILURE_REPEAT_INTERVAL).await;
+    assert_eq!(count(&mut scenario), 0, "once");
+    scenario.last_error = None;
+    assert_eq!(count(&mut scenario), 0);
+    scenario.last_error = error(Class::Terminal, "AuthorizationFailed");
+    assert_eq!(count(&mut scenario), 1, "it had ended meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_list_gets_an_event_on_every_signalled_node() {
+    let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[])], &[]);
+    let error = LastError::new(
+        Class::Terminal,
+        "AuthorizationFailed",
+        "ARM answered 403".to_owned(),
+        None,
+    );
+    let effects = scenario.tracker.evaluate(&Snapshot {
+        targets: &scenario.targets,
+        ledger: &scenario.ledger,
+        load_balancers: &[],
+        mode: AdminStateMode::Enforce,
+        listing_error: Some(&error),
+        now: scenario.clock.now(),
+    });
+    let events: Vec<_> = effects
+        .events
+        .iter()
+        .map(|event| (event.kind, event.node.name.as_str()))
+        .collect();
+    assert_eq!(events, [(EventKind::UpdateFailed, "n1")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
+    let nodes = [node(1, &[DRAIN]), node(2, &[DRAIN]), node(3, &[])];
+    let mut scenario = Scenario::new(
+        &nodes,
+        &[
+            ("p", 1, LedgerStage::Down),
+            ("q", 1, LedgerStage::Down),
+            ("q", 2, LedgerStage::Down),
+        ],
+    );
+    scenario.unreadable_pools = vec![UnreadablePool {
+        pool: pool_id("p"),
+        last_error: LastError::new(
+            Class::Terminal,
+            "AuthorizationFailed",
+            "nic cannot be read".to_owned(),
+            None,
+        ),
+    }];
+    let pools: &Pools<'_> = &[
+        ("p", &[(1, "Down"), (8, "-")], true),
+        ("q", &[(1, "Down"), (2, "Down"), (8, "-")], true),
+    ];
+    let events = scenario.evaluate_pools(pools);
+    assert_eq!(
+        reasons(&events),
+        [("LoadBalancerAdminStateUpdateFailed", "n2")],
+        "node 1 has an entry there, node 3 has no signal"
+    );
+    assert!(
+        events[0]
+            .2
+            .starts_with("Admin state not updated: nic cannot be read. headgate retries at growing intervals")
+    );
+    assert!(scenario.evaluate_pools(pools).is_empty(), "once");
+    scenario.unreadable_pools[0].last_error.class = Class::Retriable;
+    assert_eq!(scenario.evaluate_pools(pools).len(), 1, "another class");
+    tokio::time::advance(FAILURE_REPEAT_INTERVAL).await;
+    assert_eq!(scenario.evaluate_pools(pools).len(), 1, "repeated");
+    // A plan from before the signal says nothing about it.
+    let before = scenario.status(pools);
+    scenario
+        .targets
+        .apply(node(3, &[DRAIN]), &taint_keys(), scenario.clock.now());
+    assert!(scenario.evaluate(&[before]).is_empty());
+    assert_eq!(
+        reasons(&scenario.evaluate_pools(pools)),
+        [("LoadBalancerAdminStateUpdateFailed", "n3")]
+    );
+    // A failure of the Node's own entries comes first.
+    let other: &Pools<'_> = &[
+        ("p", &[(1, "Down"), (8, "-")], true),
+        ("q", &[(2, "-"), (8, "-")], true),
+    ];
+    scenario.last_error = Some(LastError::new(
+        Class::Terminal,
+        "ScopeLocked",
+        "locked".to_owned(),
+        None,
+    ));
+    let events = scenario.evaluate_pools(other);
+    assert!(events.len() == 1 && events[0].2.contains("locked"), "{events:?}");
+    scenario.unreadable_pools.clear();
+    scenario.last_error = None;
+    assert!(scenario.evaluate_pools(pools).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_without_an_eligible_entry_gets_one_warning() {
+    let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[DRAIN])], &[]);
+    let pools: &Pools<'_> = &[("p", &[(1, "-"), (2, "-")], true), ("q", &[(1, "-"), (9, "-")], true)];
+    let events = scenario.evaluate_pools(pools);
+    assert_eq!(reasons(&events), [("LoadBalancerPoolHasNoEligibleAddress", "n1")]);
+    assert!(scenario.evaluate_pools(pools).is_empty());
+    scenario
+        .targets
+        .apply(node(2, &[]), &taint_keys(), scenario.clock.now());
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(scenario.evaluate_pools(pools).is_empty());
+    scenario
+        .targets
+        .apply(node(2, &[DRAIN]), &taint_keys(), scenario.clock.now());
+    assert_eq!(scenario.evaluate_pools(pools).len(), 1, "repeated");
+}
+
+#[test]
+fn long_notes_are_truncated() {
+    let note = truncate("ö".repeat(900));
+    assert!(note.len() <= 1024 && note.ends_with('…'), "{}", note.len());
+    assert_eq!(truncate("short".to_owned()), "short");
+}

@@ -1,0 +1,273 @@
+//! The machines of network interfaces, cached from lookups at ARM.
+//!
+//! A scale set's interface has its machine in its id; every other interface has to be looked up. A machine is cached for
+//! [`MACHINE_TTL`] or up to half as much again, a failure for [`FAILURE_TTL`]. Only interfaces of the present pools are kept.
+//! A plan never waits for a lookup: an entry whose interface is not in the cache belongs to no Node yet.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use headgate_azure::{ArmError, Class, InterfaceId, PoolId};
+use tokio::time::Instant;
+
+use super::retry::LastError;
+use super::view::{LoadBalancerView, PoolView};
+
+/// A machine usually keeps its interfaces for as long as it exists.
+const MACHINE_TTL: Duration = Duration::from_hours(1);
+/// After a failure, and for an interface without a machine.
+const FAILURE_TTL: Duration = Duration::from_mins(1);
+
+#[derive(Clone, Debug)]
+struct CachedInterface {
+    /// The resource id in lower case; kept when a later lookup fails.
+    machine: Option<String>,
+    /// What the last lookup failed with.
+    last_error: Option<LastError>,
+    expires_at: Instant,
+}
+
+/// A pool with an interface whose machine is unknown because its lookup failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnreadablePool {
+    /// The pool's resource id.
+    pub pool: PoolId,
+    /// The failure of the first such interface by name; its message names pool and interface.
+    pub last_error: LastError,
+}
+
+/// The machines of network interfaces, as far as they have been looked up.
+#[derive(Clone, Debug, Default)]
+pub struct InterfaceCache(HashMap<InterfaceId, CachedInterface>);
+
+impl InterfaceCache {
+    /// The resource id of the machine that has the interface, in lower case; `None` if it is not known.
+    #[must_use]
+    pub fn machine_of(&self, id: &InterfaceId) -> Option<&str> {
+        self.0.get(id)?.machine.as_deref()
+    }
+
+    /// Whether every interface of these pools has been looked up, with whatever result. Until then an entry that matches no
+    /// Node may still belong to one.
+    #[must_use]
+    pub fn covers(&self, view: &LoadBalancerView) -> bool {
+        interfaces_of(view).all(|id| self.0.contains_key(id))
+    }
+
+    /// The used pools with an interface whose machine is unknown because its lookup failed.
+    #[must_use]
+    pub fn unreadable_pools(&self, view: &LoadBalancerView) -> Vec<UnreadablePool> {
+        let used = view.pools.iter().filter(|pool| pool.is_used());
+        used.filter_map(|pool| self.unreadable_pool(pool)).collect()
+    }
+
+    fn unreadable_pool(&self, pool: &PoolView) -> Option<UnreadablePool> {
+        let failed = || {
+            pool.interfaces.iter().filter_map(|id| {
+                let cached = self.0.get(id).filter(|cached| cached.machine.is_none())?;
+                Some((id.name(), cached.last_error.as_ref()?))
+            })
+        };
+        // The first by name, so that the event does not change with the order of the document.
+        let (name, error) = failed().min_by_key(|(name, _)| *name)?;
+        let more = match failed().count() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        // Before ARM's message, which may be cut off.
+        let right = match error.class {
+            Class::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
+            Class::Stale | Class::Retriable => "",
+        };
+        let id = &pool.id;
+        let message = format!(
+            "the network interface {name}{more} in {}/{} cannot be read{right}, so it is not known whether it is this node's: {}",
+            id.load_balancer().name(),
+            id.name(),
+            error.message
+        );
+        Some(UnreadablePool {
+            pool: id.clone(),
+            last_error: LastError {
+                message,
+                ..error.clone()
+            },
+        })
+    }
+
+    /// Adds the interfaces of another cache.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// The interfaces of these pools that have to be looked up. Removes all others from the cache.
+    pub(super) fn take_due(&mut self, view: &LoadBalancerView, now: Instant) -> HashSet<InterfaceId> {
+        let mut ids: HashSet<InterfaceId> = interfaces_of(view).cloned().collect();
+        self.0.retain(|id, _| ids.contains(id));
+        ids.retain(|id| self.0.get(id).is_none_or(|cached| cached.expires_at <= now));
+        ids
+    }
+
+    /// Stores the result of a lookup.
+    pub(super) fn store(&mut self, id: InterfaceId, result: Result<Option<String>, ArmError>) {
+        let previous = self.0.remove(&id);
+        let (machine, last_error, ttl) = match result {
+            Ok(Some(machine)) => (Some(machine), None, MACHINE_TTL),
+            Ok(None) => (None, None, FAILURE_TTL),
+            Err(error) => {
+                let previous_error = previous.as_ref().and_then(|cached| cached.last_error.as_ref());
+                let last_error = LastError::from_arm(&error, previous_error);
+                if previous_error.is_none_or(|previous| !previous.is_same_kind(&last_error)) {
+                    tracing::warn!(interface = ?id, %error, "network interface lookup failed, the last known machine stays in use");
+                }
+                // A stale error means that the interface no longer exists: that is an answer.
+                let last_error = Some(last_error).filter(|error| error.class != Class::Stale);
+                (previous.and_then(|cached| cached.machine), last_error, FAILURE_TTL)
+            }
+        };
+        let cached = CachedInterface {
+            expires_at: Instant::now() + spread(&id, ttl),
+            machine,
+            last_error,
+        };
+        self.0.insert(id, cached);
+    }
+}
+
+/// The interfaces of all pools that need a lookup.
+fn interfaces_of(view: &LoadBalancerView) -> impl Iterator<Item = &InterfaceId> {
+    view.pools.iter().flat_map(|pool| &pool.interfaces)
+}
+
+/// Between `time` and half as much again, fixed for each interface, so that not all expire at once.
+fn spread(id: &InterfaceId, time: Duration) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    time + time * u32::try_from(hasher.finish() % 1000).unwrap_or_default() / 2000
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::{ErrorBody, LoadBalancer, LoadBalancerId};
+    use hyper::StatusCode;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const GROUP: &str = "/subscriptions/s/resourceGroups/rg/providers";
+
+    fn configuration(name: &str) -> String {
+        format!("{GROUP}/Microsoft.Network/networkInterfaces/{name}/ipConfigurations/c")
+    }
+
+    fn id(name: &str) -> InterfaceId {
+        InterfaceId::of_configuration(&configuration(name)).unwrap()
+    }
+
+    /// A pool of these interfaces and of one of a scale set.
+    fn view(names: &[&str], used: bool) -> LoadBalancerView {
+        let lb = format!("{GROUP}/Microsoft.Network/loadBalancers/lb");
+        let instance = format!(
+            "{GROUP}/Microsoft.Compute/virtualMachineScaleSets/v/virtualMachines/0/networkInterfaces/n/ipConfigurations/c"
+        );
+        let all = names.iter().map(|name| configuration(name)).chain([instance]);
+        let entries: Vec<Value> = all
+            .map(|id| json!({"name": id, "properties": {"networkInterfaceIPConfiguration": {"id": id}}}))
+            .collect();
+        let rule =
+            json!({"name": "r", "properties": {"backendAddressPool": {"id": format!("{lb}/backendAddressPools/p")}}});
+        LoadBalancerView::new(LoadBalancer {
+            id: LoadBalancerId::parse(&lb).unwrap(),
+            etag: None,
+            document: json!({"id": lb, "properties": {
+                "backendAddressPools": [{"name": "p", "properties": {"loadBalancerBackendAddresses": entries}}],
+                "loadBalancingRules": if used { vec![rule] } else { Vec::new() }}}),
+        })
+    }
+
+    fn refused(status: StatusCode, code: &str) -> ArmError {
+        ArmError::Refused {
+            status,
+            error: ErrorBody {
+                code: code.to_owned(),
+                ..ErrorBody::default()
+            },
+            retry_after: None,
+            maybe_done: false,
+        }
+    }
+
+    #[test]
+    fn unreadable_interface_is_reported_unless_cached_or_deleted() {
+        let view = view(&["B", "c", "gone", "known"], true);
+        let mut interfaces = InterfaceCache::default();
+        assert_eq!(
+            interfaces.take_due(&view, Instant::now()).len(),
+            4,
+            "the id of the scale set's interface contains the machine"
+        );
+        assert!(!interfaces.covers(&view) && interfaces.unreadable_pools(&view).is_empty());
+        let forbidden = || Err(refused(StatusCode::FORBIDDEN, "AuthorizationFailed"));
+        interfaces.store(id("known"), Ok(Some("/vm".to_owned())));
+        interfaces.store(id("known"), forbidden());
+        interfaces.store(id("gone"), Err(refused(StatusCode::NOT_FOUND, "ResourceNotFound")));
+        interfaces.store(id("c"), Ok(None));
+        assert!(
+            interfaces.unreadable_pools(&view).is_empty(),
+            "the last one has no result yet"
+        );
+        interfaces.store(id("b"), forbidden());
+        assert!(interfaces.covers(&view));
+        assert_eq!(interfaces.machine_of(&id("KNOWN")), Some("/vm"));
+        let unread = interfaces.unreadable_pools(&view);
+        let [UnreadablePool { pool, last_error }] = unread.as_slice() else {
+            panic!("{unread:?}")
+        };
+        assert_eq!(
+            (pool.name(), last_error.class, &*last_error.code),
+            ("p", Class::Terminal, "AuthorizationFailed")
+        );
+        assert_eq!(
+            last_error.message,
+            "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
+             so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
+        );
+        interfaces.store(id("c"), Err(ArmError::Deadline));
+        let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;
+        assert!(
+            message.starts_with("the network interface b and 1 more in lb/p cannot be read"),
+            "{message}"
+        );
+        interfaces.store(id("b"), Ok(Some("/vm".to_owned())));
+        let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;
+        assert!(
+            message.starts_with("the network interface c in lb/p cannot be read, so"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn unreadable_interface_of_an_unused_pool_is_not_reported() {
+        let mut interfaces = InterfaceCache::default();
+        interfaces.store(id("a"), Err(ArmError::Deadline));
+        assert!(interfaces.unreadable_pools(&view(&["a"], false)).is_empty());
+        assert_eq!(interfaces.unreadable_pools(&view(&["a"], true)).len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn interfaces_that_left_are_dropped_and_machines_are_cached_for_an_hour() {
+        let mut interfaces = InterfaceCache::default();
+        interfaces.store(id("a"), Ok(Some("/vm".to_owned())));
+        interfaces.store(id("b"), Err(ArmError::Deadline));
+        let (both, now) = (view(&["a", "b"], true), Instant::now());
+        assert!(interfaces.take_due(&both, now).is_empty());
+        assert_eq!(
+            interfaces.take_due(&both, now + FAILURE_TTL * 2),
+            HashSet::from([id("b")])
+        );
+        assert_eq!(interfaces.take_due(&both, now + MACHINE_TTL * 2).len(), 2);
+        interfaces.take_due(&view(&["b"], true), now);
+        assert_eq!(interfaces.machine_of(&id("a")), None);
+    }
+}

@@ -1,0 +1,146 @@
+//! After a failure of ARM: what is reported ([`LastError`]), and how long the next attempt waits ([`Backoff`]).
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use headgate_azure::{ArmError, Class};
+use tokio::time::Instant;
+
+/// The design of cloud-provider-azure has 5 ms as the base delay of its work queue.
+const MIN_DELAY: Duration = Duration::from_millis(5);
+const MAX_DELAY: Duration = Duration::from_secs(20);
+/// A terminal error lasts until an operator changes something, such as a role assignment.
+const MIN_TERMINAL_DELAY: Duration = Duration::from_secs(30);
+const MAX_TERMINAL_DELAY: Duration = Duration::from_mins(5);
+
+/// What the last attempt failed with, until an attempt succeeds. Shown in events, logs and `headgate status`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LastError {
+    /// Says whether and when a retry can help.
+    pub class: Class,
+    /// ARM's code, or headgate's own for other failures.
+    pub code: String,
+    /// The error as a sentence.
+    pub message: String,
+    /// The first of the failures that followed each other without a success.
+    pub since: Instant,
+}
+
+impl LastError {
+    /// From an error of the ARM client. `previous` is the last error so far.
+    #[must_use]
+    pub fn from_arm(error: &ArmError, previous: Option<&Self>) -> Self {
+        // A 429 and the requests that the throttle gate refuses after it have different codes and one cause.
+        let code = if error.is_throttling() {
+            "Throttled"
+        } else {
+            error.code()
+        };
+        Self::new(error.class(), code, error.to_string(), previous)
+    }
+
+    /// From any failure. `previous` is the last error so far.
+    #[must_use]
+    pub fn new(class: Class, code: &str, message: String, previous: Option<&Self>) -> Self {
+        Self {
+            class,
+            code: code.to_owned(),
+            message,
+            since: previous.map_or_else(Instant::now, |previous| previous.since),
+        }
+    }
+
+    /// Whether class and code are equal, so that the second error need not be logged.
+    #[must_use]
+    pub fn is_same_kind(&self, other: &Self) -> bool {
+        (self.class, &self.code) == (other.class, &other.code)
+    }
+}
+
+/// Growing delays between attempts, by error class. `Retry-After` is obeyed, even above the maximum.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    retriable: ExponentialBackoff,
+    terminal: ExponentialBackoff,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        let exponential = |min, max| {
+            let builder = ExponentialBuilder::default().with_factor(2.0).without_max_times();
+            builder.with_min_delay(min).with_max_delay(max).build()
+        };
+        Self {
+            retriable: exponential(MIN_DELAY, MAX_DELAY),
+            terminal: exponential(MIN_TERMINAL_DELAY, MAX_TERMINAL_DELAY),
+        }
+    }
+}
+
+impl Backoff {
+    /// Starts again with the shortest delay, after a success.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The delay after an error of ARM.
+    pub(super) fn delay_after(&mut self, error: &ArmError) -> Duration {
+        let (delays, max) = match error.class() {
+            Class::Terminal => (&mut self.terminal, MAX_TERMINAL_DELAY),
+            Class::Stale | Class::Retriable => (&mut self.retriable, MAX_DELAY),
+        };
+        let delay = delays.next().unwrap_or(max);
+        delay.max(error.retry_after(Instant::now()).unwrap_or_default())
+    }
+
+    /// The delay after a failure of another system, such as the API server.
+    pub(super) fn next_delay(&mut self) -> Duration {
+        self.retriable.next().unwrap_or(MAX_DELAY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::ErrorBody;
+    use hyper::StatusCode;
+
+    use super::*;
+
+    fn refused(status: StatusCode, retry_after: Option<u64>) -> ArmError {
+        ArmError::Refused {
+            status,
+            error: ErrorBody::default(),
+            retry_after: retry_after.map(Duration::from_secs),
+            maybe_done: false,
+        }
+    }
+
+    #[test]
+    fn delays_grow_to_the_maximum_and_start_again_after_a_reset() {
+        let mut backoff = Backoff::default();
+        let conflict = refused(StatusCode::CONFLICT, None);
+        // backon computes in floating point.
+        let delays: Vec<_> = (0..14)
+            .map(|_| backoff.delay_after(&conflict).as_micros().div_ceil(1000))
+            .collect();
+        assert_eq!(&delays[..4], [5, 10, 20, 40]);
+        assert_eq!(&delays[12..], [20_000, 20_000]);
+        backoff.reset();
+        assert_eq!(backoff.delay_after(&conflict), MIN_DELAY);
+        assert_eq!(backoff.next_delay(), MIN_DELAY * 2);
+    }
+
+    #[test]
+    fn retry_after_exceeds_the_maximum_and_terminal_errors_wait_longer() {
+        let mut backoff = Backoff::default();
+        let throttled = refused(StatusCode::TOO_MANY_REQUESTS, Some(100));
+        assert_eq!(
+            backoff.delay_after(&throttled),
+            Duration::from_secs(100),
+            "to the second, above every cap"
+        );
+        let forbidden = refused(StatusCode::FORBIDDEN, None);
+        let delays: Vec<_> = (0..5).map(|_| backoff.delay_after(&forbidden).as_secs()).collect();
+        assert_eq!(delays, [30, 60, 120, 240, 300]);
+    }
+}

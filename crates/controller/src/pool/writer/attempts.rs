@@ -1,0 +1,167 @@
+//! What a failed attempt leaves for the next one: the last error, and when the same plan is due again. Pure but for the log.
+
+use std::time::Duration;
+
+use headgate_azure::{ArmError, Class, LoadBalancerId};
+use headgate_leader::LockError;
+use tokio::time::Instant;
+
+use super::super::edit::PoolEdit;
+use super::super::retry::{Backoff, LastError};
+use super::IntentNotRecorded;
+
+/// Between two requests for the Lease: its holder releases it at some time, so a longer delay gains nothing.
+const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Between two reads of a load balancer that ARM is busy with; doubles each time.
+const MIN_BUSY_DELAY: Duration = Duration::from_secs(1);
+const MAX_BUSY_DELAY: Duration = Duration::from_secs(8);
+/// ARM's operations take seconds. Busy for longer than this is an error.
+const BUSY_ERROR_AFTER: Duration = Duration::from_mins(1);
+
+/// Why an attempt ended before everything was written.
+pub(super) enum AttemptError {
+    /// A request to ARM failed.
+    Arm(ArmError),
+    /// The editor could not record an edit.
+    IntentNotRecorded(IntentNotRecorded),
+    /// The shared Lease was not acquired.
+    LeaseNotAcquired(LockError),
+    /// The shared Lease was lost while a write waited to be sent.
+    LeaseLost,
+    /// The process has held the shared Lease for so long that it admits no new writes.
+    HoldClosed,
+    /// ARM is busy with the load balancer. The Lease is released meanwhile.
+    Busy,
+}
+
+impl From<ArmError> for AttemptError {
+    fn from(error: ArmError) -> Self {
+        Self::Arm(error)
+    }
+}
+
+impl From<LockError> for AttemptError {
+    fn from(error: LockError) -> Self {
+        Self::LeaseNotAcquired(error)
+    }
+}
+
+/// What the writer does after an attempt.
+pub(super) enum AfterAttempt {
+    /// Plans again at once.
+    PlanAgain,
+    /// Waits for so long, whatever changes, then plans again.
+    WaitForArm(Duration),
+    /// Reports the error; the same plan is deferred.
+    Failed(LastError),
+}
+
+/// The failures since the last success.
+#[derive(Default)]
+pub(super) struct Attempts {
+    backoff: Backoff,
+    last_error: Option<LastError>,
+    deferred: Option<DeferredPlan>,
+    busy: Option<Busy>,
+}
+
+struct DeferredPlan {
+    plan: Vec<PoolEdit>,
+    until: Instant,
+    /// The end of ARM's `Retry-After`, which holds for any plan.
+    retry_after: Option<Instant>,
+}
+
+/// ARM was found busy by each attempt since then.
+#[derive(Clone, Copy)]
+struct Busy {
+    since: Instant,
+    attempts: u32,
+}
+
+impl Attempts {
+    /// Nothing is left to write. Returns whether an attempt had failed before.
+    pub(super) fn succeed(&mut self) -> bool {
+        let before = std::mem::take(self);
+        before.last_error.is_some()
+    }
+
+    /// Until when this plan is deferred. A plan that differs from the failed one waits for ARM's `Retry-After` only.
+    pub(super) fn deferred_until(&self, plan: &[PoolEdit]) -> Option<Instant> {
+        let deferred = self.deferred.as_ref()?;
+        let until = if are_equivalent(&deferred.plan, plan) {
+            Some(deferred.until)
+        } else {
+            deferred.retry_after
+        };
+        until.filter(|until| Instant::now() < *until)
+    }
+
+    /// Records how an attempt to write `plan` ended.
+    pub(super) fn end(
+        &mut self,
+        load_balancer: &LoadBalancerId,
+        plan: Vec<PoolEdit>,
+        result: Result<(), AttemptError>,
+    ) -> AfterAttempt {
+        let now = Instant::now();
+        let busy = self.busy.take();
+        let previous = self.last_error.as_ref();
+        let mut retry_after = None;
+        let (error, retry_in) = match result {
+            Ok(()) | Err(AttemptError::LeaseLost | AttemptError::HoldClosed) => {
+                self.deferred = None;
+                return AfterAttempt::PlanAgain;
+            }
+            Err(AttemptError::Busy) => {
+                let Busy { since, attempts } = busy.unwrap_or(Busy {
+                    since: now,
+                    attempts: 0,
+                });
+                self.busy = Some(Busy {
+                    since,
+                    attempts: attempts + 1,
+                });
+                if since.elapsed() < BUSY_ERROR_AFTER {
+                    let delay = MIN_BUSY_DELAY.saturating_mul(2_u32.saturating_pow(attempts));
+                    return AfterAttempt::WaitForArm(delay.min(MAX_BUSY_DELAY));
+                }
+                let error = ArmError::Busy(load_balancer.to_string());
+                (LastError::from_arm(&error, previous), MAX_BUSY_DELAY)
+            }
+            Err(AttemptError::LeaseNotAcquired(error)) => (
+                LastError::new(Class::Retriable, "LeaseHeld", error.to_string(), previous),
+                LEASE_RETRY_DELAY,
+            ),
+            Err(AttemptError::IntentNotRecorded(error)) => (
+                LastError::new(Class::Retriable, "NotRecorded", error.to_string(), previous),
+                self.backoff.next_delay(),
+            ),
+            Err(AttemptError::Arm(error)) => {
+                retry_after = error.retry_after(now).map(|wait| now + wait);
+                (LastError::from_arm(&error, previous), self.backoff.delay_after(&error))
+            }
+        };
+        if previous.is_none_or(|previous| !previous.is_same_kind(&error)) {
+            let load_balancer = load_balancer.name();
+            tracing::warn!(
+                load_balancer,
+                code = error.code,
+                error = error.message,
+                ?retry_in,
+                "pools not written"
+            );
+        }
+        self.deferred = Some(DeferredPlan {
+            plan,
+            until: now + retry_in,
+            retry_after,
+        });
+        self.last_error = Some(error.clone());
+        AfterAttempt::Failed(error)
+    }
+}
+
+fn are_equivalent(plan: &[PoolEdit], other: &[PoolEdit]) -> bool {
+    plan.len() == other.len() && plan.iter().zip(other).all(|(edit, other)| edit.is_equivalent(other))
+}
