@@ -140,8 +140,8 @@ async fn a_name_is_required_or_generated(client: Client, name: &str) {
     assert_eq!(maps.create(json!({"data": {}})).await.unwrap_err(), 422);
     let generated = json!({"metadata": {"generateName": format!("{name}-")}});
     let [one, other] = [
-        maps.create(made.clone()).await.unwrap(),
-        maps.create(made).await.unwrap(),
+        maps.create(generated.clone()).await.unwrap(),
+        maps.create(generated).await.unwrap(),
     ];
     assert!(one.name_any().starts_with(&format!("{name}-")) && one.name_any() != other.name_any());
     let elsewhere = json!({"metadata": {"name": name, "namespace": "default"}});
@@ -175,10 +175,10 @@ async fn a_missing_object_is_not_replaced(client: Client, name: &str) {
 async fn an_unchanged_object_gets_no_new_version(client: Client, name: &str) {
     let maps = config_maps(client);
     let created = maps.create(config_map(name, "1")).await.unwrap();
-    let same = maps.replace(&made).await.unwrap();
-    assert_eq!(resource_version(&same), resource_version(&made));
+    let same = maps.replace(&created).await.unwrap();
+    assert_eq!(resource_version(&same), resource_version(&created));
     let same = maps.merge(name, json!({"data": {"text": "1"}})).await.unwrap();
-    assert_eq!(resource_version(&same), resource_version(&made));
+    assert_eq!(resource_version(&same), resource_version(&created));
 }
 
 async fn a_merge_patch_is_applied(client: Client, name: &str) {
@@ -191,7 +191,7 @@ async fn a_merge_patch_is_applied(client: Client, name: &str) {
     let data = json!(patched.data);
     assert_eq!(data, json!({"other": "2"}));
     let version = |version: String| json!({"metadata": {"resourceVersion": version}, "data": {"other": "3"}});
-    let stale = version(resource_version(&made));
+    let stale = version(resource_version(&created));
     assert_eq!(maps.merge(name, stale).await.unwrap_err(), 409);
     maps.merge(name, version(resource_version(&patched))).await.unwrap();
 }
@@ -202,7 +202,7 @@ async fn a_json_patch_is_applied(client: Client, name: &str) {
     let add = |text: &str| json!({"op": "add", "path": "/data/more", "value": text});
     assert_eq!(maps.json(name, json!([add("1")])).await.unwrap_err(), 404);
     let created = maps.create(config_map(name, "1")).await.unwrap();
-    let version = resource_version(&made);
+    let version = resource_version(&created);
     let patched = maps.json(name, json!([test(&version), add("1")])).await.unwrap();
     assert_eq!(json!(patched.data), json!({"text": "1", "more": "1"}));
     let stale = json!([test(&version), add("2")]);
@@ -242,7 +242,7 @@ async fn a_finalizer_delays_the_deletion(client: Client, name: &str) {
         .await
         .unwrap();
     assert!(maps.0.get_opt(name).await.unwrap().is_none());
-    let seen = maps.watched(&by_name(name), &resource_version(&made), 2).await;
+    let seen = maps.watched(&by_name(name), &resource_version(&created), 2).await;
     assert_eq!([seen[0].0, seen[1].0], ["modified", "deleted"]);
 }
 
@@ -280,7 +280,7 @@ async fn a_node_and_its_status_are_written_separately(client: Client, name: &str
     let conditions = |node: &Node| node.status.clone().unwrap().conditions.unwrap_or_default();
     assert_eq!(conditions(&patched).len(), 1);
     let mut other = patched.clone();
-    other.status = made.status.clone();
+    other.status = created.status.clone();
     other.spec.get_or_insert_default().unschedulable = None;
     let replaced = nodes.replace(&other).await.unwrap();
     assert_eq!(conditions(&replaced).len(), 1, "the status is unchanged");
@@ -323,8 +323,8 @@ on_both! {
     a_replacement_has_the_current_version_or_none
     a_missing_object_is_not_replaced
     an_unchanged_object_gets_no_new_version
-    a_merge_patch
-    a_json_patch
+    a_merge_patch_is_applied
+    a_json_patch_is_applied
     a_deletion_may_require_a_version
     a_finalizer_delays_the_deletion
     a_config_map_of_more_than_a_mebibyte_is_refused
