@@ -220,15 +220,15 @@ async fn a_deletion_may_require_a_version(client: Client, name: &str) {
     let maps = config_maps(client);
     let old = maps.create(config_map(name, "1")).await.unwrap();
     let new = maps.merge(name, json!({"data": {"text": "2"}})).await.unwrap();
-    let of = |map: &ConfigMap| {
+    let preconditions = |map: &ConfigMap| {
         DeleteParams::default().preconditions(Preconditions {
             resource_version: map.resource_version(),
             uid: map.uid(),
         })
     };
-    assert_eq!(maps.delete(name, &parse(&old)).await.unwrap_err(), 409);
-    maps.delete(name, &parse(&new)).await.unwrap();
-    assert_eq!(maps.delete(name, &parse(&new)).await.unwrap_err(), 404);
+    assert_eq!(maps.delete(name, &preconditions(&old)).await.unwrap_err(), 409);
+    maps.delete(name, &preconditions(&new)).await.unwrap();
+    assert_eq!(maps.delete(name, &preconditions(&new)).await.unwrap_err(), 404);
 }
 
 async fn a_finalizer_delays_the_deletion(client: Client, name: &str) {
