@@ -1,8 +1,7 @@
-//! `headgate restore`: gives back what headgate set Down, after a look and a question.
+//! `headgate restore`: sets the entries that headgate set `Down` back to `None`, after a confirmation.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
@@ -16,38 +15,41 @@ use headgate_leader::LeaderStatus;
 use crate::config::Settings;
 use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
-use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, duration, fail, print};
+use super::{Failure, azure, build_runtime, duration_up_to, print};
 
-/// Long enough for a Lease whose holder is gone, and for one that was never held.
-const WAIT: Duration = Duration::from_mins(1);
+/// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
+const DEFAULT_LEASE_WAIT: Duration = Duration::from_mins(1);
+/// The longest `--wait` and `--timeout`. The help has it, too.
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
-/// Give back what headgate set Down in backend pools, by its ledger: for when headgate is removed, or gone
+/// Set the pool entries that headgate set Down back to None, by its ledger: for when headgate is or will be removed
 ///
-/// What others set Down is left alone, and so are entries of no Node. While a leader lives this is refused: it would set
-/// Down again what has a signal. Give the agents adminState.mode: off instead (the leader then gives everything back
-/// itself), or remove headgate first.
+/// Leaves alone what others set Down, and entries of no Node. The command is refused while a leader is alive, which would
+/// set nodes with a signal Down again. Set adminState.mode: off for the agents instead (the leader then restores all
+/// entries itself), or remove headgate first.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Nodes whose entries are given back [default: all]
+    /// Nodes whose entries are restored [default: all]
     nodes: Vec<String>,
 
-    /// Say what would be given back, and write nothing
+    /// Print what would be restored, and write nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 
-    /// Wait this long for the leader's Lease, even while a leader lives [default: 1m, and not at all while one does]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// Wait this long for the leader's Lease, at most 1h, even while a leader is alive [default: 1m, and not at all
+    /// while a leader is alive]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_WAIT))]
     wait: Option<Duration>,
 
-    /// How long giving back may take
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m")]
+    /// How long restoring may take, at most 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_WAIT), default_value = "5m")]
     timeout: Duration,
 
-    /// Kubeconfig file [default: those kubectl would use]
+    /// Kubeconfig file [default: those that kubectl uses]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
@@ -55,77 +57,58 @@ pub(super) struct Arguments {
     azure: azure::AzureArguments,
 }
 
-type Failure = (u8, anyhow::Error);
-
-fn wrong(error: impl Into<anyhow::Error>) -> Failure {
-    (EXIT_SETTINGS, error.into())
-}
-
-fn failed(error: impl Into<anyhow::Error>) -> Failure {
-    (EXIT_RUNTIME, error.into())
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let settings = match arguments.azure.settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
-    };
-    let done = runtime.block_on(restore(arguments, &settings));
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.azure.settings()?;
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(restore(arguments, &settings));
     runtime.shutdown_background();
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((code, error)) => fail(code, &error),
-    }
+    outcome
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
     let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(wrong)?).map_err(wrong)?;
-    let reached = arguments.azure.reach(settings, &client).await.map_err(wrong)?;
-    let reached = reached.map_err(|why| failed(anyhow!("Azure cannot be asked: {why}")))?;
-    let report = seen(arguments, settings, &client, &reached).await?;
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let target = arguments.azure.connect(settings, &client).await?;
+    let target = target.map_err(|why| Failure::runtime(anyhow!("Azure cannot be reached: {why}")))?;
+    let report = read_report(arguments, settings, &client, &target).await?;
     let ours: Vec<_> = report.down_by_headgate().collect();
     for (node, entry) in &ours {
         let name = entry.entry.as_deref().unwrap_or("?");
-        say(&format!(
+        print_line(&format!(
             "{}/{}   {name}   {}",
             entry.load_balancer, entry.pool, node.name
         ));
     }
-    let lost = if arguments.nodes.is_empty() {
-        of_no_node(&report)
+    let unmatched = if arguments.nodes.is_empty() {
+        print_unmatched(&report)
     } else {
         0
     };
     if ours.is_empty() {
-        say("Nothing is Down by headgate.");
-        return if lost == 0 || arguments.dry_run {
+        print_line("Nothing is Down by headgate.");
+        return if unmatched == 0 || arguments.dry_run {
             Ok(())
         } else {
-            Err(failed(left(lost)))
+            Err(not_restored(unmatched))
         };
     }
     if arguments.dry_run {
-        say(&format!(
-            "{} entries would be given back; nothing was written.",
+        print_line(&format!(
+            "{} entries would be restored; nothing was written.",
             ours.len()
         ));
         return Ok(());
     }
-    refuse_beside(report.leader.as_ref(), arguments.wait).map_err(failed)?;
+    refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
-        ask(ours.len()).map_err(wrong)?;
+        confirm(ours.len()).map_err(Failure::settings)?;
     }
-    tell("waiting for the leader's Lease, so that nobody else writes; this may take half a minute");
-    let order = RestoreRequest {
+    print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");
+    let request = RestoreRequest {
         client,
-        target: reached,
+        target,
         nodes: arguments.nodes.clone(),
-        lease_timeout: arguments.wait.unwrap_or(WAIT),
+        lease_timeout: arguments.wait.unwrap_or(DEFAULT_LEASE_WAIT),
         work_timeout: arguments.timeout,
         clock: Clock::System,
     };
@@ -134,114 +117,117 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             std::future::pending::<()>().await;
         }
     };
-    let restored = run_restore(order, interrupted).await.map_err(failed)?;
+    let restored = run_restore(request, interrupted).await.map_err(Failure::runtime)?;
     for ours in &restored.restored {
-        say(&format!(
-            "{}/{}   {}   {}   given back",
+        print_line(&format!(
+            "{}/{}   {}   {}   restored",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
     for (ours, why) in &restored.not_restored {
-        say(&format!(
+        print_line(&format!(
             "{}/{}   {}   {}   still Down: {why}",
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    say(&format!("{} entries were given back.", restored.restored.len()));
+    print_line(&format!("{} entries were restored.", restored.restored.len()));
     if let Some(why) = restored.ledger_error {
-        tell(&format!("the ledger is not up to date, which does no harm: {why}"));
+        print_progress(&format!("the ledger was not updated, which is harmless: {why}"));
     }
-    match restored.not_restored.len() + lost {
+    match restored.not_restored.len() + unmatched {
         0 => Ok(()),
-        count => Err(failed(left(count))),
+        count => Err(not_restored(count)),
     }
 }
 
-async fn seen(
+/// The state of all pools. Restoring needs the ledger, Azure and the leader, so an error of one of them is a failure.
+async fn read_report(
     arguments: &Arguments,
     settings: &Settings,
     client: &kube::Client,
-    reached: &ClusterTarget,
+    target: &ClusterTarget,
 ) -> Result<StatusReport, Failure> {
-    let looking = SnapshotRequest {
+    let request = SnapshotRequest {
         client,
-        azure: Ok(reached.clone()),
+        azure: Ok(target.clone()),
         settings,
         clock: Clock::System,
     };
-    let sight = status::take_snapshot(looking).await.map_err(failed)?;
-    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
+    let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
+    let mut report = StatusReport::from_snapshot(&snapshot, &settings.signals.admin_state);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
-        return Err(failed(anyhow!("what is headgate's cannot be told: {why}")));
+        return Err(Failure::runtime(anyhow!("headgate's own entries are unknown: {why}")));
     }
     if let Some(why) = &report.leader_error {
-        return Err(failed(anyhow!("who leads cannot be told: {why}")));
+        return Err(Failure::runtime(anyhow!("the leader is unknown: {why}")));
     }
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
-        kept.map_err(|missing| failed(StatusError::NoSuchNode(missing)))?;
+        kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
     }
     Ok(report)
 }
 
-/// Says which entries are Down by headgate and belong to no Node; how many.
-fn of_no_node(report: &StatusReport) -> usize {
-    let lost = report
+/// Prints the entries that headgate set Down and that belong to no Node. Returns their number.
+fn print_unmatched(report: &StatusReport) -> usize {
+    let unmatched = report
         .unmatched_ledger
         .iter()
         .filter(|line| line.admin_state == Some("Down"));
-    let lines = lost.map(|line| {
-        say(&format!(
-            "{}/{}   {}   left alone: it belongs to no Node, and cloud-controller-manager takes such entries out",
+    let printed = unmatched.map(|line| {
+        print_line(&format!(
+            "{}/{}   {}   left alone: it belongs to no Node, and cloud-controller-manager removes such entries",
             line.load_balancer, line.pool, line.entry
         ));
     });
-    lines.count()
+    printed.count()
 }
 
-fn left(count: usize) -> anyhow::Error {
-    anyhow!("{count} entries were not given back")
+fn not_restored(count: usize) -> Failure {
+    Failure::runtime(anyhow!("{count} entries were not restored"))
 }
 
-/// A living leader would set Down again what has a signal.
-fn refuse_beside(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
+/// Refuses the command while a leader is alive, unless `--wait` is given: the leader would set nodes with a signal Down
+/// again.
+fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
     match leader
         .filter(|leader| leader.alive && wait.is_none())
         .and_then(|leader| leader.holder.as_ref())
     {
         None => Ok(()),
         Some(holder) => bail!(
-            "{holder} leads, and with adminState.mode enforce it would set Down again what has a signal. Give the agents \
-             adminState.mode: off, and the leader gives back all that is headgate's by itself; or remove headgate first, and \
-             run this again; or give --wait DURATION to wait until nobody leads"
+            "{holder} leads, and in adminState.mode enforce it would set nodes with a signal Down again. Set \
+             adminState.mode: off for the agents, and the leader restores all entries itself; or remove headgate first, and \
+             run this command again; or give --wait DURATION to wait until there is no leader"
         ),
     }
 }
 
-/// Asks a person; whoever cannot be asked has to have said yes.
-fn ask(count: usize) -> anyhow::Result<()> {
+/// Asks for confirmation on the terminal. Without a terminal, `--yes` is required.
+fn confirm(count: usize) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() {
-        bail!("standard input is no terminal, so nobody can be asked; give --yes");
+        bail!("standard input is not a terminal, so there is no confirmation; give --yes");
     }
     let mut error = io::stderr().lock();
-    write!(error, "Give back these {count} entries? [y/N] ")?;
+    write!(error, "Restore these {count} entries? [y/N] ")?;
     error.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => bail!("nothing was given back"),
+        _ => bail!("nothing was restored"),
     }
 }
 
-/// A line for whoever reads the result.
-fn say(line: &str) {
-    print(format!("{line}\n").as_bytes());
+/// Prints a line of the result to standard output.
+fn print_line(line: &str) {
+    // The command goes on without a reader.
+    let _ = print(format!("{line}\n").as_bytes());
 }
 
-/// A line for whoever waits.
-fn tell(line: &str) {
-    // Nobody may be reading.
+/// Prints a line about progress to standard error.
+fn print_progress(line: &str) {
+    // The command goes on without a reader.
     let _ = writeln!(io::stderr().lock(), "headgate: {line}");
 }
 
@@ -250,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beside_a_living_leader_it_is_refused_unless_it_may_wait() {
+    fn refused_beside_a_living_leader_without_wait() {
         let mut leader = LeaderStatus {
             holder: Some("n1_0a".to_owned()),
             since: None,
@@ -259,14 +245,14 @@ mod tests {
             term: 1,
             candidates: None,
         };
-        let told = refuse_beside(Some(&leader), None).unwrap_err().to_string();
+        let error = refuse_beside_leader(Some(&leader), None).unwrap_err().to_string();
         assert!(
-            told.contains("n1_0a leads") && told.contains("adminState.mode: off"),
-            "{told}"
+            error.contains("n1_0a leads") && error.contains("adminState.mode: off"),
+            "{error}"
         );
-        assert!(refuse_beside(Some(&leader), Some(WAIT)).is_ok());
-        assert!(refuse_beside(None, None).is_ok());
+        assert!(refuse_beside_leader(Some(&leader), Some(DEFAULT_LEASE_WAIT)).is_ok());
+        assert!(refuse_beside_leader(None, None).is_ok());
         leader.alive = false;
-        assert!(refuse_beside(Some(&leader), None).is_ok());
+        assert!(refuse_beside_leader(Some(&leader), None).is_ok());
     }
 }

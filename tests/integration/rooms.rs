@@ -46,7 +46,12 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/http",
-        modules: &[("bounded_client", &["telemetry"]), ("server", &[]), ("lib", &[])],
+        modules: &[
+            ("body", &["telemetry"]),
+            ("bounded_client", &["body", "telemetry"]),
+            ("server", &[]),
+            ("lib", &[]),
+        ],
         tests: &[],
     },
     Crate {
@@ -153,7 +158,7 @@ const CRATES: &[Crate] = &[
 ];
 
 /// What every module may use, but for these themselves.
-const OPEN_TO_ALL: [&str; 4] = ["clock", "bounded_client", "settings", "telemetry"];
+const OPEN_TO_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
 
 /// Crates that know nothing of Kubernetes: their manifests do not name what speaks to it.
 const WITHOUT_KUBERNETES: [&str; 8] = [
