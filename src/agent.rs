@@ -64,7 +64,7 @@ pub struct AgentParts {
     pub client: Client,
     /// The clock of all tasks.
     pub clock: Clock,
-    /// The file for the bound addresses, if one is wanted.
+    /// The file for the bound addresses; `None` for no file.
     pub addresses_file: Option<PathBuf>,
 }
 

@@ -2,7 +2,7 @@
 //! admin states of its pool entries with their owner; also who leads, and whether any probe targets headgate.
 //!
 //! It writes nothing. The [`StatusReport`] is a pure function of a [`ClusterSnapshot`]; entry status and target state
-//! come from `admin_state`'s plan. Without Azure the report says why, and shows what Kubernetes alone shows.
+//! come from `admin_state`'s plan. Without Azure the report has the reason, and shows what Kubernetes alone shows.
 
 mod agents;
 mod nodes;

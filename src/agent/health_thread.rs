@@ -169,14 +169,14 @@ async fn wait_for_sync(
     let deadline = Instant::now() + SYNC_TIMEOUT;
     let is_known = |report: &NodeReport| report.is_synced() || report.source == Source::Remembered;
     if timeout_at(deadline.into(), reports.wait_for(is_known)).await.is_err() {
-        tracing::warn!("nothing is known of the Node yet and there is no remembered state, it counts as eligible");
+        tracing::warn!("state of the Node unknown and no remembered state found, it counts as eligible");
     }
     if let Some(mut tables) = tables
         && timeout_at(deadline.into(), tables.wait_for(Option::is_some))
             .await
             .is_err()
     {
-        tracing::warn!("Services and EndpointSlices are not listed yet, requests about them are answered with 503");
+        tracing::warn!("Services and EndpointSlices not listed in time, requests about them are answered with 503");
     }
 }
 

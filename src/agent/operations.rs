@@ -121,7 +121,7 @@ async fn livez(State(operations): State<Operations>) -> Response {
     check_response(health_thread.as_slice())
 }
 
-/// Fails until the process answers for its node, if it has to, and knows something about it.
+/// Fails until the health port is bound, if the role has one, and the state of the Node is known.
 async fn readyz(State(operations): State<Operations>) -> Response {
     let health_port = operations.listeners.healthz.as_ref().map(|state| {
         let outcome = match &*state.borrow() {

@@ -178,7 +178,7 @@ async fn seen(
         return Err(failed(anyhow!("who leads cannot be told: {why}")));
     }
     if !arguments.nodes.is_empty() {
-        let kept = report.keep_named(&arguments.nodes);
+        let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| failed(StatusError::NoSuchNode(missing)))?;
     }
     Ok(report)

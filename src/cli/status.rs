@@ -108,10 +108,10 @@ async fn ask(arguments: &Arguments, settings: &Settings) -> Result<StatusReport,
     let sight = sight.await.map_err(failed)?;
     let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if !arguments.nodes.is_empty() {
-        let kept = report.keep_named(&arguments.nodes);
+        let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| failed(StatusError::NoSuchNode(missing)))?;
     } else if !arguments.all {
-        report.keep_notable();
+        report.retain_notable();
     }
     if !arguments.no_agents {
         let places = AgentEndpoints {

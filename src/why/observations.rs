@@ -47,13 +47,13 @@ pub enum WhyError {
 pub struct AgentStatus {
     /// The agent's version.
     pub version: String,
-    /// The agent's knowledge of its Node.
+    /// The state of the Node as the agent has it.
     pub node: AgentNode,
     /// The present answer of `/healthz`.
     pub healthz: PathStatus,
     /// The present answer of `/livez`.
     pub livez: PathStatus,
-    /// The agent's knowledge of kube-proxy.
+    /// The health of kube-proxy as the agent has it.
     pub proxy: KubeProxyStatus,
     /// The agent's listeners, each with its address or with the reason why it has none.
     #[serde(default)]
@@ -93,13 +93,13 @@ impl AgentStatus {
     }
 }
 
-/// What an agent knows of its Node.
+/// The state of a Node as its agent has it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentNode {
     /// The name of the agent's Node.
     pub name: String,
-    /// Where the agent knows the state of the Node from: `watch`, `remembered` or `none`.
+    /// Where the agent has the state of the Node from: `watch`, `remembered` or `none`.
     pub source: String,
     /// The node's signals.
     pub signals: Vec<SignalStatus>,
@@ -142,7 +142,7 @@ pub struct PathStatus {
     pub since: Option<Timestamp>,
 }
 
-/// What an agent knows of kube-proxy.
+/// The health of kube-proxy as an agent has it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeProxyStatus {

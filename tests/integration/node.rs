@@ -21,7 +21,7 @@ const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const SOON: Duration = Duration::from_mins(1);
 
 /// Logged when the health port opens after 5 s because nothing was learnt until then.
-const UNKNOWN: &str = "nothing is known of the Node yet and there is no remembered state";
+const UNKNOWN: &str = "state of the Node unknown and no remembered state found";
 
 async fn patch(client: &Client, node: &str, patch: Value) {
     let nodes = Api::<Node>::all(client.clone());

@@ -279,7 +279,7 @@ async fn statusz_is_for_people_and_for_tools() {
         "/healthz   200 since",
         "node-watch",
         "health-thread",
-        "kube-proxy not asked",
+        "kube-proxy not polled",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }

@@ -190,7 +190,7 @@ pub async fn store_reports(
                 Err(error) => {
                     if !is_failing {
                         tracing::warn!(%error, directory = %state_dir.display(), retry_in = ?WRITE_RETRY_INTERVAL,
-                            "remembered state not written, a restart without an API server would know nothing of the Node");
+                            "remembered state not written, the Node is unknown after a restart without an API server");
                     }
                     is_failing = true;
                 }

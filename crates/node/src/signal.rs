@@ -7,7 +7,8 @@
 //! - A fact from elsewhere, such as the cloud's metadata service: add a variant to [`Signal`], and publish it in the
 //!   `notices` of `headgate_health::VerdictInputs`.
 //!
-//! The compiler then requires a name and an explanation for the variant. Everything here is pure. Taints count by key
+//! The compiler then requires a name and an explanation for the variant; a variant other than a taint also belongs in
+//! `Signal::BUILT_IN`. Everything here is pure. Taints count by key
 //! (upstream: `NodeEligible` in kube-proxy; docs/decisions.md 1). Cordon, `NotReady` and
 //! `DeletionCandidateOfClusterAutoscaler` are no signals, because operators cordon whole clusters.
 

@@ -1,4 +1,6 @@
-//! From what was seen to the report. Pure.
+//! Builds the report from a snapshot. Pure.
+//!
+//! Entry status and target state come from the plan of `admin_state`, the owner of a `Down` from the ledger.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,30 +16,29 @@ use super::{
 use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
 
 impl StatusReport {
-    /// What there is to say about what was seen, with all Nodes. `admin_state_keys` are the taints that admin states
-    /// follow.
+    /// The report about all Nodes of a snapshot. `admin_state_keys` are the taint keys that count for admin states.
     #[must_use]
-    pub fn from_snapshot(sight: &ClusterSnapshot, admin_state_keys: &[String]) -> Self {
+    pub fn from_snapshot(snapshot: &ClusterSnapshot, admin_state_keys: &[String]) -> Self {
         let empty = Ledger::default();
-        let book = sight.ledger.as_ref().unwrap_or(&empty);
-        let mut making = Making {
-            sight,
-            book,
+        let ledger = snapshot.ledger.as_ref().unwrap_or(&empty);
+        let mut builder = ReportBuilder {
+            snapshot,
+            ledger,
             entries: HashMap::new(),
-            seen: BTreeSet::new(),
+            found_entries: BTreeSet::new(),
             unmatched: Vec::new(),
         };
-        let load_balancers = match &sight.azure {
-            Ok(azure) => making.load_balancers(azure),
+        let load_balancers = match &snapshot.azure {
+            Ok(azure) => builder.load_balancers(azure),
             Err(_) => Vec::new(),
         };
-        making.lines_not_seen();
-        let Making {
+        builder.add_ledger_entries_without_pool_entry();
+        let ReportBuilder {
             mut entries, unmatched, ..
-        } = making;
-        let nodes = sight.desired.nodes.iter().map(|node| {
+        } = builder;
+        let nodes = snapshot.desired.nodes.iter().map(|node| {
             let entries = entries.remove(node.name.as_str()).unwrap_or_default();
-            row(sight, node, entries, admin_state_keys)
+            node_row(snapshot, node, entries, admin_state_keys)
         });
         let nodes: Vec<_> = nodes.collect();
         let rules = || {
@@ -46,20 +47,20 @@ impl StatusReport {
                 .flat_map(|found| &found.pools)
                 .flat_map(|pool| &pool.rules)
         };
-        let (leader, leader_error) = match &sight.leader {
+        let (leader, leader_error) = match &snapshot.leader {
             Ok(leader) => (leader.clone(), None),
-            Err(why) => (None, Some(why.clone())),
+            Err(error) => (None, Some(error.clone())),
         };
         Self {
-            taken_at: sight.now.wall,
+            taken_at: snapshot.now.wall,
             leader,
             leader_error,
-            mode: sight.policy.mode.as_str(),
-            foreign_down: sight.policy.foreign_down.as_str(),
-            azure_error: sight.azure.as_ref().err().cloned(),
-            ledger_error: sight.ledger.as_ref().err().cloned(),
-            health_port: sight.health_port,
-            probed_by_headgate: sight
+            mode: snapshot.policy.mode.as_str(),
+            foreign_down: snapshot.policy.foreign_down.as_str(),
+            azure_error: snapshot.azure.as_ref().err().cloned(),
+            ledger_error: snapshot.ledger.as_ref().err().cloned(),
+            health_port: snapshot.health_port,
+            probed_by_headgate: snapshot
                 .azure
                 .is_ok()
                 .then(|| rules().any(|rule| rule.target == ProbeTarget::Headgate)),
@@ -71,13 +72,13 @@ impl StatusReport {
         }
     }
 
-    /// Keeps these Nodes only; the first that is not there is the error.
+    /// Retains the Nodes with these names.
     ///
     /// # Errors
-    /// With the name of a Node that there is not.
-    pub fn keep_named(&mut self, names: &[String]) -> Result<(), String> {
-        let there: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
-        if let Some(missing) = names.iter().find(|name| !there.contains(name.as_str())) {
+    /// The first name that no Node has.
+    pub fn retain_named(&mut self, names: &[String]) -> Result<(), String> {
+        let existing: BTreeSet<&str> = self.nodes.iter().map(|node| node.name.as_str()).collect();
+        if let Some(missing) = names.iter().find(|name| !existing.contains(name.as_str())) {
             return Err(missing.clone());
         }
         self.nodes.retain(|node| names.contains(&node.name));
@@ -85,8 +86,8 @@ impl StatusReport {
         Ok(())
     }
 
-    /// Keeps those Nodes only that there is something to say about.
-    pub fn keep_notable(&mut self) {
+    /// Retains the Nodes with a signal, an admin state or a ledger entry.
+    pub fn retain_notable(&mut self) {
         self.nodes.retain(NodeRow::is_notable);
         self.selection = Selection::Notable;
     }
@@ -110,19 +111,19 @@ impl NodeRow {
     }
 }
 
-/// A Node's row, its agent not asked yet.
-fn row(sight: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, keys: &[String]) -> NodeRow {
+/// The row of a Node, with the verdict that its signals imply.
+fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, keys: &[String]) -> NodeRow {
     entries.sort_by(|one, other| {
         (&one.load_balancer, &one.pool, &one.entry).cmp(&(&other.load_balancer, &other.pool, &other.entry))
     });
     let mut found: BTreeMap<String, (bool, bool)> = BTreeMap::new();
-    for signal in sight.health.get(&node.name).into_iter().flatten() {
+    for signal in snapshot.health.get(&node.name).into_iter().flatten() {
         found.entry(signal.to_string()).or_default().0 = true;
     }
     for key in signal_keys(node, keys) {
         found.entry(key).or_default().1 = true;
     }
-    let implied = if sight.health.contains_key(&node.name) {
+    let implied = if snapshot.health.contains_key(&node.name) {
         503
     } else {
         200
@@ -150,17 +151,17 @@ fn row(sight: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, 
     }
 }
 
-struct Making<'a> {
-    sight: &'a ClusterSnapshot,
-    book: &'a Ledger,
-    /// By the Node's name.
+struct ReportBuilder<'a> {
+    snapshot: &'a ClusterSnapshot,
+    ledger: &'a Ledger,
+    /// The rows of pool entries, by the name of their Node.
     entries: HashMap<String, Vec<EntryRow>>,
-    /// Pool, in lower case, and entry.
-    seen: BTreeSet<(String, String)>,
+    /// The pool, in lower case, and the key of each ledger entry whose pool entry was found.
+    found_entries: BTreeSet<(String, String)>,
     unmatched: Vec<LedgerRow>,
 }
 
-impl Making<'_> {
+impl ReportBuilder<'_> {
     fn load_balancers(&mut self, azure: &AzureSnapshot) -> Vec<LoadBalancerRow> {
         let views = azure.listing.load_balancers.values();
         views.map(|view| self.load_balancer(view, &azure.interfaces)).collect()
@@ -169,13 +170,13 @@ impl Making<'_> {
     fn load_balancer(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> LoadBalancerRow {
         let ClusterSnapshot {
             desired, policy, now, ..
-        } = self.sight;
+        } = self.snapshot;
         let plan = plan(
             view,
             &PlanInputs {
                 interfaces,
                 targets: desired,
-                ledger: self.book,
+                ledger: self.ledger,
                 policy: *policy,
                 now: now.mono,
             },
@@ -188,7 +189,7 @@ impl Making<'_> {
             not_considered: Vec::new(),
         };
         for pool in &view.pools {
-            let down_without_node = self.members(pool, interfaces, &plan);
+            let down_without_node = self.add_pool_entries(pool, interfaces, &plan);
             if pool.is_used() {
                 row.pools.push(self.pool(pool, &plan, down_without_node));
             } else {
@@ -198,42 +199,42 @@ impl Making<'_> {
         row
     }
 
-    /// Gives a pool's entries to their Nodes; those that are Down and belong to none. Of a pool that no rule uses
-    /// only what is on record matters, which is given back.
-    fn members(&mut self, view: &PoolView, interfaces: &InterfaceCache, plan: &Plan) -> Vec<String> {
+    /// Adds a pool's entries to their Nodes; returns the entries that are Down and belong to no Node. Of a pool that no
+    /// rule uses, only entries in the ledger are added, because headgate restores them.
+    fn add_pool_entries(&mut self, view: &PoolView, interfaces: &InterfaceCache, plan: &Plan) -> Vec<String> {
         let id = &view.id;
-        let (page, lines) = (id.to_string().to_ascii_lowercase(), self.book.pool(id));
-        let standings: HashMap<&EntryKey, &EntryStatus> = plan
+        let (pool_key, pool_ledger) = (id.to_string().to_ascii_lowercase(), self.ledger.pool(id));
+        let statuses: HashMap<&EntryKey, &EntryStatus> = plan
             .entries
             .iter()
-            .filter(|standing| standing.pool == *id)
-            .map(|standing| (&standing.key, standing))
+            .filter(|status| status.pool == *id)
+            .map(|status| (&status.key, status))
             .collect();
         let mut down_without_node = Vec::new();
-        for member in &view.entries {
-            let node = member.matcher.find_node(&self.sight.desired.nodes, interfaces);
-            let key = member.key.as_ref();
+        for pool_entry in &view.entries {
+            let node = pool_entry.matcher.find_node(&self.snapshot.desired.nodes, interfaces);
+            let key = pool_entry.key.as_ref();
             let Some(node) = node else {
-                if member.admin_state == Some(AdminState::Down) {
+                if pool_entry.admin_state == Some(AdminState::Down) {
                     down_without_node.push(key.map_or_else(|| "?".to_owned(), EntryKey::to_string));
                 }
                 if let Some(key) = key {
-                    self.no_node(&page, id, key, member.admin_state);
+                    self.add_unmatched(&pool_key, id, key, pool_entry.admin_state);
                 }
                 continue;
             };
-            let standing = key.and_then(|key| standings.get(key).copied());
-            let record = key.and_then(|key| lines.entry(key));
-            if !view.is_used() && record.is_none() {
+            let status = key.and_then(|key| statuses.get(key).copied());
+            let ledger_entry = key.and_then(|key| pool_ledger.entry(key));
+            if !view.is_used() && ledger_entry.is_none() {
                 continue;
             }
             if let Some(key) = key {
-                self.seen.insert((page.clone(), key.to_string()));
+                self.found_entries.insert((pool_key.clone(), key.to_string()));
             }
-            // Nobody is taken out of a pool without rules any more: a Down that is on record is what was ours.
-            let is_ours = standing.map_or(!view.is_used(), EntryStatus::is_set_by_headgate);
-            let becomes = standing.and_then(|standing| standing.becomes);
-            let entry = self.entry(id, key, (member.admin_state, becomes), record, is_ours);
+            // In a pool without rules nothing is set Down any more, so a Down with a ledger entry is headgate's.
+            let is_ours = status.map_or(!view.is_used(), EntryStatus::is_set_by_headgate);
+            let becomes = status.and_then(|status| status.becomes);
+            let entry = self.entry(id, key, (pool_entry.admin_state, becomes), ledger_entry, is_ours);
             self.entries.entry(node.name.clone()).or_default().push(entry);
         }
         down_without_node
@@ -260,7 +261,7 @@ impl Making<'_> {
                 port: probe.port,
                 path: probe.path.clone(),
             }),
-            target: ProbeTarget::from_rule(rule, self.sight.health_port),
+            target: ProbeTarget::from_rule(rule, self.snapshot.health_port),
         }
     }
 
@@ -269,12 +270,12 @@ impl Making<'_> {
         pool: &PoolId,
         key: Option<&EntryKey>,
         (actual, becomes): (Option<AdminState>, Option<AdminState>),
-        record: Option<LedgerEntry>,
+        ledger_entry: Option<LedgerEntry>,
         is_ours: bool,
     ) -> EntryRow {
         let owner = match actual {
             None | Some(AdminState::None) => None,
-            Some(_) if self.sight.ledger.is_err() => Some(Owner::Unknown),
+            Some(_) if self.snapshot.ledger.is_err() => Some(Owner::Unknown),
             Some(AdminState::Down) if is_ours => Some(Owner::Headgate),
             Some(_) => Some(Owner::Foreign),
         };
@@ -285,35 +286,36 @@ impl Making<'_> {
             entry: key.map(EntryKey::to_string),
             admin_state: actual.map(AdminState::as_str),
             owner,
-            stage: record.map(|record| record.stage.as_str()),
-            since: record.map(|record| record.since),
+            stage: ledger_entry.map(|ledger_entry| ledger_entry.stage.as_str()),
+            since: ledger_entry.map(|ledger_entry| ledger_entry.since),
             pending: becomes.is_some(),
             becomes,
         }
     }
 
-    /// An entry of no Node; the ledger may have a line of it.
-    fn no_node(&mut self, page: &str, pool: &PoolId, key: &EntryKey, actual: Option<AdminState>) {
-        if let Some(record) = self.book.entry(pool, key) {
-            self.seen.insert((page.to_owned(), key.to_string()));
-            self.unmatched.push(line(pool, key.as_str(), record, actual));
+    /// Adds an entry that belongs to no Node to the unmatched ones if the ledger has it.
+    fn add_unmatched(&mut self, pool_key: &str, pool: &PoolId, key: &EntryKey, actual: Option<AdminState>) {
+        if let Some(ledger_entry) = self.ledger.entry(pool, key) {
+            self.found_entries.insert((pool_key.to_owned(), key.to_string()));
+            self.unmatched
+                .push(ledger_row(pool, key.as_str(), ledger_entry, actual));
         }
     }
 
-    /// The lines of the ledger whose entries were not seen. Without Azure that is all of them, and those whose Node
-    /// is plain stand with it.
-    fn lines_not_seen(&mut self) {
-        for (page, key, record) in self.book.entries() {
-            let Ok(pool) = PoolId::parse(page) else { continue };
-            if self.seen.contains(&(page.to_owned(), key.to_owned())) {
+    /// Adds the ledger entries whose pool entry was not found. Without Azure these are all of them; one whose key matches
+    /// a Node is then added to that Node.
+    fn add_ledger_entries_without_pool_entry(&mut self) {
+        for (pool_key, key, ledger_entry) in self.ledger.entries() {
+            let Ok(pool) = PoolId::parse(pool_key) else { continue };
+            if self.found_entries.contains(&(pool_key.to_owned(), key.to_owned())) {
                 continue;
             }
-            let node = match &self.sight.azure {
+            let node = match &self.snapshot.azure {
                 Ok(_) => None,
-                Err(_) => self.node_of(key),
+                Err(_) => self.find_node_by_key(key),
             };
             let Some(node) = node else {
-                self.unmatched.push(line(&pool, key, record, None));
+                self.unmatched.push(ledger_row(&pool, key, ledger_entry, None));
                 continue;
             };
             self.entries.entry(node.name.clone()).or_default().push(EntryRow {
@@ -322,31 +324,31 @@ impl Making<'_> {
                 entry: Some(key.to_owned()),
                 admin_state: None,
                 owner: Some(Owner::Headgate),
-                stage: Some(record.stage.as_str()),
-                since: Some(record.since),
+                stage: Some(ledger_entry.stage.as_str()),
+                since: Some(ledger_entry.since),
                 pending: false,
                 becomes: None,
             });
         }
     }
 
-    /// Whose an entry is by what it is recognised by alone.
-    fn node_of(&self, key: &str) -> Option<&Arc<ClusterNode>> {
+    /// The Node of a ledger entry by its key alone.
+    fn find_node_by_key(&self, key: &str) -> Option<&Arc<ClusterNode>> {
         let matcher = match key.strip_prefix("name:") {
             Some(name) => NodeMatcher::Name(name.to_owned()),
             None => NodeMatcher::Address(key.parse().ok()?),
         };
-        matcher.find_node(&self.sight.desired.nodes, &InterfaceCache::default())
+        matcher.find_node(&self.snapshot.desired.nodes, &InterfaceCache::default())
     }
 }
 
-fn line(pool: &PoolId, key: &str, record: LedgerEntry, actual: Option<AdminState>) -> LedgerRow {
+fn ledger_row(pool: &PoolId, key: &str, ledger_entry: LedgerEntry, actual: Option<AdminState>) -> LedgerRow {
     LedgerRow {
         load_balancer: pool.load_balancer().name().to_owned(),
         pool: pool.name().to_owned(),
         entry: key.to_owned(),
-        stage: record.stage.as_str(),
-        since: record.since,
+        stage: ledger_entry.stage.as_str(),
+        since: ledger_entry.since,
         admin_state: actual.map(AdminState::as_str),
     }
 }

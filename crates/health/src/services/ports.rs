@@ -192,7 +192,7 @@ impl<S: Sockets> NodePortServer<S> {
             Vec::new()
         } else {
             self.sockets.local_addresses().unwrap_or_else(|error| {
-                tracing::warn!(%error, "the machine's addresses were not read");
+                tracing::warn!(%error, "addresses of the machine not read");
                 Vec::new()
             })
         };

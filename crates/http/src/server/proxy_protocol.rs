@@ -18,11 +18,11 @@ const READ_BUFFER_BYTES: usize = 512;
 /// Whether a connection begins with a PROXY protocol header, version 1 or 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
-    /// It does not. One that does gets 400.
+    /// A connection starts with a request; one that starts with a header gets 400.
     Off,
-    /// It may.
+    /// A connection may start with a header; without one it is plain HTTP.
     Optional,
-    /// It must. One that does not is closed.
+    /// A connection starts with a header; one without it is closed.
     Required,
 }
 

@@ -70,7 +70,7 @@ impl Listener for TcpListener {
 
     async fn steer_away(&self) -> Vec<TcpStream> {
         steer::steer_away(self).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "new connections cannot be steered to another process");
+            tracing::debug!(%error, "new connections not steered to another process");
             Vec::new()
         })
     }
@@ -146,7 +146,7 @@ pub async fn serve_with_limit<L: Listener>(
                 Ok(stream) => add(&mut connections, stream),
                 Err(error) => {
                     metrics.accept_errors.inc();
-                    tracing::debug!(listener = name, %error, "a connection was not accepted");
+                    tracing::debug!(listener = name, %error, "connection not accepted");
                     // Without file descriptors, a new probe matters more than the connection that has waited longest.
                     if matches!(error.raw_os_error(), Some(nix::libc::EMFILE | nix::libc::ENFILE)) {
                         connections.evict();

@@ -61,20 +61,20 @@ fn pool_id() -> PoolId {
     PoolId::parse(&format!("{ID}/backendAddressPools/main")).unwrap()
 }
 
-/// What is seen where nodes 1 and 2 of four are tainted.
-fn sight(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]) -> ClusterSnapshot {
+/// A snapshot of four nodes, of which 1 and 2 are tainted.
+fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]) -> ClusterSnapshot {
     let now = Clock::System.now();
     let mut desired = TargetStates::default();
     for number in 1..=4 {
         desired.apply(node(number, number <= 2), &[KEY.to_owned()], now);
     }
-    let mut book = Ledger::default();
+    let mut ledger = Ledger::default();
     for (key, stage) in lines {
-        let record = LedgerEntry {
+        let entry = LedgerEntry {
             stage: *stage,
             since: Timestamp::UNIX_EPOCH,
         };
-        book.apply(LedgerChange::new(&pool_id(), &EntryKey::from_text(key), Some(record)));
+        ledger.apply(LedgerChange::new(&pool_id(), &EntryKey::from_text(key), Some(entry)));
     }
     let signal = |name: &str| (name.to_owned(), BTreeSet::from([Signal::Taint(KEY.to_owned())]));
     ClusterSnapshot {
@@ -82,7 +82,7 @@ fn sight(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]) -
         desired,
         health: BTreeMap::from([signal("n1"), ("n3".to_owned(), BTreeSet::from([Signal::Deletion]))]),
         leader: Ok(None),
-        ledger: Ok(book),
+        ledger: Ok(ledger),
         azure: azure.map_err(str::to_owned).map(|view| AzureSnapshot {
             listing: Listing {
                 requested_at: Some(now.mono),
@@ -99,11 +99,11 @@ fn sight(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]) -
     }
 }
 
-fn report(sight: &ClusterSnapshot) -> StatusReport {
-    StatusReport::from_snapshot(sight, &[KEY.to_owned()])
+fn report(snapshot: &ClusterSnapshot) -> StatusReport {
+    StatusReport::from_snapshot(snapshot, &[KEY.to_owned()])
 }
 
-/// A node's name; its entry's admin state, owner, stage, and what it becomes.
+/// The name of a node, and of its entry the admin state, owner, stage, and what it becomes.
 type Shown<'a> = (String, Option<&'a str>, Option<Owner>, Option<&'a str>, Option<&'a str>);
 
 fn entries(report: &StatusReport) -> Vec<Shown<'_>> {
@@ -124,12 +124,12 @@ fn entries(report: &StatusReport) -> Vec<Shown<'_>> {
 }
 
 #[test]
-fn whose_each_admin_state_is_and_what_is_pending() {
+fn owners_and_pending_changes_follow_from_plan_and_ledger() {
     use Owner::{Foreign, Headgate};
     let none = Some("None");
     let down = Some("Down");
     for (states, lines, expected) in [
-        // Nobody has written anything yet: both tainted nodes are pending.
+        // Nothing is written yet: both tainted nodes are pending.
         (
             ["None", "None", "None"],
             vec![],
@@ -139,7 +139,7 @@ fn whose_each_admin_state_is_and_what_is_pending() {
                 (none, None, None, None),
             ],
         ),
-        // Ours, about to be told; somebody else's; ours without a signal any more.
+        // headgate's, not yet confirmed; foreign; headgate's without a signal any more.
         (
             ["Down", "Down", "Down"],
             vec![("10.0.0.1", LedgerStage::Intended), ("10.0.0.3", LedgerStage::Down)],
@@ -149,7 +149,7 @@ fn whose_each_admin_state_is_and_what_is_pending() {
                 (down, Some(Headgate), Some("down"), none),
             ],
         ),
-        // A Down that came back after it was restored is ours, and goes; with a new signal it is whoever set it.
+        // A Down that is back after it was restored is headgate's and is restored again; with a new signal it is foreign.
         (
             ["Down", "Up", "Down"],
             vec![("10.0.0.1", LedgerStage::Restored), ("10.0.0.3", LedgerStage::Restored)],
@@ -159,7 +159,7 @@ fn whose_each_admin_state_is_and_what_is_pending() {
                 (down, Some(Headgate), Some("restored"), none),
             ],
         ),
-        // Somebody else's without a signal stays.
+        // A foreign Down without a signal stays.
         (
             ["None", "None", "Down"],
             vec![("10.0.0.2", LedgerStage::Intended)],
@@ -170,7 +170,7 @@ fn whose_each_admin_state_is_and_what_is_pending() {
             ],
         ),
     ] {
-        let found = sight(Ok(view(&[(1, states[0]), (2, states[1]), (3, states[2])])), &lines);
+        let found = snapshot(Ok(view(&[(1, states[0]), (2, states[1]), (3, states[2])])), &lines);
         let report = report(&found);
         let expected = expected.into_iter().zip(1..);
         let expected: Vec<_> = expected
@@ -189,20 +189,20 @@ fn whose_each_admin_state_is_and_what_is_pending() {
 
 #[test]
 fn what_is_not_enforced_is_not_pending_down() {
-    let mut found = sight(
+    let mut found = snapshot(
         Ok(view(&[(1, "None"), (2, "Down")])),
         &[("10.0.0.2", LedgerStage::Down)],
     );
     found.policy.mode = AdminStateMode::Off;
     let report = report(&found);
     let becomes: Vec<_> = entries(&report).into_iter().map(|(.., becomes)| becomes).collect();
-    assert_eq!(becomes, [None, Some("None")], "off gives back what is ours");
+    assert_eq!(becomes, [None, Some("None")], "off restores what headgate set");
     assert_eq!(report.down_by_headgate().count(), 1);
 }
 
 #[test]
-fn without_the_ledger_nobody_knows_whose_a_down_is() {
-    let mut found = sight(Ok(view(&[(1, "Down"), (4, "None")])), &[]);
+fn without_the_ledger_owners_are_unknown() {
+    let mut found = snapshot(Ok(view(&[(1, "Down"), (4, "None")])), &[]);
     found.ledger = Err("forbidden".to_owned());
     let report = report(&found);
     let owners: Vec<_> = entries(&report).into_iter().map(|(_, _, owner, ..)| owner).collect();
@@ -212,13 +212,13 @@ fn without_the_ledger_nobody_knows_whose_a_down_is() {
 }
 
 #[test]
-fn without_azure_the_ledger_speaks_alone() {
+fn without_azure_entries_come_from_the_ledger() {
     let lines = [
         ("10.0.0.1", LedgerStage::Down),
         ("10.0.0.9", LedgerStage::Down),
         ("name:n4", LedgerStage::Intended),
     ];
-    let mut report = report(&sight(Err("no file"), &lines));
+    let mut report = report(&snapshot(Err("no file"), &lines));
     let shown = entries(&report);
     assert_eq!(
         shown,
@@ -229,15 +229,15 @@ fn without_azure_the_ledger_speaks_alone() {
     );
     assert_eq!(report.unmatched_ledger[0].entry, "10.0.0.9");
     assert!(report.load_balancers.is_empty() && report.probed_by_headgate.is_none());
-    report.keep_notable();
+    report.retain_notable();
     let names: Vec<_> = report.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["n1", "n2", "n3", "n4"]);
 }
 
 #[test]
-fn rules_probes_and_what_belongs_to_nobody() {
+fn rules_probes_and_entries_without_node() {
     let lines = [("10.0.0.9", LedgerStage::Down), ("10.0.0.8", LedgerStage::Restored)];
-    let report = report(&sight(Ok(view(&[(1, "Down"), (9, "Down"), (10, "None")])), &lines));
+    let report = report(&snapshot(Ok(view(&[(1, "Down"), (9, "Down"), (10, "None")])), &lines));
     let load_balancer = &report.load_balancers[0];
     assert_eq!(load_balancer.not_considered, ["outbound"]);
     let pool = &load_balancer.pools[0];
@@ -255,11 +255,11 @@ fn rules_probes_and_what_belongs_to_nobody() {
 }
 
 #[test]
-fn what_is_ours_in_a_pool_that_no_rule_uses_any_more_is_its_nodes() {
+fn ledger_entries_in_a_pool_without_rules_are_shown_with_their_nodes() {
     let states = [(1, "Down"), (2, "Down"), (3, "Down"), (4, "Down"), (9, "Down")];
-    let mut found = sight(Ok(view_with(&[], &states)), &[]);
+    let mut found = snapshot(Ok(view_with(&[], &states)), &[]);
     let outbound = PoolId::parse(&format!("{ID}/backendAddressPools/outbound")).unwrap();
-    let book = found.ledger.as_mut().unwrap();
+    let ledger = found.ledger.as_mut().unwrap();
     for (number, stage) in [
         (1, LedgerStage::Down),
         (3, LedgerStage::Down),
@@ -268,19 +268,19 @@ fn what_is_ours_in_a_pool_that_no_rule_uses_any_more_is_its_nodes() {
     ] {
         let since = Timestamp::UNIX_EPOCH;
         let key = EntryKey::from_text(&format!("10.0.0.{number}"));
-        book.apply(LedgerChange::new(&outbound, &key, Some(LedgerEntry { stage, since })));
+        ledger.apply(LedgerChange::new(&outbound, &key, Some(LedgerEntry { stage, since })));
     }
     let report = report(&found);
     let (ours, down) = (Some(Owner::Headgate), Some("Down"));
     assert_eq!(
         entries(&report),
         [
-            // Its signal has not ended: until then it stays, though nothing new is done here.
+            // The signal has not ended, so the entry stays Down; nothing new is set Down in this pool.
             ("n1".to_owned(), down, ours, Some("down"), None),
             ("n3".to_owned(), down, ours, Some("down"), Some("None")),
             ("n4".to_owned(), down, ours, Some("restored"), Some("None")),
         ],
-        "others' is not shown"
+        "foreign entries are not shown"
     );
     let listed: Vec<_> = report
         .down_by_headgate()
@@ -297,10 +297,10 @@ fn what_is_ours_in_a_pool_that_no_rule_uses_any_more_is_its_nodes() {
 }
 
 #[test]
-fn nodes_that_there_is_nothing_to_say_about_are_left_out() {
-    let found = sight(Ok(view(&[(1, "None"), (2, "None"), (3, "None"), (4, "None")])), &[]);
+fn nodes_without_signal_state_and_ledger_entry_are_left_out() {
+    let found = snapshot(Ok(view(&[(1, "None"), (2, "None"), (3, "None"), (4, "None")])), &[]);
     let mut notable = report(&found);
-    notable.keep_notable();
+    notable.retain_notable();
     let names: Vec<_> = notable.nodes.iter().map(|node| node.name.as_str()).collect();
     assert_eq!(names, ["n1", "n2", "n3"], "n3 is being deleted");
     assert_eq!((notable.nodes_total, notable.selection), (4, Selection::Notable));
@@ -328,17 +328,17 @@ fn nodes_that_there_is_nothing_to_say_about_are_left_out() {
 
     let mut chosen = report(&found);
     assert_eq!(
-        chosen.keep_named(&["n4".to_owned(), "n5".to_owned()]),
+        chosen.retain_named(&["n4".to_owned(), "n5".to_owned()]),
         Err("n5".to_owned())
     );
-    chosen.keep_named(&["n4".to_owned()]).unwrap();
+    chosen.retain_named(&["n4".to_owned()]).unwrap();
     assert_eq!((chosen.nodes.len(), chosen.selection), (1, Selection::Named));
 }
 
 #[test]
 fn five_thousand_nodes_in_eight_pools_are_quick() {
     let states: Vec<(u8, &str)> = Vec::new();
-    let mut found = sight(Ok(view(&states)), &[]);
+    let mut found = snapshot(Ok(view(&states)), &[]);
     let address = |number: u32| IpAddr::from(std::net::Ipv4Addr::from(0x0a00_0000 + number));
     for number in 0..5000 {
         let mut one = node(0, false);
@@ -363,16 +363,16 @@ fn five_thousand_nodes_in_eight_pools_are_quick() {
         });
         azure.listing.load_balancers.insert(view.id.clone(), Arc::new(view));
     }
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     let mut report = report(&found);
-    let took = began.elapsed();
+    let elapsed = started.elapsed();
     assert_eq!(
         report.nodes.iter().map(|node| node.entries.len()).sum::<usize>(),
         40_000
     );
-    report.keep_notable();
+    report.retain_notable();
     assert!(report.nodes.len() <= 4);
     // Unoptimised and on a busy machine; a quadratic one would take minutes.
-    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
-    println!("{took:?}");
+    assert!(elapsed < std::time::Duration::from_secs(20), "{elapsed:?}");
+    println!("{elapsed:?}");
 }
