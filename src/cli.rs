@@ -27,6 +27,8 @@ mod why;
 const EXIT_SETTINGS: u8 = 2;
 /// Exit code for a failure while running.
 const EXIT_RUNTIME: u8 = 1;
+/// The longest duration that an argument may have. A much longer one is a mistake, or exceeds the clock.
+const MAX_DURATION: Duration = Duration::from_hours(24);
 
 /// Stops load-balancer traffic to a Kubernetes node before the node goes away.
 #[derive(Debug, Parser)]
@@ -88,13 +90,17 @@ fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A duration, as people write it.
+/// Parses a duration of at most [`MAX_DURATION`], in the notation that jiff calls friendly.
 fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text
         .parse::<SignedDuration>()
         .ok()
         .and_then(|duration| duration.try_into().ok());
-    parsed.ok_or_else(|| "give a duration with its unit, such as 500ms, 30s or 1m30s".to_owned())
+    match parsed {
+        Some(duration) if duration <= MAX_DURATION => Ok(duration),
+        Some(_) => Err(format!("give at most {} h", MAX_DURATION.as_secs() / 3600)),
+        None => Err("give a duration with its unit, such as 500ms, 30s or 1m30s".to_owned()),
+    }
 }
 
 /// An address that can be asked without TLS.
@@ -116,5 +122,27 @@ fn print(text: &[u8]) -> ExitCode {
             &anyhow::Error::new(error).context("writing to standard output"),
         ),
         _ => ExitCode::SUCCESS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit_and_at_most_a_day() {
+        for (text, parsed) in [
+            ("500ms", Some(Duration::from_millis(500))),
+            ("1m30s", Some(Duration::from_secs(90))),
+            ("24h", Some(MAX_DURATION)),
+            ("24h 1s", None),
+            ("9223372036854775807s", None),
+            ("-1s", None),
+            ("30", None),
+            ("soon", None),
+        ] {
+            assert_eq!(duration(text).ok(), parsed, "{text}");
+        }
+        assert_eq!(duration("25h"), Err("give at most 24 h".to_owned()));
     }
 }

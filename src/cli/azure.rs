@@ -1,4 +1,4 @@
-//! How a person's command reaches Azure: the agent's flags, its settings file, and `azure.json`.
+//! The arguments with which an operator's command connects to Azure: the agent's flags, its settings file, and `azure.json`.
 
 use std::path::PathBuf;
 
@@ -22,17 +22,17 @@ pub(super) struct AzureArguments {
     #[arg(long, value_name = "FILE")]
     azure_config_file: Option<String>,
 
-    /// Secret with azure.json in its key cloud-config, laid over the file or in its place [default: none]
+    /// Secret with azure.json in its key cloud-config, merged over the file or in its place [default: none]
     #[arg(long, value_name = "NAMESPACE/NAME")]
     azure_config_secret: Option<String>,
 
-    /// The cluster's name, after which its load balancers are called [default: kubernetes]
+    /// The cluster's name, which is the name of its load balancers [default: kubernetes]
     #[arg(long, value_name = "NAME")]
     cluster_name: Option<String>,
 }
 
 impl AzureArguments {
-    /// The agents' settings, with these flags over them.
+    /// The agents' settings, overridden by these flags.
     pub(super) fn settings(&self) -> Result<Settings, Mistakes> {
         let overrides = [
             ("--azure-config-file", "azure.configFile", &self.azure_config_file),
@@ -49,8 +49,12 @@ impl AzureArguments {
         config::load(self.config.as_deref(), &overrides.collect::<Vec<_>>())
     }
 
-    /// ARM, or why it is not asked. What was said by a flag has to be right.
-    pub(super) async fn reach(
+    /// Connects to ARM.
+    ///
+    /// # Errors
+    /// If the file that a flag names is invalid. The inner error is the reason why there is no connection; a command may
+    /// continue without one.
+    pub(super) async fn connect(
         &self,
         settings: &Settings,
         client: &Client,
@@ -63,7 +67,7 @@ impl AzureArguments {
         let access = AzureAccess {
             settings: settings.azure.clone(),
             client: client.clone(),
-            // Nobody reads them here.
+            // This process exports no metrics.
             metrics: Metrics::default(),
             clock: Clock::System,
         };

@@ -1,4 +1,6 @@
-//! `headgate restore`: gives back what headgate set Down, after a look and a question.
+//! `headgate restore`: lists what headgate set Down, asks for confirmation, and sets it back to None.
+//!
+//! The work itself is `headgate_controller::restore`; what is listed is the status report of `status`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -18,32 +20,32 @@ use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
 use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, duration, fail, print};
 
-/// Long enough for a Lease whose holder is gone, and for one that was never held.
-const WAIT: Duration = Duration::from_mins(1);
+/// Enough for a Lease that its holder did not release, and for one that was never held.
+const LEASE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Give back what headgate set Down in backend pools, by its ledger: for when headgate is removed, or gone
+/// Restore what headgate set Down in backend pools, by its ledger: for when headgate is removed, or gone
 ///
-/// What others set Down is left alone, and so are entries of no Node. While a leader lives this is refused: it would set
-/// Down again what has a signal. Give the agents adminState.mode: off instead (the leader then gives everything back
-/// itself), or remove headgate first.
+/// Only entries that the ledger has as headgate's are restored, and only those that belong to a Node. The command refuses to run
+/// beside an active leader, which would set Down again what has a signal. Set adminState.mode: off in the agents instead (the
+/// leader then restores everything itself), or remove headgate first.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Nodes whose entries are given back [default: all]
+    /// Nodes whose entries are restored [default: all]
     nodes: Vec<String>,
 
-    /// Say what would be given back, and write nothing
+    /// Print what would be restored, and write nothing
     #[arg(long)]
     dry_run: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 
-    /// Wait this long for the leader's Lease, even while a leader lives [default: 1m, and not at all while one does]
+    /// Wait this long for the leader's Lease, even beside an active leader [default: 1m, and not at all beside one; at most 24h]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     wait: Option<Duration>,
 
-    /// How long giving back may take
+    /// How long the work may take, at most 24h
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m")]
     timeout: Duration,
 
@@ -55,9 +57,10 @@ pub(super) struct Arguments {
     azure: azure::AzureArguments,
 }
 
+/// The exit code, and the error to print.
 type Failure = (u8, anyhow::Error);
 
-fn wrong(error: impl Into<anyhow::Error>) -> Failure {
+fn invalid(error: impl Into<anyhow::Error>) -> Failure {
     (EXIT_SETTINGS, error.into())
 }
 
@@ -74,9 +77,9 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
     };
-    let done = runtime.block_on(restore(arguments, &settings));
+    let result = runtime.block_on(restore(arguments, &settings));
     runtime.shutdown_background();
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err((code, error)) => fail(code, &error),
     }
@@ -84,48 +87,48 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
     let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(wrong)?).map_err(wrong)?;
-    let reached = arguments.azure.reach(settings, &client).await.map_err(wrong)?;
-    let reached = reached.map_err(|why| failed(anyhow!("Azure cannot be asked: {why}")))?;
-    let report = seen(arguments, settings, &client, &reached).await?;
-    let ours: Vec<_> = report.down_by_headgate().collect();
-    for (node, entry) in &ours {
-        let name = entry.entry.as_deref().unwrap_or("?");
-        say(&format!(
-            "{}/{}   {name}   {}",
+    let client = api_server::build_client(&config.map_err(invalid)?).map_err(invalid)?;
+    let target = arguments.azure.connect(settings, &client).await.map_err(invalid)?;
+    let target = target.map_err(|reason| failed(anyhow!("no connection to ARM: {reason}")))?;
+    let report = report(arguments, settings, &client, &target).await?;
+    let entries: Vec<_> = report.down_by_headgate().collect();
+    for (node, entry) in &entries {
+        let key = entry.entry.as_deref().unwrap_or("?");
+        print_line(&format!(
+            "{}/{}   {key}   {}",
             entry.load_balancer, entry.pool, node.name
         ));
     }
-    let lost = if arguments.nodes.is_empty() {
-        of_no_node(&report)
+    let unmatched = if arguments.nodes.is_empty() {
+        print_unmatched(&report)
     } else {
         0
     };
-    if ours.is_empty() {
-        say("Nothing is Down by headgate.");
-        return if lost == 0 || arguments.dry_run {
+    if entries.is_empty() {
+        print_line("Nothing is Down by headgate.");
+        return if unmatched == 0 || arguments.dry_run {
             Ok(())
         } else {
-            Err(failed(left(lost)))
+            Err(failed(not_restored(unmatched)))
         };
     }
     if arguments.dry_run {
-        say(&format!(
-            "{} entries would be given back; nothing was written.",
-            ours.len()
+        print_line(&format!(
+            "{} entries would be restored; nothing was written.",
+            entries.len()
         ));
         return Ok(());
     }
-    refuse_beside(report.leader.as_ref(), arguments.wait).map_err(failed)?;
+    refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(failed)?;
     if !arguments.yes {
-        ask(ours.len()).map_err(wrong)?;
+        confirm(entries.len()).map_err(invalid)?;
     }
-    tell("waiting for the leader's Lease, so that nobody else writes; this may take half a minute");
-    let order = RestoreRequest {
+    print_progress("waiting for the leader's Lease, so that no other instance writes; this may take half a minute");
+    let request = RestoreRequest {
         client,
-        target: reached,
+        target,
         nodes: arguments.nodes.clone(),
-        lease_timeout: arguments.wait.unwrap_or(WAIT),
+        lease_timeout: arguments.wait.unwrap_or(LEASE_TIMEOUT),
         work_timeout: arguments.timeout,
         clock: Clock::System,
     };
@@ -134,48 +137,49 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             std::future::pending::<()>().await;
         }
     };
-    let restored = run_restore(order, interrupted).await.map_err(failed)?;
-    for ours in &restored.restored {
-        say(&format!(
-            "{}/{}   {}   {}   given back",
-            ours.load_balancer, ours.pool, ours.entry, ours.node
+    let outcome = run_restore(request, interrupted).await.map_err(failed)?;
+    for entry in &outcome.restored {
+        print_line(&format!(
+            "{}/{}   {}   {}   restored",
+            entry.load_balancer, entry.pool, entry.entry, entry.node
         ));
     }
-    for (ours, why) in &restored.not_restored {
-        say(&format!(
-            "{}/{}   {}   {}   still Down: {why}",
-            ours.load_balancer, ours.pool, ours.entry, ours.node
+    for (entry, reason) in &outcome.not_restored {
+        print_line(&format!(
+            "{}/{}   {}   {}   still Down: {reason}",
+            entry.load_balancer, entry.pool, entry.entry, entry.node
         ));
     }
-    say(&format!("{} entries were given back.", restored.restored.len()));
-    if let Some(why) = restored.ledger_error {
-        tell(&format!("the ledger is not up to date, which does no harm: {why}"));
+    print_line(&format!("{} entries were restored.", outcome.restored.len()));
+    if let Some(error) = outcome.ledger_error {
+        print_progress(&format!("the ledger was not updated, which does no harm: {error}"));
     }
-    match restored.not_restored.len() + lost {
+    match outcome.not_restored.len() + unmatched {
         0 => Ok(()),
-        count => Err(failed(left(count))),
+        count => Err(failed(not_restored(count))),
     }
 }
 
-async fn seen(
+/// The status report of the Nodes that the arguments name.
+async fn report(
     arguments: &Arguments,
     settings: &Settings,
     client: &kube::Client,
-    reached: &ClusterTarget,
+    target: &ClusterTarget,
 ) -> Result<StatusReport, Failure> {
-    let looking = SnapshotRequest {
+    let request = SnapshotRequest {
         client,
-        azure: Ok(reached.clone()),
+        azure: Ok(target.clone()),
         settings,
         clock: Clock::System,
     };
-    let sight = status::take_snapshot(looking).await.map_err(failed)?;
-    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
-    if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
-        return Err(failed(anyhow!("what is headgate's cannot be told: {why}")));
+    let snapshot = status::take_snapshot(request).await.map_err(failed)?;
+    let mut report = StatusReport::from_snapshot(&snapshot, &settings.signals.admin_state);
+    if let Some(error) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
+        return Err(failed(anyhow!("it is not known which Downs are headgate's: {error}")));
     }
-    if let Some(why) = &report.leader_error {
-        return Err(failed(anyhow!("who leads cannot be told: {why}")));
+    if let Some(error) = &report.leader_error {
+        return Err(failed(anyhow!("it is not known whether a leader is active: {error}")));
     }
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
@@ -184,64 +188,64 @@ async fn seen(
     Ok(report)
 }
 
-/// Says which entries are Down by headgate and belong to no Node; how many.
-fn of_no_node(report: &StatusReport) -> usize {
-    let lost = report
+/// Prints the entries that are Down by headgate and belong to no Node. Returns how many there are.
+fn print_unmatched(report: &StatusReport) -> usize {
+    let unmatched = report
         .unmatched_ledger
         .iter()
-        .filter(|line| line.admin_state == Some("Down"));
-    let lines = lost.map(|line| {
-        say(&format!(
-            "{}/{}   {}   left alone: it belongs to no Node, and cloud-controller-manager takes such entries out",
-            line.load_balancer, line.pool, line.entry
+        .filter(|entry| entry.admin_state == Some("Down"));
+    let printed = unmatched.map(|entry| {
+        print_line(&format!(
+            "{}/{}   {}   left alone: it belongs to no Node, and cloud-controller-manager removes such entries",
+            entry.load_balancer, entry.pool, entry.entry
         ));
     });
-    lines.count()
+    printed.count()
 }
 
-fn left(count: usize) -> anyhow::Error {
-    anyhow!("{count} entries were not given back")
+fn not_restored(count: usize) -> anyhow::Error {
+    anyhow!("{count} entries were not restored")
 }
 
-/// A living leader would set Down again what has a signal.
-fn refuse_beside(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
+/// Fails beside an active leader, which would set Down again what has a signal, unless the command may wait for its Lease.
+fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
     match leader
         .filter(|leader| leader.alive && wait.is_none())
         .and_then(|leader| leader.holder.as_ref())
     {
         None => Ok(()),
         Some(holder) => bail!(
-            "{holder} leads, and with adminState.mode enforce it would set Down again what has a signal. Give the agents \
-             adminState.mode: off, and the leader gives back all that is headgate's by itself; or remove headgate first, and \
-             run this again; or give --wait DURATION to wait until nobody leads"
+            "{holder} leads, and with adminState.mode enforce it would set Down again what has a signal. Set \
+             adminState.mode: off in the agents, and the leader restores everything itself; or remove headgate, and repeat \
+             the command; or give --wait DURATION to wait until no instance leads"
         ),
     }
 }
 
-/// Asks a person; whoever cannot be asked has to have said yes.
-fn ask(count: usize) -> anyhow::Result<()> {
+/// Asks for confirmation on the terminal.
+fn confirm(count: usize) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() {
-        bail!("standard input is no terminal, so nobody can be asked; give --yes");
+        bail!("standard input is no terminal, so the command cannot ask for confirmation; give --yes");
     }
     let mut error = io::stderr().lock();
-    write!(error, "Give back these {count} entries? [y/N] ")?;
+    write!(error, "Restore these {count} entries? [y/N] ")?;
     error.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => bail!("nothing was given back"),
+        _ => bail!("nothing was restored"),
     }
 }
 
-/// A line for whoever reads the result.
-fn say(line: &str) {
+/// Prints a line of the result on standard output.
+fn print_line(line: &str) {
     print(format!("{line}\n").as_bytes());
 }
 
-/// A line for whoever waits.
-fn tell(line: &str) {
-    // Nobody may be reading.
+/// Prints a line about the progress on standard error.
+fn print_progress(line: &str) {
+    // Standard error may be closed; the result does not depend on it.
     let _ = writeln!(io::stderr().lock(), "headgate: {line}");
 }
 
@@ -250,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beside_a_living_leader_it_is_refused_unless_it_may_wait() {
+    fn restore_is_refused_beside_an_active_leader_unless_it_may_wait() {
         let mut leader = LeaderStatus {
             holder: Some("n1_0a".to_owned()),
             since: None,
@@ -259,14 +263,14 @@ mod tests {
             term: 1,
             candidates: None,
         };
-        let told = refuse_beside(Some(&leader), None).unwrap_err().to_string();
+        let error = refuse_beside_leader(Some(&leader), None).unwrap_err().to_string();
         assert!(
-            told.contains("n1_0a leads") && told.contains("adminState.mode: off"),
-            "{told}"
+            error.contains("n1_0a leads") && error.contains("adminState.mode: off"),
+            "{error}"
         );
-        assert!(refuse_beside(Some(&leader), Some(WAIT)).is_ok());
-        assert!(refuse_beside(None, None).is_ok());
+        assert!(refuse_beside_leader(Some(&leader), Some(LEASE_TIMEOUT)).is_ok());
+        assert!(refuse_beside_leader(None, None).is_ok());
         leader.alive = false;
-        assert!(refuse_beside(Some(&leader), None).is_ok());
+        assert!(refuse_beside_leader(Some(&leader), None).is_ok());
     }
 }

@@ -98,7 +98,7 @@ async fn ask(arguments: &Arguments, settings: &Settings) -> Result<StatusReport,
     let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
     let client = api_server::build_client(&config.map_err(|error| wrong(error.into()))?);
     let client = client.map_err(|error| wrong(error.into()))?;
-    let azure = arguments.azure.reach(settings, &client).await;
+    let azure = arguments.azure.connect(settings, &client).await;
     let sight = status::take_snapshot(SnapshotRequest {
         client: &client,
         azure: azure.map_err(|mistakes| wrong(mistakes.into()))?,

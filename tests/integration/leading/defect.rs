@@ -44,7 +44,7 @@ async fn a_panic_in_the_leaders_work_ends_the_term_and_not_the_process() {
     assert!(answers > 0);
     let log = first.log();
     assert!(
-        log.contains("the leader's work failed: the Lease is given back, and this instance rests"),
+        log.contains("leader task failed, releasing the lease and abstaining"),
         "{log}"
     );
 
