@@ -1,14 +1,16 @@
-//! The command line: one file a subcommand, arguments in, exit code out, no logic.
+//! The command line: one file for each subcommand, which turns its arguments into a call and the outcome into an exit code.
 //!
-//! Exit codes of every subcommand: 0 done, 1 a failure while running, 2 wrong arguments or settings.
+//! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{CommandFactory, Parser, Subcommand};
+use headgate_settings::parse_duration;
 use hyper::Uri;
-use jiff::SignedDuration;
+use tokio::runtime::{Builder, Runtime};
 
 mod agent;
 mod azure;
@@ -27,8 +29,6 @@ mod why;
 const EXIT_SETTINGS: u8 = 2;
 /// Exit code for a failure while running.
 const EXIT_RUNTIME: u8 = 1;
-/// The longest duration that an argument may have. A much longer one is a mistake, or exceeds the clock.
-const MAX_DURATION: Duration = Duration::from_hours(24);
 
 /// Stops load-balancer traffic to a Kubernetes node before the node goes away.
 #[derive(Debug, Parser)]
@@ -42,12 +42,12 @@ struct Arguments {
 enum Command {
     /// Serve /healthz and /livez for one node, beside kube-proxy
     Agent(agent::Arguments),
-    /// Say why new connections are or are not sent to a node, since when, and what would change it
+    /// Explain why new connections are sent to a node or not, since when, and what would change that
     Why(why::Arguments),
-    /// Show nodes and backend pools: signals, admin states and whose they are, who leads, what probes ask
+    /// Show nodes and backend pools: signals, admin states and their owners, the leader, health answers
     Status(status::Arguments),
     Restore(restore::Arguments),
-    /// Ask the agent in this container, over its Unix socket, whether it is live or ready
+    /// Ask the agent in this container over its Unix socket whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
     Sandbox(sandbox::Arguments),
@@ -59,16 +59,16 @@ enum Command {
     Man,
 }
 
-/// The command line's definition, for the man page, completions and the generated reference.
+/// The definition of the command line, for the man page, completions and the generated reference.
 #[must_use]
 pub fn definition() -> clap::Command {
     Arguments::command()
 }
 
-/// Parses the process's arguments and runs what they ask for.
+/// Parses the arguments of the process and runs their subcommand.
 #[must_use]
 pub fn run() -> ExitCode {
-    match Arguments::parse().command {
+    let outcome = match Arguments::parse().command {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
@@ -80,30 +80,59 @@ pub fn run() -> ExitCode {
         Command::AzureEmulator(arguments) => azure_emulator::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments),
         Command::Man => generate::man(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure.error);
+            ExitCode::from(failure.code)
+        }
     }
 }
 
-/// Says on standard error what went wrong, with its causes, and what to do about it.
+/// Why a subcommand failed, and the exit code of the process.
+#[derive(Debug)]
+struct Failure {
+    code: u8,
+    error: anyhow::Error,
+}
+
+impl Failure {
+    /// Wrong arguments or settings.
+    fn settings(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: EXIT_SETTINGS,
+            error: error.into(),
+        }
+    }
+
+    /// A failure while running.
+    fn runtime(error: impl Into<anyhow::Error>) -> Self {
+        Self {
+            code: EXIT_RUNTIME,
+            error: error.into(),
+        }
+    }
+}
+
+/// Prints an error with its causes to standard error.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
-fn fail(code: u8, error: &anyhow::Error) -> ExitCode {
+fn report(error: &anyhow::Error) {
     eprintln!("headgate: {}", headgate_telemetry::error_chain(error.as_ref()));
-    ExitCode::from(code)
 }
 
-/// Parses a duration of at most [`MAX_DURATION`], in the notation that jiff calls friendly.
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text
-        .parse::<SignedDuration>()
-        .ok()
-        .and_then(|duration| duration.try_into().ok());
-    match parsed {
-        Some(duration) if duration <= MAX_DURATION => Ok(duration),
-        Some(_) => Err(format!("give at most {} h", MAX_DURATION.as_secs() / 3600)),
-        None => Err("give a duration with its unit, such as 500ms, 30s or 1m30s".to_owned()),
-    }
+/// Builds a runtime on this thread.
+fn build_runtime() -> Result<Runtime, Failure> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.context("starting the runtime").map_err(Failure::runtime)
 }
 
-/// An address that can be asked without TLS.
+/// A parser of durations up to `max`. Clap adds the flag and the value to its error, and exits with code 2.
+fn duration_up_to(max: Duration) -> impl Fn(&str) -> Result<Duration, String> + Clone {
+    move |text| parse_duration(text, Duration::ZERO, max).map_err(|allowed| format!("allowed: {allowed}"))
+}
+
+/// A parser of http URLs.
 fn http_url(text: &str) -> Result<Uri, String> {
     let allowed = || "allowed: an http URL, such as http://127.0.0.1:10457/statusz".to_owned();
     let uri: Uri = text.parse().map_err(|_| allowed())?;
@@ -114,35 +143,61 @@ fn http_url(text: &str) -> Result<Uri, String> {
     }
 }
 
-/// Writes a whole text to standard output; a reader that went away early is not a failure.
-fn print(text: &[u8]) -> ExitCode {
+/// Writes a text to standard output. A reader that closes early is not a failure.
+fn print(text: &[u8]) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => fail(
-            EXIT_RUNTIME,
-            &anyhow::Error::new(error).context("writing to standard output"),
-        ),
-        _ => ExitCode::SUCCESS,
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::runtime(
+            anyhow::Error::new(error).context("writing to standard output"),
+        )),
+        _ => Ok(()),
     }
+}
+
+/// Writes a value to standard output as indented JSON.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut json = serde_json::to_vec_pretty(value).map_err(Failure::runtime)?;
+    json.push(b'\n');
+    print(&json)
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::error::ErrorKind;
+
     use super::*;
 
     #[test]
-    fn durations_have_a_unit_and_at_most_a_day() {
-        for (text, parsed) in [
-            ("500ms", Some(Duration::from_millis(500))),
-            ("1m30s", Some(Duration::from_secs(90))),
-            ("24h", Some(MAX_DURATION)),
-            ("24h 1s", None),
-            ("9223372036854775807s", None),
-            ("-1s", None),
-            ("30", None),
-            ("soon", None),
-        ] {
-            assert_eq!(duration(text).ok(), parsed, "{text}");
+    fn every_duration_flag_has_a_documented_maximum() {
+        let mut found = 0;
+        for command in definition().get_subcommands() {
+            let durations = command.get_arguments().filter(|argument| {
+                let names = argument.get_value_names().unwrap_or_default();
+                names.iter().any(|name| *name == "DURATION")
+            });
+            for argument in durations {
+                found += 1;
+                let flag = format!("--{}", argument.get_long().unwrap());
+                let help = argument.get_help().unwrap().to_string();
+                assert!(help.contains("at most "), "{flag}: {help}");
+                for value in ["1000000h", "-1s", "5"] {
+                    let arguments = [
+                        "headgate".to_owned(),
+                        command.get_name().to_owned(),
+                        format!("{flag}={value}"),
+                    ];
+                    let error = Arguments::try_parse_from(arguments).unwrap_err();
+                    assert_eq!(
+                        (error.kind(), error.exit_code()),
+                        (ErrorKind::ValueValidation, 2),
+                        "{error}"
+                    );
+                    let text = error.to_string();
+                    for part in [flag.as_str(), value, "allowed: a duration from 0s to "] {
+                        assert!(text.contains(part), "no {part} in {text}");
+                    }
+                }
+            }
         }
-        assert_eq!(duration("25h"), Err("give at most 24 h".to_owned()));
+        assert!(found >= 2, "{found}");
     }
 }

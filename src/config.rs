@@ -1,17 +1,15 @@
-//! Settings: what an operator may set, its defaults, and what is said about a mistake.
+//! The settings of the agent, with their defaults and validation.
 //!
-//! A settings file becomes one validated [`Settings`]; nobody re-checks a value afterwards. Flags win
-//! over the file, the file over defaults. Every mistake is collected before anything is reported.
-//! Which keys exist, what they mean and what they allow is said once, in `config/keys.rs`; the
-//! reference in `docs/settings.md` is generated from that table.
+//! A settings file becomes one validated [`Settings`]; no other module checks a value again. Flags win over the file, the
+//! file wins over defaults. All violations are reported together. `config/keys.rs` defines the keys, and the reference
+//! `docs/settings.md` is generated from it.
 
-mod contradictions;
+mod conflicts;
 mod keys;
 mod load;
+mod names;
 mod otlp;
-mod qualified_name;
 mod reference;
-mod secret_name;
 mod value;
 
 use std::net::{Ipv6Addr, SocketAddr};
@@ -24,82 +22,82 @@ use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
 
-pub use load::{Override, load};
+pub use load::{FlagOverride, load};
+pub use names::SecretName;
 pub use reference::reference;
-pub use secret_name::SecretName;
 
-/// Port of `/healthz` and `/livez`. 10256 is kube-proxy's own.
+/// Default port of `/healthz` and `/livez`. 10256 is kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10456;
-/// Port of metrics and of the process's own probes.
+/// Default port of metrics and of the process's own probes.
 pub const METRICS_PORT: u16 = 10457;
 
-/// Everything the agent can be told, validated.
+/// The validated settings of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where `/healthz` and `/livez` are served.
+    /// The address of `/healthz` and `/livez`.
     pub healthz_bind_address: SocketAddr,
     /// Whether connections to `/healthz` and `/livez` begin with a PROXY protocol header.
     pub proxy_protocol: ProxyProtocol,
-    /// Where metrics and the process's own probes are served.
+    /// The address of metrics and of the process's own probes.
     pub metrics_bind_address: SocketAddr,
-    /// Exit when an address cannot be bound, instead of trying again.
+    /// Whether the process exits when an address cannot be bound, instead of trying again.
     pub bind_address_hard_fail: bool,
-    /// Directory of the remembered state and of the probe socket.
+    /// The directory of the remembered state and of the probe socket.
     pub state_dir: PathBuf,
     /// How long `/healthz` answers 503 after SIGTERM before the port closes; zero for a plain roll.
     pub shutdown_delay: Duration,
-    /// Which taints are drain signals.
+    /// The taints that are drain signals.
     pub signals: SignalSettings,
-    /// How kube-proxy is asked for its status.
+    /// How kube-proxy's status is polled.
     pub proxy: ProxySettings,
     /// Whether and where the health of single Services is served.
     pub service_health: ServiceHealth,
-    /// Which of the machine's addresses the health check node ports are opened on; empty means all.
+    /// The ranges of the machine's addresses that health check node ports listen on; empty means all.
     pub node_port_addresses: Vec<Cidr>,
-    /// How Azure is found, and what is asked of it.
+    /// How Azure is reached.
     pub azure: AzureSettings,
-    /// What the leader does about admin states.
+    /// What the leader does with admin states.
     pub admin_state: AdminStateSettings,
-    /// Base address of the OpenTelemetry collector that is sent spans, without a slash at its end; `None` for none.
+    /// The base address of the OpenTelemetry collector, without a slash at its end; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
 }
 
-/// How Azure is found, and what is asked of it.
+/// How Azure is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AzureSettings {
-    /// Whether notices of eviction are looked for and acted on.
+    /// Whether Scheduled Events are polled and eviction notices are acted on.
     pub scheduled_events: bool,
     /// `host` or `host:port` of the instance metadata service.
     pub imds_authority: String,
-    /// The cloud's configuration as a file.
+    /// The file `azure.json`.
     pub config_file: Option<PathBuf>,
-    /// The Secret that is laid over it, or stands in for it.
+    /// The Secret that wins over the file, key by key, or replaces it.
     pub config_secret: Option<SecretName>,
-    /// The cluster's name, after which its load balancers are called.
+    /// The cluster's name, after which its load balancers are named.
     pub cluster_name: String,
 }
 
 impl AzureSettings {
-    /// Whether it is said where Azure is. Who does not know that does not stand for election.
+    /// Whether a file or a Secret is set. A process without either does not stand for election.
     #[must_use]
-    pub fn is_said(&self) -> bool {
+    pub fn is_configured(&self) -> bool {
         self.config_file.is_some() || self.config_secret.is_some()
     }
 }
 
-/// Where the health of single Services is served.
+/// Whether and where the health of single Services is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceHealth {
-    /// Nowhere; Services are not even watched.
+    /// Not served; Services are not watched.
     Off,
-    /// At a path of the health port.
+    /// At `/healthz/services/NAMESPACE/NAME` of the health port.
     Path,
     /// On each Service's own `healthCheckNodePort`, as kube-proxy does.
     NodePorts,
 }
 
 impl ServiceHealth {
-    /// Its name in the settings.
+    /// The spelling in the settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -110,12 +108,12 @@ impl ServiceHealth {
     }
 }
 
-/// Taint keys, by what they stop.
+/// Taint keys that are drain signals, by their effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalSettings {
-    /// Fail this node's `/healthz`.
+    /// Keys that make `/healthz` answer 503.
     pub health: Vec<String>,
-    /// Take this node out of its load balancers' pools (leader only).
+    /// Keys that take the node out of its load balancers' pools; only the leader uses them.
     pub admin_state: Vec<String>,
 }
 
@@ -141,7 +139,7 @@ impl Default for Settings {
             proxy: ProxySettings {
                 healthz_authority: Some("127.0.0.1:10256".to_owned()),
                 poll_interval: Duration::from_secs(1),
-                // Twice kube-proxy's default syncPeriod, as kube-proxy itself counts.
+                // Twice kube-proxy's default syncPeriod, like kube-proxy's own timeout.
                 health_timeout: Duration::from_mins(1),
             },
             service_health: ServiceHealth::Off,

@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures::FutureExt as _;
-use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate_azure::{
+    ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport, TransportError,
+};
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
@@ -177,9 +179,9 @@ async fn lead(
     });
     let arm = spied_arm(arm, spy, clock.clone()).await?;
     let reached = ClusterTarget {
-        arm: arm.counted_in(metrics.azure),
+        arm: arm.with_metrics(metrics.azure),
         scope: ListScope {
-            group: GroupId::new(SUBSCRIPTION, RESOURCE_GROUP)?,
+            group: ResourceGroupId::new(SUBSCRIPTION, RESOURCE_GROUP)?,
             managed: ManagedLoadBalancers::new([CLUSTER, NAMED]),
         },
         exclude_control_plane: true,
@@ -251,7 +253,7 @@ fn has_signal(data: &[u8]) -> bool {
 }
 
 /// A client of ARM, watched.
-async fn spied_arm(arm: SocketAddr, spy: Spy, clock: Clock) -> anyhow::Result<Arm> {
+async fn spied_arm(arm: SocketAddr, spy: Spy, clock: Clock) -> anyhow::Result<ArmClient> {
     let http: legacy::Client<_, Full<Bytes>> = legacy::Client::builder(TokioExecutor::new()).build_http();
     let one = load_balancers_path().to_lowercase();
     let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
@@ -273,17 +275,17 @@ async fn spied_arm(arm: SocketAddr, spy: Spy, clock: Clock) -> anyhow::Result<Ar
         }
     }));
     let base = format!("http://{arm}");
-    let endpoints = Endpoints::look_up(&transport, &base, None).await?;
+    let endpoints = Endpoints::discover(&transport, &base, None).await?;
     let credential = Credential::ClientSecret {
         client_id: "headgate".to_owned(),
         secret: Secret::new("bench"),
     };
-    let account = Account::new(&credential, Some("bench"), &endpoints, &base)?;
-    let tokens = Tokens::new(account, transport.clone(), clock.clone());
-    let options = Options {
+    let identity = Identity::new(&credential, Some("bench"), &endpoints, &base)?;
+    let tokens = TokenCache::new(identity, transport.clone(), clock.clone());
+    let options = ArmClientOptions {
         endpoints,
         rate_limits: None,
         user_agent: None,
     };
-    Ok(Arm::new(options, transport, Arc::new(tokens), clock))
+    Ok(ArmClient::new(options, transport, Arc::new(tokens), clock))
 }

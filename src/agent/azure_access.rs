@@ -4,17 +4,18 @@
 //! Secret merged over the file: a changed file or Secret needs no restart. Nothing is retried here, every step is bounded,
 //! and no error contains a secret.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use headgate_azure::{
-    Account, Arm, AzureJson, BadId, EndpointError, Endpoints, GroupId, Metrics, NoCredential, Options, Origin,
-    Surroundings, TlsError, Tokens, Transport, Trust,
+    ArmClient, ArmClientOptions, AzureJson, ConfigSources, EndpointError, Endpoints, Identity, IdentityError,
+    InvalidId, Metrics, Origin, ResourceGroupId, TlsError, TokenCache, Transport, TrustedRoots,
 };
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{ClusterConnection, ClusterTarget, TargetSource};
-use headgate_settings::{Mistake, Mistakes};
+use headgate_settings::{SettingsError, Violation};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
@@ -32,7 +33,7 @@ const CONFIG_RELOAD_INTERVAL: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 pub struct ArmConnection {
     /// The client. It gets its first token with its first request.
-    pub arm: Arm,
+    pub arm: ArmClient,
     /// `azure.json` with the Secret merged over it.
     pub config: AzureJson,
 }
@@ -42,7 +43,7 @@ pub struct ArmConnection {
 pub enum ArmConnectError {
     /// `azure.json` is invalid or incomplete.
     #[error(transparent)]
-    Config(#[from] Mistakes),
+    Config(#[from] SettingsError),
     /// The Secret cannot be used.
     #[error("the Secret {name} (azure.configSecret) {reason}")]
     Secret {
@@ -59,13 +60,13 @@ pub enum ArmConnectError {
     Endpoint(#[from] EndpointError),
     /// `azure.json` has no credential that can be used.
     #[error(transparent)]
-    Credential(#[from] NoCredential),
+    Credential(#[from] IdentityError),
     /// TLS could not be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// Subscription or resource group are not valid names.
     #[error(transparent)]
-    Group(#[from] BadId),
+    Group(#[from] InvalidId),
 }
 
 /// Connects to ARM as the settings say.
@@ -88,21 +89,21 @@ impl AzureAccess {
     /// If something is missing, invalid, or does not answer in time. The caller retries.
     pub async fn connect(&self) -> Result<ArmConnection, ArmConnectError> {
         let (config, imds) = (self.load_config().await?, imds_url(&self.settings));
-        let transport = Transport::network(&Trust::System)?;
+        let transport = Transport::network(&TrustedRoots::System)?;
         let endpoints = match &config.resource_manager_endpoint {
-            Some(own) => Endpoints::look_up(&transport, own, config.cloud_name.as_deref()).await?,
-            None => Endpoints::of(config.cloud),
+            Some(own) => Endpoints::discover(&transport, own, config.cloud_name.as_deref()).await?,
+            None => Endpoints::for_cloud(config.cloud),
         };
-        let account = Account::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
-        let tokens = Tokens::new(account, transport.clone(), self.clock.clone());
-        let options = Options {
+        let identity = Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, &imds)?;
+        let tokens = TokenCache::new(identity, transport.clone(), self.clock.clone());
+        let options = ArmClientOptions {
             endpoints,
             rate_limits: config.rate_limits,
             user_agent: config.user_agent.clone(),
         };
-        let arm = Arm::new(options, transport, Arc::new(tokens), self.clock.clone());
+        let arm = ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone());
         Ok(ArmConnection {
-            arm: arm.counted_in(self.metrics.clone()),
+            arm: arm.with_metrics(self.metrics.clone()),
             config,
         })
     }
@@ -118,7 +119,7 @@ impl AzureAccess {
                 Err(error) => {
                     let error = error.to_string();
                     if error != last_error {
-                        tracing::warn!(error, "Azure configuration not reloaded, the last one stays in use");
+                        tracing::warn!(error, "azure configuration not reloaded, the last one stays in use");
                     }
                     last_error = error;
                 }
@@ -134,7 +135,7 @@ impl AzureAccess {
         let file = self.settings.config_file.clone();
         let (origin, imds) = (config_origin(&self.settings), imds_url(&self.settings));
         let load = tokio::task::spawn_blocking(move || {
-            let config = AzureJson::load(file.as_deref(), surroundings(secret.as_deref()))?;
+            let config = AzureJson::load(sources(file.as_deref(), secret.as_deref()))?;
             validate_for_leader(&config, &origin, &imds).map(|()| config)
         });
         let loaded = timeout(READ_TIMEOUT, load).await.map_err(|_| ArmConnectError::File)?;
@@ -191,8 +192,9 @@ fn config_origin(settings: &AzureSettings) -> String {
     }
 }
 
-fn surroundings(secret: Option<&str>) -> Surroundings<'_> {
-    Surroundings {
+fn sources<'a>(file: Option<&'a Path>, secret: Option<&'a str>) -> ConfigSources<'a> {
+    ConfigSources {
+        file,
         secret,
         environment: Some(&|name| std::env::var(name).ok()),
     }
@@ -202,12 +204,12 @@ fn surroundings(secret: Option<&str>) -> Surroundings<'_> {
 ///
 /// # Errors
 /// Every mistake, each with its origin, key, value and what is allowed; never the value of a secret.
-pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), Mistakes> {
+pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), SettingsError> {
     let azure = &settings.azure;
     match (&azure.config_file, &azure.config_secret) {
         _ if !role.may_lead() => Ok(()),
         (None, None) if role.answers_probes() => Ok(()),
-        (None, None) => Err(Mistakes(vec![Mistake {
+        (None, None) => Err(SettingsError(vec![Violation {
             origin: format!("--role={}", role.as_str()),
             key: Some("azure.configFile".to_owned()),
             message: "\"none\" leaves nothing to be done; allowed: the path of an azure.json, or azure.configSecret"
@@ -217,17 +219,17 @@ pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), Mista
         // The Secret needs a request to the API server.
         (None, Some(_)) => Ok(()),
         (Some(file), None) => {
-            let config = AzureJson::load(Some(file), surroundings(None))?;
+            let config = AzureJson::load(sources(Some(file), None))?;
             validate_for_leader(&config, &config_origin(azure), &imds_url(azure))
         }
     }
 }
 
 /// Checks whether the configuration is enough for a leader.
-fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(), Mistakes> {
+fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(), SettingsError> {
     let mut mistakes = Vec::new();
     let mut wrong = |key: &str, message: String| {
-        mistakes.push(Mistake {
+        mistakes.push(Violation {
             origin: origin.to_owned(),
             key: Some(key.to_owned()),
             message,
@@ -240,7 +242,7 @@ fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(
     ] {
         match value {
             None => wrong(key, format!("is missing; allowed: {allowed}")),
-            Some(name) if GroupId::new(name, "group").is_err() => {
+            Some(name) if ResourceGroupId::new(name, "group").is_err() => {
                 wrong(key, format!("{name:?} is not allowed; allowed: {allowed}"));
             }
             Some(_) => {}
@@ -253,29 +255,27 @@ fn validate_for_leader(config: &AzureJson, origin: &str, imds: &str) -> Result<(
         wrong("resourceManagerEndpoint", format!("{error}; allowed: {allowed}"));
     }
     // A credential is valid or invalid for any endpoints.
-    let endpoints = Endpoints::of(config.cloud);
-    match Account::new(&config.credential, config.tenant_id.as_deref(), &endpoints, imds) {
+    let endpoints = Endpoints::for_cloud(config.cloud);
+    match Identity::new(&config.credential, config.tenant_id.as_deref(), &endpoints, imds) {
         Ok(_) => {}
-        Err(error @ NoCredential::None) => {
+        Err(error @ IdentityError::NoCredential) => {
             let key = "useFederatedWorkloadIdentityExtension, useManagedIdentityExtension, aadClientId";
             wrong(key, format!("{error}; allowed: one of these three"));
         }
-        Err(error @ (NoCredential::Tenant | NoCredential::BadTenant(_))) => {
+        Err(error @ (IdentityError::MissingTenant | IdentityError::InvalidTenant(_))) => {
             wrong("tenantId", format!("{error}; allowed: the tenant's GUID or domain"));
         }
-        Err(error @ NoCredential::Imds(_)) => wrong("azure.imdsEndpoint", error.to_string()),
+        Err(error @ IdentityError::InvalidImds(_)) => wrong("azure.imdsEndpoint", error.to_string()),
     }
     if mistakes.is_empty() {
         Ok(())
     } else {
-        Err(Mistakes(mistakes))
+        Err(SettingsError(mistakes))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn checked(text: Option<&str>, secret: bool, role: Role) -> Vec<String> {
@@ -287,7 +287,7 @@ mod tests {
             settings.azure.config_file = Some(file.clone());
         }
         settings.azure.config_secret = secret.then(|| "kube-system/azure".parse().unwrap());
-        let strip = |file: &Path, mistake: &Mistake| mistake.to_string().replace(&file.display().to_string(), "f");
+        let strip = |file: &Path, mistake: &Violation| mistake.to_string().replace(&file.display().to_string(), "f");
         let mistakes = check_azure_settings(&settings, role)
             .err()
             .map(|mistakes| mistakes.0)
@@ -328,9 +328,9 @@ mod tests {
             [
                 "f: subscriptionId: is missing; allowed: the subscription of the load balancers",
                 "f: resourceGroup: \"a/b\" is not allowed; allowed: the resource group of the nodes",
-                "f: resourceManagerEndpoint: http://a.test is not https: tokens go over plain HTTP to this machine only; allowed: \
+                "f: resourceManagerEndpoint: http://a.test is not https: headgate sends tokens over plain HTTP to its own machine only; allowed: \
                  an address without a path, such as https://management.azure.com",
-                "f: tenantId: \"a/b\" is no tenantId; allowed: the tenant's GUID or domain",
+                "f: tenantId: \"a/b\" is not a tenantId; allowed: the tenant's GUID or domain",
             ]
         );
         assert_eq!(

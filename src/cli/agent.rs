@@ -1,9 +1,8 @@
-//! `headgate agent`: flags and settings in, a running agent, an exit code out.
+//! `headgate agent`: runs an agent until a signal stops it.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -13,17 +12,17 @@ use headgate_kubernetes::api_server;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent;
-use crate::config::{self, Override};
+use crate::config::{self, FlagOverride, Settings};
 
 use super::spans::Spans;
-use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
+use super::{Failure, build_runtime, print};
 
 /// Which part of the work the process does.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Role {
-    /// Answer for the node; never lead
+    /// Serve the health port of the node; never lead
     Agent,
-    /// Stand for election and lead; open no health port and ask no kube-proxy
+    /// Stand for election and lead; open no health port and do not poll kube-proxy
     Controller,
     /// Both
     #[default]
@@ -42,7 +41,7 @@ impl From<Role> for agent::Role {
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Name of the Node this agent speaks for
+    /// Name of the Node that this agent serves
     #[arg(
         long,
         env = "NODE_NAME",
@@ -58,7 +57,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Kubeconfig file [default: the one $KUBECONFIG names, else the Pod's service account]
+    /// Kubeconfig file [default: the one in $KUBECONFIG, else the Pod's service account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
@@ -82,11 +81,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "URL")]
     imds_endpoint: Option<String>,
 
-    /// File azure.json, as cloud-provider-azure reads it; none: nobody stands for election here [default: none]
+    /// File azure.json, as cloud-provider-azure reads it; with none, this process does not stand for election
+    /// [default: none]
     #[arg(long, value_name = "FILE")]
     azure_config_file: Option<String>,
 
-    /// File to write the bound addresses to, as JSON, once they are bound; removed at start and at the end
+    /// File that gets the bound addresses as JSON once they are bound; removed at the start and at the end
     #[arg(long, value_name = "FILE")]
     addresses_file: Option<PathBuf>,
 
@@ -95,29 +95,32 @@ pub(super) struct Arguments {
     check_config: bool,
 }
 
-/// A Node's name: a DNS subdomain, as the API server demands. kube-proxy lower-cases what it is given,
-/// since kubelet registers the host's name that way.
+/// Parses the name of a Node, a DNS subdomain. Lower-cases it, as kube-proxy does, because kubelet registers the host's
+/// name in lower case.
 fn node_name(text: &str) -> Result<String, String> {
     let name = text.trim().to_ascii_lowercase();
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let label =
-        |label: &str| label.starts_with(plain) && label.ends_with(plain) && label.chars().all(|c| plain(c) || c == '-');
-    if name.len() <= 253 && name.split('.').all(label) {
+    let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label = |label: &str| {
+        label.starts_with(is_alphanumeric)
+            && label.ends_with(is_alphanumeric)
+            && label.chars().all(|c| is_alphanumeric(c) || c == '-')
+    };
+    if name.len() <= 253 && name.split('.').all(is_label) {
         Ok(name)
     } else {
         Err("allowed: the name of a Node, such as worker-1 or ip-10-0-0-1.ec2.internal".to_owned())
     }
 }
 
-/// The one file that `KUBECONFIG` names. Empty is as good as unset, as for kubectl; but an agent does not
-/// choose among files as a person's tools do.
-fn kubeconfig_of(variable: Option<OsString>) -> anyhow::Result<Option<PathBuf>> {
+/// The one file in `KUBECONFIG`; an empty variable counts as unset, as in kubectl. Several files, which kubectl merges, are
+/// an error.
+fn kubeconfig_from(variable: Option<OsString>) -> anyhow::Result<Option<PathBuf>> {
     let variable = variable.unwrap_or_default();
     let mut files = env::split_paths(&variable).filter(|path| !path.as_os_str().is_empty());
     let first = files.next();
     anyhow::ensure!(
         files.next().is_none(),
-        "KUBECONFIG lists several files ({}), the agent takes one: give it with --kubeconfig FILE",
+        "KUBECONFIG lists several files ({}), and the agent takes one: name it with --kubeconfig FILE",
         variable.display()
     );
     Ok(first)
@@ -127,13 +130,13 @@ impl Arguments {
     fn kubeconfig(&self) -> anyhow::Result<Option<PathBuf>> {
         match &self.kubeconfig {
             Some(file) => Ok(Some(file.clone())),
-            None => kubeconfig_of(env::var_os("KUBECONFIG")),
+            None => kubeconfig_from(env::var_os("KUBECONFIG")),
         }
     }
 
-    fn overrides(&self) -> Vec<Override> {
+    fn settings(&self) -> Result<Settings, Failure> {
         let hard_fail = self.bind_address_hard_fail.then(|| "true".to_owned());
-        [
+        let flags = [
             (
                 "--healthz-bind-address",
                 "healthzBindAddress",
@@ -148,75 +151,51 @@ impl Arguments {
             ("--state-dir", "stateDir", &self.state_dir),
             ("--imds-endpoint", "azure.imdsEndpoint", &self.imds_endpoint),
             ("--azure-config-file", "azure.configFile", &self.azure_config_file),
-        ]
-        .into_iter()
-        .filter_map(|(flag, key, value)| {
-            Some(Override {
-                flag,
-                key,
-                value: value.clone()?,
-            })
-        })
-        .collect()
+        ];
+        let overrides: Vec<_> = flags
+            .into_iter()
+            .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
+            .collect();
+        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let settings = match config::load(arguments.config.as_deref(), &arguments.overrides()) {
-        Ok(settings) => settings,
-        Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
-    };
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.settings()?;
     let role = arguments.role.into();
-    if let Err(mistakes) = agent::check_azure_settings(&settings, role) {
-        return fail(EXIT_SETTINGS, &mistakes.into());
-    }
+    agent::check_azure_settings(&settings, role).map_err(Failure::settings)?;
     if arguments.check_config {
         return print(settings.to_yaml().as_bytes());
     }
     server::raise_open_file_limit();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
-    };
-    // clap lets it be missing only together with --check-config.
+    let runtime = build_runtime()?;
+    // Clap requires it without --check-config.
     let node_name = arguments.node_name.clone().unwrap_or_default();
     let spans = Spans::install(&settings, &node_name, runtime.handle());
-    let kubeconfig = match arguments.kubeconfig() {
-        Ok(kubeconfig) => kubeconfig,
-        Err(error) => return fail(EXIT_SETTINGS, &error),
-    };
-    let code = runtime.block_on(async {
-        let config = match api_server::load_config(kubeconfig.as_deref()).await {
-            Ok(config) => config,
-            Err(error) => return fail(EXIT_SETTINGS, &error.into()),
-        };
-        let client = match api_server::build_lazy_client(&config) {
-            Ok(client) => client,
-            Err(error) => return fail(EXIT_SETTINGS, &error.into()),
-        };
+    let outcome = runtime.block_on(async {
+        let kubeconfig = arguments.kubeconfig().map_err(Failure::settings)?;
+        let config = api_server::load_config(kubeconfig.as_deref()).await;
+        let config = config.map_err(Failure::settings)?;
+        let client = api_server::build_lazy_client(&config).map_err(Failure::settings)?;
         tracing::info!(version = headgate_telemetry::VERSION, node = node_name, api_server = %config.cluster_url,
             settings = settings.to_yaml(), "starting");
-        let addresses_file = arguments.addresses_file.clone();
         let parts = agent::AgentParts {
             settings,
             role,
             node_name,
             client,
             clock: Clock::System,
-            addresses_file,
+            addresses_file: arguments.addresses_file.clone(),
         };
-        match serve(parts).await {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(EXIT_RUNTIME, &error),
-        }
+        serve(parts).await.map_err(Failure::runtime)
     });
-    runtime.block_on(spans.close());
-    // A program for credentials may still run; the end does not wait for it.
+    runtime.block_on(spans.shutdown());
+    // A credential plugin of the kubeconfig may still run; the process does not wait for it.
     runtime.shutdown_background();
-    code
+    outcome
 }
 
-/// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it; a second signal ends the process at once.
+/// Runs an agent until SIGTERM, SIGINT or SIGHUP, then stops it. A second signal ends the process at once.
 async fn serve(parts: agent::AgentParts) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
@@ -244,12 +223,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubeconfig_names_one_file_or_none() {
-        let of = |text: &str| kubeconfig_of(Some(text.into())).map_err(|error| error.to_string());
-        assert_eq!(kubeconfig_of(None).unwrap(), None);
+    fn kubeconfig_variable_has_one_file_or_none() {
+        let parse = |text: &str| kubeconfig_from(Some(text.into())).map_err(|error| error.to_string());
+        assert_eq!(kubeconfig_from(None).unwrap(), None);
         for (variable, file) in [("", None), (":", None), ("/a", Some("/a")), (":/a:", Some("/a"))] {
-            assert_eq!(of(variable).unwrap(), file.map(PathBuf::from), "{variable:?}");
+            assert_eq!(parse(variable).unwrap(), file.map(PathBuf::from), "{variable:?}");
         }
-        assert!(of("/a:/b").unwrap_err().contains("several files (/a:/b)"));
+        assert!(parse("/a:/b").unwrap_err().contains("several files (/a:/b)"));
     }
 }

@@ -1,4 +1,4 @@
-//! The arguments with which an operator's command connects to Azure: the agent's flags, its settings file, and `azure.json`.
+//! The flags by which `status` and `restore` reach Azure: the agents' settings, with these flags over them.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,12 @@ use clap::Args;
 use headgate_azure::Metrics;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::ClusterTarget;
-use headgate_settings::Mistakes;
 use kube::Client;
 
 use crate::agent::{ArmConnectError, AzureAccess};
-use crate::config::{self, Override, Settings};
+use crate::config::{self, FlagOverride, Settings};
+
+use super::Failure;
 
 #[derive(Debug, Args)]
 pub(super) struct AzureArguments {
@@ -22,44 +23,37 @@ pub(super) struct AzureArguments {
     #[arg(long, value_name = "FILE")]
     azure_config_file: Option<String>,
 
-    /// Secret with azure.json in its key cloud-config, merged over the file or in its place [default: none]
+    /// Secret with azure.json in its key cloud-config, which wins over the file or replaces it [default: none]
     #[arg(long, value_name = "NAMESPACE/NAME")]
     azure_config_secret: Option<String>,
 
-    /// The cluster's name, which is the name of its load balancers [default: kubernetes]
+    /// The cluster's name, after which its load balancers are named [default: kubernetes]
     #[arg(long, value_name = "NAME")]
     cluster_name: Option<String>,
 }
 
 impl AzureArguments {
-    /// The agents' settings, overridden by these flags.
-    pub(super) fn settings(&self) -> Result<Settings, Mistakes> {
-        let overrides = [
+    /// The agents' settings, with these flags over them.
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let flags = [
             ("--azure-config-file", "azure.configFile", &self.azure_config_file),
             ("--azure-config-secret", "azure.configSecret", &self.azure_config_secret),
             ("--cluster-name", "azure.clusterName", &self.cluster_name),
         ];
-        let overrides = overrides.into_iter().filter_map(|(flag, key, value)| {
-            Some(Override {
-                flag,
-                key,
-                value: value.clone()?,
-            })
-        });
-        config::load(self.config.as_deref(), &overrides.collect::<Vec<_>>())
+        let overrides: Vec<_> = flags
+            .into_iter()
+            .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
+            .collect();
+        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
     }
 
-    /// Connects to ARM.
-    ///
-    /// # Errors
-    /// If the file that a flag names is invalid. The inner error is the reason why there is no connection; a command may
-    /// continue without one.
+    /// The cluster target, or the reason why there is none. An invalid file from a flag is a failure of the command.
     pub(super) async fn connect(
         &self,
         settings: &Settings,
         client: &Client,
-    ) -> Result<Result<ClusterTarget, String>, Mistakes> {
-        if !settings.azure.is_said() {
+    ) -> Result<Result<ClusterTarget, String>, Failure> {
+        if !settings.azure.is_configured() {
             return Ok(Err(
                 "give --azure-config-file or --azure-config-secret, or a --config that has one of them".to_owned(),
             ));
@@ -67,7 +61,6 @@ impl AzureArguments {
         let access = AzureAccess {
             settings: settings.azure.clone(),
             client: client.clone(),
-            // This process exports no metrics.
             metrics: Metrics::default(),
             clock: Clock::System,
         };
@@ -76,7 +69,7 @@ impl AzureArguments {
                 ClusterTarget::new(connected.arm, &connected.config, &settings.azure.cluster_name)
                     .map_err(|error| error.to_string()),
             ),
-            Err(ArmConnectError::Config(mistakes)) if self.azure_config_file.is_some() => Err(mistakes),
+            Err(ArmConnectError::Config(error)) if self.azure_config_file.is_some() => Err(Failure::settings(error)),
             Err(error) => Ok(Err(error.to_string())),
         }
     }

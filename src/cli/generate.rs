@@ -1,13 +1,12 @@
-//! `headgate completions` and `headgate man`: texts generated from the command line's definition.
+//! `headgate completions` and `headgate man`: texts generated from the definition of the command line.
 
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::{EXIT_RUNTIME, definition, fail, print};
+use super::{Failure, definition, print};
 
 #[derive(Debug, Args)]
 pub(super) struct CompletionsArguments {
@@ -15,20 +14,18 @@ pub(super) struct CompletionsArguments {
     shell: Shell,
 }
 
-pub(super) fn completions(arguments: &CompletionsArguments) -> ExitCode {
+pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut definition(), "headgate", &mut text);
     print(&text)
 }
 
-pub(super) fn man() -> ExitCode {
-    match man_page() {
-        Ok(text) => print(text.as_bytes()),
-        Err(error) => fail(EXIT_RUNTIME, &error.context("writing the man page")),
-    }
+pub(super) fn man() -> Result<(), Failure> {
+    let text = man_page().map_err(|error| Failure::runtime(error.context("writing the man page")))?;
+    print(text.as_bytes())
 }
 
-/// One page for the whole command line: what a subcommand's own page would hold is a section of it.
+/// One page for the whole command line, with a section for each subcommand.
 fn man_page() -> anyhow::Result<String> {
     let mut definition = definition();
     definition.build();
@@ -50,7 +47,7 @@ fn man_page() -> anyhow::Result<String> {
         section.render_description_section(&mut text)?;
         section.render_synopsis_section(&mut text)?;
         section.render_options_section(&mut text)?;
-        // The parts of a section are subsections; each begins with the same definitions for the formatter.
+        // The sections of a subcommand become subsections.
         let text = String::from_utf8(text)?.replace("\n.SH ", "\n.SS ");
         write!(page, ".SH \"{heading}\"\n{text}")?;
     }
@@ -65,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_man_page_has_every_flag_and_argument() {
+    fn man_page_has_every_flag_and_argument() {
         let page = man_page().unwrap().replace("\\-", "-");
         assert_eq!(page.matches("\n.SH NAME\n").count(), 1, "{page}");
         let mut definition = definition();

@@ -1,10 +1,7 @@
-//! `headgate restore`: lists what headgate set Down, asks for confirmation, and sets it back to None.
-//!
-//! The work itself is `headgate_controller::restore`; what is listed is the status report of `status`.
+//! `headgate restore`: sets the entries that headgate set `Down` back to `None`, after a confirmation.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
@@ -18,16 +15,18 @@ use headgate_leader::LeaderStatus;
 use crate::config::Settings;
 use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
-use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, duration, fail, print};
+use super::{Failure, azure, build_runtime, duration_up_to, print};
 
-/// Enough for a Lease that its holder did not release, and for one that was never held.
-const LEASE_TIMEOUT: Duration = Duration::from_mins(1);
+/// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
+const DEFAULT_LEASE_WAIT: Duration = Duration::from_mins(1);
+/// The longest `--wait` and `--timeout`. The help has it, too.
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
-/// Restore what headgate set Down in backend pools, by its ledger: for when headgate is removed, or gone
+/// Set the pool entries that headgate set Down back to None, by its ledger: for when headgate is or will be removed
 ///
-/// Only entries that the ledger has as headgate's are restored, and only those that belong to a Node. The command refuses to run
-/// beside an active leader, which would set Down again what has a signal. Set adminState.mode: off in the agents instead (the
-/// leader then restores everything itself), or remove headgate first.
+/// Leaves alone what others set Down, and entries of no Node. The command is refused while a leader is alive, which would
+/// set nodes with a signal Down again. Set adminState.mode: off for the agents instead (the leader then restores all
+/// entries itself), or remove headgate first.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes whose entries are restored [default: all]
@@ -41,15 +40,16 @@ pub(super) struct Arguments {
     #[arg(short, long)]
     yes: bool,
 
-    /// Wait this long for the leader's Lease, even beside an active leader [default: 1m, and not at all beside one; at most 24h]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// Wait this long for the leader's Lease, at most 1h, even while a leader is alive [default: 1m, and not at all
+    /// while a leader is alive]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_WAIT))]
     wait: Option<Duration>,
 
-    /// How long the work may take, at most 24h
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m")]
+    /// How long restoring may take, at most 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_WAIT), default_value = "5m")]
     timeout: Duration,
 
-    /// Kubeconfig file [default: those kubectl would use]
+    /// Kubeconfig file [default: those that kubectl uses]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
@@ -57,45 +57,25 @@ pub(super) struct Arguments {
     azure: azure::AzureArguments,
 }
 
-/// The exit code, and the error to print.
-type Failure = (u8, anyhow::Error);
-
-fn invalid(error: impl Into<anyhow::Error>) -> Failure {
-    (EXIT_SETTINGS, error.into())
-}
-
-fn failed(error: impl Into<anyhow::Error>) -> Failure {
-    (EXIT_RUNTIME, error.into())
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let settings = match arguments.azure.settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
-    };
-    let result = runtime.block_on(restore(arguments, &settings));
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.azure.settings()?;
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(restore(arguments, &settings));
     runtime.shutdown_background();
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err((code, error)) => fail(code, &error),
-    }
+    outcome
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
     let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(invalid)?).map_err(invalid)?;
-    let target = arguments.azure.connect(settings, &client).await.map_err(invalid)?;
-    let target = target.map_err(|reason| failed(anyhow!("no connection to ARM: {reason}")))?;
-    let report = report(arguments, settings, &client, &target).await?;
-    let entries: Vec<_> = report.down_by_headgate().collect();
-    for (node, entry) in &entries {
-        let key = entry.entry.as_deref().unwrap_or("?");
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let target = arguments.azure.connect(settings, &client).await?;
+    let target = target.map_err(|why| Failure::runtime(anyhow!("Azure cannot be reached: {why}")))?;
+    let report = read_report(arguments, settings, &client, &target).await?;
+    let ours: Vec<_> = report.down_by_headgate().collect();
+    for (node, entry) in &ours {
+        let name = entry.entry.as_deref().unwrap_or("?");
         print_line(&format!(
-            "{}/{}   {key}   {}",
+            "{}/{}   {name}   {}",
             entry.load_balancer, entry.pool, node.name
         ));
     }
@@ -104,31 +84,31 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
     } else {
         0
     };
-    if entries.is_empty() {
+    if ours.is_empty() {
         print_line("Nothing is Down by headgate.");
         return if unmatched == 0 || arguments.dry_run {
             Ok(())
         } else {
-            Err(failed(not_restored(unmatched)))
+            Err(not_restored(unmatched))
         };
     }
     if arguments.dry_run {
         print_line(&format!(
             "{} entries would be restored; nothing was written.",
-            entries.len()
+            ours.len()
         ));
         return Ok(());
     }
-    refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(failed)?;
+    refuse_beside_leader(report.leader.as_ref(), arguments.wait).map_err(Failure::runtime)?;
     if !arguments.yes {
-        confirm(entries.len()).map_err(invalid)?;
+        confirm(ours.len()).map_err(Failure::settings)?;
     }
-    print_progress("waiting for the leader's Lease, so that no other instance writes; this may take half a minute");
+    print_progress("waiting for the leader's Lease, so that no leader writes meanwhile; this may take half a minute");
     let request = RestoreRequest {
         client,
         target,
         nodes: arguments.nodes.clone(),
-        lease_timeout: arguments.wait.unwrap_or(LEASE_TIMEOUT),
+        lease_timeout: arguments.wait.unwrap_or(DEFAULT_LEASE_WAIT),
         work_timeout: arguments.timeout,
         clock: Clock::System,
     };
@@ -137,31 +117,31 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             std::future::pending::<()>().await;
         }
     };
-    let outcome = run_restore(request, interrupted).await.map_err(failed)?;
-    for entry in &outcome.restored {
+    let restored = run_restore(request, interrupted).await.map_err(Failure::runtime)?;
+    for ours in &restored.restored {
         print_line(&format!(
             "{}/{}   {}   {}   restored",
-            entry.load_balancer, entry.pool, entry.entry, entry.node
+            ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    for (entry, reason) in &outcome.not_restored {
+    for (ours, why) in &restored.not_restored {
         print_line(&format!(
-            "{}/{}   {}   {}   still Down: {reason}",
-            entry.load_balancer, entry.pool, entry.entry, entry.node
+            "{}/{}   {}   {}   still Down: {why}",
+            ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
-    print_line(&format!("{} entries were restored.", outcome.restored.len()));
-    if let Some(error) = outcome.ledger_error {
-        print_progress(&format!("the ledger was not updated, which does no harm: {error}"));
+    print_line(&format!("{} entries were restored.", restored.restored.len()));
+    if let Some(why) = restored.ledger_error {
+        print_progress(&format!("the ledger was not updated, which is harmless: {why}"));
     }
-    match outcome.not_restored.len() + unmatched {
+    match restored.not_restored.len() + unmatched {
         0 => Ok(()),
-        count => Err(failed(not_restored(count))),
+        count => Err(not_restored(count)),
     }
 }
 
-/// The status report of the Nodes that the arguments name.
-async fn report(
+/// The state of all pools. Restoring needs the ledger, Azure and the leader, so an error of one of them is a failure.
+async fn read_report(
     arguments: &Arguments,
     settings: &Settings,
     client: &kube::Client,
@@ -173,41 +153,42 @@ async fn report(
         settings,
         clock: Clock::System,
     };
-    let snapshot = status::take_snapshot(request).await.map_err(failed)?;
+    let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
     let mut report = StatusReport::from_snapshot(&snapshot, &settings.signals.admin_state);
-    if let Some(error) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
-        return Err(failed(anyhow!("it is not known which Downs are headgate's: {error}")));
+    if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
+        return Err(Failure::runtime(anyhow!("headgate's own entries are unknown: {why}")));
     }
-    if let Some(error) = &report.leader_error {
-        return Err(failed(anyhow!("it is not known whether a leader is active: {error}")));
+    if let Some(why) = &report.leader_error {
+        return Err(Failure::runtime(anyhow!("the leader is unknown: {why}")));
     }
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
-        kept.map_err(|missing| failed(StatusError::NoSuchNode(missing)))?;
+        kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
     }
     Ok(report)
 }
 
-/// Prints the entries that are Down by headgate and belong to no Node. Returns how many there are.
+/// Prints the entries that headgate set Down and that belong to no Node. Returns their number.
 fn print_unmatched(report: &StatusReport) -> usize {
     let unmatched = report
         .unmatched_ledger
         .iter()
-        .filter(|entry| entry.admin_state == Some("Down"));
-    let printed = unmatched.map(|entry| {
+        .filter(|line| line.admin_state == Some("Down"));
+    let printed = unmatched.map(|line| {
         print_line(&format!(
             "{}/{}   {}   left alone: it belongs to no Node, and cloud-controller-manager removes such entries",
-            entry.load_balancer, entry.pool, entry.entry
+            line.load_balancer, line.pool, line.entry
         ));
     });
     printed.count()
 }
 
-fn not_restored(count: usize) -> anyhow::Error {
-    anyhow!("{count} entries were not restored")
+fn not_restored(count: usize) -> Failure {
+    Failure::runtime(anyhow!("{count} entries were not restored"))
 }
 
-/// Fails beside an active leader, which would set Down again what has a signal, unless the command may wait for its Lease.
+/// Refuses the command while a leader is alive, unless `--wait` is given: the leader would set nodes with a signal Down
+/// again.
 fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -> anyhow::Result<()> {
     match leader
         .filter(|leader| leader.alive && wait.is_none())
@@ -215,17 +196,17 @@ fn refuse_beside_leader(leader: Option<&LeaderStatus>, wait: Option<Duration>) -
     {
         None => Ok(()),
         Some(holder) => bail!(
-            "{holder} leads, and with adminState.mode enforce it would set Down again what has a signal. Set \
-             adminState.mode: off in the agents, and the leader restores everything itself; or remove headgate, and repeat \
-             the command; or give --wait DURATION to wait until no instance leads"
+            "{holder} leads, and in adminState.mode enforce it would set nodes with a signal Down again. Set \
+             adminState.mode: off for the agents, and the leader restores all entries itself; or remove headgate first, and \
+             run this command again; or give --wait DURATION to wait until there is no leader"
         ),
     }
 }
 
-/// Asks for confirmation on the terminal.
+/// Asks for confirmation on the terminal. Without a terminal, `--yes` is required.
 fn confirm(count: usize) -> anyhow::Result<()> {
     if !io::stdin().is_terminal() {
-        bail!("standard input is no terminal, so the command cannot ask for confirmation; give --yes");
+        bail!("standard input is not a terminal, so there is no confirmation; give --yes");
     }
     let mut error = io::stderr().lock();
     write!(error, "Restore these {count} entries? [y/N] ")?;
@@ -238,14 +219,15 @@ fn confirm(count: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a line of the result on standard output.
+/// Prints a line of the result to standard output.
 fn print_line(line: &str) {
-    print(format!("{line}\n").as_bytes());
+    // The command goes on without a reader.
+    let _ = print(format!("{line}\n").as_bytes());
 }
 
-/// Prints a line about the progress on standard error.
+/// Prints a line about progress to standard error.
 fn print_progress(line: &str) {
-    // Standard error may be closed; the result does not depend on it.
+    // The command goes on without a reader.
     let _ = writeln!(io::stderr().lock(), "headgate: {line}");
 }
 
@@ -254,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn restore_is_refused_beside_an_active_leader_unless_it_may_wait() {
+    fn refused_beside_a_living_leader_without_wait() {
         let mut leader = LeaderStatus {
             holder: Some("n1_0a".to_owned()),
             since: None,
@@ -268,7 +250,7 @@ mod tests {
             error.contains("n1_0a leads") && error.contains("adminState.mode: off"),
             "{error}"
         );
-        assert!(refuse_beside_leader(Some(&leader), Some(LEASE_TIMEOUT)).is_ok());
+        assert!(refuse_beside_leader(Some(&leader), Some(DEFAULT_LEASE_WAIT)).is_ok());
         assert!(refuse_beside_leader(None, None).is_ok());
         leader.alive = false;
         assert!(refuse_beside_leader(Some(&leader), None).is_ok());

@@ -1,55 +1,58 @@
-//! `headgate sandbox`: flags in, a world on one machine, an exit code out.
+//! `headgate sandbox`: runs a control plane, nodes and agents on this machine.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use headgate_sandbox::Options;
 
-use super::{EXIT_RUNTIME, fail};
+use super::{Failure, build_runtime, duration_up_to};
+
+/// The longest `--exit-after`. The help has it, too.
+const MAX_EXIT_AFTER: Duration = Duration::from_hours(24);
 
 /// Run a real control plane, nodes and agents on this machine, to try things out
 ///
-/// Starts etcd and kube-apiserver on loopback, registers some Nodes that have no machine behind them, and
-/// runs one real headgate agent for each. Prints commands to try, then shows what every node's /healthz
-/// answers: as a live table on a terminal, otherwise as one JSON line for each change.
+/// Starts etcd and kube-apiserver on loopback, registers some Nodes without machines, and runs one real
+/// headgate agent for each. Prints commands to try, then shows what every node's /healthz answers: as a live
+/// table on a terminal, otherwise as one JSON line for each change.
 ///
-/// Ctrl-C or SIGTERM ends everything it started and removes everything it made; a second Ctrl-C does not
-/// wait for anything. If a part of it fails, it says which and why, and ends with exit code 1.
+/// Ctrl-C or SIGTERM ends everything that it started and removes everything that it created; a second Ctrl-C
+/// ends the process at once. If a part fails, the sandbox reports which and why, and ends with exit code 1.
 ///
 /// etcd and kube-apiserver are programs of their own: `make control-plane` provides them.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Directory with etcd, kube-apiserver and kubectl [default: `$KUBEBUILDER_ASSETS`, else where
-    /// `make control-plane` puts them]
+    /// Directory with etcd, kube-apiserver and kubectl [default: `$KUBEBUILDER_ASSETS`, else the one that
+    /// `make control-plane` fills]
     #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
     assets: Option<PathBuf>,
 
-    /// Use the cluster this kubeconfig file points to, instead of a control plane of its own
+    /// Use the cluster of this kubeconfig file instead of a control plane of its own
     ///
-    /// Makes those of the Nodes node-1, node-2 and so on that the cluster does not have, and deletes the
-    /// ones it made at the end. Never meant for a cluster that matters to anybody.
+    /// Creates the Nodes node-1, node-2 and so on that the cluster does not have, and deletes those that it
+    /// created at the end. Use it for test clusters only.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// How many nodes, from 1 to 50
+    /// Number of nodes, from 1 to 50
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=50))]
     nodes: u8,
 
-    /// Directory for its files, made if missing [default: a temporary directory, removed at the end]
+    /// Directory for its files, created if missing [default: a temporary directory, removed at the end]
     ///
-    /// While it runs, the directory holds sandbox.json (what runs at which address), kubeconfig, control-plane/,
-    /// nodes/ and logs/. At the end everything but the logs is removed, and nothing that was there before.
+    /// While the sandbox runs, the directory has sandbox.json (what runs at which address), kubeconfig,
+    /// control-plane/, nodes/ and logs/. At the end the sandbox removes all of these except the logs, and
+    /// nothing that was there before.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// End by itself this long after everything is ready, such as 30s or 5m
-    #[arg(long, value_name = "DURATION", value_parser = super::duration)]
+    /// End this long after everything is ready, such as 30s or 5m, at most 24h
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_EXIT_AFTER))]
     exit_after: Option<Duration>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = Options {
         assets: arguments.assets.clone(),
         kubeconfig: arguments.kubeconfig.clone(),
@@ -57,13 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
         directory: arguments.dir.clone(),
         exit_after: arguments.exit_after,
     };
-    // On this very thread: the sandbox's processes end with the thread that starts them.
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
-    };
-    match runtime.block_on(headgate_sandbox::run(&options)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(EXIT_RUNTIME, &error.into()),
-    }
+    // On this thread, because the sandbox's processes end with the thread that starts them.
+    let outcome = build_runtime()?.block_on(headgate_sandbox::run(&options));
+    outcome.map_err(Failure::runtime)
 }

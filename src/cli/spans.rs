@@ -1,23 +1,22 @@
-//! The process's logs, and the spans it sends where that is set.
+//! Installs the logs of the process and, if configured, the export of spans.
 
 use tokio::runtime::Handle;
 
 use crate::config::Settings;
 
-/// The sending of spans, if there is any.
+/// The export of spans, if any.
 pub(super) struct Spans {
     #[cfg(feature = "otlp")]
-    traces: Option<headgate_otlp::Traces>,
+    exporter: Option<headgate_otlp::TraceExporter>,
 }
 
 impl Spans {
-    /// Installs logs, and what sends spans. One that cannot be had is told of, and done without: health does not hang
-    /// on it.
+    /// Installs logs and the export of spans. An export that cannot start is logged; the agent runs without it.
     #[cfg(feature = "otlp")]
     pub(super) fn install(settings: &Settings, node: &str, runtime: &Handle) -> Self {
-        let to = settings.spans_to(&|name| std::env::var(name).ok());
-        let started = match &to {
-            Ok(Some(url)) => headgate_otlp::Traces::start(url, node, runtime.clone()).map(Some),
+        let url = settings.otlp_traces_url(&|name| std::env::var(name).ok());
+        let started = match &url {
+            Ok(Some(url)) => headgate_otlp::TraceExporter::start(url, node, runtime.clone()).map(Some),
             Ok(None) | Err(_) => Ok(None),
         };
         headgate_telemetry::install_logs_with(
@@ -25,42 +24,42 @@ impl Spans {
                 .as_ref()
                 .ok()
                 .and_then(Option::as_ref)
-                .map(headgate_otlp::Traces::layer),
+                .map(headgate_otlp::TraceExporter::layer),
         );
-        if let Err(variable) = to {
+        if let Err(variable) = url {
             tracing::warn!(
                 variable,
-                "no spans are sent: it is no address such as http://127.0.0.1:4318"
+                "spans not exported: the variable is not an address such as http://127.0.0.1:4318"
             );
         }
-        let traces = started.unwrap_or_else(|error| {
-            tracing::warn!(%error, "no spans are sent");
+        let exporter = started.unwrap_or_else(|error| {
+            tracing::warn!(%error, "spans not exported");
             None
         });
-        Self { traces }
+        Self { exporter }
     }
 
-    /// Installs logs; this program sends no spans.
+    /// Installs logs. This program cannot export spans.
     #[cfg(not(feature = "otlp"))]
     pub(super) fn install(settings: &Settings, _: &str, _: &Handle) -> Self {
         headgate_telemetry::install_logs();
-        if settings.spans_to(&|name| std::env::var(name).ok()) != Ok(None) {
-            tracing::warn!("no spans are sent: this program was built without the feature otlp");
+        if settings.otlp_traces_url(&|name| std::env::var(name).ok()) != Ok(None) {
+            tracing::warn!("spans not exported: this program was built without the feature otlp");
         }
         Self {}
     }
 
-    /// Sends what waits.
+    /// Exports the queued spans.
     #[cfg(feature = "otlp")]
-    pub(super) async fn close(self) {
-        if let Some(traces) = self.traces {
-            traces.close().await;
+    pub(super) async fn shutdown(self) {
+        if let Some(exporter) = self.exporter {
+            exporter.shutdown().await;
         }
     }
 
-    /// Nothing waits.
+    /// Does nothing.
     #[cfg(not(feature = "otlp"))]
-    pub(super) fn close(self) -> std::future::Ready<()> {
+    pub(super) fn shutdown(self) -> std::future::Ready<()> {
         let Self {} = self;
         std::future::ready(())
     }

@@ -1,7 +1,6 @@
 //! `headgate status`: also as `kubectl headgate status`, when the binary is called kubectl-headgate.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use headgate_clock::Clock;
@@ -11,11 +10,11 @@ use hyper::Uri;
 use crate::config::{METRICS_PORT, Settings};
 use crate::status::{self, AgentEndpoints, Detail, SnapshotRequest, StatusError, StatusReport};
 
-use super::{EXIT_RUNTIME, EXIT_SETTINGS, azure, fail, print};
+use super::{Failure, azure, build_runtime, print, print_json};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Nodes to show [default: those with a signal, an admin state or a line in the ledger]
+    /// Nodes to show [default: those with a signal, an admin state or a ledger entry]
     nodes: Vec<String>,
 
     /// Show all nodes
@@ -29,19 +28,19 @@ pub(super) struct Arguments {
     #[command(flatten)]
     azure: azure::AzureArguments,
 
-    /// Port of the agents' operations, on the node's InternalIP
+    /// Operations port of the agents, on the node's InternalIP
     #[arg(long, default_value_t = METRICS_PORT)]
     port: u16,
 
-    /// Where a node's agent shows its status, instead of the node's address and port; may be repeated
+    /// URL of the status of a node's agent, instead of the node's address and --port; may be repeated
     #[arg(long, value_name = "NODE=URL", value_parser = node_and_url)]
     statusz: Vec<(String, Uri)>,
 
-    /// Do not ask the agents: what probes are told is what the Nodes' signals imply
+    /// Send no request to the agents; show the health answers that the Nodes' signals imply
     #[arg(long)]
     no_agents: bool,
 
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -64,52 +63,33 @@ fn node_and_url(text: &str) -> Result<(String, Uri), String> {
     }
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let settings = match arguments.azure.settings() {
-        Ok(settings) => settings,
-        Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
-    };
-    let report = match runtime.block_on(ask(arguments, &settings)) {
-        Ok(report) => report,
-        Err((code, error)) => return fail(code, &error),
-    };
-    // Whoever did not answer is not waited for.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.azure.settings()?;
+    let runtime = build_runtime()?;
+    let report = runtime.block_on(read_report(arguments, &settings))?;
+    // Requests that got no answer are abandoned.
     runtime.shutdown_background();
     match arguments.output {
         Output::Text => print(status::render(&report, Detail::Narrow).as_bytes()),
         Output::Wide => print(status::render(&report, Detail::Wide).as_bytes()),
-        Output::Json => match serde_json::to_vec_pretty(&report) {
-            Ok(mut json) => {
-                json.push(b'\n');
-                print(&json)
-            }
-            Err(error) => fail(EXIT_RUNTIME, &error.into()),
-        },
+        Output::Json => print_json(&report),
     }
 }
 
-async fn ask(arguments: &Arguments, settings: &Settings) -> Result<StatusReport, (u8, anyhow::Error)> {
-    let wrong = |error: anyhow::Error| (EXIT_SETTINGS, error);
-    let failed = |error: StatusError| (EXIT_RUNTIME, error.into());
+async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<StatusReport, Failure> {
     let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(|error| wrong(error.into()))?);
-    let client = client.map_err(|error| wrong(error.into()))?;
-    let azure = arguments.azure.connect(settings, &client).await;
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
     let sight = status::take_snapshot(SnapshotRequest {
         client: &client,
-        azure: azure.map_err(|mistakes| wrong(mistakes.into()))?,
+        azure: arguments.azure.connect(settings, &client).await?,
         settings,
         clock: Clock::System,
     });
-    let sight = sight.await.map_err(failed)?;
+    let sight = sight.await.map_err(Failure::runtime)?;
     let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
-        kept.map_err(|missing| failed(StatusError::NoSuchNode(missing)))?;
+        kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;
     } else if !arguments.all {
         report.retain_notable();
     }

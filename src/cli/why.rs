@@ -1,7 +1,6 @@
 //! `headgate why NODE`: also as `kubectl headgate why NODE`, when the binary is called kubectl-headgate.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use headgate_kubernetes::api_server;
@@ -10,22 +9,22 @@ use hyper::Uri;
 use crate::config::{self, METRICS_PORT};
 use crate::why;
 
-use super::{EXIT_RUNTIME, EXIT_SETTINGS, fail, print};
+use super::{Failure, build_runtime, print, print_json};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The Node
+    /// Name of the Node
     node: String,
 
     /// Kubeconfig file [default: those kubectl would use]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Port of the agents' operations, on the node's InternalIP
+    /// Operations port of the agents, on the node's InternalIP
     #[arg(long, default_value_t = METRICS_PORT)]
     port: u16,
 
-    /// Where this node's agent shows its status, instead of the node's address and port
+    /// URL of the status of this node's agent, instead of the node's address and --port
     #[arg(long, value_name = "URL", value_parser = super::http_url)]
     statusz: Option<Uri>,
 
@@ -33,7 +32,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// How to print it
+    /// Output format
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -44,43 +43,23 @@ enum Output {
     Json,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let settings = match config::load(arguments.config.as_deref(), &[]) {
-        Ok(settings) => settings,
-        Err(mistakes) => return fail(EXIT_SETTINGS, &mistakes.into()),
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(EXIT_RUNTIME, &anyhow::Error::new(error).context("starting the runtime")),
-    };
-    let asked = runtime.block_on(async {
-        let config = match api_server::infer_config(arguments.kubeconfig.as_deref()).await {
-            Ok(config) => config,
-            Err(error) => return Err((EXIT_SETTINGS, anyhow::Error::from(error))),
-        };
-        let client = api_server::build_client(&config).map_err(|error| (EXIT_SETTINGS, error.into()))?;
-        let statusz = arguments.statusz.clone();
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = config::load(arguments.config.as_deref(), &[]).map_err(Failure::settings)?;
+    let explanation = build_runtime()?.block_on(async {
+        let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+        let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
         why::explain_node(
             &client,
             &arguments.node,
             arguments.port,
-            statusz,
+            arguments.statusz.clone(),
             &settings.signals.health,
         )
         .await
-        .map_err(|error| (EXIT_RUNTIME, error.into()))
-    });
-    match asked {
-        Err((code, error)) => fail(code, &error),
-        Ok(explanation) => match arguments.output {
-            Output::Text => print(explanation.to_string().as_bytes()),
-            Output::Json => match serde_json::to_vec_pretty(&explanation) {
-                Ok(mut json) => {
-                    json.push(b'\n');
-                    print(&json)
-                }
-                Err(error) => fail(EXIT_RUNTIME, &error.into()),
-            },
-        },
+        .map_err(Failure::runtime)
+    })?;
+    match arguments.output {
+        Output::Text => print(explanation.to_string().as_bytes()),
+        Output::Json => print_json(&explanation),
     }
 }

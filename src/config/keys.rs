@@ -1,27 +1,27 @@
-//! The table of settings: one row a key, with its meaning, what it allows, and how it is read and shown.
+//! The table of settings: one row for each key, with its meaning and the functions that read and show its value.
 //!
-//! Everything else about settings is derived from this table: loading, unknown-key suggestions, the
-//! effective settings printed at start, and the reference.
+//! Everything else about settings derives from this table: loading, suggestions for unknown keys, the settings that the
+//! process logs at its start, and the reference. To add a setting, add a row.
 
 use std::time::Duration;
 
 use serde_yaml::Value;
 
 use super::otlp;
-use super::value::{self, Refused};
+use super::value::{self, InvalidValue};
 use super::{HEALTHZ_PORT, METRICS_PORT, Settings};
 
 /// One setting.
 pub(super) struct Key {
-    /// Dotted path in the file.
+    /// The dotted path in the file.
     pub(super) path: &'static str,
-    /// The flag that overrides it, if there is one.
+    /// The flag that overrides the file.
     pub(super) flag: Option<&'static str>,
-    /// What it means, in full sentences.
+    /// Its meaning in full sentences, for the reference.
     pub(super) about: &'static str,
-    /// Reads a value into the settings.
-    pub(super) set: fn(&mut Settings, &Value) -> Result<(), Refused>,
-    /// The value the settings have.
+    /// Sets a value, or says what is allowed.
+    pub(super) set: fn(&mut Settings, &Value) -> Result<(), InvalidValue>,
+    /// The present value.
     pub(super) get: fn(&Settings) -> Value,
 }
 
@@ -30,7 +30,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 const HOUR: Duration = Duration::from_hours(1);
 
 fn duration_value(duration: Duration) -> Value {
-    Value::String(headgate_settings::duration_text(duration))
+    Value::String(headgate_settings::format_duration(duration))
 }
 
 fn list_value(keys: &[String]) -> Value {
@@ -42,8 +42,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "healthzBindAddress",
         flag: Some("--healthz-bind-address"),
-        about: "Address and port of `/healthz` and `/livez`. `[::]` serves both IP families; where the machine has no \
-                IPv6 it falls back to `0.0.0.0`. Port 0 takes a free one.",
+        about: "Address and port of `/healthz` and `/livez`. `[::]` serves both IP families; on a machine without IPv6 \
+                it falls back to `0.0.0.0`. Port 0 selects a free port.",
         set: |settings, value| {
             settings.healthz_bind_address = value::bind_address(value, HEALTHZ_PORT)?;
             Ok(())
@@ -53,11 +53,11 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "proxyProtocol",
         flag: None,
-        about: "Whether connections to `/healthz` and `/livez` begin with a PROXY protocol header (version 1 or 2), as Azure \
-                puts it before the probes of a Private Link Service with PROXY protocol. `optional` serves those with and \
-                without one, `required` closes those without; with `off` a header is a bad request. A header that is half, \
-                wrong or larger than 2 KiB closes the connection. With `healthzBindAddress: '[::]:10356'` this stands in for \
-                the health-probe-proxy sidecar.",
+        about: "Whether connections to `/healthz` and `/livez` begin with a PROXY protocol header (version 1 or 2). The \
+                probes of an Azure Private Link Service with PROXY protocol do. `off` rejects a header as a bad \
+                request, `optional` accepts connections with and without a header, `required` closes connections \
+                without one. An incomplete or malformed header, or one larger than 2 KiB, closes the connection. With \
+                `healthzBindAddress: '[::]:10356'` this setting replaces the health-probe-proxy sidecar.",
         set: |settings, value| {
             settings.proxy_protocol = value::proxy_protocol(value)?;
             Ok(())
@@ -67,7 +67,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "metricsBindAddress",
         flag: Some("--metrics-bind-address"),
-        about: "Address and port of operations: `/metrics`, `/statusz`, and this process's own `/livez` and `/readyz`.",
+        about: "Address and port of the operations endpoints: `/metrics`, `/statusz`, and this process's own `/livez` \
+                and `/readyz`.",
         set: |settings, value| {
             settings.metrics_bind_address = value::bind_address(value, METRICS_PORT)?;
             Ok(())
@@ -77,7 +78,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "bindAddressHardFail",
         flag: Some("--bind-address-hard-fail"),
-        about: "When an address cannot be bound: `true` exits with code 1, `false` tries again every 5 s for ever.",
+        about: "What happens when an address cannot be bound: `true` exits with code 1, `false` tries again every 5 s \
+                without end.",
         set: |settings, value| {
             settings.bind_address_hard_fail = value::boolean(value)?;
             Ok(())
@@ -87,8 +89,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "stateDir",
         flag: Some("--state-dir"),
-        about: "Directory of the remembered state (`state.json`) and of the probe socket (`headgate.sock`). One agent each. \
-                Where it cannot be written the agent works without memory and says so.",
+        about: "Directory of the remembered state (`state.json`) and of the probe socket (`headgate.sock`). Each agent \
+                needs its own. If the agent cannot write to it, it logs a warning and works without remembered state.",
         set: |settings, value| {
             settings.state_dir = value::directory(value)?;
             Ok(())
@@ -98,8 +100,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "shutdownDelay",
         flag: None,
-        about: "How long `/healthz` answers 503 after SIGTERM before the port closes. `0s`: a roll of headgate is not a \
-                drain; the new process takes over on the same port without a failed probe.",
+        about: "How long `/healthz` answers 503 after SIGTERM before the port closes. The default `0s` is right for a \
+                rollout of headgate, which is not a drain: the new process takes over the port without a failed probe.",
         set: |settings, value| {
             settings.shutdown_delay = value::duration(value, Duration::ZERO, 10 * MINUTE)?;
             Ok(())
@@ -109,9 +111,9 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "signals.health",
         flag: None,
-        about: "Taint keys that fail `/healthz` of the node that carries them, whatever the taint's value and effect. The \
-                list replaces the default as a whole. A Node's `deletionTimestamp` always is a signal; cordon, NotReady \
-                and `DeletionCandidateOfClusterAutoscaler` are not unless listed here.",
+        about: "Taint keys that make `/healthz` of a node answer 503 if the node has one of them, whatever the taint's \
+                value and effect. The list replaces the whole default. A Node's `deletionTimestamp` is always a signal. \
+                Cordon, NotReady and `DeletionCandidateOfClusterAutoscaler` are signals only if you list them.",
         set: |settings, value| {
             settings.signals.health = value::taint_keys(value)?;
             Ok(())
@@ -121,10 +123,10 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "signals.adminState",
         flag: None,
-        about: "Taint keys that take the node's addresses out of its load balancers' backend pools, whatever the taint's value \
-                and effect: the leader sets their `adminState` to `Down`, and gives it back when the last of them has gone. The \
-                list replaces the default as a whole. Acted upon where Azure is known (`azure.configFile` or \
-                `azure.configSecret`).",
+        about: "Taint keys that take the node's addresses out of its load balancers' backend pools, whatever the \
+                taint's value and effect: the leader sets their `adminState` to `Down`, and restores it when the last \
+                of these taints is gone. The list replaces the whole default. It has an effect only if \
+                `azure.configFile` or `azure.configSecret` is set.",
         set: |settings, value| {
             settings.signals.admin_state = value::taint_keys(value)?;
             Ok(())
@@ -134,9 +136,9 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "proxy.healthzUrl",
         flag: None,
-        about: "Address of kube-proxy's health server, asked at `/livez`, or at `/healthz` where `/livez` is not there \
-                (kube-proxy before 1.28). `off` never asks. One that was never reached since start is ignored with a \
-                warning: clusters without kube-proxy work unchanged.",
+        about: "Address of kube-proxy's health server. The agent polls `/livez`, or `/healthz` if `/livez` does not \
+                exist (kube-proxy before 1.28). `off` disables polling. The agent ignores an address that it has not \
+                reached since its start, and logs a warning, so clusters without kube-proxy need no setting.",
         set: |settings, value| {
             settings.proxy.healthz_authority = value::health_server(value)?;
             Ok(())
@@ -149,7 +151,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "proxy.pollInterval",
         flag: None,
-        about: "Time from one question to kube-proxy to the next.",
+        about: "Time from one poll of kube-proxy to the next.",
         set: |settings, value| {
             settings.proxy.poll_interval = value::duration(value, SECOND / 10, MINUTE)?;
             Ok(())
@@ -159,7 +161,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "proxy.healthTimeout",
         flag: None,
-        about: "How long kube-proxy may give no answer before this node counts as unhealthy. kube-proxy's own 503 counts at once.",
+        about: "How long kube-proxy may fail to answer before this node is unhealthy. A 503 from kube-proxy counts at \
+                once.",
         set: |settings, value| {
             settings.proxy.health_timeout = value::duration(value, SECOND, HOUR)?;
             Ok(())
@@ -169,12 +172,12 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "serviceHealth",
         flag: None,
-        about: "Health of single Services with `externalTrafficPolicy: Local`: 200 where the node has a ready endpoint. `off`: \
-                not served, and Services are not watched. `path`: at `/healthz/services/NAMESPACE/NAME` of the health port; a \
-                dual-stack Service counts in the family in which the node has more. `nodePorts`: on each Service's \
-                `healthCheckNodePort`, one socket for each IP family, which counts the endpoints of that family; only for \
-                nodes without kube-proxy, which opens these ports itself. Both need the rights in \
-                `manifests/components/service-health`.",
+        about: "Health of single Services with `externalTrafficPolicy: Local`: 200 if the node has a ready endpoint. \
+                `off`: not served, and Services are not watched. `path`: at `/healthz/services/NAMESPACE/NAME` of the \
+                health port; a dual-stack Service counts in the IP family in which the node has more endpoints. \
+                `nodePorts`: on each Service's `healthCheckNodePort`, one socket for each IP family, which counts the \
+                endpoints of that family; only for nodes without kube-proxy, which opens these ports itself. `path` and \
+                `nodePorts` need the rights in `manifests/components/service-health`.",
         set: |settings, value| {
             settings.service_health = value::service_health(value)?;
             Ok(())
@@ -184,9 +187,9 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "nodePortAddresses",
         flag: None,
-        about: "Which of the node's addresses `serviceHealth: nodePorts` listens on, as address ranges. The default, an empty \
-                list, is all addresses. Given a list, a family without a range in it gets no listener (kube-proxy would then \
-                listen on all of that family).",
+        about: "Address ranges of the node's addresses that `serviceHealth: nodePorts` listens on. The default, an \
+                empty list, means all addresses. If the list has no range of an IP family, that family has no listener \
+                (kube-proxy would listen on all its addresses).",
         set: |settings, value| {
             settings.node_port_addresses = value::cidrs(value)?;
             Ok(())
@@ -199,13 +202,13 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "azure.scheduledEvents",
         flag: None,
-        about: "Asks the instance metadata service each second for Scheduled Events. A `Preempt` of this very VM (known \
-                by the Node's `providerID`) fails `/healthz` at once as the signal `azurePreempt`, and taints the own \
-                Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`, for which \
-                `manifests/components/spot` grants `patch` on Nodes. The signal and the taint go when the notice has been \
-                gone for 60 s, the taint also after a reboot. Other events are shown in `/statusz` and in metrics, not \
-                acted on. No event is ever approved. Some clusters block the service for pods that are not on the \
-                host's network.",
+        about: "Polls the instance metadata service each second for Scheduled Events. A `Preempt` event of this VM \
+                (found by the Node's `providerID`) makes `/healthz` answer 503 at once with the signal `azurePreempt`, \
+                and taints the own Node with `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`; \
+                `manifests/components/spot` grants the `patch` on Nodes that this needs. The signal and the taint end \
+                60 s after the event is gone; the taint also ends after a reboot. `/statusz` and metrics show other \
+                events, without further effect. headgate approves no event. Some clusters block the service for pods \
+                without the host's network.",
         set: |settings, value| {
             settings.azure.scheduled_events = value::boolean(value)?;
             Ok(())
@@ -215,7 +218,7 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "azure.imdsEndpoint",
         flag: Some("--imds-endpoint"),
-        about: "Address of the instance metadata service. Only tests and simulators have another one.",
+        about: "Address of the instance metadata service. Change it for tests and simulators only.",
         set: |settings, value| {
             settings.azure.imds_authority = value::http_server(value)?;
             Ok(())
@@ -225,12 +228,13 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "azure.configFile",
         flag: Some("--azure-config-file"),
-        about: "The cloud's configuration, `azure.json`, as cloud-provider-azure reads it (YAML or JSON, keys in any case, unknown \
-                ones ignored). The nodes' own `/etc/kubernetes/azure.json` is root's alone, and headgate is not root: \
-                `manifests/components/azure` mounts a Secret of yours. With `none`, and no `azure.configSecret`, nobody \
-                stands for election here and Azure is never asked. Read at the start, where a mistake ends the process with exit \
-                code 2, and anew at the start of each term and every minute of it. One key of headgate's own: `enableLoadBalancerAdminState` \
-                (default true; false is `adminState.mode: off`).",
+        about: "The cloud provider's configuration, `azure.json`, read as cloud-provider-azure reads it (YAML or JSON, \
+                keys in any case, unknown keys ignored). Only root can read a node's own `/etc/kubernetes/azure.json`, \
+                and headgate does not run as root: `manifests/components/azure` mounts a Secret instead. With `none`, \
+                and without `azure.configSecret`, this process does not stand for election and sends no request to \
+                Azure. The file is read at the start, where a mistake ends the process with exit code 2, and again at \
+                the start of each term and every minute of it. One key is headgate's own: \
+                `enableLoadBalancerAdminState` (default true; false means `adminState.mode: off`).",
         set: |settings, value| {
             settings.azure.config_file = value::file(value)?;
             Ok(())
@@ -243,10 +247,10 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "azure.configSecret",
         flag: None,
-        about: "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` is laid over `azure.configFile`, key by key, or stands in for it \
-                (the file's `cloudConfigType`, `file`, `secret` or `merge`, may say otherwise). \
-                Read by the leader at the start of each term and every minute of it, which needs the right to `get` it. Where it is set, the file alone is \
-                only checked at the start for being readable.",
+        about: "A Secret, `NAMESPACE/NAME`, whose key `cloud-config` wins over `azure.configFile`, key by key, or \
+                replaces it (`cloudConfigType` in the file selects `file`, `secret` or `merge`). The leader reads it at \
+                the start of each term and every minute of it, and needs the right to `get` it. If it is set, the start \
+                of the process checks only that the file is readable.",
         set: |settings, value| {
             settings.azure.config_secret = value::secret_name(value)?;
             Ok(())
@@ -259,8 +263,8 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "azure.clusterName",
         flag: None,
-        about: "The cluster's name, as cloud-controller-manager has it in `--cluster-name`: its load balancers are called after it. \
-                `azure.json` does not say it.",
+        about: "The cluster's name, after which its load balancers are named: the value of `--cluster-name` of \
+                cloud-controller-manager. `azure.json` does not have it.",
         set: |settings, value| {
             settings.azure.cluster_name = value::cluster_name(value)?;
             Ok(())
@@ -270,9 +274,9 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "adminState.mode",
         flag: None,
-        about: "What the leader does with admin states. `enforce` writes them. `observe` works out what it would write, which \
-                `headgate status` and the metric `headgate_pool_desired_down` show, and writes no pool. `off` gives back every `Down` \
-                that is headgate's, then rests. docs/admin-state.md is the guide.",
+        about: "What the leader does with admin states. `enforce` writes them. `observe` computes what it would write, \
+                which `headgate status` and the metric `headgate_pool_desired_down` show, and writes no pool. `off` \
+                restores every `Down` that headgate set, and then writes nothing. docs/admin-state.md is the guide.",
         set: |settings, value| {
             settings.admin_state.mode = value::admin_state_mode(value)?;
             Ok(())
@@ -282,8 +286,9 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "adminState.foreignDown",
         flag: None,
-        about: "What becomes of a `Down` that headgate did not write, on a node without a signal: `keep` leaves and shows it, \
-                `restore` takes it away, in the mode `enforce`. An `Up` always stays.",
+        about: "What the leader does in mode `enforce` with a `Down` that headgate did not set, on a node without a \
+                signal: `keep` leaves it and `headgate status` shows it, `restore` sets it to `None`. An `Up` is never \
+                changed.",
         set: |settings, value| {
             settings.admin_state.foreign_down = value::foreign_down(value)?;
             Ok(())
@@ -293,11 +298,12 @@ pub(super) const KEYS: &[Key] = &[
     Key {
         path: "telemetry.otlpEndpoint",
         flag: None,
-        about: "Base address of an OpenTelemetry collector, which is sent a span for each call to ARM and each of its tries: OTLP as \
-                protobuf over HTTP, to `/v1/traces` below it, the usual port being 4318. `none` takes what `OTEL_EXPORTER_OTLP_ENDPOINT` \
-                names in the environment; where neither is set, nothing is sent. Up to 2,048 spans wait for a collector that is slow \
-                or away, further ones are dropped. Needs a program built with the feature `otlp`, as the image is by \
-                `--build-arg FEATURES=otlp`; without it anything but `none` is a mistake.",
+        about: "Base address of an OpenTelemetry collector. headgate exports a span for each call to ARM and for each \
+                of its attempts: OTLP as protobuf over HTTP, to the path `/v1/traces` below this address; the usual \
+                port is 4318. With `none` the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT` applies; without both, \
+                nothing is exported. A slow or missing collector loses spans: up to 2,048 wait in a queue, and further \
+                ones are dropped. Needs a program built with the feature `otlp`, as the image is with `--build-arg \
+                FEATURES=otlp`; without the feature, only `none` is allowed.",
         set: |settings, value| {
             settings.otlp_endpoint = otlp::endpoint(value)?;
             Ok(())

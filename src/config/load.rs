@@ -1,97 +1,90 @@
-//! From a settings file and flags to [`Settings`], or every mistake at once.
+//! From a settings file and flags to [`Settings`], or to all violations together.
 //!
-//! The file is read to a YAML value first and walked by hand, because a typed reader stops at the
-//! first unknown key. No other room of the agent touches YAML.
+//! The file becomes a YAML value, whose keys are then visited one by one, because a typed reader stops at the first
+//! unknown key. No other module of the agent reads YAML.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
-use headgate_settings::{Mistake, Mistakes, Printable, shown};
+use headgate_settings::{Printable, SettingsError, Violation, describe_value, read_text_file};
 use serde_yaml::{Mapping, Value};
 
 use super::Settings;
-use super::contradictions::contradictions;
+use super::conflicts::conflicts;
 use super::keys::{KEYS, find, is_section};
-use super::value::Refused;
+use super::value::InvalidValue;
 
-/// A settings file larger than this is not one.
-const MAX_FILE_BYTES: u64 = 1024 * 1024;
-
-/// A value given by a flag instead of the file.
+/// A flag that overrides a key of the file.
 #[derive(Clone, Debug)]
-pub struct Override {
-    /// The flag as typed, for mistakes.
+pub struct FlagOverride {
+    /// The flag with its dashes, for violations.
     pub flag: &'static str,
     /// The dotted key it overrides.
     pub key: &'static str,
-    /// Its text.
+    /// The value as typed.
     pub value: String,
 }
 
-/// Loads settings: defaults, then the file if one is given, then the overrides.
+impl FlagOverride {
+    /// The override of a flag that was given, or `None`.
+    #[must_use]
+    pub fn given(flag: &'static str, key: &'static str, value: Option<&str>) -> Option<Self> {
+        let value = value?.to_owned();
+        Some(Self { flag, key, value })
+    }
+}
+
+/// Loads settings: defaults, then the file, then the flags.
 ///
 /// # Errors
-/// Every mistake in the file and the flags, each with its origin, key, value and what is allowed.
-pub fn load(file: Option<&Path>, overrides: &[Override]) -> Result<Settings, Mistakes> {
+/// Every violation in the file and the flags, each with its origin, key, value and what is allowed.
+pub fn load(file: Option<&Path>, overrides: &[FlagOverride]) -> Result<Settings, SettingsError> {
     let mut settings = Settings::default();
-    let mut mistakes = Vec::new();
+    let mut violations = Vec::new();
     if let Some(path) = file {
         let origin = path.display().to_string();
-        match read(path).and_then(|text| parse(&text)) {
-            Ok(document) => walk(&mut settings, &mut mistakes, &origin, "", &document),
-            Err(message) => mistakes.push(Mistake {
+        match read_text_file(path, "a YAML file, as in the settings reference").and_then(|text| parse(&text)) {
+            Ok(document) => apply_section(&mut settings, &mut violations, &origin, "", &document),
+            Err(message) => violations.push(Violation {
                 origin,
                 key: None,
                 message,
             }),
         }
     }
-    for given in overrides {
+    for flag in overrides {
         apply(
             &mut settings,
-            &mut mistakes,
-            given.flag,
-            given.key,
-            &Value::String(given.value.clone()),
+            &mut violations,
+            flag.flag,
+            flag.key,
+            &Value::String(flag.value.clone()),
         );
     }
-    if mistakes.is_empty() {
+    if violations.is_empty() {
         let origin = file.map_or_else(|| "settings".to_owned(), |path| path.display().to_string());
-        mistakes.extend(contradictions(&settings).map(|(key, message)| Mistake {
+        violations.extend(conflicts(&settings).map(|(key, message)| Violation {
             origin: origin.clone(),
             key: Some(key.to_owned()),
             message,
         }));
     }
-    if mistakes.is_empty() {
+    if violations.is_empty() {
         Ok(settings)
     } else {
-        Err(Mistakes(mistakes))
+        Err(SettingsError(violations))
     }
 }
 
-/// The whole file as text.
-fn read(path: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let length = File::open(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
-        .map_err(|error| format!("cannot be read: {error}; allowed: a YAML file, as in the settings reference"))?;
-    if u64::try_from(length).is_ok_and(|length| length > MAX_FILE_BYTES) {
-        return Err(format!(
-            "is larger than {MAX_FILE_BYTES} bytes; allowed: a YAML file, as in the settings reference"
-        ));
-    }
-    Ok(text)
-}
-
-/// The document's top-level mapping; an empty document is one without keys.
+/// Parses a document into its top-level keys. An empty document has none.
 fn parse(text: &str) -> Result<Mapping, String> {
     match serde_yaml::from_str::<Value>(text) {
         Ok(Value::Mapping(mapping)) => Ok(mapping),
         Ok(Value::Null) => Ok(Mapping::new()),
-        Ok(other) => Err(format!("holds {} at its top; allowed: keys with values", shown(&other))),
-        // The error's text ends in "at line L column C".
+        Ok(other) => Err(format!(
+            "holds {} at its top; allowed: keys with values",
+            describe_value(&other)
+        )),
+        // The text of the error ends with the line and column.
         Err(error) => Err(format!(
             "is not YAML: {}; allowed: one YAML document of keys with values",
             Printable(&error.to_string())
@@ -99,14 +92,20 @@ fn parse(text: &str) -> Result<Mapping, String> {
     }
 }
 
-fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, prefix: &str, section: &Mapping) {
+fn apply_section(
+    settings: &mut Settings,
+    violations: &mut Vec<Violation>,
+    origin: &str,
+    prefix: &str,
+    section: &Mapping,
+) {
     for (name, value) in section {
         let name = match name {
             Value::String(name) if !name.is_empty() => name,
             other => {
                 let key = (!prefix.is_empty()).then(|| prefix.to_owned());
-                let message = format!("{} is not a key; allowed: names", shown(other));
-                mistakes.push(Mistake {
+                let message = format!("{} is not a key; allowed: names", describe_value(other));
+                violations.push(Violation {
                     origin: origin.to_owned(),
                     key,
                     message,
@@ -120,22 +119,24 @@ fn walk(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pref
             format!("{prefix}.{name}")
         };
         match value {
-            Value::Mapping(inner) if is_section(&path) => walk(settings, mistakes, origin, &path, inner),
-            _ if find(&path).is_some() => apply(settings, mistakes, origin, &path, value),
-            _ => mistakes.push(unknown(origin, &path, value)),
+            Value::Mapping(inner) if is_section(&path) => apply_section(settings, violations, origin, &path, inner),
+            _ if find(&path).is_some() => apply(settings, violations, origin, &path, value),
+            _ => violations.push(unknown_key(origin, &path, value)),
         }
     }
 }
 
-fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, path: &str, value: &Value) {
+fn apply(settings: &mut Settings, violations: &mut Vec<Violation>, origin: &str, path: &str, value: &Value) {
     let outcome = find(path).map_or_else(
-        || Err(Refused::Whole("a known key".to_owned())),
+        || Err(InvalidValue::Value("a known key".to_owned())),
         |key| (key.set)(settings, value),
     );
     let messages = match outcome {
         Ok(()) => Vec::new(),
-        Err(Refused::Whole(allowed)) => vec![format!("{} is not allowed; allowed: {allowed}", shown(value))],
-        Err(Refused::Items(items)) => items
+        Err(InvalidValue::Value(allowed)) => {
+            vec![format!("{} is not allowed; allowed: {allowed}", describe_value(value))]
+        }
+        Err(InvalidValue::Items(items)) => items
             .iter()
             .map(|item| {
                 format!(
@@ -145,60 +146,63 @@ fn apply(settings: &mut Settings, mistakes: &mut Vec<Mistake>, origin: &str, pat
             })
             .collect(),
     };
-    mistakes.extend(messages.into_iter().map(|message| Mistake {
+    violations.extend(messages.into_iter().map(|message| Violation {
         origin: origin.to_owned(),
         key: Some(path.to_owned()),
         message,
     }));
 }
 
-/// The key or section that was probably meant by a path that is none: one that looks like it, or whose
-/// last name does, for a key that lost its section.
+/// The key or section that an unknown path probably means: the most similar one, compared with its whole path and with its
+/// last part, for a key without its section.
 fn nearest(path: &str) -> Option<&'static str> {
-    let likeness = |candidate: &str| {
+    let similarity = |candidate: &str| {
         let last = candidate.rsplit('.').next().unwrap_or(candidate);
         strsim::jaro_winkler(path, candidate).max(strsim::jaro_winkler(path, last))
     };
     KEYS.iter()
         .flat_map(|key| [Some(key.path), key.path.split_once('.').map(|(section, _)| section)])
         .flatten()
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
-        // One letter in common is 0.7.
-        .filter(|candidate| likeness(candidate) > 0.8)
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)))
+        // A single common letter has a similarity of 0.7.
+        .filter(|candidate| similarity(candidate) > 0.8)
 }
 
-fn unknown(origin: &str, path: &str, value: &Value) -> Mistake {
+fn unknown_key(origin: &str, path: &str, value: &Value) -> Violation {
     let message = if is_section(path) {
         let inner = KEYS
             .iter()
             .filter_map(|key| key.path.strip_prefix(path)?.strip_prefix('.'));
         format!(
             "{} is not allowed; allowed: a section with {}",
-            shown(value),
+            describe_value(value),
             inner.collect::<Vec<_>>().join(", ")
         )
     } else {
         nearest(path).map_or_else(
             || {
                 let known = KEYS.iter().map(|key| key.path).collect::<Vec<_>>().join(", ");
-                format!("this key is not known (value: {}); allowed: {known}", shown(value))
+                format!(
+                    "this key is not known (value: {}); allowed: {known}",
+                    describe_value(value)
+                )
             },
             |nearest| {
                 format!(
                     "did you mean {nearest}? This key is not known (value: {}); allowed: those in docs/settings.md",
-                    shown(value)
+                    describe_value(value)
                 )
             },
         )
     };
-    Mistake {
+    Violation {
         origin: origin.to_owned(),
         key: Some(path.to_owned()),
         message,
     }
 }
 
-/// Settings in the form of a settings file.
+/// The settings as a settings file.
 pub(super) fn to_yaml(settings: &Settings) -> String {
     let mut document = Mapping::new();
     for key in KEYS {
@@ -233,26 +237,26 @@ mod tests {
         file
     }
 
-    fn from(text: &str) -> Result<Settings, Mistakes> {
+    fn from(text: &str) -> Result<Settings, SettingsError> {
         let file = file(text);
-        load(Some(file.path()), &[]).map_err(|mistakes| {
+        load(Some(file.path()), &[]).map_err(|violations| {
             let origin = file.path().display().to_string();
-            let renamed = |m: Mistake| Mistake {
+            let renamed = |m: Violation| Violation {
                 origin: m.origin.replace(&origin, "f.yaml"),
                 ..m
             };
-            Mistakes(mistakes.0.into_iter().map(renamed).collect())
+            SettingsError(violations.0.into_iter().map(renamed).collect())
         })
     }
 
     #[test]
-    fn an_empty_file_means_the_defaults() {
+    fn empty_file_means_defaults() {
         assert_eq!(from(""), Ok(Settings::default()));
         assert_eq!(from("# nothing\n"), Ok(Settings::default()));
     }
 
     #[test]
-    fn what_is_printed_can_be_loaded() {
+    fn printed_settings_can_be_loaded() {
         let settings = from("shutdownDelay: 5s\nsignals: {health: [a.io/b]}\nproxy:\n  healthzUrl: off\n").unwrap();
         assert_eq!(settings.shutdown_delay, Duration::from_secs(5));
         assert_eq!(settings.proxy.healthz_authority, None);
@@ -261,13 +265,13 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_reported_at_once() {
-        let mistakes = from(
+    fn all_violations_are_reported_together() {
+        let violations = from(
             "healthzBindAddress: nowhere\nshutdownDelay: 5\nproxi: {}\nproxy:\n  pollIntervall: 1s\n  healthTimeout: 0s\n\
              signals: off\nstateDir:\n7: x\n'': y\n",
         )
         .unwrap_err();
-        let lines: Vec<String> = mistakes.0.iter().map(ToString::to_string).collect();
+        let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();
         let starts = [
             "f.yaml: healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
             "f.yaml: shutdownDelay: \"5\" is not allowed; allowed: a duration from 0s to 10m",
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_likened_to_what_was_probably_meant() {
+    fn unknown_key_suggests_the_nearest_one() {
         for (path, meant) in [
             ("healthTimeout", Some("proxy.healthTimeout")),
             ("signal", Some("signals")),
@@ -301,9 +305,9 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_item_of_a_list_is_reported() {
-        let mistakes = from("signals: {health: [a.io/b, key=value, a.io/b, 7]}\n").unwrap_err();
-        let lines: Vec<String> = mistakes.0.iter().map(ToString::to_string).collect();
+    fn every_invalid_item_of_a_list_is_reported() {
+        let violations = from("signals: {health: [a.io/b, key=value, a.io/b, 7]}\n").unwrap_err();
+        let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();
         let key = "a taint key such as example.com/draining";
         let wanted = [
             format!(
@@ -317,10 +321,10 @@ mod tests {
 
     #[test]
     fn broken_yaml_names_the_line() {
-        let mistakes = from("shutdownDelay: 5s\n  stateDir: [\n").unwrap_err();
-        assert!(mistakes.0[0].message.contains("line 2"), "{mistakes}");
-        let mistakes = from("shutdownDelay: 5s\nshutdownDelay: 6s\n").unwrap_err();
-        assert!(mistakes.0[0].message.contains("duplicate"), "{mistakes}");
+        let violations = from("shutdownDelay: 5s\n  stateDir: [\n").unwrap_err();
+        assert!(violations.0[0].message.contains("line 2"), "{violations}");
+        let violations = from("shutdownDelay: 5s\nshutdownDelay: 6s\n").unwrap_err();
+        assert!(violations.0[0].message.contains("duplicate"), "{violations}");
         assert!(
             from("- a\n")
                 .unwrap_err()
@@ -334,25 +338,25 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"stateDir: /file\nhealthzBindAddress: 127.0.0.1:1\n")
             .unwrap();
-        let given = |value: &str| Override {
+        let flag = |value: &str| FlagOverride {
             flag: "--state-dir",
             key: "stateDir",
             value: value.to_owned(),
         };
-        let settings = load(Some(file.path()), &[given("/flag")]).unwrap();
+        let settings = load(Some(file.path()), &[flag("/flag")]).unwrap();
         assert_eq!(settings.state_dir, Path::new("/flag"));
         assert_eq!(settings.healthz_bind_address.to_string(), "127.0.0.1:1");
-        let mistakes = load(None, &[given("relative")]).unwrap_err();
+        let violations = load(None, &[flag("relative")]).unwrap_err();
         assert!(
-            mistakes
+            violations
                 .to_string()
                 .contains("--state-dir: stateDir: \"relative\" is not allowed"),
-            "{mistakes}"
+            "{violations}"
         );
     }
 
     #[test]
-    fn a_missing_or_huge_file_is_a_mistake() {
+    fn missing_or_huge_file_is_a_violation() {
         assert!(
             load(Some(Path::new("/does/not/exist")), &[])
                 .unwrap_err()

@@ -1,19 +1,19 @@
-//! Where spans are sent. Pure.
+//! The endpoint that spans are exported to: from the settings, or from OpenTelemetry's environment variables. Pure.
 
-use headgate_settings::Environment;
+use headgate_settings::EnvironmentLookup;
 use serde_yaml::Value;
 
 use super::Settings;
 use super::value::{NONE, Parsed};
 
-/// Where a collector takes spans, below its base address.
-const TRACES: &str = "/v1/traces";
+/// The path for spans below the base address of a collector.
+const TRACES_PATH: &str = "/v1/traces";
 
-/// The base address of a collector, or `none`.
+/// Reads the base address of a collector, or `none`.
 pub(super) fn endpoint(value: &Value) -> Parsed<Option<String>> {
     let base = match value {
         Value::String(text) if text == NONE => return Ok(None),
-        Value::String(text) => base(text),
+        Value::String(text) => parse_base(text),
         _ => None,
     };
     let allowed = || {
@@ -26,8 +26,8 @@ pub(super) fn endpoint(value: &Value) -> Parsed<Option<String>> {
     base.filter(|_| cfg!(feature = "otlp")).map(Some).ok_or_else(allowed)
 }
 
-/// An address without a slash at its end.
-fn base(text: &str) -> Option<String> {
+/// An http or https URL without query, user and trailing slash.
+fn parse_base(text: &str) -> Option<String> {
     let uri: hyper::Uri = text.trim().parse().ok()?;
     let scheme = matches!(uri.scheme_str(), Some("http" | "https"));
     let host = uri
@@ -37,21 +37,21 @@ fn base(text: &str) -> Option<String> {
 }
 
 impl Settings {
-    /// The URL that spans are sent to, if any; in `environment` as OpenTelemetry names it.
+    /// The URL that spans are exported to: from `telemetry.otlpEndpoint`, else from OpenTelemetry's variables.
     ///
     /// # Errors
-    /// The name of a variable whose value is no address.
-    pub fn spans_to(&self, environment: &Environment<'_>) -> Result<Option<String>, &'static str> {
+    /// The name of a variable whose value is not a URL.
+    pub fn otlp_traces_url(&self, environment: &EnvironmentLookup<'_>) -> Result<Option<String>, &'static str> {
         if let Some(base) = &self.otlp_endpoint {
-            return Ok(Some(format!("{base}{TRACES}")));
+            return Ok(Some(format!("{base}{TRACES_PATH}")));
         }
-        for (name, below) in [
+        for (name, path) in [
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", ""),
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", TRACES),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", TRACES_PATH),
         ] {
             if let Some(text) = environment(name).filter(|text| !text.is_empty()) {
-                let base = base(&text).ok_or(name)?;
-                return Ok(Some(format!("{base}{below}")));
+                let base = parse_base(&text).ok_or(name)?;
+                return Ok(Some(format!("{base}{path}")));
             }
         }
         Ok(None)
@@ -63,13 +63,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_setting_wins_over_the_environment() {
+    fn setting_wins_over_the_environment() {
         let at = |setting: Option<&str>, traces: &str, all: &str| {
             let settings = Settings {
                 otlp_endpoint: setting.map(ToOwned::to_owned),
                 ..Settings::default()
             };
-            settings.spans_to(&|name| match name {
+            settings.otlp_traces_url(&|name| match name {
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" => Some(traces.to_owned()),
                 "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(all.to_owned()),
                 _ => None,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses() {
+    fn endpoint_addresses() {
         for (text, good) in [
             ("http://127.0.0.1:4318", true),
             ("https://collector.monitoring.svc:4318/base/", true),

@@ -1,4 +1,4 @@
-//! The reference of all settings, generated from the table of keys.
+//! The reference of all settings (`docs/settings.md`), generated from the table of keys.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_yaml::Value;
 use super::Settings;
 use super::keys::{KEYS, Key};
 
-/// `docs/settings.md`.
+/// The text of `docs/settings.md`.
 #[must_use]
 pub fn reference() -> String {
     let defaults = Settings::default();

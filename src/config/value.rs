@@ -1,7 +1,7 @@
-//! Reading one setting's value: from YAML or a flag's text to its type, or what would be allowed.
+//! Parsers of single values, from YAML or from the text of a flag.
 //!
-//! Each function returns the value or a sentence fragment that completes "allowed: …"; one that reads a
-//! list, a fragment for each of its items that is wrong.
+//! Each function returns the value, or the text that completes "allowed: …". A function for a list returns such a text for
+//! each invalid item.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -10,52 +10,51 @@ use std::time::Duration;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
-use headgate_settings::{duration_text, shown, text};
-use jiff::SignedDuration;
+use headgate_settings::{describe_value, parse_duration, scalar_text};
 use serde_yaml::Value;
 
-use super::qualified_name::is_qualified_name;
+use super::names::is_qualified_name;
 use super::{SecretName, ServiceHealth};
 
-/// A value, or what is allowed instead.
+/// A value, or the text of what is allowed.
 pub(super) type Parsed<T> = Result<T, String>;
 
-/// Why a setting's value is refused.
+/// Why the value of a setting is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// As a whole; this is allowed.
-    Whole(String),
-    /// For these of its items.
-    Items(Vec<Item>),
+pub(super) enum InvalidValue {
+    /// The whole value is invalid; the text says what is allowed.
+    Value(String),
+    /// These items of a list are invalid.
+    Items(Vec<InvalidItem>),
 }
 
-/// An item of a list that is refused.
+/// An item of a list that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Item {
-    /// Its place in the list, from 1.
+pub(super) struct InvalidItem {
+    /// The position in the list, from 1.
     pub(super) number: usize,
-    /// How it is shown.
+    /// The item as an error shows it.
     pub(super) shown: String,
-    /// What is allowed instead.
+    /// What is allowed.
     pub(super) allowed: String,
 }
 
-impl From<String> for Refused {
+impl From<String> for InvalidValue {
     fn from(allowed: String) -> Self {
-        Self::Whole(allowed)
+        Self::Value(allowed)
     }
 }
 
-/// Every item of a list, or all those that are refused.
-fn items<T>(items: &[Value], mut read: impl FnMut(&Value) -> Parsed<T>) -> Result<Vec<T>, Refused> {
+/// Parses every item of a list. Returns all invalid items.
+fn parse_items<T>(items: &[Value], mut parse: impl FnMut(&Value) -> Parsed<T>) -> Result<Vec<T>, InvalidValue> {
     let mut good = Vec::with_capacity(items.len());
     let mut bad = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        match read(item) {
+        match parse(item) {
             Ok(value) => good.push(value),
-            Err(allowed) => bad.push(Item {
+            Err(allowed) => bad.push(InvalidItem {
                 number: index + 1,
-                shown: shown(item),
+                shown: describe_value(item),
                 allowed,
             }),
         }
@@ -63,7 +62,7 @@ fn items<T>(items: &[Value], mut read: impl FnMut(&Value) -> Parsed<T>) -> Resul
     if bad.is_empty() {
         Ok(good)
     } else {
-        Err(Refused::Items(bad))
+        Err(InvalidValue::Items(bad))
     }
 }
 
@@ -77,15 +76,16 @@ pub(super) fn boolean(value: &Value) -> Parsed<bool> {
     }
 }
 
-/// An IP address with a port, or without one, which then is `default_port`.
+/// An IP address with a port; without one, the port is `default_port`.
 pub(super) fn bind_address(value: &Value, default_port: u16) -> Parsed<SocketAddr> {
-    let parsed = text(value).and_then(|text| {
-        let bare = text
+    let parsed = scalar_text(value).and_then(|text| {
+        let without_brackets = text
             .strip_prefix('[')
             .and_then(|rest| rest.strip_suffix(']'))
             .unwrap_or(&text);
         text.parse::<SocketAddr>().ok().or_else(|| {
-            bare.parse::<IpAddr>()
+            without_brackets
+                .parse::<IpAddr>()
                 .ok()
                 .map(|ip| SocketAddr::from((ip, default_port)))
         })
@@ -103,30 +103,20 @@ pub(super) fn directory(value: &Value) -> Parsed<std::path::PathBuf> {
     }
 }
 
-/// A duration between `least` and `most`, written as in Kubernetes.
-pub(super) fn duration(value: &Value, least: Duration, most: Duration) -> Parsed<Duration> {
-    text(value)
-        .and_then(|text| text.parse::<SignedDuration>().ok())
-        .and_then(|signed| Duration::try_from(signed).ok())
-        .filter(|duration| (least..=most).contains(duration))
-        .ok_or_else(|| {
-            format!(
-                "a duration from {} to {} with its unit, such as 500ms, 5s or 1m30s",
-                duration_text(least),
-                duration_text(most)
-            )
-        })
+/// A duration from `min` to `max` with its unit, such as `1m30s`.
+pub(super) fn duration(value: &Value, min: Duration, max: Duration) -> Parsed<Duration> {
+    parse_duration(&scalar_text(value).unwrap_or_default(), min, max)
 }
 
 /// A list of taint keys, each a qualified name, none twice.
-pub(super) fn taint_keys(value: &Value) -> Result<Vec<String>, Refused> {
+pub(super) fn taint_keys(value: &Value) -> Result<Vec<String>, InvalidValue> {
     let Value::Sequence(list) = value else {
         return Err("a list of taint keys; it replaces the default list as a whole"
             .to_owned()
             .into());
     };
     let mut seen = BTreeSet::new();
-    items(list, |item| match item {
+    parse_items(list, |item| match item {
         Value::String(key) if !is_qualified_name(key) => {
             Err("a taint key such as example.com/draining, without value and effect".to_owned())
         }
@@ -136,15 +126,15 @@ pub(super) fn taint_keys(value: &Value) -> Result<Vec<String>, Refused> {
     })
 }
 
-/// `off`, or the `http://host:port` of a health server; only the `host:port` is kept.
+/// `off`, or the URL of a health server, `http://host:port`. Returns `host:port`.
 pub(super) fn health_server(value: &Value) -> Parsed<Option<String>> {
     let allowed = || {
         "off, or the address of kube-proxy's health server without a path, such as http://127.0.0.1:10256 \
-         (/livez is asked first, /healthz where that is not there)"
+         (/livez is polled, or /healthz if /livez does not exist)"
             .to_owned()
     };
     let text = match value {
-        // YAML 1.1 readers take a bare `off` for false; ours keeps the word, and both are meant.
+        // A YAML 1.1 writer turns a bare `off` into false.
         Value::Bool(false) => return Ok(None),
         Value::String(text) if text == "off" => return Ok(None),
         Value::String(text) => text,
@@ -160,16 +150,16 @@ pub(super) fn health_server(value: &Value) -> Parsed<Option<String>> {
     }
 }
 
-/// One of some words.
+/// One of a list of words.
 fn choice<T: Copy>(value: &Value, words: &[(&str, T)]) -> Parsed<T> {
-    // A bare `off` is false to some who write YAML.
+    // A YAML 1.1 writer turns a bare `off` into false.
     let given = if *value == Value::Bool(false) {
         Some("off".to_owned())
     } else {
-        text(value)
+        scalar_text(value)
     };
     let found = words.iter().find(|(word, _)| given.as_deref() == Some(word));
-    found.map(|(_, meant)| *meant).ok_or_else(|| {
+    found.map(|(_, value)| *value).ok_or_else(|| {
         let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         format!("one of {}", words.join(", "))
     })
@@ -185,7 +175,7 @@ pub(super) fn foreign_down(value: &Value) -> Parsed<ForeignDown> {
     choice(value, &ForeignDown::ALL.map(|what| (what.as_str(), what)))
 }
 
-/// What stands for a file or an object that there is none of.
+/// The word for no file, no Secret or no address.
 pub(super) const NONE: &str = "none";
 
 /// An absolute path of a file, or `none`.
@@ -207,14 +197,14 @@ pub(super) fn secret_name(value: &Value) -> Parsed<Option<SecretName>> {
     .map_err(|()| "none, or a Secret as NAMESPACE/NAME, such as kube-system/azure-cloud-provider".to_owned())
 }
 
-/// A name that load balancers can be called after.
+/// A cluster name that can be the name of a load balancer.
 pub(super) fn cluster_name(value: &Value) -> Parsed<String> {
     let good = |text: &String| {
         (1..=71).contains(&text.len())
             && text.starts_with(|first: char| first.is_ascii_alphanumeric())
             && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
-    text(value).filter(good).ok_or_else(|| {
+    scalar_text(value).filter(good).ok_or_else(|| {
         "1 to 71 letters, digits, dashes, underscores and dots, as cloud-controller-manager's --cluster-name".to_owned()
     })
 }
@@ -231,7 +221,7 @@ pub(super) fn proxy_protocol(value: &Value) -> Parsed<ProxyProtocol> {
     choice(value, &all.map(|setting| (proxy_protocol_text(setting), setting)))
 }
 
-/// How settings spell it.
+/// The spelling of a PROXY protocol mode in the settings.
 pub(super) fn proxy_protocol_text(setting: ProxyProtocol) -> &'static str {
     match setting {
         ProxyProtocol::Off => "off",
@@ -241,20 +231,20 @@ pub(super) fn proxy_protocol_text(setting: ProxyProtocol) -> &'static str {
 }
 
 /// A list of address ranges.
-pub(super) fn cidrs(value: &Value) -> Result<Vec<Cidr>, Refused> {
+pub(super) fn cidrs(value: &Value) -> Result<Vec<Cidr>, InvalidValue> {
     let Value::Sequence(list) = value else {
         let allowed = "a list of address ranges, such as [10.0.0.0/8, \"2001:db8::/32\"]";
         return Err(allowed.to_owned().into());
     };
-    items(list, |item| {
+    parse_items(list, |item| {
         let range = item.as_str().and_then(|text| text.parse().ok());
         range.ok_or_else(|| "an address range, such as 10.0.0.0/8 or 2001:db8::/32".to_owned())
     })
 }
 
-/// The `http://host` or `http://host:port` of a server; only what follows the scheme is kept.
+/// The URL of a server, `http://host` or `http://host:port`. Returns the part after the scheme.
 pub(super) fn http_server(value: &Value) -> Parsed<String> {
-    let uri = text(value).and_then(|text| text.parse::<hyper::Uri>().ok());
+    let uri = scalar_text(value).and_then(|text| text.parse::<hyper::Uri>().ok());
     let plain =
         uri.filter(|uri| uri.scheme_str() == Some("http") && uri.query().is_none() && matches!(uri.path(), "" | "/"));
     let authority = plain.and_then(|uri| uri.authority().map(ToString::to_string));

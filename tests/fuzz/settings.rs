@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use headgate::config::{Override, load};
+use headgate::config::{FlagOverride, load};
 
 use crate::like;
 
@@ -99,7 +99,7 @@ fn a_flag_is_read_like_the_file() {
             .flat_map(|line| [line, line.rsplit(' ').next().unwrap_or(line)])
         {
             for (flag, key) in FLAGS {
-                let given = Override {
+                let given = FlagOverride {
                     flag,
                     key,
                     value: value.to_owned(),

@@ -1,9 +1,12 @@
-//! The client against the emulator's binary, over HTTP and TLS, as each kind of credential.
+//! The ARM client against the emulator's binary, over HTTP and TLS, with each kind of credential.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{Account, AdminState, Arm, Class, Endpoints, GroupId, Options, Permit, Tokens, Transport, Trust};
+use headgate_azure::{
+    AdminState, ArmClient, ArmClientOptions, Endpoints, ErrorClass, Identity, Permit, ResourceGroupId, TokenCache,
+    Transport, TrustedRoots,
+};
 use headgate_azure::{Credential, ManagedIdentity, Secret};
 use headgate_clock::Clock;
 use tokio::time::Instant;
@@ -14,7 +17,7 @@ const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
 const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";
 const MACHINE: &str = "ac41e000-0000-4000-8000-000000000003";
 const SUBSCRIPTION: &str = "5b0c0de0-0000-4000-8000-000000000005";
-/// A service account's token: the emulator looks at its shape and time only.
+/// A service account's token. The emulator checks its form and times only.
 const ASSERTION: &str = "eyJhbGciOiJub25lIn0.eyJleHAiOjQxMDI0NDQ4MDB9.c2ln\n";
 
 fn secret(text: &str) -> Credential {
@@ -35,26 +38,26 @@ async fn every_credential_over_http_and_tls() {
         token_file: token_file.display().to_string(),
     };
     let machine = Credential::ManagedIdentity(Some(ManagedIdentity::ClientId(MACHINE.to_owned())));
-    let group = GroupId::new(SUBSCRIPTION, "traffic").unwrap();
+    let group = ResourceGroupId::new(SUBSCRIPTION, "traffic").unwrap();
     let id = group.load_balancer("web").unwrap().pool("nodes").unwrap();
     let imds = format!("http://{}", emulator.arm);
-    let transport = Transport::network(&Trust::Authorities(authorities)).unwrap();
+    let transport = Transport::network(&TrustedRoots::Pem(authorities)).unwrap();
     for endpoint in [
         format!("http://{}", emulator.arm),
         format!("https://{}", emulator.arm_tls),
     ] {
-        let endpoints = Endpoints::look_up(&transport, &endpoint, Some("HeadgateEmulator"))
+        let endpoints = Endpoints::discover(&transport, &endpoint, Some("HeadgateEmulator"))
             .await
             .unwrap();
         let arm = |credential: &Credential| {
-            let account = Account::new(credential, Some(TENANT), &endpoints, &imds).unwrap();
-            let tokens = Tokens::new(account, transport.clone(), Clock::System);
-            let options = Options {
+            let identity = Identity::new(credential, Some(TENANT), &endpoints, &imds).unwrap();
+            let tokens = TokenCache::new(identity, transport.clone(), Clock::System);
+            let options = ArmClientOptions {
                 endpoints: endpoints.clone(),
                 rate_limits: None,
                 user_agent: None,
             };
-            Arm::new(options, transport.clone(), Arc::new(tokens), Clock::System)
+            ArmClient::new(options, transport.clone(), Arc::new(tokens), Clock::System)
         };
         for (credential, state) in [
             (&secret("a secret"), AdminState::Down),
@@ -63,31 +66,33 @@ async fn every_credential_over_http_and_tls() {
         ] {
             let arm = arm(credential);
             let deadline = Instant::now() + Duration::from_mins(1);
-            let found = arm.load_balancers(&group, deadline).await.unwrap();
+            let found = arm.list_load_balancers(&group, deadline).await.unwrap();
             assert!(
                 found.iter().any(|found| found.id == *id.load_balancer()),
                 "{credential:?}"
             );
-            let mut pool = arm.pool(&id, deadline).await.unwrap();
+            let mut pool = arm.get_pool(&id, deadline).await.unwrap();
             assert!(pool.set_admin_state(0, state), "{credential:?}");
-            let read = arm.write_pool(&pool, Permit::always(), deadline).await;
-            let read = read.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
+            let operation = arm.put_pool(&pool, Permit::new(|| true), deadline).await;
+            let operation = operation.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
+            arm.poll_until_done(&operation, deadline).await.unwrap();
+            let read = arm.get_pool(&id, deadline).await.unwrap();
             assert_eq!(read.addresses().next().unwrap().admin_state(), Some(state));
         }
         let wrong = arm(&secret("another"))
-            .pool(&id, Instant::now() + Duration::from_mins(1))
+            .get_pool(&id, Instant::now() + Duration::from_mins(1))
             .await;
         let error = wrong.unwrap_err();
-        assert_eq!((error.code(), error.class()), ("Token", Class::Terminal));
+        assert_eq!((error.code(), error.class()), ("Token", ErrorClass::Terminal));
         assert!(error.to_string().contains("AADSTS7000215"), "{error}");
         assert!(!error.to_string().contains("another"), "{error}");
     }
 
-    // An authority that is not trusted.
+    // The emulator's authority is not trusted.
     let strangers = std::fs::read(Emulator::start(&[]).await.directory.join("ca.pem")).unwrap();
-    let transport = Transport::network(&Trust::Authorities(strangers)).unwrap();
+    let transport = Transport::network(&TrustedRoots::Pem(strangers)).unwrap();
     let endpoint = format!("https://{}", emulator.arm_tls);
-    let error = Endpoints::look_up(&transport, &endpoint, None).await.unwrap_err();
+    let error = Endpoints::discover(&transport, &endpoint, None).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     emulator.stop().await;
 }

@@ -173,7 +173,7 @@ async fn missing_programs_and_invalid_flags_are_reported_at_once() {
             "cannot be used with",
         ),
         (&["--nodes", "51"], 2, "1..=50"),
-        (&["--exit-after", "soon"], 2, "such as 500ms, 30s or 1m30s"),
+        (&["--exit-after", "soon"], 2, "such as 500ms, 5s or 1m30s"),
     ] {
         let mut sandbox = Sandbox::run(arguments);
         assert_eq!(

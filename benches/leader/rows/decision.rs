@@ -167,7 +167,7 @@ fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent
             serde_json::to_vec(&book)
         })?;
         black_box(text?);
-        let body = spend(&mut spent.encoded, || serde_json::to_vec(&pool.for_write()))??;
+        let body = spend(&mut spent.encoded, || serde_json::to_vec(&pool.put_body()))??;
         written += body.len();
         spend(&mut spent.dropped, || drop((view, pool, edits)))?;
     }

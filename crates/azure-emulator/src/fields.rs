@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use headgate_settings::duration_text;
+use headgate_settings::format_duration;
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
@@ -180,8 +180,8 @@ fn duration(value: &Value, range: &RangeInclusive<Duration>) -> Result<Duration,
         .ok_or_else(|| {
             format!(
                 "a duration from {} to {} with its unit, such as 500ms or 5s",
-                duration_text(*range.start()),
-                duration_text(*range.end())
+                format_duration(*range.start()),
+                format_duration(*range.end())
             )
         })
 }

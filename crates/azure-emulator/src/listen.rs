@@ -12,8 +12,8 @@ use axum::http::header::HOST;
 use axum::http::{Request, Response, StatusCode};
 use bytes::Bytes;
 use headgate_clock::Clock;
+use headgate_http::body::{BodyError, read_body};
 use headgate_http::server::{self, CloseWithoutAnswer, Limits, Metrics, ServeError};
-use http_body_util::{BodyExt as _, Limited};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -219,7 +219,7 @@ impl Emulator {
                 let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
                 let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
                 let base = format!("{scheme}://{}", host.or(authority).unwrap_or("localhost"));
-                match read_body(request).await {
+                match buffer_request(request).await {
                     Ok(request) => emulator
                         .call(request, &base)
                         .await
@@ -236,7 +236,7 @@ impl Emulator {
         Router::new().fallback(move |request: Request<Body>| {
             let emulator = emulator.clone();
             async move {
-                let answer = match read_body(request).await {
+                let answer = match buffer_request(request).await {
                     Ok(request) => emulator.control(&request),
                     Err(error) => error.response(),
                 };
@@ -253,17 +253,16 @@ fn close_without_response(_: ConnectionCut) -> Response<Body> {
 }
 
 /// Reads the body of a request, within its bounds.
-async fn read_body(request: Request<Body>) -> Result<Request<Bytes>, ArmError> {
+async fn buffer_request(request: Request<Body>) -> Result<Request<Bytes>, ArmError> {
     let (parts, body) = request.into_parts();
-    let collected = timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await;
-    match collected {
-        Ok(Ok(collected)) => Ok(Request::from_parts(parts, collected.to_bytes())),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(ArmError::new(
+    match timeout(BODY_TIMEOUT, read_body(body, MAX_BODY_BYTES)).await {
+        Ok(Ok(body)) => Ok(Request::from_parts(parts, body)),
+        Ok(Err(BodyError::TooLarge(_))) => Err(ArmError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestContentTooLarge",
             format!("The request content size exceeds the maximum size of '{MAX_BODY_BYTES}' bytes."),
         )),
-        Ok(Err(_)) => Err(ArmError::new(
+        Ok(Err(BodyError::Incomplete(_))) => Err(ArmError::new(
             StatusCode::BAD_REQUEST,
             "InvalidRequestContent",
             "The request content could not be read.",

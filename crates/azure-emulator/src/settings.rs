@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_settings::duration_text;
+use headgate_settings::format_duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -79,10 +79,10 @@ impl Settings {
 
 /// Serializes durations as text, such as `1m30s`.
 pub(super) mod duration_as_text {
-    use super::{Deserialize, Deserializer, Duration, Serializer, SignedDuration, duration_text};
+    use super::{Deserialize, Deserializer, Duration, Serializer, SignedDuration, format_duration};
 
     pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&duration_text(*duration))
+        serializer.serialize_str(&format_duration(*duration))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {

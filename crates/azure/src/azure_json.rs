@@ -1,32 +1,32 @@
-//! `azure.json`: the cloud's configuration, as cloud-provider-azure reads it.
+//! `azure.json`: the configuration of the cloud provider, read as cloud-provider-azure reads it.
 //!
-//! YAML or JSON, keys in any case, unknown ones ignored, so that the file which stands on every node can be used
-//! as it is. Only what headgate needs is kept. Source: cloud-provider-azure `pkg/provider/config`,
-//! `pkg/azclient`; the one key of ours is `enableLoadBalancerAdminState`.
+//! The file of a node works as it is: YAML or JSON, keys in any case, unknown keys ignored. Only what headgate needs is
+//! kept. Source: `pkg/provider/config` and `pkg/azclient` of cloud-provider-azure. One key is headgate's own:
+//! `enableLoadBalancerAdminState`.
 
 use std::fmt;
 use std::path::Path;
 
-use headgate_settings::{Environment, Mistakes};
+use headgate_settings::{EnvironmentLookup, SettingsError};
 use serde_yaml::Value;
 
-use self::fields::{Fields, Source};
+use self::fields::{ConfigType, Fields};
 
 mod fields;
 mod validate;
 
-/// A text that must not be seen.
+/// A text that no log and no error shows.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Around a text.
+    /// Wraps a text.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text, for whoever sends it.
+    /// The text itself, to be sent.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -39,10 +39,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Which Azure.
+/// The Azure clouds that cloud-provider-azure knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cloud {
-    /// `AzurePublicCloud`; also what is not known or not said.
+pub enum AzureCloud {
+    /// `AzurePublicCloud`, and every unknown or absent name.
     #[default]
     Public,
     /// `AzureChinaCloud`.
@@ -51,145 +51,149 @@ pub enum Cloud {
     UsGovernment,
 }
 
-/// How headgate proves to Azure who it is.
+/// The credential of headgate towards Azure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// A service account's token, projected into a file.
+    /// Workload identity: the token of a service account in a projected file.
     WorkloadIdentity {
-        /// The application.
+        /// The application (client) id.
         client_id: String,
-        /// The file.
+        /// The path of the projected file.
         token_file: String,
     },
-    /// The virtual machine's identity; none names one of several.
+    /// The managed identity of the virtual machine; `None` for its only one.
     ManagedIdentity(Option<ManagedIdentity>),
     /// A service principal's secret.
     ClientSecret {
-        /// The application.
+        /// The application (client) id.
         client_id: String,
-        /// Its secret.
+        /// The client secret.
         secret: Secret,
     },
-    /// Nothing was said.
+    /// No credential is configured.
     None,
 }
 
-/// Which of several identities of a machine.
+/// Selects one of several managed identities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManagedIdentity {
-    /// By its application.
+    /// By its client id.
     ClientId(String),
-    /// By its resource.
+    /// By its ARM resource id.
     ResourceId(String),
 }
 
-/// Whose members backend pools have.
+/// What the entries of backend pools are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendPoolType {
-    /// The nodes' network interfaces.
+    /// Network interfaces of nodes.
     #[default]
     NodeIpConfiguration,
-    /// The nodes' addresses.
+    /// IP addresses of nodes.
     NodeIp,
-    /// The Pods' addresses: not headgate's business.
+    /// IP addresses of Pods. headgate does not change such pools.
     PodIp,
 }
 
-/// A bucket of requests.
+/// A token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
-    /// Requests a second, in the long run.
+    /// Sustained requests per second.
     pub qps: f64,
-    /// Requests at once.
+    /// Largest burst of requests.
     pub bucket: u32,
 }
 
-/// How often ARM may be asked.
+/// Client-side rate limits of requests to ARM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimits {
-    /// For reads.
+    /// Limit of GET requests.
     pub read: RateLimit,
-    /// For writes.
+    /// Limit of PUT requests.
     pub write: RateLimit,
 }
 
-/// What headgate takes from `azure.json`.
+/// The values of `azure.json` that headgate uses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AzureJson {
-    /// Which Azure.
-    pub cloud: Cloud,
-    /// How it was called, which finds it among those that an ARM of one's own knows.
+    /// The cloud that `cloud` names.
+    pub cloud: AzureCloud,
+    /// The text of `cloud`, which selects a cloud in the metadata of `resource_manager_endpoint`.
     pub cloud_name: Option<String>,
-    /// An ARM of one's own, which says where tokens are to be had.
+    /// The URL of another ARM, whose metadata has the other endpoints.
     pub resource_manager_endpoint: Option<String>,
-    /// Who to tell ARM that it is asking.
+    /// Value of the `User-Agent` header.
     pub user_agent: Option<String>,
     /// The tenant of the load balancers.
     pub tenant_id: Option<String>,
-    /// Their subscription.
+    /// The subscription of the load balancers.
     pub subscription_id: Option<String>,
-    /// The nodes' subscription, where it is another one.
+    /// The subscription of the nodes, if it is another one.
     pub compute_subscription_id: Option<String>,
-    /// The nodes' resource group, in lower case.
+    /// The resource group of the nodes, in lower case.
     pub resource_group: Option<String>,
-    /// The load balancers', where it is another one.
+    /// The resource group of the load balancers, if it is another one.
     pub load_balancer_resource_group: Option<String>,
-    /// How to prove who one is.
+    /// What token requests prove the identity with.
     pub credential: Credential,
-    /// The name of the one load balancer, where it is not the cluster's.
+    /// The name of the load balancer, if it is not the cluster's name.
     pub load_balancer_name: Option<String>,
-    /// The names of several.
+    /// The names of multiple standard load balancers.
     pub load_balancers: Vec<String>,
-    /// Whose members pools have.
+    /// What the entries of the pools are.
     pub backend_pool_type: BackendPoolType,
-    /// Whether control-plane nodes are left out.
+    /// Whether pools exclude control-plane nodes.
     pub exclude_master_from_standard_lb: bool,
-    /// How often ARM may be asked, where that is limited.
+    /// `None` for no limit.
     pub rate_limits: Option<RateLimits>,
-    /// Whether admin states are to be set. Ours; cloud-provider-azure ignores it.
+    /// Whether the leader sets admin states. This key is headgate's; cloud-provider-azure ignores it.
     pub enable_load_balancer_admin_state: bool,
 }
 
-/// Where the values come from besides the file.
+/// Where the values come from.
 #[derive(Clone, Copy, Default)]
-pub struct Surroundings<'a> {
-    /// The text of the Secret's `cloud-config`, which wins over the file, unless that has another `cloudConfigType`.
+pub struct ConfigSources<'a> {
+    /// The file `azure.json`.
+    pub file: Option<&'a Path>,
+    /// The value of `cloud-config` in the Secret. It wins over the file, unless the file's `cloudConfigType` excludes it.
     pub secret: Option<&'a str>,
-    /// The environment, by name.
-    pub environment: Option<&'a Environment<'a>>,
+    /// Looks up environment variables.
+    pub environment: Option<&'a EnvironmentLookup<'a>>,
 }
 
-impl fmt::Debug for Surroundings<'_> {
+impl fmt::Debug for ConfigSources<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Surroundings").finish_non_exhaustive()
+        f.debug_struct("ConfigSources")
+            .field("file", &self.file)
+            .finish_non_exhaustive()
     }
 }
 
 impl AzureJson {
-    /// Reads the file, if there is one, and what surrounds it.
+    /// Reads and validates all sources.
     ///
     /// # Errors
-    /// Every mistake, each with its place, key, value and what is allowed; never a secret's value.
-    pub fn load(file: Option<&Path>, surroundings: Surroundings<'_>) -> Result<Self, Mistakes> {
-        let mut mistakes = Vec::new();
+    /// Every violation, each with its source, key, value and what is allowed; never the value of a secret.
+    pub fn load(sources: ConfigSources<'_>) -> Result<Self, SettingsError> {
+        let mut violations = Vec::new();
         let mut fields = Fields::default();
-        if let Some(path) = file {
-            fields.read_file(path, &mut mistakes);
-            // As upstream: the file's only, and only this.
+        if let Some(path) = sources.file {
+            fields.read_file(path, &mut violations);
+            // As upstream: only this key, and only from the file.
             fields.lower_case("resourceGroup");
         }
-        if let Some(secret) = surroundings.secret {
-            match fields.source(&mut mistakes) {
-                Source::File => {}
-                source => {
-                    if source == Source::Secret {
+        if let Some(secret) = sources.secret {
+            match fields.config_type(&mut violations) {
+                ConfigType::File => {}
+                config_type => {
+                    if config_type == ConfigType::Secret {
                         fields = Fields::default();
                     }
-                    fields.overlay("the Secret's cloud-config", secret, &mut mistakes);
+                    fields.overlay("the Secret's cloud-config", secret, &mut violations);
                 }
             }
         }
-        if let Some(environment) = surroundings.environment {
+        if let Some(environment) = sources.environment {
             for (name, key) in [
                 ("AZURE_TENANT_ID", "tenantId"),
                 ("AZURE_CLIENT_ID", "aadClientId"),
@@ -208,25 +212,25 @@ impl AzureJson {
                 fields.set("AZURE_CLIENT_SECRET", "aadClientSecret", Value::String(value));
             }
         }
-        let taken = validate::take(&fields, &mut mistakes);
-        if mistakes.is_empty() {
-            Ok(taken)
+        let config = validate::validate(&fields, &mut violations);
+        if violations.is_empty() {
+            Ok(config)
         } else {
-            Err(Mistakes(mistakes))
+            Err(SettingsError(violations))
         }
     }
 
-    /// Whether the file can be read and is YAML or JSON, where something yet to come may be laid over it.
+    /// Checks that the file can be read and is YAML or JSON. Its values are not validated: a Secret may replace them.
     ///
     /// # Errors
-    /// What is wrong with it, never a secret's value.
-    pub fn check_readable(file: &Path) -> Result<(), Mistakes> {
-        let (mut mistakes, mut fields) = (Vec::new(), Fields::default());
-        fields.read_file(file, &mut mistakes);
-        if mistakes.is_empty() {
+    /// What is wrong with the file, never the value of a secret.
+    pub fn check_readable(file: &Path) -> Result<(), SettingsError> {
+        let (mut violations, mut fields) = (Vec::new(), Fields::default());
+        fields.read_file(file, &mut violations);
+        if violations.is_empty() {
             Ok(())
         } else {
-            Err(Mistakes(mistakes))
+            Err(SettingsError(violations))
         }
     }
 

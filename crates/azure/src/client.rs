@@ -1,7 +1,7 @@
-//! What is asked of ARM: load balancers and pools are read, a pool is written.
+//! The operations of the ARM client: load balancers, pools and network interfaces are read; `write` writes a pool.
 //!
-//! Every request has a deadline, and its answer is bounded. A write carries the etag of the state it was made from
-//! and asks its [`Permit`] right before each time it is sent. A URL in an answer is followed only to where ARM is.
+//! Every call has a deadline, and its response a size limit. [`ArmClient::send`] builds the request and hands it to the
+//! [`RequestPath`]. A URL in a response is followed only to ARM's own origin, because requests carry a token.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,143 +9,151 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_clock::Clock;
-use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_MATCH, USER_AGENT};
+use hyper::http::uri::Authority;
 use hyper::{HeaderMap, Method, Uri};
 use serde_json::Value;
 use tokio::time::Instant;
-use tower::ServiceExt as _;
 use tracing::Instrument as _;
 
-use super::document::{LoadBalancer, Pool};
-use super::endpoints::{Endpoints, Origin};
-use super::error::{ArmError, ErrorBody};
-use super::gate::Gates;
-use super::id::{Etag, GroupId, LoadBalancerId, PoolId};
-use super::identity::{Bearer, TokenSource};
-use super::metrics::{Caller, Metrics};
-use super::observe::Seen;
-use super::retry::Retry;
-use super::retry_after::retry_after;
-use super::stack::{self, Call, Permit, Stack};
-use super::transport::{Answer, Transport};
 use crate::RateLimits;
+use crate::call::Call;
+use crate::document::{LoadBalancer, Pool};
+use crate::endpoints::{Endpoints, Origin};
+use crate::error::{ArmError, ErrorBody};
+use crate::id::{Etag, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
+use crate::identity::TokenSource;
+use crate::metrics::{Metrics, RequestLabels};
+use crate::request_path::{ArmRequest, Permit, RequestPath, Retried};
+use crate::retry::RetryPolicy;
+use crate::retry_after::parse_retry_after;
+use crate::throttle::ThrottleGates;
+use crate::transport::{BufferedResponse, Transport};
 
-mod interface;
 mod write;
 
-pub use write::Accepted;
+pub use write::WriteOperation;
 
-/// The version of Microsoft.Network whose traffic was recorded.
-pub const API_VERSION: &str = "2025-05-01";
-/// Time for one try, as with cloud-provider-azure.
-const ONE_TRY: Duration = Duration::from_mins(1);
-/// A list has no more pages: ARM has at most 1,000 load balancers in a region and subscription.
-const MOST_PAGES: usize = 1000;
+/// The API version of Microsoft.Network that requests name; its traffic was recorded.
+const API_VERSION: &str = "2025-05-01";
+/// For one attempt of a request, as in cloud-provider-azure.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
+/// Pages of one list. ARM has at most 1,000 load balancers in a region and subscription.
+const MAX_PAGES: usize = 1000;
 
-/// How to speak to one ARM.
+/// Where ARM is and how the client behaves towards it.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Where it is.
+pub struct ArmClientOptions {
+    /// The cloud's endpoints.
     pub endpoints: Endpoints,
-    /// How often it may be asked, where that is limited.
+    /// Client-side rate limits; `None` sends without limit.
     pub rate_limits: Option<RateLimits>,
-    /// Who is asking; `headgate/VERSION` unless said otherwise.
+    /// Value of the `User-Agent` header; `headgate/VERSION` if absent.
     pub user_agent: Option<String>,
 }
 
-/// Asks ARM; clones share connections, gates and tokens.
+/// A client of one ARM. Clones share connections, throttle gates and tokens.
 #[derive(Clone)]
-pub struct Arm {
-    stack: Stack,
+pub struct ArmClient {
+    path: Arc<RequestPath>,
     origin: Origin,
-    gates: Gates,
+    gates: ThrottleGates,
     clock: Clock,
     user_agent: HeaderValue,
-    caller: Caller,
+    labels: RequestLabels,
     metrics: Metrics,
 }
 
-impl fmt::Debug for Arm {
+impl fmt::Debug for ArmClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arm")
+        f.debug_struct("ArmClient")
             .field("origin", &self.origin)
             .finish_non_exhaustive()
     }
 }
 
-/// What a request says besides where it goes.
-#[derive(Clone, Debug, Default)]
-struct Extra {
-    if_match: Option<Etag>,
-    body: Bytes,
-    permit: Option<Permit>,
+/// One call of the client, before it becomes a request.
+struct CallOptions<'a> {
+    /// Its name in metrics and spans, such as `get_backend_pool`.
+    name: &'static str,
+    /// Selects the throttle gates, and labels the metrics.
+    group: &'a ResourceGroupId,
+    uri: Uri,
+    deadline: Instant,
+    /// `None` for a GET.
+    put: Option<Put>,
 }
 
-impl Arm {
-    /// Over this transport, as whoever these tokens are for.
+/// What a PUT has besides.
+struct Put {
+    if_match: Etag,
+    body: Bytes,
+    permit: Permit,
+}
+
+impl ArmClient {
+    /// A client that sends requests over `transport` with the tokens of `tokens`.
     #[must_use]
-    pub fn new(options: Options, transport: Transport, tokens: Arc<dyn TokenSource>, clock: Clock) -> Self {
-        let gates = Gates::new(options.rate_limits, clock.clone());
-        let stack = stack::arm(
-            transport,
-            Retry::arm(clock.clone()),
-            gates.clone(),
-            Bearer(tokens),
-            ONE_TRY,
-        );
-        let ours = format!("headgate/{}", headgate_telemetry::VERSION);
-        let wanted = options.user_agent.filter(|agent| !agent.is_empty()).unwrap_or(ours);
+    pub fn new(options: ArmClientOptions, transport: Transport, tokens: Arc<dyn TokenSource>, clock: Clock) -> Self {
+        let gates = ThrottleGates::new(options.rate_limits, clock.clone());
+        let policy = RetryPolicy::for_arm(clock.clone());
+        let path = RequestPath::to_arm(transport, policy, gates.clone(), tokens, ATTEMPT_TIMEOUT);
+        let default = format!("headgate/{}", headgate_telemetry::VERSION);
+        let user_agent = options.user_agent.filter(|agent| !agent.is_empty()).unwrap_or(default);
         Self {
-            stack,
+            path: Arc::new(path),
             origin: options.endpoints.resource_manager,
             gates,
             clock,
-            user_agent: HeaderValue::from_str(&wanted).unwrap_or(HeaderValue::from_static("headgate")),
-            caller: Caller::default(),
+            user_agent: HeaderValue::from_str(&user_agent).unwrap_or(HeaderValue::from_static("headgate")),
+            labels: RequestLabels::default(),
             metrics: Metrics::default(),
         }
     }
 
-    /// The same, counted here.
+    /// The same client, counting its requests in `metrics`.
     #[must_use]
-    pub fn counted_in(self, metrics: Metrics) -> Self {
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
 
-    /// The same, for metrics and traces on behalf of `source`, the names of its requests beginning with `prefix`.
+    /// A client with these labels in metrics and spans: `source`, and request names that begin with `prefix`.
     #[must_use]
-    pub fn as_caller(&self, prefix: &str, source: &str) -> Self {
-        let caller = Caller {
+    pub fn with_request_labels(&self, prefix: &str, source: &str) -> Self {
+        let labels = RequestLabels {
             prefix: prefix.into(),
             source: source.into(),
         };
-        Self { caller, ..self.clone() }
+        Self { labels, ..self.clone() }
     }
 
-    /// What its requests are counted in.
+    /// The metrics that count this client's requests.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// All load balancers of a resource group.
+    /// Lists the load balancers of a resource group. Omits, and logs, an item that is not a load balancer.
     ///
     /// # Errors
-    /// Where a page cannot be had, or not in time.
-    pub async fn load_balancers(&self, group: &GroupId, deadline: Instant) -> Result<Vec<LoadBalancer>, ArmError> {
+    /// When a page is not received before the deadline, or is malformed.
+    pub async fn list_load_balancers(
+        &self,
+        group: &ResourceGroupId,
+        deadline: Instant,
+    ) -> Result<Vec<LoadBalancer>, ArmError> {
         let mut found = Vec::new();
         let mut next = self.uri(&group.load_balancers_path())?;
-        for _ in 0..MOST_PAGES {
-            let answer = self.get("list_load_balancers", group, next, deadline).await?;
-            let mut page = json(&answer)?;
+        for _ in 0..MAX_PAGES {
+            let response = self.get("list_load_balancers", group, next, deadline).await?;
+            let mut page = parse_json(&response)?;
             let Some(Value::Array(items)) = page.get_mut("value").map(Value::take) else {
-                return Err(ArmError::Answer("a list without value".to_owned()));
+                return Err(ArmError::InvalidResponse("a list without value".to_owned()));
             };
             for item in items {
-                match LoadBalancer::read(item, None) {
+                match LoadBalancer::from_document(item, None) {
                     Ok(load_balancer) => found.push(load_balancer),
-                    // The others are to be seen nevertheless.
-                    Err(why) => tracing::warn!(why, "a load balancer in ARM's list is left out"),
+                    Err(error) => tracing::warn!(error, "load balancer in ARM's list ignored"),
                 }
             }
             match page
@@ -153,118 +161,152 @@ impl Arm {
                 .and_then(Value::as_str)
                 .filter(|link| !link.is_empty())
             {
-                Some(link) => next = self.followed(link)?,
+                Some(link) => next = self.check_link(link)?,
                 None => return Ok(found),
             }
         }
-        Err(ArmError::Answer(format!("a list of more than {MOST_PAGES} pages")))
+        Err(ArmError::InvalidResponse(format!(
+            "a list of more than {MAX_PAGES} pages"
+        )))
     }
 
-    /// One load balancer.
+    /// Reads a load balancer with its pools.
     ///
     /// # Errors
-    /// Where it cannot be had, or not in time.
-    pub async fn load_balancer(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancer, ArmError> {
+    /// When it is not received before the deadline, or is malformed.
+    pub async fn get_load_balancer(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancer, ArmError> {
         let uri = self.uri(&id.path())?;
-        let answer = self.get("get_load_balancer", id.group(), uri, deadline).await?;
-        LoadBalancer::read(json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
+        let response = self.get("get_load_balancer", id.group(), uri, deadline).await?;
+        LoadBalancer::from_document(parse_json(&response)?, etag(response.headers())).map_err(ArmError::InvalidResponse)
     }
 
-    /// One pool.
+    /// Reads a pool.
     ///
     /// # Errors
-    /// Where it cannot be had, or not in time.
-    pub async fn pool(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
+    /// When it is not received before the deadline, or is malformed.
+    pub async fn get_pool(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
         let uri = self.uri(&id.path())?;
-        let answer = self
-            .get("get_backend_pool", id.load_balancer().group(), uri, deadline)
-            .await?;
-        Pool::read(id.clone(), json(&answer)?, etag(answer.headers())).map_err(ArmError::Answer)
+        let group = id.load_balancer().group();
+        let response = self.get("get_backend_pool", group, uri, deadline).await?;
+        Pool::from_document(id.clone(), parse_json(&response)?, etag(response.headers()))
+            .map_err(ArmError::InvalidResponse)
     }
 
-    async fn get(&self, request: &str, group: &GroupId, uri: Uri, deadline: Instant) -> Result<Answer, ArmError> {
-        let what = (request, group);
-        self.send(Method::GET, what, uri, deadline, Extra::default()).await
-    }
-
-    /// Sends a request; an answer that is an error is one.
-    async fn send(
+    /// Reads a network interface. Returns the resource id of its virtual machine in lower case, or `None` if it has none.
+    ///
+    /// # Errors
+    /// When it is not received before the deadline, or is malformed.
+    pub async fn get_interface_virtual_machine(
         &self,
-        method: Method,
-        (request, group): (&str, &GroupId),
+        id: &NetworkInterfaceId,
+        deadline: Instant,
+    ) -> Result<Option<String>, ArmError> {
+        let uri = self.uri(id.path())?;
+        let response = self.get("get_network_interface", id.group(), uri, deadline).await?;
+        let document = parse_json(&response)?;
+        let machine = document
+            .pointer("/properties/virtualMachine/id")
+            .and_then(Value::as_str);
+        Ok(machine.map(str::to_ascii_lowercase))
+    }
+
+    async fn get(
+        &self,
+        name: &'static str,
+        group: &ResourceGroupId,
         uri: Uri,
         deadline: Instant,
-        extra: Extra,
-    ) -> Result<Answer, ArmError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        headers.insert(USER_AGENT, self.user_agent.clone());
-        if let Some(id) = request_id() {
-            headers.insert(HeaderName::from_static("x-ms-client-request-id"), id);
-        }
-        if let Some(etag) = extra.if_match {
-            let value = HeaderValue::from_str(etag.as_str()).map_err(|error| ArmError::Answer(error.to_string()))?;
-            headers.insert(hyper::header::IF_MATCH, value);
-        }
-        if !extra.body.is_empty() {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        let seen = Seen::new(self.metrics.requests(&self.caller, request, group));
-        let span = seen.span(&method, &uri);
-        let call = Call {
-            method,
+    ) -> Result<BufferedResponse, ArmError> {
+        let options = CallOptions {
+            name,
+            group,
             uri,
-            headers,
-            body: extra.body,
-            subscription: group.subscription().into(),
             deadline,
-            permit: extra.permit,
-            seen: Arc::clone(&seen),
+            put: None,
         };
-        let answered = self.stack.clone().oneshot(call).instrument(span.clone()).await;
-        let outcome = match answered {
-            Ok(answer) if answer.status().is_success() => Ok(answer),
-            Ok(answer) => Err(self.refused(&answer)),
+        self.send(options).await
+    }
+
+    /// Sends a request down the path. An error status becomes an error.
+    async fn send(&self, options: CallOptions<'_>) -> Result<BufferedResponse, ArmError> {
+        let metrics = self.metrics.requests(&self.labels, options.name, options.group);
+        let call = Call::new(metrics);
+        let request = self.build_request(options, Arc::clone(&call))?;
+        let span = call.span(&request.method, &request.uri);
+        let outcome = match self.path.send(request).instrument(span.clone()).await {
+            Ok(response) if response.status().is_success() => Ok(response),
+            Ok(response) => Err(self.error_response(&response)),
             Err(error) => Err(error),
         };
-        seen.ended(&span, &outcome);
+        call.finish(&span, &outcome);
         outcome
     }
 
-    /// An answer that is an error.
-    fn refused(&self, answer: &Answer) -> ArmError {
-        ArmError::Refused {
-            status: answer.status(),
-            error: ErrorBody::parse(answer.body()),
-            retry_after: retry_after(answer.headers(), self.clock.now().wall),
-            maybe_done: answer.extensions().get::<super::retry::MaybeDone>().is_some(),
+    fn build_request(&self, options: CallOptions<'_>, call: Arc<Call>) -> Result<ArmRequest, ArmError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(USER_AGENT, self.user_agent.clone());
+        if let Ok(id) = HeaderValue::from_str(&new_request_id()) {
+            headers.insert(HeaderName::from_static("x-ms-client-request-id"), id);
+        }
+        let (method, body, permit) = match options.put {
+            None => (Method::GET, Bytes::new(), None),
+            Some(put) => {
+                let if_match = HeaderValue::from_str(put.if_match.as_str());
+                headers.insert(
+                    IF_MATCH,
+                    if_match.map_err(|error| ArmError::InvalidResponse(error.to_string()))?,
+                );
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                (Method::PUT, put.body, Some(put.permit))
+            }
+        };
+        Ok(ArmRequest {
+            method,
+            uri: options.uri,
+            headers,
+            body,
+            subscription: options.group.subscription().into(),
+            deadline: options.deadline,
+            permit,
+            call,
+        })
+    }
+
+    fn error_response(&self, response: &BufferedResponse) -> ArmError {
+        ArmError::ErrorResponse {
+            status: response.status(),
+            error: ErrorBody::parse(response.body()),
+            retry_after: parse_retry_after(response.headers(), self.clock.now().wall),
+            may_have_applied: response.extensions().get::<Retried>().is_some(),
         }
     }
 
-    /// Where a resource is.
+    /// The URL of a resource.
     fn uri(&self, path: &str) -> Result<Uri, ArmError> {
         self.origin
-            .at(&format!("{path}?api-version={API_VERSION}"))
-            .map_err(ArmError::Answer)
+            .join(&format!("{path}?api-version={API_VERSION}"))
+            .map_err(ArmError::InvalidResponse)
     }
 
-    /// An absolute URL that ARM gave, as it is.
-    fn followed(&self, url: &str) -> Result<Uri, ArmError> {
+    /// Parses a URL from a response. Rejects one that leads to another origin.
+    fn check_link(&self, url: &str) -> Result<Uri, ArmError> {
         match url.parse() {
-            Ok(uri) if self.origin.holds(&uri) => Ok(uri),
-            // Its query may be signed; where it leads is what matters.
-            Ok(uri) => Err(ArmError::Answer(format!(
+            Ok(uri) if self.origin.contains(&uri) => Ok(uri),
+            // The error shows the host only: the query may hold a signature.
+            Ok(uri) => Err(ArmError::InvalidResponse(format!(
                 "it leads to {}, and ARM is at {}",
-                uri.authority().map_or("nowhere", hyper::http::uri::Authority::as_str),
+                uri.authority().map_or("no host", Authority::as_str),
                 self.origin
             ))),
-            Err(error) => Err(ArmError::Answer(format!("it leads to no URL: {error}"))),
+            Err(error) => Err(ArmError::InvalidResponse(format!("it has a malformed URL: {error}"))),
         }
     }
 }
 
-fn json(answer: &Answer) -> Result<Value, ArmError> {
-    serde_json::from_slice(answer.body()).map_err(|error| ArmError::Answer(format!("it is no JSON: {error}")))
+fn parse_json(response: &BufferedResponse) -> Result<Value, ArmError> {
+    serde_json::from_slice(response.body())
+        .map_err(|error| ArmError::InvalidResponse(format!("it is not JSON: {error}")))
 }
 
 fn etag(headers: &HeaderMap) -> Option<Etag> {
@@ -274,23 +316,10 @@ fn etag(headers: &HeaderMap) -> Option<Etag> {
         .and_then(Etag::new)
 }
 
-/// A random GUID (version 4), so that a request can be found in Azure's logs.
-fn request_id() -> Option<HeaderValue> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).ok()?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let number = u128::from_be_bytes(bytes);
-    let hex = format!("{number:032x}");
-    let id = format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    );
-    HeaderValue::from_str(&id).ok()
+/// A random GUID (version 4), by which Azure's logs identify the request.
+fn new_request_id() -> String {
+    let bytes = fastrand::u128(..).to_ne_bytes();
+    uuid::Builder::from_random_bytes(bytes).into_uuid().to_string()
 }
 
 #[cfg(test)]
@@ -299,7 +328,7 @@ mod tests {
 
     #[test]
     fn request_ids_are_guids_and_differ() {
-        let id = || request_id().unwrap().to_str().unwrap().to_owned();
+        let id = new_request_id;
         let one = id();
         assert_eq!(
             one.split('-').map(str::len).collect::<Vec<_>>(),

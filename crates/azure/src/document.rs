@@ -1,34 +1,33 @@
-//! Load balancers and backend pools as documents: JSON, in which what is not known here is kept.
+//! Load balancers and backend pools as JSON documents.
 //!
-//! A PUT replaces a pool, so whatever is left out is lost: [`Pool::for_write`] gives back all that was read but
-//! what ARM alone writes (specs azure-arm.md 1.4 and 1.5). A field that a newer API brings survives.
-//! An admin state that is absent and one that says `None` are the same.
+//! A PUT replaces the whole pool, so a field that is omitted is lost. [`Pool::put_body`] therefore keeps every field that
+//! was read, also those of newer API versions, except those that only ARM writes. An absent admin state and `None` are
+//! equal.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 use serde_json::{Map, Value};
 
-use super::id::{Etag, LoadBalancerId, PoolId};
+use crate::id::{Etag, LoadBalancerId, PoolId};
 
-mod for_write;
+mod put_body;
 
-pub use for_write::ForWrite;
+pub use put_body::PutBody;
 
-/// Whether an address gets new connections.
+/// `adminState` of a pool entry: whether the load balancer sends it new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AdminState {
-    /// As the probe says.
+    /// The health probe decides.
     #[default]
     None,
-    /// Always.
+    /// New connections, whatever the probe reports.
     Up,
-    /// Never.
+    /// No new connections.
     Down,
 }
 
 impl AdminState {
-    /// As ARM writes it.
+    /// ARM's spelling.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,7 +37,7 @@ impl AdminState {
         }
     }
 
-    /// Reads it, in any case; nothing of what is not known.
+    /// Parses ARM's spelling in any case; `None` for an unknown word.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let states = [Self::None, Self::Up, Self::Down];
@@ -48,18 +47,17 @@ impl AdminState {
     }
 }
 
-/// Whether ARM is busy with a resource.
+/// Whether an operation of ARM changes a resource at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProvisioningState {
-    /// It is not.
+    /// No operation runs: `Succeeded`, `Failed`, `Canceled`, or no state at all.
     Settled,
-    /// It is: a write now would take the place of the one under way.
+    /// An operation runs. A write now would supersede it.
     Busy,
 }
 
 impl ProvisioningState {
-    /// Of a document; one without is settled.
-    fn of(document: &Value) -> Self {
+    fn from_document(document: &Value) -> Self {
         let state = document
             .pointer("/properties/provisioningState")
             .and_then(Value::as_str);
@@ -74,33 +72,33 @@ impl ProvisioningState {
 /// A load balancer as it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadBalancer {
-    /// Which.
+    /// From the document.
     pub id: LoadBalancerId,
-    /// Its state's.
+    /// The version of the load balancer and its pools.
     pub etag: Option<Etag>,
-    /// All of it.
+    /// The whole document.
     pub document: Value,
 }
 
 impl LoadBalancer {
-    /// Of what ARM showed; the etag stands in the document where no header had it.
-    pub(super) fn read(document: Value, etag: Option<Etag>) -> Result<Self, String> {
+    /// A load balancer from its document. The document has the etag, too, if the headers do not.
+    pub(crate) fn from_document(document: Value, etag: Option<Etag>) -> Result<Self, String> {
         let id = document
             .get("id")
             .and_then(Value::as_str)
             .ok_or("a load balancer without id")?;
         let id = LoadBalancerId::parse(id).map_err(|error| error.to_string())?;
-        let etag = etag.or_else(|| written_etag(&document));
+        let etag = etag.or_else(|| etag_of(&document));
         Ok(Self { id, etag, document })
     }
 
-    /// Whether ARM is busy with it.
+    /// Whether ARM is busy with the load balancer.
     #[must_use]
     pub fn provisioning_state(&self) -> ProvisioningState {
-        ProvisioningState::of(&self.document)
+        ProvisioningState::from_document(&self.document)
     }
 
-    /// Takes its pools out of the document; those without a name are none.
+    /// Moves the pools out of the document. Omits pools without a name.
     pub fn take_pools(&mut self) -> Vec<Pool> {
         let pools = self.document.pointer_mut("/properties/backendAddressPools");
         let Some(Value::Array(pools)) = pools.map(Value::take) else {
@@ -110,7 +108,7 @@ impl LoadBalancer {
             let name = document.get("name").and_then(Value::as_str)?;
             Some(Pool {
                 id: self.id.pool(name).ok()?,
-                etag: written_etag(&document).or_else(|| self.etag.clone()),
+                etag: etag_of(&document).or_else(|| self.etag.clone()),
                 document,
             })
         };
@@ -118,42 +116,43 @@ impl LoadBalancer {
     }
 }
 
-/// A backend pool as it was read, and maybe changed since.
+/// A backend pool as it was read, with changes for the next write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Which.
+    /// Of the pool that was read.
     pub id: PoolId,
-    /// Of the state that was read.
+    /// The version that was read.
     pub etag: Option<Etag>,
-    /// All of it.
+    /// The whole document.
     pub document: Value,
 }
 
 impl Pool {
-    /// Of what ARM showed.
-    pub(super) fn read(id: PoolId, document: Value, etag: Option<Etag>) -> Result<Self, String> {
+    /// A pool from its document. The document has the etag, too, if the headers do not.
+    pub(crate) fn from_document(id: PoolId, document: Value, etag: Option<Etag>) -> Result<Self, String> {
         if !document.is_object() {
-            return Err("a pool that is no object".to_owned());
+            return Err("a pool that is not an object".to_owned());
         }
-        let etag = etag.or_else(|| written_etag(&document));
+        let etag = etag.or_else(|| etag_of(&document));
         Ok(Self { id, etag, document })
     }
 
-    /// Whether ARM is busy with it.
+    /// Whether ARM is busy with the pool.
     #[must_use]
     pub fn provisioning_state(&self) -> ProvisioningState {
-        ProvisioningState::of(&self.document)
+        ProvisioningState::from_document(&self.document)
     }
 
-    /// Its addresses, in their order.
-    pub fn addresses(&self) -> impl Iterator<Item = Address<'_>> {
-        self.array().into_iter().flatten().map(Address)
+    /// The pool entries, in the document's order.
+    pub fn addresses(&self) -> impl Iterator<Item = BackendAddress<'_>> {
+        let addresses = self.document.pointer(ADDRESSES).and_then(Value::as_array);
+        addresses.into_iter().flatten().map(BackendAddress)
     }
 
-    /// Sets the admin state of the address at this place of [`Self::addresses`]; says whether that changed it.
-    pub fn set_admin_state(&mut self, place: usize, state: AdminState) -> bool {
+    /// Sets the admin state of the entry at this index of [`Self::addresses`]. Returns whether that changed the document.
+    pub fn set_admin_state(&mut self, index: usize, state: AdminState) -> bool {
         let addresses = self.document.pointer_mut(ADDRESSES).and_then(Value::as_array_mut);
-        let Some(Value::Object(address)) = addresses.and_then(|addresses| addresses.get_mut(place)) else {
+        let Some(Value::Object(address)) = addresses.and_then(|addresses| addresses.get_mut(index)) else {
             return false;
         };
         let properties = address.entry("properties").or_insert_with(|| Value::Object(Map::new()));
@@ -163,70 +162,48 @@ impl Pool {
         let Value::Object(properties) = properties else {
             return false;
         };
-        let was = properties.get("adminState").and_then(Value::as_str).unwrap_or("None");
-        if AdminState::parse(was) == Some(state) {
+        let present = properties.get("adminState").and_then(Value::as_str).unwrap_or("None");
+        if AdminState::parse(present) == Some(state) {
             return false;
         }
         properties.insert("adminState".to_owned(), state.as_str().into());
         true
     }
 
-    /// The document for a PUT: what only ARM writes is left out, in the pool and in each address, and nothing else.
+    /// The body of a PUT: the document without the fields that only ARM writes.
     #[must_use]
-    pub fn for_write(&self) -> ForWrite<'_> {
-        ForWrite::pool(&self.document)
-    }
-
-    /// Whether this pool, as it was read, has the members and the admin states of that one: what a write
-    /// was to bring about. ARM may spell ids and addresses in other ways, so nothing else is compared.
-    #[must_use]
-    pub fn shows(&self, written: &Self) -> bool {
-        let mut members: HashMap<_, Vec<_>> = HashMap::new();
-        for address in self.addresses() {
-            members.entry(address.key()).or_default().push(address.seen());
-        }
-        let found = written.addresses().all(|address| {
-            let seen = members.get_mut(&address.key());
-            seen.is_some_and(|seen| {
-                let place = seen.iter().position(|seen| *seen == address.seen());
-                place.map(|place| seen.swap_remove(place)).is_some()
-            })
-        });
-        found && members.values().all(Vec::is_empty)
-    }
-
-    fn array(&self) -> Option<&Vec<Value>> {
-        self.document.pointer(ADDRESSES).and_then(Value::as_array)
+    pub fn put_body(&self) -> PutBody<'_> {
+        PutBody::new(&self.document)
     }
 }
 
 const ADDRESSES: &str = "/properties/loadBalancerBackendAddresses";
 
-/// A pool's member.
+/// A pool entry: one of a pool's backend addresses.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Address<'a>(&'a Value);
+pub struct BackendAddress<'a>(&'a Value);
 
-impl<'a> Address<'a> {
-    /// Its name: a node's, or one of Azure's making.
+impl<'a> BackendAddress<'a> {
+    /// The entry's name: the name of a node, or one that Azure generated.
     #[must_use]
     pub fn name(self) -> Option<&'a str> {
         self.0.get("name").and_then(Value::as_str)
     }
 
-    /// Its IP address; none where that is missing or no address.
+    /// The entry's IP address; `None` if it is missing or malformed.
     #[must_use]
     pub fn ip_address(self) -> Option<IpAddr> {
         self.property("ipAddress")?.as_str()?.parse().ok()
     }
 
-    /// The id of the interface's configuration it stands for.
+    /// The id of the entry's network interface configuration, in a NIC pool.
     #[must_use]
     pub fn network_interface_ip_configuration(self) -> Option<&'a str> {
         self.property("networkInterfaceIPConfiguration")?.get("id")?.as_str()
     }
 
-    /// Its admin state; none for a word that is not known, which is not ours to change, and where there is no place
-    /// for one.
+    /// The entry's admin state; `None` if the entry is malformed, or has a word that this version does not know and must
+    /// not change.
     #[must_use]
     pub fn admin_state(self) -> Option<AdminState> {
         let properties = self.0.get("properties").unwrap_or(&Value::Null);
@@ -242,18 +219,9 @@ impl<'a> Address<'a> {
     fn property(self, name: &str) -> Option<&'a Value> {
         self.0.get("properties")?.get(name)
     }
-
-    fn key(self) -> String {
-        self.name().unwrap_or_default().to_ascii_lowercase()
-    }
-
-    /// What is compared of it.
-    fn seen(self) -> (Option<IpAddr>, Option<AdminState>) {
-        (self.ip_address(), self.admin_state())
-    }
 }
 
-fn written_etag(document: &Value) -> Option<Etag> {
+fn etag_of(document: &Value) -> Option<Etag> {
     document.get("etag").and_then(Value::as_str).and_then(Etag::new)
 }
 

@@ -1,7 +1,7 @@
-//! Where Azure is: ARM, who gives tokens for it, and what they are to be for.
+//! The endpoints of an Azure cloud: ARM, its token endpoint, and the audience of its tokens.
 //!
-//! Bearer tokens and secrets go to these addresses and nowhere else: over TLS, or in plain HTTP to this very
-//! machine. An absolute URL in an answer is only followed to where ARM is ([`Origin::holds`]).
+//! Bearer tokens and secrets are sent to these origins only: over TLS, or over plain HTTP to a loopback address. A URL in a
+//! response is followed only if it is at ARM's origin ([`Origin::contains`]).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,32 +13,34 @@ use hyper::{Request, Uri};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::transport::{Transport, TransportError};
-use crate::Cloud;
+use crate::AzureCloud;
+use crate::transport::{Transport, TransportError};
 
-/// Time for the metadata of an ARM.
-const LOOK_UP: Duration = Duration::from_secs(30);
+/// For the request of an ARM's metadata.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The metadata document that cloud-provider-azure requests, too.
+const METADATA_PATH: &str = "/metadata/endpoints?api-version=2019-05-01";
 
-/// An endpoint that cannot be used.
+/// Why an endpoint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Not an address.
-    #[error("{0:?} is no address such as https://management.azure.com")]
-    Address(String),
-    /// Tokens and secrets would be seen.
-    #[error("{0} is not https: tokens go over plain HTTP to this machine only")]
-    Plain(String),
-    /// Its metadata cannot be read.
+    /// This text is not the URL of an origin.
+    #[error("{0:?} is not an address without a path, such as https://management.azure.com")]
+    InvalidUrl(String),
+    /// Requests to this URL would show tokens and secrets to the network.
+    #[error("{0} is not https: headgate sends tokens over plain HTTP to its own machine only")]
+    NotHttps(String),
+    /// The metadata of an ARM cannot be read.
     #[error("the metadata of {endpoint} cannot be used: {why}")]
     Metadata {
-        /// Whose.
+        /// The URL from `resourceManagerEndpoint`.
         endpoint: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// A scheme, a host and a port.
+/// The scheme, host and port of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     https: bool,
@@ -48,36 +50,36 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of an address without a path.
+    /// Parses a URL without a path.
     ///
     /// # Errors
-    /// Where it has one, is none, or would show secrets to others.
+    /// When it is malformed or has a path, or is plain HTTP to another machine.
     pub fn parse(text: &str) -> Result<Self, EndpointError> {
-        let bad = || EndpointError::Address(text.to_owned());
-        let uri: Uri = text.trim().trim_end_matches('/').parse().map_err(|_| bad())?;
-        let bare = matches!(uri.path_and_query().map(PathAndQuery::as_str), None | Some("/" | ""));
-        let origin = Self::of(&uri).filter(|_| bare).ok_or_else(bad)?;
-        if origin.https || origin.is_this_machine() {
+        let invalid = || EndpointError::InvalidUrl(text.to_owned());
+        let uri: Uri = text.trim().trim_end_matches('/').parse().map_err(|_| invalid())?;
+        let has_no_path = matches!(uri.path_and_query().map(PathAndQuery::as_str), None | Some("/" | ""));
+        let origin = Self::from_uri(&uri).filter(|_| has_no_path).ok_or_else(invalid)?;
+        if origin.https || origin.is_loopback() {
             Ok(origin)
         } else {
-            Err(EndpointError::Plain(text.to_owned()))
+            Err(EndpointError::NotHttps(text.to_owned()))
         }
     }
 
-    fn of(uri: &Uri) -> Option<Self> {
+    fn from_uri(uri: &Uri) -> Option<Self> {
         let https = match uri.scheme_str()? {
             "https" => true,
             "http" => false,
             _ => return None,
         };
         let authority = uri.authority()?;
-        // Nobody's name and password belongs there.
+        // A URL with a user is not an endpoint.
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return None;
         }
         let port = match authority.port_u16() {
             Some(port) => port,
-            // A port that is there and cannot be read.
+            // A malformed port.
             None if authority.as_str().len() > authority.host().len() => return None,
             None if https => 443,
             None => 80,
@@ -86,7 +88,7 @@ impl Origin {
         Some(Self { https, host, port })
     }
 
-    fn is_this_machine(&self) -> bool {
+    fn is_loopback(&self) -> bool {
         let address = self
             .host
             .trim_start_matches('[')
@@ -95,24 +97,21 @@ impl Origin {
         self.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
     }
 
-    /// Whether this URL is there.
+    /// Whether a URL is at this origin.
     #[must_use]
-    pub fn holds(&self, uri: &Uri) -> bool {
-        Self::of(uri).as_ref() == Some(self)
+    pub fn contains(&self, uri: &Uri) -> bool {
+        Self::from_uri(uri).as_ref() == Some(self)
     }
 
-    /// What is there at a path.
-    pub(super) fn at(&self, path_and_query: &str) -> Result<Uri, String> {
+    /// The URL of a path at this origin.
+    pub(crate) fn join(&self, path_and_query: &str) -> Result<Uri, String> {
         let scheme = if self.https { "https" } else { "http" };
-        let authority = format!("{}:{}", self.host, self.port);
-        let standard = self.port == if self.https { 443 } else { 80 };
+        let with_port = format!("{}:{}", self.host, self.port);
+        let is_default_port = self.port == if self.https { 443 } else { 80 };
+        let authority = if is_default_port { &self.host } else { &with_port };
         Uri::builder()
             .scheme(scheme)
-            .authority(if standard {
-                self.host.as_str()
-            } else {
-                authority.as_str()
-            })
+            .authority(authority.as_str())
             .path_and_query(path_and_query)
             .build()
             .map_err(|error| error.to_string())
@@ -126,77 +125,76 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Where one Azure is.
+/// The endpoints of one Azure cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints {
     /// ARM.
     pub resource_manager: Origin,
-    /// Who gives tokens for secrets and service accounts.
+    /// The token endpoint for client secrets and workload identities.
     pub authority: Origin,
-    /// What the tokens are to be for, without a slash at the end.
+    /// The resource that tokens are requested for, without a slash at the end.
     pub audience: String,
 }
 
 impl Endpoints {
-    /// Of a cloud that everybody knows.
+    /// The endpoints of a public or sovereign cloud.
     #[must_use]
-    pub fn of(cloud: Cloud) -> Self {
+    pub fn for_cloud(cloud: AzureCloud) -> Self {
         let (resource_manager, authority, audience) = match cloud {
-            Cloud::Public => (
+            AzureCloud::Public => (
                 "management.azure.com",
                 "login.microsoftonline.com",
                 "management.azure.com",
             ),
-            Cloud::China => (
+            AzureCloud::China => (
                 "management.chinacloudapi.cn",
                 "login.chinacloudapi.cn",
                 "management.chinacloudapi.cn",
             ),
-            Cloud::UsGovernment => (
+            AzureCloud::UsGovernment => (
                 "management.usgovcloudapi.net",
                 "login.microsoftonline.us",
-                // As Microsoft's clients have it.
+                // As in Microsoft's clients.
                 "management.core.usgovcloudapi.net",
             ),
         };
-        let at = |host: &str| Origin {
+        let https = |host: &str| Origin {
             https: true,
             host: host.to_owned(),
             port: 443,
         };
         Self {
-            resource_manager: at(resource_manager),
-            authority: at(authority),
+            resource_manager: https(resource_manager),
+            authority: https(authority),
             audience: format!("https://{audience}"),
         }
     }
 
-    /// Of an ARM that says so itself, as cloud-provider-azure asks it. `cloud` names one of several it may know.
+    /// Reads the endpoints from the metadata of another ARM, as cloud-provider-azure does. `cloud` selects one if the
+    /// metadata has several.
     ///
     /// # Errors
-    /// Where it cannot be asked, or its answer used.
-    pub async fn look_up(transport: &Transport, endpoint: &str, cloud: Option<&str>) -> Result<Self, EndpointError> {
+    /// When the metadata is not received in time, or is malformed.
+    pub async fn discover(transport: &Transport, endpoint: &str, cloud: Option<&str>) -> Result<Self, EndpointError> {
         let metadata = |why: String| EndpointError::Metadata {
             endpoint: endpoint.to_owned(),
             why,
         };
-        let uri = Origin::parse(endpoint)?
-            .at("/metadata/endpoints?api-version=2019-05-01")
-            .map_err(metadata)?;
+        let uri = Origin::parse(endpoint)?.join(METADATA_PATH).map_err(metadata)?;
         let mut request = Request::new(Bytes::new());
         *request.uri_mut() = uri;
-        let answer = timeout(LOOK_UP, transport.send(request)).await;
-        let answer = answer
-            .map_err(|_| metadata(format!("no answer in {} s", LOOK_UP.as_secs())))?
+        let response = timeout(DISCOVERY_TIMEOUT, transport.send(request)).await;
+        let response = response
+            .map_err(|_| metadata(format!("no answer in {} s", DISCOVERY_TIMEOUT.as_secs())))?
             .map_err(|error: TransportError| metadata(error.to_string()))?;
-        if !answer.status().is_success() {
-            return Err(metadata(format!("it answered {}", answer.status().as_u16())));
+        if !response.status().is_success() {
+            return Err(metadata(format!("it answered {}", response.status().as_u16())));
         }
-        let document = serde_json::from_slice(answer.body()).map_err(|error| metadata(error.to_string()))?;
+        let document = serde_json::from_slice(response.body()).map_err(|error| metadata(error.to_string()))?;
         Self::from_metadata(&document, cloud).map_err(metadata)
     }
 
-    /// Reads what `/metadata/endpoints` says: a list of clouds, or one.
+    /// Reads the metadata document: a list of clouds, or one cloud.
     fn from_metadata(document: &Value, cloud: Option<&str>) -> Result<Self, String> {
         let clouds = match document {
             Value::Array(clouds) => clouds.as_slice(),
@@ -209,7 +207,7 @@ impl Endpoints {
         };
         let found = found.ok_or_else(|| {
             let names: Vec<_> = clouds.iter().map(name).collect();
-            format!("it knows no cloud {:?}, only {names:?}", cloud.unwrap_or_default())
+            format!("it has no cloud {:?}, only {names:?}", cloud.unwrap_or_default())
         })?;
         let text = |pointer: &str| {
             let text = found.pointer(pointer).and_then(Value::as_str);
@@ -254,9 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_an_origin() {
+    fn urls_at_an_origin() {
         let arm = Origin::parse("https://management.azure.com").unwrap();
-        for (url, held) in [
+        for (url, expected) in [
             ("https://management.azure.com/x?t=1", true),
             ("https://MANAGEMENT.azure.com:443/x", true),
             ("http://management.azure.com/x", false),
@@ -266,55 +264,58 @@ mod tests {
             ("https://me@management.azure.com/x", false),
             ("/x", false),
         ] {
-            assert_eq!(url.parse().is_ok_and(|uri| arm.holds(&uri)), held, "{url}");
+            assert_eq!(url.parse().is_ok_and(|uri| arm.contains(&uri)), expected, "{url}");
         }
-        assert_eq!(arm.at("/x?y=z").unwrap(), "https://management.azure.com/x?y=z");
+        assert_eq!(arm.join("/x?y=z").unwrap(), "https://management.azure.com/x?y=z");
         let other = Origin::parse("http://127.0.0.1:8080").unwrap();
-        assert_eq!(other.at("/x").unwrap(), "http://127.0.0.1:8080/x");
+        assert_eq!(other.join("/x").unwrap(), "http://127.0.0.1:8080/x");
     }
 
     #[test]
-    fn clouds_that_everybody_knows() {
+    fn endpoints_of_known_clouds() {
         let shown = |cloud| {
-            let of = Endpoints::of(cloud);
-            format!("{} {} {}", of.resource_manager, of.authority, of.audience)
+            let endpoints = Endpoints::for_cloud(cloud);
+            format!(
+                "{} {} {}",
+                endpoints.resource_manager, endpoints.authority, endpoints.audience
+            )
         };
         assert_eq!(
-            shown(Cloud::Public),
+            shown(AzureCloud::Public),
             "https://management.azure.com:443 https://login.microsoftonline.com:443 https://management.azure.com"
         );
         assert_eq!(
-            shown(Cloud::China),
+            shown(AzureCloud::China),
             "https://management.chinacloudapi.cn:443 https://login.chinacloudapi.cn:443 https://management.chinacloudapi.cn"
         );
         assert_eq!(
-            shown(Cloud::UsGovernment),
+            shown(AzureCloud::UsGovernment),
             "https://management.usgovcloudapi.net:443 https://login.microsoftonline.us:443 \
              https://management.core.usgovcloudapi.net"
         );
     }
 
     #[test]
-    fn metadata() {
+    fn endpoints_from_metadata() {
         let one = |name: &str, host: &str| {
             json!({"name": name, "resourceManager": format!("https://{host}/"), "authentication": {
                 "loginEndpoint": format!("https://login.{host}/"), "audiences": [format!("https://{host}/"), "https://other"]}})
         };
         let several = json!([one("A", "a.test"), one("B", "b.test")]);
         let arm = |document: &Value, cloud| {
-            Endpoints::from_metadata(document, cloud).map(|of| of.resource_manager.to_string())
+            Endpoints::from_metadata(document, cloud).map(|endpoints| endpoints.resource_manager.to_string())
         };
         assert_eq!(arm(&several, None).unwrap(), "https://a.test:443");
         assert_eq!(arm(&several, Some("b")).unwrap(), "https://b.test:443");
         assert_eq!(arm(&one("A", "a.test"), None).unwrap(), "https://a.test:443");
-        let of = Endpoints::from_metadata(&several, None).unwrap();
+        let endpoints = Endpoints::from_metadata(&several, None).unwrap();
         assert_eq!(
-            (of.authority.to_string().as_str(), of.audience.as_str()),
+            (endpoints.authority.to_string().as_str(), endpoints.audience.as_str()),
             ("https://login.a.test:443", "https://a.test")
         );
         assert_eq!(
             arm(&several, Some("c")).unwrap_err(),
-            "it knows no cloud \"c\", only [\"A\", \"B\"]"
+            "it has no cloud \"c\", only [\"A\", \"B\"]"
         );
         for document in [json!([]), json!({}), json!(null), json!({"resourceManager": 1})] {
             assert!(arm(&document, None).is_err(), "{document}");

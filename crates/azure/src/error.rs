@@ -1,9 +1,8 @@
-//! What went wrong between headgate and ARM, and what it means for whoever asked.
+//! Failures between headgate and ARM, and the [`ErrorClass`] that says what to do about each.
 //!
-//! A failure is of one class (DESIGN decision 11): *stale*, what was known is no longer so, read afresh; *retriable*,
-//! the same again later; *terminal*, somebody has to change something first. The class follows from ARM's code,
-//! and from the HTTP status where the code says nothing. Failures of a write that was accepted have
-//! a code and no status. Nothing here holds a secret.
+//! The class follows from ARM's error code, or from the HTTP status if the code is unknown ([`classify`];
+//! docs/decisions.md 11). To add an error class for a code, add a row to [`CODES`]. The failed operation of an accepted
+//! write has a code and no status. No error holds a secret.
 
 use std::time::Duration;
 
@@ -11,55 +10,52 @@ use hyper::StatusCode;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::identity::TokenError;
-
 /// What to do about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Class {
-    /// What was known is no longer so: read afresh, then decide again.
+pub enum ErrorClass {
+    /// The request was based on an outdated state: read again, then decide again.
     Stale,
-    /// The same may do later.
+    /// The same request may succeed later.
     Retriable,
-    /// It will fail until somebody changes something.
+    /// The request fails until an operator changes something.
     Terminal,
 }
 
-/// An error as ARM words it.
+/// ARM's `error` object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorBody {
-    /// Such as `PreconditionFailed`; empty where there is none.
+    /// Such as `PreconditionFailed`; empty if the body has none.
     pub code: String,
-    /// For people.
+    /// ARM's text, or the beginning of a body that is not an error of ARM's.
     pub message: String,
-    /// What it is made of.
+    /// Errors that caused this one, [`MAX_DEPTH`] levels at most.
     pub details: Vec<ErrorBody>,
 }
 
-/// Errors in errors deeper than this are nobody's.
-const MOST_DEPTH: usize = 8;
-/// Of a body that is not an error of ARM's, so much is shown.
-const SHOWN: usize = 200;
+/// Levels of nested errors that are read.
+const MAX_DEPTH: usize = 8;
+/// Characters that are kept of a body that is not an error of ARM's.
+const MAX_TEXT_CHARS: usize = 200;
 
 impl ErrorBody {
-    /// Of an answer's body, `{"error": …}`; of anything else its beginning, as the message.
+    /// Reads a response body: `{"error": …}`, or the error object itself.
     #[must_use]
     pub fn parse(body: &[u8]) -> Self {
         match serde_json::from_slice::<Value>(body) {
-            Ok(value) if value.is_object() => Self::of(value.get("error").unwrap_or(&value), MOST_DEPTH),
+            Ok(value) if value.is_object() => Self::from_json(value.get("error").unwrap_or(&value)),
             _ => Self {
-                message: String::from_utf8_lossy(body).chars().take(SHOWN).collect(),
+                message: String::from_utf8_lossy(body).chars().take(MAX_TEXT_CHARS).collect(),
                 ..Self::default()
             },
         }
     }
 
-    /// Of the error itself.
-    #[must_use]
-    pub(super) fn of_error(error: &Value) -> Self {
-        Self::of(error, MOST_DEPTH)
+    /// Reads the error object.
+    pub(crate) fn from_json(error: &Value) -> Self {
+        Self::from_json_to_depth(error, MAX_DEPTH)
     }
 
-    fn of(error: &Value, depth: usize) -> Self {
+    fn from_json_to_depth(error: &Value, depth: usize) -> Self {
         let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let details = error.get("details").and_then(Value::as_array).filter(|_| depth > 0);
         Self {
@@ -68,20 +64,20 @@ impl ErrorBody {
             details: details
                 .into_iter()
                 .flatten()
-                .map(|detail| Self::of(detail, depth - 1))
+                .map(|detail| Self::from_json_to_depth(detail, depth - 1))
                 .collect(),
         }
     }
 
-    /// This error and all within it, outermost first.
-    fn each(&self) -> Box<dyn Iterator<Item = &Self> + '_> {
-        Box::new(std::iter::once(self).chain(self.details.iter().flat_map(Self::each)))
+    /// This error and its details at every level, outermost first.
+    fn flatten(&self) -> Box<dyn Iterator<Item = &Self> + '_> {
+        Box::new(std::iter::once(self).chain(self.details.iter().flat_map(Self::flatten)))
     }
 
-    /// Whether this code stands anywhere: as a code, or in a message (some errors carry another's text).
+    /// Whether any level has this code, or a message with it: some errors quote another one in their text.
     fn mentions(&self, code: &str) -> bool {
         let code = code.to_ascii_lowercase();
-        self.each()
+        self.flatten()
             .any(|error| error.code.eq_ignore_ascii_case(&code) || error.message.to_ascii_lowercase().contains(&code))
     }
 }
@@ -100,202 +96,279 @@ impl std::fmt::Display for ErrorBody {
     }
 }
 
-/// A newer write has taken the place of this one.
+/// A newer write replaced this one.
 const SUPERSEDED: &str = "CanceledAndSupersededDueToAnotherOperation";
 
-/// What codes mean, whatever the status.
-const CODES: &[(&str, Class)] = &[
-    ("PreconditionFailed", Class::Stale),
-    ("PreconditionFailedEtagMismatch", Class::Stale),
-    // A pool or a load balancer that is gone: so are the plans for it.
-    ("NotFound", Class::Stale),
-    ("ResourceNotFound", Class::Stale),
-    // Another operation is in the way, with 409 or 429.
-    ("RetryableError", Class::Retriable),
-    ("ReferencedResourceNotProvisioned", Class::Retriable),
-    ("RetryableErrorDueToAnotherOperation", Class::Retriable),
-    ("AnotherOperationInProgress", Class::Retriable),
-    ("SubscriptionRequestsThrottled", Class::Retriable),
-    ("TooManyRequests", Class::Retriable),
-    ("InternalServerError", Class::Retriable),
-    ("ServiceUnavailable", Class::Retriable),
-    ("ServerTimeout", Class::Retriable),
-    ("OperationTimedOut", Class::Retriable),
-    ("GatewayTimeout", Class::Retriable),
-    // Nobody deletes a group under a running cluster: its name in the settings is wrong.
-    ("ResourceGroupNotFound", Class::Terminal),
-    ("SubscriptionNotFound", Class::Terminal),
-    ("InvalidSubscriptionId", Class::Terminal),
-    ("MissingSubscriptionRegistration", Class::Terminal),
-    ("NoRegisteredProviderFound", Class::Terminal),
-    ("InvalidResourceType", Class::Terminal),
-    ("AuthorizationFailed", Class::Terminal),
-    ("LinkedAuthorizationFailed", Class::Terminal),
-    ("RequestDisallowedByPolicy", Class::Terminal),
-    // These come with 409, which is not for ever otherwise.
-    ("ScopeLocked", Class::Terminal),
-    ("ReadOnlyDisabledSubscription", Class::Terminal),
-    ("ModificationOfNICIpConfigBackendPoolNotSupported", Class::Terminal),
-    ("InvalidRequestFormat", Class::Terminal),
-    ("InvalidResourceName", Class::Terminal),
-    ("InvalidResourceReference", Class::Terminal),
+/// The class of each known code, for every status.
+const CODES: &[(&str, ErrorClass)] = &[
+    ("PreconditionFailed", ErrorClass::Stale),
+    ("PreconditionFailedEtagMismatch", ErrorClass::Stale),
+    // The pool or load balancer was deleted.
+    ("NotFound", ErrorClass::Stale),
+    ("ResourceNotFound", ErrorClass::Stale),
+    // Another operation holds the resource; with 409 or 429.
+    ("RetryableError", ErrorClass::Retriable),
+    ("ReferencedResourceNotProvisioned", ErrorClass::Retriable),
+    ("RetryableErrorDueToAnotherOperation", ErrorClass::Retriable),
+    ("AnotherOperationInProgress", ErrorClass::Retriable),
+    ("SubscriptionRequestsThrottled", ErrorClass::Retriable),
+    ("TooManyRequests", ErrorClass::Retriable),
+    ("InternalServerError", ErrorClass::Retriable),
+    ("ServiceUnavailable", ErrorClass::Retriable),
+    ("ServerTimeout", ErrorClass::Retriable),
+    ("OperationTimedOut", ErrorClass::Retriable),
+    ("GatewayTimeout", ErrorClass::Retriable),
+    // A resource group lives as long as its cluster, so its name in the settings is wrong.
+    ("ResourceGroupNotFound", ErrorClass::Terminal),
+    ("SubscriptionNotFound", ErrorClass::Terminal),
+    ("InvalidSubscriptionId", ErrorClass::Terminal),
+    ("MissingSubscriptionRegistration", ErrorClass::Terminal),
+    ("NoRegisteredProviderFound", ErrorClass::Terminal),
+    ("InvalidResourceType", ErrorClass::Terminal),
+    ("AuthorizationFailed", ErrorClass::Terminal),
+    ("LinkedAuthorizationFailed", ErrorClass::Terminal),
+    ("RequestDisallowedByPolicy", ErrorClass::Terminal),
+    // These come with 409, which is retriable otherwise.
+    ("ScopeLocked", ErrorClass::Terminal),
+    ("ReadOnlyDisabledSubscription", ErrorClass::Terminal),
+    ("ModificationOfNICIpConfigBackendPoolNotSupported", ErrorClass::Terminal),
+    ("InvalidRequestFormat", ErrorClass::Terminal),
+    ("InvalidResourceName", ErrorClass::Terminal),
+    ("InvalidResourceReference", ErrorClass::Terminal),
 ];
 
-fn class_of_code(code: &str) -> Option<Class> {
+fn class_of_code(code: &str) -> Option<ErrorClass> {
     let known = CODES.iter().find(|(known, _)| known.eq_ignore_ascii_case(code));
     known.map(|(_, class)| *class)
 }
 
-/// What ARM's answer means; without a status, what the end of an accepted operation means.
-#[must_use]
-pub fn class(status: Option<StatusCode>, error: &ErrorBody) -> Class {
+/// The class of an error response, or of a failed operation if `status` is `None`.
+pub(crate) fn classify(status: Option<StatusCode>, error: &ErrorBody) -> ErrorClass {
     if error.mentions(SUPERSEDED) {
-        return Class::Stale;
+        return ErrorClass::Stale;
     }
-    // What a bad request consists of does not make it a good one.
-    let bad = status.is_some_and(|status| matches!(status.as_u16(), 400 | 401 | 403));
-    let mut codes = error.each().take(if bad { 1 } else { usize::MAX });
-    if let Some(class) = codes.find_map(|error| class_of_code(&error.code)) {
+    // A rejected request stays rejected, whatever its details say.
+    let rejected = status.is_some_and(|status| matches!(status.as_u16(), 400 | 401 | 403));
+    let mut errors = error.flatten().take(if rejected { 1 } else { usize::MAX });
+    if let Some(class) = errors.find_map(|error| class_of_code(&error.code)) {
         return class;
     }
     match status.map(|status| status.as_u16()) {
-        Some(404 | 412) => Class::Stale,
-        Some(408 | 409 | 429 | 500..=599) => Class::Retriable,
-        Some(300..=499) => Class::Terminal,
-        // The write was well enough formed to be accepted; somebody else's cancellation leaves nobody knows what.
-        _ if error.code.eq_ignore_ascii_case("Canceled") => Class::Stale,
-        _ => Class::Retriable,
+        Some(404 | 412) => ErrorClass::Stale,
+        Some(408 | 409 | 429 | 500..=599) => ErrorClass::Retriable,
+        Some(300..=499) => ErrorClass::Terminal,
+        // Another client canceled the operation, so the state that it left is unknown.
+        _ if error.code.eq_ignore_ascii_case("Canceled") => ErrorClass::Stale,
+        _ => ErrorClass::Retriable,
     }
 }
 
+/// Codes of a 429 because another operation holds the resource.
+const RESOURCE_BUSY_CODES: &[&str] = &[
+    "RetryableError",
+    "ReferencedResourceNotProvisioned",
+    "RetryableErrorDueToAnotherOperation",
+    "AnotherOperationInProgress",
+];
+
 /// Whether a 429 is about the rate of requests, and not about one resource that another operation holds.
-#[must_use]
-pub fn throttles(error: &ErrorBody) -> bool {
-    !error.each().any(|error| {
-        [
-            "RetryableError",
-            "ReferencedResourceNotProvisioned",
-            "RetryableErrorDueToAnotherOperation",
-            "AnotherOperationInProgress",
-        ]
-        .iter()
-        .any(|code| error.code.eq_ignore_ascii_case(code))
+pub(crate) fn is_rate_limited(error: &ErrorBody) -> bool {
+    !error.flatten().any(|error| {
+        RESOURCE_BUSY_CODES
+            .iter()
+            .any(|code| error.code.eq_ignore_ascii_case(code))
     })
 }
 
-/// Why ARM did not do what it was asked.
+/// How an operation ended without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationFailure {
+    /// ARM could not complete the operation.
+    Failed,
+    /// Another client or a newer write ended the operation.
+    Canceled,
+}
+
+impl OperationFailure {
+    /// The operation's `status` in ARM's spelling.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "Failed",
+            Self::Canceled => "Canceled",
+        }
+    }
+}
+
+/// Why a call to ARM failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ArmError {
-    /// It answered with an error.
+    /// ARM answered with an error status.
     #[error("ARM answered {}: {error}", .status.as_u16())]
-    Refused {
-        /// HTTP's.
+    ErrorResponse {
+        /// The HTTP status.
         status: StatusCode,
-        /// ARM's.
+        /// ARM's error from the body.
         error: ErrorBody,
-        /// When to come again.
+        /// The wait that the headers request.
         retry_after: Option<Duration>,
-        /// An earlier try of the same request may have been carried out, its answer lost.
-        maybe_done: bool,
+        /// An earlier attempt of the same request had no usable response and may have had its effect.
+        may_have_applied: bool,
     },
-    /// It accepted a write, whose operation then failed.
-    #[error("the operation ended {status}: {error}")]
-    Operation {
-        /// `Failed` or `Canceled`.
-        status: String,
-        /// Why.
+    /// ARM accepted a write, and its operation failed.
+    #[error("the operation ended {}: {error}", .status.as_str())]
+    OperationFailed {
+        /// Whether the operation failed or was canceled.
+        status: OperationFailure,
+        /// ARM's error from the operation's status.
         error: ErrorBody,
     },
-    /// The operation succeeded, and a read does not show what was written.
-    #[error("the operation succeeded, and {0} does not show it")]
-    NotShown(String),
-    /// There was no whole answer; a write may have been carried out nevertheless.
+    /// The operation succeeded, but a read of the resource with this id does not show the change.
+    #[error("the operation succeeded, but {0} does not show the change")]
+    ReadBackMismatch(String),
+    /// No complete response arrived. A write may have had its effect nevertheless.
     #[error("no answer from ARM: {0}")]
     Connection(String),
-    /// Not asked: ARM said when to come again, and it is not time yet.
-    #[error("ARM throttles; it is asked again in {} s", .until.saturating_duration_since(Instant::now()).as_secs_f64().ceil())]
+    /// Not sent, because the `Retry-After` of an earlier 429 lasts.
+    #[error(
+        "not sent: ARM throttles requests for another {} s",
+        .until.saturating_duration_since(Instant::now()).as_secs_f64().ceil()
+    )]
     Throttled {
-        /// Not before.
+        /// When ARM accepts requests again.
         until: Instant,
     },
-    /// Not sent: the pool was read while another operation changed it, which this write would have ended.
+    /// Not sent, because another operation was changing the resource with this id when it was read. The write would end
+    /// that operation.
     #[error("not sent: ARM is busy with {0}")]
     Busy(String),
-    /// The caller's time is over.
-    #[error("not finished within the time there was")]
-    Deadline,
-    /// Not sent: whoever asked may no longer write.
-    #[error("not sent: writing is no longer this instance's business")]
+    /// The caller's deadline passed.
+    #[error("not finished before the deadline")]
+    DeadlineExceeded,
+    /// Not sent, because the permit of the write is no longer valid.
+    #[error("not sent: this instance may no longer write")]
     NotPermitted,
-    /// Nobody to ask as.
+    /// There is no token to send.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The answer makes no sense, or asks for what is never done.
+    /// The response is malformed, or leads to another host.
     #[error("ARM's answer cannot be used: {0}")]
-    Answer(String),
+    InvalidResponse(String),
 }
 
 impl ArmError {
-    /// What to do about it.
+    /// What to do about this failure.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Refused { status, error, .. } => class(Some(*status), error),
-            Self::Operation { error, .. } => class(None, error),
-            Self::NotShown(_) => Class::Stale,
-            // What makes no sense may be a proxy's word.
-            Self::Connection(_) | Self::Throttled { .. } | Self::Busy(_) | Self::Deadline | Self::Answer(_) => {
-                Class::Retriable
-            }
-            Self::NotPermitted => Class::Terminal,
+            Self::ErrorResponse { status, error, .. } => classify(Some(*status), error),
+            Self::OperationFailed { error, .. } => classify(None, error),
+            Self::ReadBackMismatch(_) => ErrorClass::Stale,
+            // A malformed response may come from a proxy in between.
+            Self::Connection(_)
+            | Self::Throttled { .. }
+            | Self::Busy(_)
+            | Self::DeadlineExceeded
+            | Self::InvalidResponse(_) => ErrorClass::Retriable,
+            Self::NotPermitted => ErrorClass::Terminal,
             Self::Token(error) => error.class(),
         }
     }
 
-    /// HTTP's status, where there was one.
+    /// The HTTP status of an error response.
     #[must_use]
     pub fn status(&self) -> Option<StatusCode> {
         match self {
-            Self::Refused { status, .. } => Some(*status),
+            Self::ErrorResponse { status, .. } => Some(*status),
             _ => None,
         }
     }
 
-    /// The outermost code: ARM's, or a word of ours for what ARM did not say; for metrics and events.
+    /// ARM's outermost code, or a code of headgate's for a failure without one. Metrics and events show it.
     #[must_use]
     pub fn code(&self) -> &str {
         match self {
-            Self::Refused { error, .. } | Self::Operation { error, .. } if !error.code.is_empty() => &error.code,
-            Self::Refused { .. } => "Refused",
-            Self::Operation { status, .. } => status,
-            Self::NotShown(_) => "NotShown",
+            Self::ErrorResponse { error, .. } | Self::OperationFailed { error, .. } if !error.code.is_empty() => {
+                &error.code
+            }
+            Self::ErrorResponse { .. } => "Refused",
+            Self::OperationFailed { status, .. } => status.as_str(),
+            Self::ReadBackMismatch(_) => "NotShown",
             Self::Connection(_) => "Connection",
             Self::Throttled { .. } => "Throttled",
             Self::Busy(_) => "Busy",
-            Self::Deadline => "Deadline",
+            Self::DeadlineExceeded => "Deadline",
             Self::NotPermitted => "NotPermitted",
             Self::Token(_) => "Token",
-            Self::Answer(_) => "Answer",
+            Self::InvalidResponse(_) => "Answer",
         }
     }
 
-    /// Whether ARM was asked too often: it said so itself, or had said so before.
+    /// Whether the request exceeded ARM's rate limit, or was not sent because an earlier one did.
     #[must_use]
-    pub fn is_throttling(&self) -> bool {
+    pub fn is_throttled(&self) -> bool {
         match self {
-            Self::Refused { status, error, .. } => *status == StatusCode::TOO_MANY_REQUESTS && throttles(error),
+            Self::ErrorResponse { status, error, .. } => {
+                *status == StatusCode::TOO_MANY_REQUESTS && is_rate_limited(error)
+            }
             Self::Throttled { .. } => true,
             _ => false,
         }
     }
 
-    /// How long to leave ARM alone from `now` on, where it said so.
+    /// The wait from `now` that ARM requested.
     #[must_use]
     pub fn retry_after(&self, now: Instant) -> Option<Duration> {
         match self {
-            Self::Refused { retry_after, .. } => *retry_after,
+            Self::ErrorResponse { retry_after, .. } => *retry_after,
             Self::Throttled { until } => Some(until.saturating_duration_since(now)),
             _ => None,
+        }
+    }
+}
+
+/// Why there is no token for ARM.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// The token endpoint answered with an error.
+    #[error("no token: {error} ({status}): {description}")]
+    ErrorResponse {
+        /// The HTTP status.
+        status: u16,
+        /// Such as `invalid_client`.
+        error: String,
+        /// The first line of the endpoint's description.
+        description: String,
+    },
+    /// The token endpoint did not answer.
+    #[error("no token: no answer from {0}")]
+    Connection(String),
+    /// The file with the service account's token cannot be used.
+    #[error("no token: cannot read {file}: {why}")]
+    File {
+        /// The path from `AZURE_FEDERATED_TOKEN_FILE` or `aadFederatedTokenFile`.
+        file: String,
+        /// The reason.
+        why: String,
+    },
+    /// The response is malformed.
+    #[error("no token: the answer cannot be used: {0}")]
+    InvalidResponse(String),
+}
+
+impl TokenError {
+    /// What to do about this failure.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            // IMDS answers 404 and 410 during its updates.
+            Self::Connection(_)
+            | Self::File { .. }
+            | Self::ErrorResponse {
+                status: 404 | 408 | 410 | 429 | 500..=599,
+                ..
+            } => ErrorClass::Retriable,
+            Self::ErrorResponse { .. } | Self::InvalidResponse(_) => ErrorClass::Terminal,
         }
     }
 }

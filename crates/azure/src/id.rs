@@ -1,7 +1,7 @@
-//! ARM's names for load balancers and pools, and etags.
+//! ARM resource ids, and etags.
 //!
-//! Ids compare without regard to case, as ARM compares them, and keep the case they came in. A name that
-//! would change the path it is put into is no name.
+//! Ids compare without regard to case, as in ARM, and keep their own case for display. A name that would change the path
+//! of a URL is rejected.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use hyper::header::HeaderValue;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-mod interface;
+mod network_interface;
 
-pub use interface::InterfaceId;
+pub use network_interface::NetworkInterfaceId;
 
-/// What is not to be itself in a path's segment.
+/// Characters that a segment of a URL's path encodes.
 const SEGMENT: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -34,22 +34,22 @@ const SEGMENT: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// An id that cannot be one.
+/// A text that is not the id of such a resource.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no id of {1}")]
-pub struct BadId(String, &'static str);
+#[error("{0:?} is not the id of {1}")]
+pub struct InvalidId(String, &'static str);
 
-/// One name in an id, compared without regard to case; ids are handed around by the thousand.
+/// One name in an id. Cheap to clone, because ids are cloned by the thousand.
 #[derive(Clone)]
 struct Name(Arc<str>);
 
 impl Name {
     fn new(text: &str) -> Option<Self> {
-        let good = !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\\', '?', '#', '%']);
-        (good && !text.chars().any(char::is_control)).then(|| Self(text.into()))
+        let is_segment = !text.is_empty() && text != "." && text != ".." && !text.contains(['/', '\\', '?', '#', '%']);
+        (is_segment && !text.chars().any(char::is_control)).then(|| Self(text.into()))
     }
 
-    fn folded(&self) -> impl Iterator<Item = char> + '_ {
+    fn lower_case(&self) -> impl Iterator<Item = char> + '_ {
         self.0.chars().map(|character| character.to_ascii_lowercase())
     }
 
@@ -68,7 +68,7 @@ impl Eq for Name {}
 
 impl Ord for Name {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.folded().cmp(other.folded())
+        self.lower_case().cmp(other.lower_case())
     }
 }
 
@@ -80,64 +80,64 @@ impl PartialOrd for Name {
 
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for character in self.folded() {
+        for character in self.lower_case() {
             character.hash(state);
         }
     }
 }
 
-/// A resource group.
+/// The id of a resource group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId {
+pub struct ResourceGroupId {
     subscription: Name,
     name: Name,
 }
 
-/// A load balancer.
+/// The id of a load balancer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoadBalancerId {
-    group: GroupId,
+    group: ResourceGroupId,
     name: Name,
 }
 
-/// A backend pool.
+/// The id of a backend pool.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId {
     load_balancer: LoadBalancerId,
     name: Name,
 }
 
-impl GroupId {
-    /// Of a subscription.
+impl ResourceGroupId {
+    /// The id of the resource group `name` in a subscription.
     ///
     /// # Errors
-    /// Where one of the two is no name.
-    pub fn new(subscription: &str, name: &str) -> Result<Self, BadId> {
+    /// When the subscription or the name is empty or has characters that no name has.
+    pub fn new(subscription: &str, name: &str) -> Result<Self, InvalidId> {
         match (Name::new(subscription), Name::new(name)) {
             (Some(subscription), Some(name)) => Ok(Self { subscription, name }),
-            _ => Err(BadId(format!("{subscription}/{name}"), "a resource group")),
+            _ => Err(InvalidId(format!("{subscription}/{name}"), "a resource group")),
         }
     }
 
-    /// The subscription.
+    /// The id of its subscription, in its own case.
     #[must_use]
     pub fn subscription(&self) -> &str {
         &self.subscription.0
     }
 
-    /// Its own name.
+    /// The last part of the id, in its own case.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
 
-    /// One of its load balancers.
+    /// The id of a load balancer in this group.
     ///
     /// # Errors
-    /// Where this is no name.
-    pub fn load_balancer(&self, name: &str) -> Result<LoadBalancerId, BadId> {
+    /// When the name is empty or has characters that no name has.
+    pub fn load_balancer(&self, name: &str) -> Result<LoadBalancerId, InvalidId> {
         let Some(name) = Name::new(name) else {
-            return Err(BadId(name.to_owned(), "a load balancer"));
+            return Err(InvalidId(name.to_owned(), "a load balancer"));
         };
         Ok(LoadBalancerId {
             group: self.clone(),
@@ -145,7 +145,7 @@ impl GroupId {
         })
     }
 
-    /// The path of the list of its load balancers.
+    /// The URL path of the list of load balancers.
     pub(super) fn load_balancers_path(&self) -> String {
         format!(
             "/subscriptions/{}/resourceGroups/{}/providers/Microsoft.Network/loadBalancers",
@@ -156,17 +156,17 @@ impl GroupId {
 }
 
 impl LoadBalancerId {
-    /// Reads ARM's id.
+    /// Parses ARM's form of the id.
     ///
     /// # Errors
-    /// Where it is none of a load balancer.
-    pub fn parse(id: &str) -> Result<Self, BadId> {
-        let bad = || BadId(id.to_owned(), "a load balancer");
-        let (path, rest) = Self::split(id).ok_or_else(bad)?;
-        if rest.is_empty() { Ok(path) } else { Err(bad()) }
+    /// When it is not the id of a load balancer.
+    pub fn parse(id: &str) -> Result<Self, InvalidId> {
+        let invalid = || InvalidId(id.to_owned(), "a load balancer");
+        let (path, rest) = Self::split(id).ok_or_else(invalid)?;
+        if rest.is_empty() { Ok(path) } else { Err(invalid()) }
     }
 
-    /// What the id begins with, and what follows.
+    /// The load balancer at the beginning of an id, and the segments after it.
     fn split(id: &str) -> Option<(Self, Vec<&str>)> {
         let mut segments = id.strip_prefix('/')?.split('/');
         let mut name_after = |word: &str| {
@@ -180,29 +180,32 @@ impl LoadBalancerId {
         if !provider.eq_ignore_ascii_case("Microsoft.Network") {
             return None;
         }
-        let load_balancer = GroupId::new(subscription, group).ok()?.load_balancer(name).ok()?;
+        let load_balancer = ResourceGroupId::new(subscription, group)
+            .ok()?
+            .load_balancer(name)
+            .ok()?;
         Some((load_balancer, segments.collect()))
     }
 
-    /// Its resource group.
+    /// The id of its resource group.
     #[must_use]
-    pub fn group(&self) -> &GroupId {
+    pub fn group(&self) -> &ResourceGroupId {
         &self.group
     }
 
-    /// Its own name.
+    /// The last part of the id, in its own case.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
 
-    /// One of its pools.
+    /// The id of a pool of this load balancer.
     ///
     /// # Errors
-    /// Where this is no name.
-    pub fn pool(&self, name: &str) -> Result<PoolId, BadId> {
+    /// When the name is empty or has characters that no name has.
+    pub fn pool(&self, name: &str) -> Result<PoolId, InvalidId> {
         let Some(name) = Name::new(name) else {
-            return Err(BadId(name.to_owned(), "a backend pool"));
+            return Err(InvalidId(name.to_owned(), "a backend pool"));
         };
         Ok(PoolId {
             load_balancer: self.clone(),
@@ -210,40 +213,40 @@ impl LoadBalancerId {
         })
     }
 
-    /// Its path, as it stands in a URL.
+    /// The URL path, with encoded names.
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.group.load_balancers_path(), self.name.encoded())
     }
 }
 
 impl PoolId {
-    /// Reads ARM's id.
+    /// Parses ARM's form of the id.
     ///
     /// # Errors
-    /// Where it is none of a pool.
-    pub fn parse(id: &str) -> Result<Self, BadId> {
-        let bad = || BadId(id.to_owned(), "a backend pool");
+    /// When it is not the id of a backend pool.
+    pub fn parse(id: &str) -> Result<Self, InvalidId> {
+        let invalid = || InvalidId(id.to_owned(), "a backend pool");
         match LoadBalancerId::split(id) {
             Some((load_balancer, rest)) if rest.len() == 2 && rest[0].eq_ignore_ascii_case("backendAddressPools") => {
-                load_balancer.pool(rest[1]).map_err(|_| bad())
+                load_balancer.pool(rest[1]).map_err(|_| invalid())
             }
-            _ => Err(bad()),
+            _ => Err(invalid()),
         }
     }
 
-    /// Its load balancer.
+    /// The id of its load balancer.
     #[must_use]
     pub fn load_balancer(&self) -> &LoadBalancerId {
         &self.load_balancer
     }
 
-    /// Its own name.
+    /// The last part of the id, in its own case.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name.0
     }
 
-    /// Its path, as it stands in a URL.
+    /// The URL path, with encoded names.
     pub(super) fn path(&self) -> String {
         format!(
             "{}/backendAddressPools/{}",
@@ -253,7 +256,7 @@ impl PoolId {
     }
 }
 
-impl fmt::Display for GroupId {
+impl fmt::Display for ResourceGroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -279,7 +282,7 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// Shown as ARM writes it.
+/// `Debug` is `Display`: the id in ARM's form.
 macro_rules! debug_as_display {
     ($($name:ident),*) => {$(
         impl fmt::Debug for $name {
@@ -289,21 +292,21 @@ macro_rules! debug_as_display {
         }
     )*};
 }
-debug_as_display!(GroupId, LoadBalancerId, PoolId);
+debug_as_display!(ResourceGroupId, LoadBalancerId, PoolId);
 
-/// Which state of a load balancer and its pools was read: they share one.
+/// The version of a load balancer; its pools share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Etag(String);
 
 impl Etag {
-    /// As a server wrote it; none where no header could hold it.
+    /// An etag as ARM wrote it; `None` if it cannot be the value of a header.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty() && HeaderValue::from_str(text).is_ok()).then(|| Self(text.to_owned()))
     }
 
-    /// As it was written.
+    /// The text with its quotes.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -317,11 +320,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_compare_without_regard_to_case_and_keep_theirs() {
+    fn ids_ignore_case_when_compared_and_keep_it_when_shown() {
         let id =
             "/subscriptions/S/resourcegroups/G/providers/microsoft.network/loadBalancers/Web/backendAddressPools/Nodes";
         let pool = PoolId::parse(id).unwrap();
-        let other = GroupId::new("s", "g")
+        let other = ResourceGroupId::new("s", "g")
             .unwrap()
             .load_balancer("WEB")
             .unwrap()
@@ -343,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id() {
+    fn malformed_ids_are_rejected() {
         for id in [
             "",
             "/",
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn names_are_encoded_in_paths() {
-        let group = GroupId::new("s", "Gruppe (ü) [1]").unwrap();
+        let group = ResourceGroupId::new("s", "Gruppe (ü) [1]").unwrap();
         assert_eq!(
             group.load_balancers_path(),
             "/subscriptions/s/resourceGroups/Gruppe%20(%C3%BC)%20%5B1%5D/providers/Microsoft.Network/loadBalancers"
@@ -374,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn etags() {
+    fn etags_that_fit_into_a_header() {
         assert_eq!(Etag::new(" W/\"x\" ").unwrap().as_str(), "W/\"x\"");
         assert_eq!(Etag::new(""), None);
         assert_eq!(Etag::new("a\r\nb"), None);

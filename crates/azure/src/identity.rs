@@ -1,115 +1,265 @@
-//! Who headgate is to Azure: a bearer token with each request, and where tokens come from.
+//! The identity that headgate has towards Azure, and the token request that proves it.
 //!
-//! A token is used for as long as it is good, renewed five minutes before its end, and at once, one time, when ARM
-//! refuses it. A renewal that fails leaves the one there is in use while it lasts. No token and no secret
-//! is ever in a log, an error, or what `Debug` writes.
+//! There are three kinds, each one request with one response: a client secret, workload identity (the token of a service
+//! account), and the managed identity of the virtual machine. `azure_json` rejects client certificates. [`TokenSource`]
+//! is what the request path asks for tokens; `token_cache` implements it. No token and no secret is in a log, an error, or
+//! what `Debug` writes.
 
 use std::fmt;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use bytes::Bytes;
+use form_urlencoded::Serializer;
 use futures::future::BoxFuture;
-use hyper::StatusCode;
-use hyper::header::{AUTHORIZATION, HeaderValue};
-use tokio::time::timeout_at;
-use tower::ServiceExt as _;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Method, StatusCode, Uri};
+use jiff::Timestamp;
+use serde_json::Value;
 
-use super::error::{ArmError, Class};
-use super::stack::{Around, Below, Call};
-use super::transport::Answer;
-use crate::Secret;
+use crate::endpoints::Endpoints;
+use crate::error::TokenError;
+use crate::transport::BufferedResponse;
+use crate::{Credential, ManagedIdentity, Secret};
 
-mod grant;
-mod renewed;
+/// `client_assertion_type` of a service account's token (RFC 7523).
+const JWT_ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+/// Size limit of a service account's token, which has some 2 KB.
+const MAX_ASSERTION_BYTES: usize = 64 * 1024;
+/// Limit of the lifetime that a response gives a token.
+const MAX_TOKEN_LIFETIME: Duration = Duration::from_hours(7 * 24);
 
-pub use grant::{Account, IMDS, NoCredential};
-pub use renewed::Tokens;
-
-/// Why there is no token.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TokenError {
-    /// Whoever gives tokens gave none.
-    #[error("no token: {error} ({status}): {description}")]
-    Refused {
-        /// HTTP's.
-        status: u16,
-        /// Such as `invalid_client`.
-        error: String,
-        /// The first line of what it says about it.
-        description: String,
-    },
-    /// Nobody answered.
-    #[error("no token: no answer from {0}")]
-    Connection(String),
-    /// The file with the service account's token cannot be read.
-    #[error("no token: cannot read {file}: {why}")]
-    File {
-        /// `AZURE_FEDERATED_TOKEN_FILE`.
-        file: String,
-        /// Why.
-        why: String,
-    },
-    /// The answer is none.
-    #[error("no token: the answer cannot be used: {0}")]
-    Answer(String),
-}
-
-impl TokenError {
-    /// What to do about it.
-    #[must_use]
-    pub fn class(&self) -> Class {
-        match self {
-            // IMDS answers 404 and 410 while it is being updated.
-            Self::Connection(_)
-            | Self::File { .. }
-            | Self::Refused {
-                status: 404 | 408 | 410 | 429 | 500..=599,
-                ..
-            } => Class::Retriable,
-            Self::Refused { .. } | Self::Answer(_) => Class::Terminal,
-        }
-    }
-}
-
-/// Where tokens come from.
+/// A source of bearer tokens for ARM.
 pub trait TokenSource: Send + Sync + fmt::Debug {
-    /// One that is good now.
+    /// Returns a token that is valid now.
     fn token(&self) -> BoxFuture<'_, Result<Secret, TokenError>>;
 
-    /// Another one than this, which was refused.
-    fn renewed<'a>(&'a self, refused: &'a Secret) -> BoxFuture<'a, Result<Secret, TokenError>>;
+    /// Returns another token than `rejected`, which ARM answered with 401.
+    fn refresh<'a>(&'a self, rejected: &'a Secret) -> BoxFuture<'a, Result<Secret, TokenError>>;
 }
 
-/// Puts a token to each request.
+/// Why the settings give no identity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// No kind of credential is configured.
+    #[error(
+        "there is no credential for Azure: set useFederatedWorkloadIdentityExtension, useManagedIdentityExtension, \
+         or aadClientId and aadClientSecret"
+    )]
+    NoCredential,
+    /// Client secrets and workload identities need a tenant.
+    #[error("there is no tenantId, which secrets and workload identities need")]
+    MissingTenant,
+    /// This tenant cannot be part of a URL.
+    #[error("{0:?} is not a tenantId")]
+    InvalidTenant(String),
+    /// This URL of the instance metadata service is malformed.
+    #[error("{0:?} is not the address of an instance metadata service")]
+    InvalidImds(String),
+}
+
+/// An identity and the endpoint that issues its tokens.
 #[derive(Clone, Debug)]
-pub(super) struct Bearer(pub(super) Arc<dyn TokenSource>);
-
-impl Bearer {
-    /// Sends the request with this token.
-    async fn send<S: Below>(mut call: Call, token: &Secret, below: S) -> Result<Answer, ArmError> {
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
-            .map_err(|_| TokenError::Answer("the token does not fit into a header".to_owned()))?;
-        value.set_sensitive(true);
-        call.headers.insert(AUTHORIZATION, value);
-        below.oneshot(call).await
-    }
+pub struct Identity {
+    kind: Kind,
+    /// Of the token endpoint.
+    uri: Uri,
+    /// The resource that tokens are for, without a slash at the end.
+    audience: String,
 }
 
-impl Around for Bearer {
-    async fn around<S: Below>(self, call: Call, below: S) -> Result<Answer, ArmError> {
-        let in_time = |found| timeout_at(call.deadline, found);
-        let token = in_time(self.0.token()).await.map_err(|_| ArmError::Deadline)??;
-        let answer = Self::send(call.clone(), &token, below.clone()).await?;
-        if answer.status() != StatusCode::UNAUTHORIZED {
-            return Ok(answer);
-        }
-        match in_time(self.0.renewed(&token)).await {
-            Ok(Ok(renewed)) if renewed != token => Self::send(call, &renewed, below).await,
-            // The refusal says more.
-            Ok(Ok(_)) | Err(_) => Ok(answer),
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "ARM refused a token, and there is no other");
-                Ok(answer)
+#[derive(Clone, Debug)]
+enum Kind {
+    ClientSecret { client_id: String, secret: Secret },
+    WorkloadIdentity { client_id: String, token_file: PathBuf },
+    ManagedIdentity,
+}
+
+/// An HTTP request for a token.
+pub(crate) struct TokenRequest {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// The token of a response.
+#[derive(Clone, Debug)]
+pub(crate) struct IssuedToken {
+    pub(crate) token: Secret,
+    /// From the time of the request.
+    pub(crate) lifetime: Duration,
+}
+
+impl Identity {
+    /// The identity of a credential. `imds` is the URL of the instance metadata service, for managed identities.
+    ///
+    /// # Errors
+    /// When there is no credential, or the tenant or `imds` is missing or malformed.
+    pub fn new(
+        credential: &Credential,
+        tenant: Option<&str>,
+        endpoints: &Endpoints,
+        imds: &str,
+    ) -> Result<Self, IdentityError> {
+        let (kind, uri) = match credential {
+            Credential::None => return Err(IdentityError::NoCredential),
+            Credential::ClientSecret { client_id, secret } => {
+                let (client_id, secret) = (client_id.clone(), secret.clone());
+                (Kind::ClientSecret { client_id, secret }, entra_uri(tenant, endpoints)?)
             }
+            Credential::WorkloadIdentity { client_id, token_file } => {
+                let (client_id, token_file) = (client_id.clone(), token_file.into());
+                let kind = Kind::WorkloadIdentity { client_id, token_file };
+                (kind, entra_uri(tenant, endpoints)?)
+            }
+            Credential::ManagedIdentity(selected) => {
+                let uri = imds_uri(selected.as_ref(), &endpoints.audience, imds)?;
+                (Kind::ManagedIdentity, uri)
+            }
+        };
+        Ok(Self {
+            kind,
+            uri,
+            audience: endpoints.audience.clone(),
+        })
+    }
+
+    /// Statuses of the token endpoint after which a request is retried.
+    pub(crate) fn retried_statuses(&self) -> &'static [u16] {
+        match self.kind {
+            Kind::ManagedIdentity => &[404, 408, 410, 429, 500, 502, 503, 504],
+            Kind::ClientSecret { .. } | Kind::WorkloadIdentity { .. } => &[408, 429, 500, 502, 503, 504],
         }
     }
+
+    /// The host of the token endpoint, for errors.
+    pub(crate) fn host(&self) -> &str {
+        self.uri.host().unwrap_or_default()
+    }
+
+    /// Builds the request. Reads the service account's token anew, because kubelet replaces it.
+    pub(crate) async fn token_request(&self) -> Result<TokenRequest, TokenError> {
+        let mut headers = HeaderMap::new();
+        let mut form = match &self.kind {
+            Kind::ManagedIdentity => {
+                headers.insert("metadata", HeaderValue::from_static("true"));
+                return Ok(TokenRequest {
+                    method: Method::GET,
+                    uri: self.uri.clone(),
+                    headers,
+                    body: Bytes::new(),
+                });
+            }
+            Kind::ClientSecret { client_id, secret } => vec![
+                ("client_id", client_id.clone()),
+                ("client_secret", secret.expose().to_owned()),
+            ],
+            Kind::WorkloadIdentity { client_id, token_file } => vec![
+                ("client_id", client_id.clone()),
+                ("client_assertion_type", JWT_ASSERTION_TYPE.to_owned()),
+                ("client_assertion", read_assertion(token_file).await?),
+            ],
+        };
+        form.push(("grant_type", "client_credentials".to_owned()));
+        form.push(("scope", format!("{}/.default", self.audience)));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/x-www-form-urlencoded"),
+        );
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        Ok(TokenRequest {
+            method: Method::POST,
+            uri: self.uri.clone(),
+            headers,
+            body: Serializer::new(String::new()).extend_pairs(form).finish().into(),
+        })
+    }
+
+    /// Reads the response to [`Self::token_request`].
+    pub(crate) fn parse_response(response: &BufferedResponse, now: Timestamp) -> Result<IssuedToken, TokenError> {
+        let document: Value = serde_json::from_slice(response.body()).unwrap_or_default();
+        let text = |name: &str| document.get(name).and_then(Value::as_str);
+        if response.status() != StatusCode::OK {
+            let description = text("error_description").unwrap_or_default();
+            return Err(TokenError::ErrorResponse {
+                status: response.status().as_u16(),
+                error: text("error").unwrap_or("no reason given").to_owned(),
+                description: description.lines().next().unwrap_or_default().to_owned(),
+            });
+        }
+        let token = text("access_token").filter(|token| !token.is_empty());
+        let token = token.ok_or_else(|| TokenError::InvalidResponse("it has no access_token".to_owned()))?;
+        let number = |name: &str| {
+            let value = document.get(name)?;
+            // IMDS writes numbers as strings.
+            value.as_i64().or_else(|| value.as_str()?.parse().ok())
+        };
+        let seconds = number("expires_in").or_else(|| Some(number("expires_on")? - now.as_second()));
+        let seconds =
+            seconds.ok_or_else(|| TokenError::InvalidResponse("it has no expires_in and no expires_on".to_owned()))?;
+        Ok(IssuedToken {
+            token: Secret::new(token),
+            lifetime: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(MAX_TOKEN_LIFETIME),
+        })
+    }
 }
+
+/// The token endpoint of a tenant in Microsoft Entra.
+fn entra_uri(tenant: Option<&str>, endpoints: &Endpoints) -> Result<Uri, IdentityError> {
+    let tenant = tenant
+        .filter(|tenant| !tenant.is_empty())
+        .ok_or(IdentityError::MissingTenant)?;
+    let invalid = || IdentityError::InvalidTenant(tenant.to_owned());
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if !tenant.bytes().all(allowed) || tenant.starts_with('.') {
+        return Err(invalid());
+    }
+    let path = format!("/{tenant}/oauth2/v2.0/token");
+    endpoints.authority.join(&path).map_err(|_| invalid())
+}
+
+/// The token endpoint of a managed identity. It is plain HTTP: the address is link-local, and the request has no secret.
+fn imds_uri(selected: Option<&ManagedIdentity>, audience: &str, imds: &str) -> Result<Uri, IdentityError> {
+    let mut query = Serializer::new(String::new());
+    query.append_pair("api-version", "2018-02-01");
+    query.append_pair("resource", audience);
+    match selected {
+        Some(ManagedIdentity::ClientId(id)) => {
+            query.append_pair("client_id", id);
+        }
+        Some(ManagedIdentity::ResourceId(id)) => {
+            query.append_pair("msi_res_id", id);
+        }
+        None => {}
+    }
+    let base = imds.trim_end_matches('/');
+    let uri: Option<Uri> = format!("{base}/metadata/identity/oauth2/token?{}", query.finish())
+        .parse()
+        .ok();
+    uri.filter(|uri| uri.scheme().is_some() && uri.authority().is_some())
+        .ok_or_else(|| IdentityError::InvalidImds(imds.to_owned()))
+}
+
+/// Reads the service account's token, as kubelet last wrote it.
+async fn read_assertion(file: &Path) -> Result<String, TokenError> {
+    let unusable = |why: String| TokenError::File {
+        file: file.display().to_string(),
+        why,
+    };
+    let path = file.to_owned();
+    let read = tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await;
+    let text = read
+        .map_err(|error| unusable(error.to_string()))?
+        .map_err(|error| unusable(error.to_string()))?;
+    match text.trim() {
+        "" => Err(unusable("it is empty".to_owned())),
+        text if text.len() > MAX_ASSERTION_BYTES => {
+            Err(unusable(format!("it is larger than {MAX_ASSERTION_BYTES} bytes")))
+        }
+        text => Ok(text.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,35 +1,36 @@
-//! How Azure Resource Manager (ARM) is spoken: identity, requests, throttling, operations, documents, errors.
+//! Client of Azure Resource Manager (ARM): identity, requests, throttling, operations, documents, errors.
 //!
-//! Knows nothing of Kubernetes. [`Arm`] reads load balancers and writes pools; [`Tokens`] is who it is to Azure.
-//! Documents stay JSON in which unknown fields survive ([`Pool::for_write`]). What a failure means is one pure
-//! function ([`class`]). Nothing is written without an etag, nor after a [`Permit`] has ended.
+//! This crate does not know Kubernetes. [`ArmClient`] reads load balancers and writes pools; the `request_path` module is
+//! the way of each request to the socket. [`TokenCache`] has the tokens of an [`Identity`]. Documents stay JSON, so fields
+//! that this crate does not know survive a write ([`Pool::put_body`]). [`ArmError::class`] says what to do about a failure.
+//! A write carries an etag and is sent only while its [`Permit`] is valid.
 
 mod azure_json;
+mod call;
 mod client;
 mod document;
 mod endpoints;
 mod error;
-mod gate;
 mod id;
 mod identity;
 mod metrics;
-mod observe;
+mod request_path;
 mod retry;
 mod retry_after;
-mod stack;
+mod throttle;
+mod token_cache;
 mod transport;
 
 pub use azure_json::{
-    AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret, Surroundings,
+    AzureCloud, AzureJson, BackendPoolType, ConfigSources, Credential, ManagedIdentity, RateLimit, RateLimits, Secret,
 };
-pub use client::{API_VERSION, Accepted, Arm, Options};
-pub use document::{Address, AdminState, ForWrite, LoadBalancer, Pool, ProvisioningState};
+pub use client::{ArmClient, ArmClientOptions, WriteOperation};
+pub use document::{AdminState, BackendAddress, LoadBalancer, Pool, ProvisioningState, PutBody};
 pub use endpoints::{EndpointError, Endpoints, Origin};
-pub use error::{ArmError, Class, ErrorBody, class, throttles};
-pub use id::{BadId, Etag, GroupId, InterfaceId, LoadBalancerId, PoolId};
-pub use identity::{Account, IMDS, NoCredential, TokenError, TokenSource, Tokens};
-pub use metrics::{Metrics, Operation};
-pub use observe::SPANS;
-pub use retry_after::retry_after;
-pub use stack::Permit;
-pub use transport::{Answer, MOST_BYTES, TlsError, Transport, TransportError, Trust};
+pub use error::{ArmError, ErrorBody, ErrorClass, OperationFailure, TokenError};
+pub use id::{Etag, InvalidId, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
+pub use identity::{Identity, IdentityError, TokenSource};
+pub use metrics::{Metrics, OperationTimer};
+pub use request_path::Permit;
+pub use token_cache::TokenCache;
+pub use transport::{BufferedResponse, TlsError, Transport, TransportError, TrustedRoots};

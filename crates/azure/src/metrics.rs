@@ -1,8 +1,8 @@
-//! What is counted of ARM, under cloud-provider-azure's names.
+//! Metrics of calls to ARM, under the names of cloud-provider-azure.
 //!
-//! `op_…` is one logical operation of headgate's, such as bringing one pool into its state, reads and waiting
-//! included: whoever does it says when it begins and how it ends ([`Metrics::operation`]). `api_…` is one request
-//! over the wire, counted by the stack itself. Upstream registers the latter and never writes them.
+//! `op_…` is one logical operation of headgate, such as one write of a pool with its reads and waits; its caller starts and
+//! finishes it ([`Metrics::start_operation`]). `api_…` is one HTTP exchange; the request path counts it. cloud-provider-azure
+//! registers the `api_…` metrics too, but never writes them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::id::GroupId;
+use crate::id::ResourceGroupId;
 
-/// Upstream's.
+/// Upstream's buckets of operations, in seconds.
 const OPERATION_BUCKETS: [f64; 17] = [
     0.1, 0.2, 0.5, 1.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 100.0, 200.0, 300.0, 600.0, 1200.0,
 ];
-/// Upstream's.
+/// Upstream's buckets of requests, in seconds.
 const REQUEST_BUCKETS: [f64; 14] = [
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0, 1200.0,
 ];
-/// A code of ARM's that is longer is none.
-const LONGEST_CODE: usize = 80;
+/// Length limit of a code in the label `code`. ARM's own codes are shorter.
+const MAX_CODE_CHARS: usize = 80;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
@@ -36,7 +36,7 @@ struct Labels {
 }
 
 impl Labels {
-    fn new(request: String, group: &GroupId, source: &str) -> Self {
+    fn new(request: String, group: &ResourceGroupId, source: &str) -> Self {
         Self {
             request,
             resource_group: group.name().to_ascii_lowercase(),
@@ -55,7 +55,7 @@ struct ErrorLabels {
 
 type Durations = Family<Labels, Histogram, fn() -> Histogram>;
 
-/// The counters of all requests and operations. Clones are the same ones.
+/// The metrics of all calls to ARM. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     op_duration: Durations,
@@ -67,7 +67,7 @@ pub struct Metrics {
 }
 
 impl Default for Metrics {
-    /// Counters that nobody reads.
+    /// Metrics that are in no registry.
     fn default() -> Self {
         Self {
             op_duration: Family::new_with_constructor(|| Histogram::new(OPERATION_BUCKETS)),
@@ -81,77 +81,75 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Registers the counters; their series come with what is counted.
+    /// Registers the metrics. A series appears with its first observation.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
-        let series = "by request, resource_group, subscription_id and source";
+        let labels = "by request, resource_group, subscription_id and source";
         registry.register(
             "cloudprovider_azure_op_duration_seconds",
-            format!("Time that operations on Azure took from their begin to their end, {series}"),
+            format!("Duration of operations on Azure in seconds, each with its reads, waits and retries, {labels}"),
             DescribedFamily(metrics.op_duration.clone()),
         );
         registry.register(
             "cloudprovider_azure_op_failure_count",
-            format!("Operations on Azure that failed, {series}; a counter, by its name in cloud-provider-azure"),
+            format!("Operations on Azure that failed, {labels}; a counter, named as in cloud-provider-azure"),
             DescribedFamily(metrics.op_failures.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_duration_seconds",
-            format!("Time from one request to ARM to its answer, {series}"),
+            format!("Duration of HTTP requests to ARM in seconds, each retry counted separately, {labels}"),
             DescribedFamily(metrics.api_duration.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_errors",
             format!(
-                "Requests to ARM that were answered with an error, or not, {series}, and by code: ARM's, the HTTP status where \
-                 it gave none, or Connection or Deadline; a counter"
+                "HTTP requests to ARM with an error response or no response, {labels} and code: ARM's error code, the HTTP status if \
+                 there is none, or Connection or Deadline without a response; a counter"
             ),
             DescribedFamily(metrics.api_errors.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_ratelimited_count",
-            format!(
-                "Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) held up, {series}; a counter"
-            ),
+            format!("Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, {labels}; a counter"),
             DescribedFamily(metrics.api_ratelimited.clone()),
         );
         registry.register(
             "cloudprovider_azure_api_request_throttled_count",
-            format!("Requests to ARM that were answered with 429, {series}; a counter"),
+            format!("HTTP requests to ARM that ARM answered with 429, {labels}; a counter"),
             DescribedFamily(metrics.api_throttled.clone()),
         );
         metrics
     }
 
-    /// Begins an operation on something in this group. One that is dropped without a word about its end is not counted.
-    pub fn operation(&self, request: &str, group: &GroupId, source: &str) -> Operation {
-        Operation {
+    /// Starts the timer of an operation on a resource in this group. An operation that is dropped is not counted.
+    pub fn start_operation(&self, request: &str, group: &ResourceGroupId, source: &str) -> OperationTimer {
+        OperationTimer {
             labels: Labels::new(request.to_owned(), group, source),
-            began: Instant::now(),
+            started: Instant::now(),
             metrics: self.clone(),
         }
     }
 
-    /// The counters of one kind of requests.
-    pub(super) fn requests(&self, caller: &Caller, request: &str, group: &GroupId) -> Requests {
-        Requests {
-            labels: Labels::new(format!("{}_{request}", caller.prefix), group, &caller.source),
+    /// The metrics of the requests with this name.
+    pub(crate) fn requests(&self, labels: &RequestLabels, request: &str, group: &ResourceGroupId) -> RequestMetrics {
+        RequestMetrics {
+            labels: Labels::new(format!("{}_{request}", labels.prefix), group, &labels.source),
             metrics: self.clone(),
         }
     }
 }
 
-/// Who asks ARM, for metrics.
+/// Labels that all requests of one caller have.
 #[derive(Clone, Debug)]
-pub(super) struct Caller {
-    /// What the names of its requests begin with.
-    pub(super) prefix: Arc<str>,
-    /// On whose behalf.
-    pub(super) source: Arc<str>,
+pub(crate) struct RequestLabels {
+    /// The beginning of the label `request`.
+    pub(crate) prefix: Arc<str>,
+    /// The label `source`.
+    pub(crate) source: Arc<str>,
 }
 
-impl Default for Caller {
+impl Default for RequestLabels {
     fn default() -> Self {
         Self {
             prefix: "loadbalancer".into(),
@@ -160,52 +158,52 @@ impl Default for Caller {
     }
 }
 
-/// An operation that has begun.
+/// An operation that has not ended.
 #[derive(Debug)]
-#[must_use = "it is counted when it is done"]
-pub struct Operation {
+#[must_use = "an operation is counted when it is finished"]
+pub struct OperationTimer {
     labels: Labels,
-    began: Instant,
+    started: Instant,
     metrics: Metrics,
 }
 
-impl Operation {
-    /// It has ended, well or not.
-    pub fn done(self, ok: bool) {
-        let took = self.began.elapsed().as_secs_f64();
-        self.metrics.op_duration.get_or_create(&self.labels).observe(took);
-        if !ok {
+impl OperationTimer {
+    /// Counts the operation.
+    pub fn finish(self, succeeded: bool) {
+        let duration = self.started.elapsed().as_secs_f64();
+        self.metrics.op_duration.get_or_create(&self.labels).observe(duration);
+        if !succeeded {
             self.metrics.op_failures.get_or_create(&self.labels).inc();
         }
         let Labels { request, source, .. } = &self.labels;
         tracing::debug!(
-            latency_seconds = took,
+            latency_seconds = duration,
             request,
             source,
-            succeeded = ok,
-            "Observed Request Latency"
+            succeeded,
+            "operation on Azure finished"
         );
     }
 }
 
-/// The counters of one kind of requests.
+/// The metrics of the requests with one name.
 #[derive(Clone, Debug)]
-pub(super) struct Requests {
+pub(crate) struct RequestMetrics {
     labels: Labels,
     metrics: Metrics,
 }
 
-impl Requests {
-    /// Its name.
-    pub(super) fn request(&self) -> &str {
+impl RequestMetrics {
+    /// The label `request`.
+    pub(crate) fn request(&self) -> &str {
         &self.labels.request
     }
 
-    /// One was answered, or not, after so long; with this code where it failed.
-    pub(super) fn answered(&self, took: Duration, failed: Option<&str>) {
-        let took = took.as_secs_f64();
-        self.metrics.api_duration.get_or_create(&self.labels).observe(took);
-        if let Some(code) = failed {
+    /// Counts an attempt, with the code of its error if it failed.
+    pub(crate) fn record_attempt(&self, duration: Duration, error_code: Option<&str>) {
+        let seconds = duration.as_secs_f64();
+        self.metrics.api_duration.get_or_create(&self.labels).observe(seconds);
+        if let Some(code) = error_code {
             let labels = self.labels.clone();
             let code = code.to_owned();
             self.metrics
@@ -215,21 +213,23 @@ impl Requests {
         }
     }
 
-    /// Our own limit held one up.
-    pub(super) fn ratelimited(&self) {
+    /// Counts a request that the client-side rate limit delayed or refused.
+    pub(crate) fn record_rate_limited(&self) {
         self.metrics.api_ratelimited.get_or_create(&self.labels).inc();
     }
 
-    /// ARM said that there are too many.
-    pub(super) fn throttled(&self) {
+    /// Counts a response with status 429.
+    pub(crate) fn record_throttled(&self) {
         self.metrics.api_throttled.get_or_create(&self.labels).inc();
     }
 }
 
-/// A code as a label: ARM's where it is one, otherwise the status. Whoever answers chooses among few, whatever it says.
-pub(super) fn code_label(code: &str, status: u16) -> String {
-    let good = !code.is_empty() && code.len() <= LONGEST_CODE && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if good { code.to_owned() } else { status.to_string() }
+/// The label `code`: ARM's code, or the HTTP status if the code is empty, long or not alphanumeric. So a server cannot
+/// create series without bound.
+pub(crate) fn code_label(code: &str, status: u16) -> String {
+    let is_code =
+        !code.is_empty() && code.len() <= MAX_CODE_CHARS && code.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_code { code.to_owned() } else { status.to_string() }
 }
 
 #[cfg(test)]
@@ -239,34 +239,34 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn operations_and_requests_under_upstreams_names() {
+    async fn operations_and_requests_have_upstreams_names() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let group = GroupId::new("Sub", "RG").unwrap();
-        let operation = metrics.operation(
+        let group = ResourceGroupId::new("Sub", "RG").unwrap();
+        let operation = metrics.start_operation(
             "loadbalancer_adminstate_update_backend_pool",
             &group,
             "admin_state_controller",
         );
         tokio::time::advance(Duration::from_secs(2)).await;
-        operation.done(true);
+        operation.finish(true);
         metrics
-            .operation(
+            .start_operation(
                 "loadbalancer_adminstate_update_backend_pool",
                 &group,
                 "admin_state_controller",
             )
-            .done(false);
-        drop(metrics.operation("dropped", &group, "s"));
-        let caller = Caller {
+            .finish(false);
+        drop(metrics.start_operation("dropped", &group, "s"));
+        let request_labels = RequestLabels {
             prefix: "p".into(),
             source: "s".into(),
         };
-        let requests = metrics.requests(&caller, "get", &group);
-        requests.answered(Duration::from_millis(200), Some("NotFound"));
-        requests.answered(Duration::from_secs(3), None);
-        requests.ratelimited();
-        requests.throttled();
+        let requests = metrics.requests(&request_labels, "get", &group);
+        requests.record_attempt(Duration::from_millis(200), Some("NotFound"));
+        requests.record_attempt(Duration::from_secs(3), None);
+        requests.record_rate_limited();
+        requests.record_throttled();
         let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
         let labels = "request=\"loadbalancer_adminstate_update_backend_pool\",resource_group=\"rg\",subscription_id=\"Sub\",\
                       source=\"admin_state_controller\"";
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_few() {
+    fn code_labels_are_bounded() {
         for (code, label) in [
             ("NotFound", "NotFound"),
             ("", "404"),

@@ -1,7 +1,7 @@
-//! When a server wants to be asked again, in every way it may say so.
+//! How long a server asks its client to wait, in every form of `Retry-After`.
 //!
-//! Azure's own clients read milliseconds in either of two headers of Microsoft's, whole seconds, and a
-//! date. What cannot be read says nothing. A date that has passed, and 0, mean at once.
+//! Like azcore, Microsoft's Go client: milliseconds in either of two headers of Microsoft's, then whole seconds or an HTTP
+//! date in the standard header. An unreadable value counts as absent. 0 and a date in the past mean at once.
 
 use std::time::Duration;
 
@@ -10,31 +10,32 @@ use hyper::header::RETRY_AFTER;
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 
-/// Nobody waits longer on one answer's word.
-const MOST: Duration = Duration::from_hours(24);
+/// The longest wait that is taken from one response.
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// How long to wait from `now` on.
-#[must_use]
-pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+/// The wait from `now`, or `None` if the headers request none.
+pub(crate) fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
-    let milliseconds = |name| text(name).and_then(number).map(Duration::from_millis);
+    let milliseconds = |name| text(name).and_then(parse_digits).map(Duration::from_millis);
     milliseconds("retry-after-ms")
         .or_else(|| milliseconds("x-ms-retry-after-ms"))
         .or_else(|| {
             let text = text(RETRY_AFTER.as_str())?;
-            number(text).map(Duration::from_secs).or_else(|| until(text, now))
+            parse_digits(text)
+                .map(Duration::from_secs)
+                .or_else(|| until_date(text, now))
         })
-        .map(|wait| wait.min(MOST))
+        .map(|wait| wait.min(MAX_RETRY_AFTER))
 }
 
-/// Digits only, as HTTP has it; more than can be counted is as much as can be.
-fn number(text: &str) -> Option<u64> {
+/// Digits only, as in HTTP; a number that is too large saturates.
+fn parse_digits(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
-/// Until an HTTP date.
-fn until(text: &str, now: Timestamp) -> Option<Duration> {
+/// The time until an HTTP date.
+fn until_date(text: &str, now: Timestamp) -> Option<Duration> {
     let date = rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
     Some(Duration::try_from(date.duration_since(now)).unwrap_or_default())
 }
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form() {
+    fn every_form_of_retry_after() {
         let now: Timestamp = "2026-11-21T09:00:00.5Z".parse().unwrap();
         for (headers, wait) in [
             (&[][..], None),
@@ -65,7 +66,7 @@ mod tests {
             (&[("retry-after", "-1")], None),
             (&[("retry-after", "+1")], None),
             (&[("retry-after", "1.5")], None),
-            // A day is the most.
+            // A day at most.
             (&[("retry-after", "99999999999999999999999")], Some(86_400_000)),
             (&[("retry-after", "Sat, 21 Nov 2099 09:00:07 GMT")], Some(86_400_000)),
         ] {
@@ -73,7 +74,11 @@ mod tests {
                 .iter()
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
                 .collect();
-            assert_eq!(retry_after(&map, now), wait.map(Duration::from_millis), "{headers:?}");
+            assert_eq!(
+                parse_retry_after(&map, now),
+                wait.map(Duration::from_millis),
+                "{headers:?}"
+            );
         }
     }
 }

@@ -1,13 +1,14 @@
-//! How bytes get to Azure: HTTP/1.1 over TCP or TLS (rustls with ring), or a service in the same process.
+//! The last step of the request path: HTTP/1.1 over TCP or TLS (rustls with ring), or a service in the same process.
 //!
-//! An answer is whole or there is none, and is never larger than [`MOST_BYTES`]. Nothing is retried here and
-//! no redirect followed.
+//! A response is complete and of at most [`MAX_RESPONSE_BYTES`], or an error. The transport does not retry and does not
+//! follow redirects; the `request_path` module retries.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use headgate_http::body::{BodyError, read_body};
+use http_body_util::Full;
 use hyper::{Request, Response};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
@@ -19,56 +20,56 @@ use rustls::{ClientConfig, RootCertStore};
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt as _, service_fn};
 
-/// A load balancer at ARM's limits is some 10 MiB.
-pub const MOST_BYTES: usize = 16 * 1024 * 1024;
-/// Time to connect, so that a try is not spent on an address where nobody is.
-const CONNECT: Duration = Duration::from_secs(10);
-/// A connection that is idle for longer is closed; Azure's front ends give up at about four minutes.
-const IDLE: Duration = Duration::from_secs(90);
-/// Idle time before keepalive probes, and between them.
-const KEEPALIVE: Duration = Duration::from_secs(10);
+/// Size limit of a response body. A load balancer at ARM's own limits has some 10 MiB.
+const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
+/// For a TCP connection, so that an address without a server does not use up the attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which an idle connection is closed. Azure's front ends close at about four minutes.
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// Idle time before the first TCP keepalive probe, and between probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A whole answer.
-pub type Answer = Response<Bytes>;
+/// An HTTP response with its whole body.
+pub type BufferedResponse = Response<Bytes>;
 
-/// Why there is none.
+/// Why there is no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransportError {
-    /// No connection, or it ended.
+    /// The connection could not be made, or it ended early.
     #[error("{0}")]
     Connection(String),
-    /// The body is larger than anything that is asked for.
-    #[error("a body of more than {MOST_BYTES} bytes")]
+    /// The body is larger than the limit.
+    #[error("a body of more than {MAX_RESPONSE_BYTES} bytes")]
     TooLarge,
 }
 
-/// TLS cannot be had.
+/// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The machine has no certificate authorities.
-    #[error("no certificate authorities to trust: {0}; SSL_CERT_FILE names a bundle")]
+    /// The system has no certificate authorities.
+    #[error("the system has no certificate authorities: {0}; name a bundle in SSL_CERT_FILE")]
     Authorities(std::io::Error),
-    /// Those that were given cannot be used.
+    /// The given certificates are malformed.
     #[error("the certificate authorities cannot be used: {0}")]
     Pem(String),
-    /// Versions and algorithms do not fit.
+    /// rustls rejects the protocol versions or a certificate.
     #[error(transparent)]
     Config(#[from] rustls::Error),
 }
 
-/// Whose certificates are believed.
+/// The certificate authorities that a TLS connection trusts.
 #[derive(Clone, Debug, Default)]
-pub enum Trust {
-    /// The machine's authorities, or those that `SSL_CERT_FILE` names.
+pub enum TrustedRoots {
+    /// The system's authorities, or those in the file that `SSL_CERT_FILE` names.
     #[default]
     System,
-    /// These only, as PEM text.
-    Authorities(Vec<u8>),
+    /// Only these, as PEM text.
+    Pem(Vec<u8>),
 }
 
-/// A way to Azure; clones share its connections.
+/// Sends requests to Azure. Clones share connections.
 #[derive(Clone)]
-pub struct Transport(BoxCloneSyncService<Request<Bytes>, Answer, TransportError>);
+pub struct Transport(BoxCloneSyncService<Request<Bytes>, BufferedResponse, TransportError>);
 
 impl std::fmt::Debug for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -77,45 +78,45 @@ impl std::fmt::Debug for Transport {
 }
 
 impl Transport {
-    /// By any service, such as one in the same process.
+    /// A transport that calls a service in the same process.
     pub fn new<S>(service: S) -> Self
     where
-        S: Service<Request<Bytes>, Response = Answer, Error = TransportError> + Clone + Send + Sync + 'static,
+        S: Service<Request<Bytes>, Response = BufferedResponse, Error = TransportError> + Clone + Send + Sync + 'static,
         S::Future: Send + 'static,
     {
         Self(BoxCloneSyncService::new(service))
     }
 
-    /// Over the network.
+    /// A transport over the network.
     ///
     /// # Errors
-    /// Where there are no authorities to trust.
-    pub fn network(trust: &Trust) -> Result<Self, TlsError> {
+    /// When there are no authorities to trust, or they are malformed.
+    pub fn network(trust: &TrustedRoots) -> Result<Self, TlsError> {
         let mut tcp = HttpConnector::new();
-        // The scheme is the next layer's business.
+        // The TLS connector on top handles https.
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT));
-        tcp.set_keepalive(Some(KEEPALIVE));
-        tcp.set_keepalive_interval(Some(KEEPALIVE));
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        tcp.set_keepalive(Some(KEEPALIVE_INTERVAL));
+        tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(3));
         let provider = rustls::crypto::ring::default_provider();
         let builder = HttpsConnectorBuilder::new();
         let builder = match trust {
-            Trust::System => builder
+            TrustedRoots::System => builder
                 .with_provider_and_native_roots(provider)
                 .map_err(TlsError::Authorities)?,
-            Trust::Authorities(pem) => builder.with_tls_config(
+            TrustedRoots::Pem(pem) => builder.with_tls_config(
                 ClientConfig::builder_with_provider(Arc::new(provider))
                     .with_safe_default_protocol_versions()?
-                    .with_root_certificates(authorities(pem)?)
+                    .with_root_certificates(parse_authorities(pem)?)
                     .with_no_client_auth(),
             ),
         };
         let connector = builder.https_or_http().enable_http1().wrap_connector(tcp);
         let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE)
+            .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .build(connector);
         Ok(Self::new(service_fn(move |request: Request<Bytes>| {
             let client = client.clone();
@@ -125,31 +126,28 @@ impl Transport {
                     .await
                     .map_err(|error| TransportError::Connection(headgate_telemetry::error_chain(&error)))?;
                 let (parts, body) = response.into_parts();
-                match Limited::new(body, MOST_BYTES).collect().await {
-                    Ok(body) => Ok(Response::from_parts(parts, body.to_bytes())),
-                    Err(error) if error.is::<LengthLimitError>() => Err(TransportError::TooLarge),
-                    Err(error) => Err(TransportError::Connection(headgate_telemetry::error_chain(
-                        error.as_ref(),
-                    ))),
+                match read_body(body, MAX_RESPONSE_BYTES).await {
+                    Ok(body) => Ok(Response::from_parts(parts, body)),
+                    Err(BodyError::TooLarge(_)) => Err(TransportError::TooLarge),
+                    Err(BodyError::Incomplete(why)) => Err(TransportError::Connection(why)),
                 }
             }
         })))
     }
 
-    /// Sends a request.
-    pub(super) async fn send(&self, request: Request<Bytes>) -> Result<Answer, TransportError> {
+    pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<BufferedResponse, TransportError> {
         self.0.clone().oneshot(request).await
     }
 }
 
-fn authorities(pem: &[u8]) -> Result<RootCertStore, TlsError> {
+fn parse_authorities(pem: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut store = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|error| TlsError::Pem(error.to_string()))?;
         store.add(certificate)?;
     }
     if store.is_empty() {
-        return Err(TlsError::Pem("there is no certificate among them".to_owned()));
+        return Err(TlsError::Pem("they contain no certificate".to_owned()));
     }
     Ok(store)
 }
@@ -162,21 +160,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorities_that_are_none() {
+    fn malformed_authorities_are_rejected() {
         for pem in [
             "",
             "nonsense",
             "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
         ] {
-            let trust = Trust::Authorities(pem.as_bytes().to_vec());
+            let trust = TrustedRoots::Pem(pem.as_bytes().to_vec());
             assert!(Transport::network(&trust).is_err(), "{pem:?}");
         }
     }
 
-    /// What is made of an answer with a body of so many bytes, of which so many more were announced.
-    async fn answered(bytes: usize, missing: usize) -> Result<Answer, TransportError> {
+    /// Sends a request to a server whose response has a body of `bytes`, and a Content-Length of `missing` more.
+    async fn respond(bytes: usize, missing: usize) -> Result<BufferedResponse, TransportError> {
         let authority = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
-        let transport = Transport::network(&Trust::Authorities(authority.cert.pem().into_bytes())).unwrap();
+        let transport = Transport::network(&TrustedRoots::Pem(authority.cert.pem().into_bytes())).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}/", listener.local_addr().unwrap());
         let server = async {
@@ -184,7 +182,7 @@ mod tests {
             assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", bytes + missing);
             stream.write_all(head.as_bytes()).await.unwrap();
-            // The client may have heard enough.
+            // The client may close at its limit.
             let _ = stream.write_all(&vec![b' '; bytes]).await;
         };
         let request = Request::get(uri).body(Bytes::new()).unwrap();
@@ -192,9 +190,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_whole_and_bounded_or_there_is_none() {
-        assert_eq!(answered(MOST_BYTES, 0).await.unwrap().body().len(), MOST_BYTES);
-        assert_eq!(answered(MOST_BYTES + 1, 0).await.unwrap_err(), TransportError::TooLarge);
-        assert!(matches!(answered(10, 1).await, Err(TransportError::Connection(_))));
+    async fn response_is_complete_and_bounded_or_an_error() {
+        assert_eq!(
+            respond(MAX_RESPONSE_BYTES, 0).await.unwrap().body().len(),
+            MAX_RESPONSE_BYTES
+        );
+        assert_eq!(
+            respond(MAX_RESPONSE_BYTES + 1, 0).await.unwrap_err(),
+            TransportError::TooLarge
+        );
+        assert!(matches!(respond(10, 1).await, Err(TransportError::Connection(_))));
     }
 }

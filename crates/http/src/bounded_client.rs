@@ -7,12 +7,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::Empty;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::time::timeout;
+
+use crate::body::read_body;
 
 /// Idle time before the first TCP keepalive probe, and time between probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -80,9 +82,8 @@ impl BoundedClient {
                 .await
                 .map_err(|error| headgate_telemetry::error_chain(&error))?;
             let status = response.status();
-            let body = Limited::new(response.into_body(), self.max_body_bytes).collect().await;
-            let body = body.map_err(|error| headgate_telemetry::error_chain(error.as_ref()))?;
-            Ok((status, body.to_bytes()))
+            let body = read_body(response.into_body(), self.max_body_bytes).await;
+            Ok((status, body.map_err(|error| error.to_string())?))
         };
         match timeout(self.timeout, exchange).await {
             Ok(outcome) => outcome.map_err(GetError::Failed),

@@ -61,7 +61,7 @@ impl LeaseState {
         self.holder.is_empty()
     }
 
-    /// The end of the hold by the holder's clock, if nobody renews it; `None` if the Lease is not held.
+    /// The end of the hold by the holder's clock without a renewal; `None` if the Lease is not held.
     pub(super) fn expires(&self) -> Option<Timestamp> {
         let duration = SignedDuration::from_secs(self.duration_seconds.into());
         let renewed = self.renewed.filter(|_| !self.is_released())?;

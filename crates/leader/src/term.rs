@@ -1,6 +1,6 @@
 //! A term, its permits, and what its work reports to the election.
 //!
-//! Invariant: whoever uses a term finds out that it has ended by his own monotonic clock, even if the election's task
+//! Invariant: a user of a term sees its end by the own monotonic clock, even if the election's task
 //! stands still: the deadline is part of the term. The deadline only moves forward, and an ended term stays ended.
 
 use std::marker::PhantomData;

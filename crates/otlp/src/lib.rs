@@ -1,9 +1,8 @@
-//! Spans for an OpenTelemetry collector: OTLP, as protobuf over HTTP.
+//! Exports spans to an OpenTelemetry collector: OTLP as protobuf over HTTP (docs/decisions.md 41).
 //!
-//! Off unless an endpoint is set. Spans of ours only, never events, so that no line of a log gets there. What waits to
-//! be sent is bounded, and dropped where the collector does not keep up or is not there: nothing waits for it, but
-//! the end of the process, for [`CLOSE`]. The SDK sends from a thread of its own; the connection itself is the
-//! agent's runtime's. gRPC would bring a second HTTP stack; collectors take both.
+//! Exports headgate's own spans only, and no events, so no log line reaches the collector. The queue of spans is bounded: a
+//! slow or missing collector loses spans and delays nothing, except the end of the process by [`SHUTDOWN_TIMEOUT`]. The SDK
+//! exports from a thread of its own; the connection runs on the agent's runtime.
 
 use std::fmt;
 use std::future::Future;
@@ -12,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::Full;
 use hyper::{Request, Response};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -32,63 +31,64 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::registry::LookupSpan;
 
+use headgate_http::body::read_body;
 use headgate_telemetry::VERSION;
 
-/// Time for one batch, its connection included.
-const EXPORT: Duration = Duration::from_secs(5);
-/// Time for what is left at the end.
-const CLOSE: Duration = Duration::from_secs(3);
-/// Time between batches.
-const EVERY: Duration = Duration::from_secs(2);
-/// Spans that may wait: some 2 MB.
-const MOST_WAITING: usize = 2048;
-/// A collector says little.
-const MOST_BYTES: usize = 64 * 1024;
+/// For one batch, its connection included.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For the last batches at the end of the process.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time from one batch to the next.
+const EXPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// Size limit of the queue, some 2 MB. Further spans are dropped.
+const MAX_QUEUED_SPANS: usize = 2048;
+/// Size limit of a response of the collector.
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
-/// Spans cannot be sent.
+/// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
-pub enum TracesError {
-    /// No TLS.
-    #[error("no certificate authorities to trust: {0}; SSL_CERT_FILE names a bundle")]
-    Authorities(std::io::Error),
-    /// Versions and algorithms do not fit.
+pub enum TraceExporterError {
+    /// The system has no certificate authorities.
+    #[error("the system has no certificate authorities: {0}; name a bundle in SSL_CERT_FILE")]
+    SystemRoots(std::io::Error),
+    /// rustls rejects the protocol versions.
     #[error(transparent)]
     Tls(#[from] rustls::Error),
-    /// The exporter refuses.
-    #[error("the exporter of spans cannot be made: {0}")]
+    /// The SDK rejects the URL or its environment.
+    #[error("the exporter of spans cannot be created: {0}")]
     Exporter(String),
 }
 
-/// The sending of spans, which goes on until it is closed.
+/// Exports spans until [`Self::shutdown`].
 #[derive(Debug)]
-pub struct Traces {
+pub struct TraceExporter {
     provider: SdkTracerProvider,
 }
 
-impl Traces {
-    /// Sends spans to this URL, as this node's, its connections on this runtime.
+impl TraceExporter {
+    /// Starts to export to `url`, with `node` as a resource attribute. Connections run on `runtime`.
     ///
     /// # Errors
-    /// Where TLS or the exporter cannot be had. That nobody is there is no error.
-    pub fn start(url: &str, node: &str, runtime: Handle) -> Result<Self, TracesError> {
+    /// When TLS or the exporter cannot be set up. A collector that does not answer is not an error.
+    pub fn start(url: &str, node: &str, runtime: Handle) -> Result<Self, TraceExporterError> {
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(Collector::new(url.starts_with("https:"), runtime)?)
+            .with_http_client(CollectorClient::new(url.starts_with("https:"), runtime)?)
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(url)
-            .with_timeout(EXPORT)
+            .with_timeout(EXPORT_TIMEOUT)
             .build()
-            .map_err(|error| TracesError::Exporter(headgate_telemetry::error_chain(&error)))?;
-        let bounds = BatchConfigBuilder::default()
-            .with_max_queue_size(MOST_WAITING)
-            .with_scheduled_delay(EVERY)
+            .map_err(|error| TraceExporterError::Exporter(headgate_telemetry::error_chain(&error)))?;
+        let batches = BatchConfigBuilder::default()
+            .with_max_queue_size(MAX_QUEUED_SPANS)
+            .with_scheduled_delay(EXPORT_INTERVAL)
             .build();
         let resource = Resource::builder()
             .with_service_name("headgate")
             .with_attribute(KeyValue::new("service.version", VERSION))
             .with_attribute(KeyValue::new("k8s.node.name", node.to_owned()))
             .build();
-        let processor = BatchSpanProcessor::builder(exporter).with_batch_config(bounds).build();
+        let processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches).build();
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
             .with_span_processor(processor)
@@ -96,13 +96,13 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// What takes the spans.
+    /// The layer that collects the spans.
     #[must_use]
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        let ours = FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("headgate"));
+        let own_spans = FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("headgate"));
         tracing_opentelemetry::layer()
             .with_tracer(self.provider.tracer("headgate"))
             .with_location(false)
@@ -110,51 +110,51 @@ impl Traces {
             .with_target(false)
             .with_level(false)
             .with_tracked_inactivity(false)
-            .with_filter(ours.with_max_level_hint(Level::DEBUG))
+            .with_filter(own_spans.with_max_level_hint(Level::DEBUG))
     }
 
-    /// Sends what waits, and ends.
-    pub async fn close(self) {
-        // It blocks, and what it waits for is sent by this very runtime.
-        let closed = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(CLOSE));
-        match timeout(CLOSE + EXPORT, closed).await {
+    /// Exports the queued spans and ends.
+    pub async fn shutdown(self) {
+        // The shutdown blocks until this runtime has sent the last batch.
+        let shutdown = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(SHUTDOWN_TIMEOUT));
+        match timeout(SHUTDOWN_TIMEOUT + EXPORT_TIMEOUT, shutdown).await {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err(error))) => tracing::warn!(
                 error = headgate_telemetry::error_chain(&error),
-                "the last spans were not sent"
+                "last spans not exported"
             ),
-            Ok(Err(_)) | Err(_) => tracing::warn!("the last spans were not sent in time"),
+            Ok(Err(_)) | Err(_) => tracing::warn!("last spans not exported in time"),
         }
     }
 }
 
-type Connections = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type HttpsClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
-/// The way to a collector.
+/// Sends batches to the collector.
 #[derive(Clone)]
-struct Collector {
-    connections: Connections,
+struct CollectorClient {
+    client: HttpsClient,
     runtime: Handle,
 }
 
-impl fmt::Debug for Collector {
+impl fmt::Debug for CollectorClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Collector")
+        f.write_str("CollectorClient")
     }
 }
 
-impl Collector {
-    fn new(tls: bool, runtime: Handle) -> Result<Self, TracesError> {
+impl CollectorClient {
+    fn new(tls: bool, runtime: Handle) -> Result<Self, TraceExporterError> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
-        tcp.set_connect_timeout(Some(EXPORT));
+        tcp.set_connect_timeout(Some(EXPORT_TIMEOUT));
         let provider = rustls::crypto::ring::default_provider();
         let builder = if tls {
             HttpsConnectorBuilder::new()
                 .with_provider_and_native_roots(provider)
-                .map_err(TracesError::Authorities)?
+                .map_err(TraceExporterError::SystemRoots)?
         } else {
-            // Nobody to trust is needed.
+            // Plain HTTP needs no authorities.
             let config =
                 ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions()?;
             let config = config
@@ -163,24 +163,24 @@ impl Collector {
             HttpsConnectorBuilder::new().with_tls_config(config)
         };
         let connector = builder.https_or_http().enable_http1().wrap_connector(tcp);
-        let connections = Client::builder(TokioExecutor::new())
+        let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .build(connector);
-        Ok(Self { connections, runtime })
+        Ok(Self { client, runtime })
     }
 
     async fn send(self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let whole = async {
-            let answer = self.connections.request(request.map(Full::new)).await?;
-            let (parts, body) = answer.into_parts();
-            let body = Limited::new(body, MOST_BYTES).collect().await?;
-            Ok(Response::from_parts(parts, body.to_bytes()))
+        let exchange = async {
+            let response = self.client.request(request.map(Full::new)).await?;
+            let (parts, body) = response.into_parts();
+            let body = read_body(body, MAX_RESPONSE_BYTES).await?;
+            Ok(Response::from_parts(parts, body))
         };
-        timeout(EXPORT, whole).await?
+        timeout(EXPORT_TIMEOUT, exchange).await?
     }
 }
 
-impl HttpClient for Collector {
+impl HttpClient for CollectorClient {
     fn send_bytes<'this, 'sent>(
         &'this self,
         request: Request<Bytes>,
@@ -189,7 +189,7 @@ impl HttpClient for Collector {
         'this: 'sent,
         Self: 'sent,
     {
-        // Whoever asks is on a thread without a runtime. The request is bounded, and is waited for.
+        // The SDK calls from a thread without a runtime, and waits for the request, whose time is bounded.
         let sent = self.runtime.spawn(self.clone().send(request));
         Box::pin(async { sent.await? })
     }

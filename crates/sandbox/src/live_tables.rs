@@ -4,7 +4,7 @@ use std::io;
 
 use comfy_table::{Attribute, Cell, Color, ColumnConstraint, ContentArrangement, Table, presets};
 use console::Term;
-use headgate_settings::duration_text;
+use headgate_settings::format_duration;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Unit};
 
@@ -242,7 +242,7 @@ fn since(since: Timestamp, now: Timestamp, zone: &TimeZone) -> String {
     let unit = if age.as_hours() > 0 { Unit::Minute } else { Unit::Second };
     let age = age.round(unit).ok().and_then(|age| age.try_into().ok());
     match age {
-        Some(age) => format!("{clock} ({})", duration_text(age)),
+        Some(age) => format!("{clock} ({})", format_duration(age)),
         None => clock,
     }
 }

@@ -1,10 +1,12 @@
-//! How settings are written, whichever file they stand in: values and durations as text, and mistakes in words.
+//! The common form of settings: how a file is read, how values and durations are written, how violations are reported.
 //!
-//! `azure.json` and headgate's own settings are read by different crates; a mistake in either reads the same. Which
-//! settings there are is for those crates to say.
+//! `azure.json` and headgate's own settings file belong to different crates; this crate makes their errors look the same.
+//! Those crates define which settings exist.
 
-mod mistake;
+mod file;
 mod value;
+mod violation;
 
-pub use mistake::{Mistake, Mistakes, Printable};
-pub use value::{Environment, duration_text, shown, text};
+pub use file::read_text_file;
+pub use value::{EnvironmentLookup, describe_value, format_duration, parse_duration, scalar_text};
+pub use violation::{Printable, SettingsError, Violation};

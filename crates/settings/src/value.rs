@@ -1,18 +1,19 @@
-//! Values of settings as text: what stands in a YAML document, and durations. Pure.
+//! Text of YAML values and of durations. Pure.
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use jiff::fmt::friendly::{Designator, Spacing, SpanPrinter};
 use serde_yaml::Value;
 
-use crate::mistake::Printable;
+use crate::violation::Printable;
 
-/// The value of a variable by its name.
-pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
+/// Looks up an environment variable by name.
+pub type EnvironmentLookup<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// A plain scalar as text, the way it was written.
+/// The text of a string, number or boolean; `None` for other values.
 #[must_use]
-pub fn text(value: &Value) -> Option<String> {
+pub fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -21,28 +22,46 @@ pub fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Text as it would be written between quotes.
+/// A text in quotes, with its quotes and backslashes escaped.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", Printable(&text.replace('\\', "\\\\").replace('"', "\\\"")))
 }
 
-/// How a wrong value is shown in a mistake.
+/// A value as a violation shows it.
 #[must_use]
-pub fn shown(value: &Value) -> String {
+pub fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Sequence(_) => "a list".to_owned(),
         Value::Mapping(_) => "a section".to_owned(),
         Value::Tagged(_) => "a tagged value".to_owned(),
-        scalar => text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
+        scalar => scalar_text(scalar).map_or_else(|| "a value".to_owned(), |text| quoted(&text)),
     }
 }
 
-/// A duration as settings spell it, `1m30s`.
+/// A duration in the form that settings have, such as `1m30s`.
 #[must_use]
-pub fn duration_text(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     static PRINTER: SpanPrinter = SpanPrinter::new()
         .designator(Designator::Compact)
         .spacing(Spacing::None);
     PRINTER.unsigned_duration_to_string(&duration)
+}
+
+/// Parses a duration with its unit, such as `1m30s`.
+///
+/// # Errors
+/// What is allowed, when the text is not a duration from `min` to `max`.
+pub fn parse_duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    text.parse::<SignedDuration>()
+        .ok()
+        .and_then(|signed| Duration::try_from(signed).ok())
+        .filter(|duration| (min..=max).contains(duration))
+        .ok_or_else(|| {
+            format!(
+                "a duration from {} to {} with its unit, such as 500ms, 5s or 1m30s",
+                format_duration(min),
+                format_duration(max)
+            )
+        })
 }

@@ -1,4 +1,6 @@
-//! What is read from which text.
+//! Texts and the values that they become.
+
+use headgate_settings::format_duration;
 
 use super::*;
 
@@ -40,7 +42,7 @@ fn durations() {
         (90_000, "1m30s"),
         (3_600_000, "1h"),
     ] {
-        assert_eq!(duration_text(Duration::from_millis(duration)), want);
+        assert_eq!(format_duration(Duration::from_millis(duration)), want);
     }
 }
 
@@ -150,9 +152,9 @@ fn address_ranges() {
         cidrs(&list(&["127.0.0.0/8", "::1/128"])).map(|ranges| ranges.len()),
         Ok(2)
     );
-    let Err(Refused::Items(refused)) = cidrs(&list(&["127.0.0.0/8", "all"])) else {
-        panic!("all is no range")
+    let Err(InvalidValue::Items(invalid)) = cidrs(&list(&["127.0.0.0/8", "all"])) else {
+        panic!("all is not a range")
     };
-    assert_eq!((refused[0].number, refused[0].shown.as_str()), (2, "\"all\""));
+    assert_eq!((invalid[0].number, invalid[0].shown.as_str()), (2, "\"all\""));
     assert!(cidrs(&string("127.0.0.0/8")).is_err());
 }

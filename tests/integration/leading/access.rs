@@ -2,7 +2,7 @@
 
 use headgate::agent::{ArmConnectError, AzureAccess};
 use headgate::config::Settings;
-use headgate_azure::{GroupId, Metrics};
+use headgate_azure::{Metrics, ResourceGroupId};
 use headgate_clock::Clock;
 use k8s_openapi::api::core::v1::Secret;
 use tokio::time::Instant;
@@ -76,9 +76,16 @@ async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_
     let config = &connected.config;
     assert_eq!(config.load_balancer_name.as_deref(), Some("from the Secret"));
     assert_eq!(config.cloud_name.as_deref(), Some("azureChinaCloud"));
-    let group = GroupId::new(SUBSCRIPTION, config.load_balancers_group().unwrap()).unwrap();
+    let group = ResourceGroupId::new(SUBSCRIPTION, config.load_balancers_group().unwrap()).unwrap();
     let deadline = Instant::now() + SOON;
-    assert!(!connected.arm.load_balancers(&group, deadline).await.unwrap().is_empty());
+    assert!(
+        !connected
+            .arm
+            .list_load_balancers(&group, deadline)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 
     // The file of the next term.
     let mut other = base.clone();

@@ -50,7 +50,7 @@ async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigt
         .unwrap()
         .text();
     assert!(text.contains("role       all, leads in term 5 since "), "{text}");
-    assert!(all.log().contains("connected to ARM"), "{}", all.log());
+    assert!(all.log().contains("connected to arm"), "{}", all.log());
 
     // Given back at once: nobody has to wait until it expires.
     let began = Instant::now();

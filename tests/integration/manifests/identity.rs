@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use headgate_azure::{AzureJson, Credential, Surroundings};
+use headgate_azure::{AzureJson, ConfigSources, Credential};
 use headgate_test_kubernetes::scratch;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -79,11 +79,12 @@ fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
     );
     let environment = |name: &str| values.get(name).cloned();
-    let surroundings = Surroundings {
+    let sources = ConfigSources {
+        file: Some(&path),
         secret: None,
         environment: Some(&environment),
     };
-    AzureJson::load(Some(&path), surroundings).unwrap()
+    AzureJson::load(sources).unwrap()
 }
 
 #[test]
@@ -150,9 +151,11 @@ fn the_readmes_configurations_are_those_kinds() {
         .map(|rest| {
             let path = scratch("azure").join("azure.json");
             std::fs::write(&path, rest.split("```").next().unwrap()).unwrap();
-            AzureJson::load(Some(&path), Surroundings::default())
-                .unwrap()
-                .credential
+            let sources = ConfigSources {
+                file: Some(&path),
+                ..ConfigSources::default()
+            };
+            AzureJson::load(sources).unwrap().credential
         })
         .collect();
     assert!(

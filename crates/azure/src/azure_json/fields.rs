@@ -1,38 +1,41 @@
-//! The keys of `azure.json`, found in any case, and their values by type, as Go's YAML-to-JSON reader takes them.
+//! The keys of `azure.json` in any case, and their values by type, converted as Go's YAML-to-JSON reader does.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 
-use headgate_settings::{Mistake, Printable, shown, text};
+use headgate_settings::{Printable, Violation, describe_value, read_text_file, scalar_text};
 use serde_yaml::{Mapping, Value};
 
-/// A file larger than this is not one.
-const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// Keys whose values are never told.
-const SECRET: [&str; 3] = ["aadclientsecret", "aadclientcertpassword", "aadclientid"];
+/// Keys whose values no violation shows, in lower case.
+const SECRET_KEYS: [&str; 3] = ["aadclientsecret", "aadclientcertpassword", "aadclientid"];
 
-/// Which of the two counts, where there are a file and a Secret.
+/// `cloudConfigType`: which source counts if there are a file and a Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum ConfigType {
     File,
     Secret,
-    /// The Secret over the file.
+    /// The Secret wins over the file, key by key.
     Merge,
 }
 
-/// Values by their keys in lower case, each with where it stands.
+/// Values by their keys in lower case.
 #[derive(Debug, Default)]
-pub(super) struct Fields(BTreeMap<String, (String, Value)>);
+pub(super) struct Fields(BTreeMap<String, Field>);
+
+#[derive(Debug)]
+struct Field {
+    /// The file, Secret or variable that has the value, for violations.
+    origin: String,
+    value: Value,
+}
 
 impl Fields {
-    /// Lays a file's document over what there is.
-    pub(super) fn read_file(&mut self, path: &Path, mistakes: &mut Vec<Mistake>) {
+    /// Reads a file over the present values.
+    pub(super) fn read_file(&mut self, path: &Path, violations: &mut Vec<Violation>) {
         let origin = path.display().to_string();
-        match read(path) {
-            Ok(text) => self.overlay(&origin, &text, mistakes),
-            Err(message) => mistakes.push(Mistake {
+        match read_text_file(path, "an azure.json, as cloud-provider-azure reads it") {
+            Ok(text) => self.overlay(&origin, &text, violations),
+            Err(message) => violations.push(Violation {
                 origin,
                 key: None,
                 message,
@@ -40,10 +43,10 @@ impl Fields {
         }
     }
 
-    /// Lays a document over what there is: `null` and what is absent leave it.
-    pub(super) fn overlay(&mut self, origin: &str, text: &str, mistakes: &mut Vec<Mistake>) {
-        let mut mistake = |message: String| {
-            mistakes.push(Mistake {
+    /// Reads a document over the present values. An absent key and `null` keep the present value.
+    pub(super) fn overlay(&mut self, origin: &str, text: &str, violations: &mut Vec<Violation>) {
+        let mut violation = |message: String| {
+            violations.push(Violation {
                 origin: origin.to_owned(),
                 key: None,
                 message,
@@ -51,18 +54,21 @@ impl Fields {
         };
         match serde_yaml::from_str::<Value>(text) {
             Ok(Value::Null) => {}
-            Ok(Value::Mapping(mapping)) => self.take(origin, mapping),
-            Ok(other) => mistake(format!("holds {} at its top; allowed: keys with values", shown(&other))),
-            // A part of the text may stand in the error, and the text has secrets.
-            Err(error) => mistake(match error.location() {
+            Ok(Value::Mapping(mapping)) => self.insert_all(origin, mapping),
+            Ok(other) => violation(format!(
+                "holds {} at its top; allowed: keys with values",
+                describe_value(&other)
+            )),
+            // The location only: the error may quote the text, which has secrets.
+            Err(error) => violation(match error.location() {
                 Some(at) => format!("is neither YAML nor JSON at line {} column {}", at.line(), at.column()),
                 None => "is neither YAML nor JSON".to_owned(),
             }),
         }
     }
 
-    fn take(&mut self, origin: &str, mapping: Mapping) {
-        // Of keys that differ in case the last in byte order wins, since Go sorts them on the way to JSON.
+    fn insert_all(&mut self, origin: &str, mapping: Mapping) {
+        // Of keys that differ in case only, the last in byte order wins: Go sorts them when it converts to JSON.
         let mut sorted: Vec<(String, Value)> = mapping
             .into_iter()
             .filter_map(|(key, value)| Some((key.as_str()?.to_owned(), value)))
@@ -75,96 +81,97 @@ impl Fields {
 
     pub(super) fn set(&mut self, origin: &str, key: &str, value: Value) {
         if !value.is_null() {
-            self.0.insert(key.to_lowercase(), (origin.to_owned(), value));
+            let origin = origin.to_owned();
+            self.0.insert(key.to_lowercase(), Field { origin, value });
         }
     }
 
-    /// Whether a key has no value, or an empty one.
+    /// Whether the key is absent or empty.
     pub(super) fn is_empty(&self, key: &str) -> bool {
-        self.get(key).is_none_or(|(_, value)| value.as_str() == Some(""))
+        self.get(key).is_none_or(|field| field.value.as_str() == Some(""))
     }
 
-    /// Which counts, as the file says it in `cloudConfigType`.
-    pub(super) fn source(&self, mistakes: &mut Vec<Mistake>) -> Source {
+    /// Reads `cloudConfigType`; merge if it is absent or invalid.
+    pub(super) fn config_type(&self, violations: &mut Vec<Violation>) -> ConfigType {
         let read = self.read(
             "cloudConfigType",
             "file, secret or merge",
-            mistakes,
+            violations,
             |value| match value.as_str()? {
-                "file" => Some(Source::File),
-                "secret" => Some(Source::Secret),
-                "" | "merge" => Some(Source::Merge),
+                "file" => Some(ConfigType::File),
+                "secret" => Some(ConfigType::Secret),
+                "" | "merge" => Some(ConfigType::Merge),
                 _ => None,
             },
         );
-        read.unwrap_or(Source::Merge)
+        read.unwrap_or(ConfigType::Merge)
     }
 
-    /// Makes a text lower case.
+    /// Converts the value of a key to lower case.
     pub(super) fn lower_case(&mut self, key: &str) {
-        if let Some((_, Value::String(text))) = self.0.get_mut(&key.to_lowercase()) {
+        if let Some(Value::String(text)) = self.0.get_mut(&key.to_lowercase()).map(|field| &mut field.value) {
             *text = text.to_lowercase();
         }
     }
 
-    fn get(&self, key: &str) -> Option<&(String, Value)> {
+    fn get(&self, key: &str) -> Option<&Field> {
         self.0.get(&key.to_lowercase())
     }
 
-    /// What a key's value is made into; a mistake that says what is allowed otherwise.
+    /// Converts the value of a key. Adds a violation that says what is allowed if `convert` returns `None`.
     pub(super) fn read<T>(
         &self,
         key: &str,
         allowed: &str,
-        mistakes: &mut Vec<Mistake>,
-        read: impl FnOnce(&Value) -> Option<T>,
+        violations: &mut Vec<Violation>,
+        convert: impl FnOnce(&Value) -> Option<T>,
     ) -> Option<T> {
-        let (origin, value) = self.get(key)?;
-        let taken = read(value);
-        if taken.is_none() {
-            let told = if SECRET.contains(&key.to_lowercase().as_str()) {
+        let field = self.get(key)?;
+        let converted = convert(&field.value);
+        if converted.is_none() {
+            let shown = if SECRET_KEYS.contains(&key.to_lowercase().as_str()) {
                 "this value".to_owned()
             } else {
-                Printable(&shown(value)).to_string()
+                Printable(&describe_value(&field.value)).to_string()
             };
-            mistakes.push(Mistake {
-                origin: origin.clone(),
+            violations.push(Violation {
+                origin: field.origin.clone(),
                 key: Some(key.to_owned()),
-                message: format!("{told} is not allowed; allowed: {allowed}"),
+                message: format!("{shown} is not allowed; allowed: {allowed}"),
             });
         }
-        taken
+        converted
     }
 
-    /// A text that is not empty. Numbers and booleans are taken as their text, as upstream's reader does.
-    pub(super) fn text(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<String> {
-        self.read(key, "a text", mistakes, text).filter(|text| !text.is_empty())
+    /// A string that is not empty. A number or boolean counts as its text, as in upstream's reader.
+    pub(super) fn text(&self, key: &str, violations: &mut Vec<Violation>) -> Option<String> {
+        self.read(key, "a string", violations, scalar_text)
+            .filter(|text| !text.is_empty())
     }
 
-    pub(super) fn boolean(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<bool> {
-        self.read(key, "true or false", mistakes, boolean)
+    pub(super) fn boolean(&self, key: &str, violations: &mut Vec<Violation>) -> Option<bool> {
+        self.read(key, "true or false", violations, parse_boolean)
     }
 
-    pub(super) fn number(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<f64> {
-        self.read(key, "a number from 0", mistakes, number)
+    pub(super) fn number(&self, key: &str, violations: &mut Vec<Violation>) -> Option<f64> {
+        self.read(key, "a number from 0", violations, parse_number)
     }
 
-    /// The keys of a section.
-    pub(super) fn section(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Option<Self> {
-        let (origin, _) = self.get(key)?;
-        let origin = format!("{origin}: {key}");
-        let mapping = self.read(key, "a section", mistakes, |value| value.as_mapping().cloned())?;
+    /// The values of a section.
+    pub(super) fn section(&self, key: &str, violations: &mut Vec<Violation>) -> Option<Self> {
+        let origin = format!("{}: {key}", self.get(key)?.origin);
+        let mapping = self.read(key, "a section", violations, |value| value.as_mapping().cloned())?;
         let mut fields = Self::default();
-        fields.take(&origin, mapping);
+        fields.insert_all(&origin, mapping);
         Some(fields)
     }
 
-    /// The sections of a list.
-    pub(super) fn sections(&self, key: &str, mistakes: &mut Vec<Mistake>) -> Vec<Self> {
-        let Some((origin, _)) = self.get(key) else {
+    /// The values of each section of a list.
+    pub(super) fn sections(&self, key: &str, violations: &mut Vec<Violation>) -> Vec<Self> {
+        let Some(Field { origin, .. }) = self.get(key) else {
             return Vec::new();
         };
-        let list = self.read(key, "a list of sections", mistakes, |value| {
+        let list = self.read(key, "a list of sections", violations, |value| {
             let list = value.as_sequence()?;
             list.iter()
                 .map(|item| item.as_mapping().cloned())
@@ -172,35 +179,21 @@ impl Fields {
         });
         let sections = list.into_iter().flatten().enumerate().map(|(number, mapping)| {
             let mut fields = Self::default();
-            fields.take(&format!("{origin}: {key}[{number}]"), mapping);
+            fields.insert_all(&format!("{origin}: {key}[{number}]"), mapping);
             fields
         });
         sections.collect()
     }
 
-    /// Where a key's value stands.
+    /// The source of a key's value, for violations.
     pub(super) fn origin(&self, key: &str) -> String {
         self.get(key)
-            .map_or_else(|| "azure.json".to_owned(), |(origin, _)| origin.clone())
+            .map_or_else(|| "azure.json".to_owned(), |field| field.origin.clone())
     }
 }
 
-/// The whole file as text.
-fn read(path: &Path) -> Result<String, String> {
-    let mut text = String::new();
-    let length = File::open(path)
-        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text))
-        .map_err(|error| {
-            format!("cannot be read: {error}; allowed: an azure.json, as cloud-provider-azure reads it")
-        })?;
-    if u64::try_from(length).is_ok_and(|length| length > MAX_FILE_BYTES) {
-        return Err(format!("is larger than {MAX_FILE_BYTES} bytes; allowed: an azure.json"));
-    }
-    Ok(text)
-}
-
-/// YAML 1.1 has more words for these; upstream's reader knows them.
-fn boolean(value: &Value) -> Option<bool> {
+/// A boolean, with the words of YAML 1.1, which upstream's reader knows.
+fn parse_boolean(value: &Value) -> Option<bool> {
     match value {
         Value::Bool(flag) => Some(*flag),
         Value::String(word) => match word.as_str() {
@@ -212,6 +205,6 @@ fn boolean(value: &Value) -> Option<bool> {
     }
 }
 
-fn number(value: &Value) -> Option<f64> {
+fn parse_number(value: &Value) -> Option<f64> {
     value.as_f64().filter(|number| number.is_finite() && *number >= 0.0)
 }

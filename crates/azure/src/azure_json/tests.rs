@@ -1,8 +1,8 @@
-//! Files as people have them.
+//! Files of clusters, and mistakes in them.
 
 #![allow(clippy::unwrap_in_result, reason = "what a test cannot do without fails the test")]
 
-use headgate_settings::Mistake;
+use headgate_settings::Violation;
 
 use super::*;
 
@@ -18,23 +18,24 @@ fn with(text: &str, secret: Option<&str>, environment: &[(&str, &str)]) -> Resul
         let pair = environment.iter().find(|(known, _)| *known == name);
         pair.map(|(_, value)| (*value).to_owned())
     };
-    let surroundings = Surroundings {
+    let sources = ConfigSources {
+        file: Some(&file),
         secret,
         environment: Some(&found),
     };
-    let loaded = AzureJson::load(Some(&file), surroundings);
-    let strip = |mistake: &Mistake| mistake.to_string().replace(&format!("{}: ", file.display()), "");
-    loaded.map_err(|mistakes| mistakes.0.iter().map(strip).collect())
+    let loaded = AzureJson::load(sources);
+    let strip = |violation: &Violation| violation.to_string().replace(&format!("{}: ", file.display()), "");
+    loaded.map_err(|error| error.0.iter().map(strip).collect())
 }
 
-/// Written by AKS on its nodes, shortened.
+/// The file of an AKS node, shortened.
 const AKS: &str = r#"{"cloud": "AzurePublicCloud", "tenantId": "t", "subscriptionId": "s", "aadClientId": "msi", "aadClientSecret": "msi",
   "resourceGroup": "MC_Group_EastUS", "location": "eastus", "vmType": "vmss", "cloudProviderBackoff": true, "cloudProviderRatelimit": true,
   "cloudProviderRateLimitQPS": 10, "cloudProviderRateLimitBucket": 100, "cloudProviderRatelimitQPSWrite": 10, "cloudProviderRatelimitBucketWrite": 100,
   "useManagedIdentityExtension": true, "userAssignedIdentityID": "id", "useInstanceMetadata": true, "loadBalancerSku": "Standard", "unknown": [1]}"#;
 
 #[test]
-fn a_file_of_aks() {
+fn file_of_an_aks_node() {
     let azure = loaded(AKS).unwrap();
     assert_eq!(azure.resource_group.as_deref(), Some("mc_group_eastus"));
     assert_eq!(azure.load_balancers_group(), Some("mc_group_eastus"));
@@ -57,7 +58,7 @@ fn a_file_of_aks() {
 }
 
 #[test]
-fn a_file_that_something_is_laid_over_is_only_to_be_readable() {
+fn file_below_a_secret_must_only_be_readable() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("azure.json");
     for (text, good) in [
@@ -73,12 +74,12 @@ fn a_file_that_something_is_laid_over_is_only_to_be_readable() {
 }
 
 #[test]
-fn yaml_words_types_and_emptiness() {
+fn yaml_booleans_types_and_empty_files() {
     for empty in ["", "{}", "---\n", "null"] {
         let azure = loaded(empty).unwrap();
         assert_eq!(
             (azure.cloud, azure.credential, azure.subscription_id),
-            (Cloud::Public, Credential::None, None),
+            (AzureCloud::Public, Credential::None, None),
             "{empty:?}"
         );
     }
@@ -87,14 +88,20 @@ fn yaml_words_types_and_emptiness() {
     )
     .unwrap();
     assert!(!azure.enable_load_balancer_admin_state && !azure.exclude_master_from_standard_lb);
-    assert_eq!((azure.tenant_id.as_deref(), azure.cloud), (Some("7"), Cloud::China));
-    // Go sorts keys that differ in case only; null says nothing.
+    assert_eq!(
+        (azure.tenant_id.as_deref(), azure.cloud),
+        (Some("7"), AzureCloud::China)
+    );
+    // Go sorts keys that differ in case only; null counts as absent.
     let azure = loaded(r#"{"TENANTID": "a", "tenantId": "b", "tenantid": null, "cloud": "elsewhere"}"#).unwrap();
-    assert_eq!((azure.tenant_id.as_deref(), azure.cloud), (Some("b"), Cloud::Public));
+    assert_eq!(
+        (azure.tenant_id.as_deref(), azure.cloud),
+        (Some("b"), AzureCloud::Public)
+    );
 }
 
 #[test]
-fn which_of_a_file_and_a_secret_counts() {
+fn cloud_config_type_selects_file_or_secret() {
     let secret = Some("tenantId: b\nuserAgent: secret\n");
     for (kind, tenant, group, agent) in [
         ("", Some("b"), Some("g"), Some("secret")),
@@ -118,14 +125,14 @@ fn which_of_a_file_and_a_secret_counts() {
 }
 
 #[test]
-fn every_mistake_is_told_and_no_secret() {
+fn every_mistake_is_reported_and_no_secret() {
     let text = "aadClientSecret: [hunter2]\nuseManagedIdentityExtension: maybe\ncloudProviderRateLimit: true\ncloudProviderRateLimitQPS: -1\n\
         loadBalancerBackendPoolConfigurationType: hosts\nmultipleStandardLoadBalancerConfigurations: {a: b}\n";
     assert_eq!(
         loaded(text).unwrap_err(),
         [
             "loadBalancerBackendPoolConfigurationType: \"hosts\" is not allowed; allowed: nodeIPConfiguration, nodeIP or podIP",
-            "aadClientSecret: this value is not allowed; allowed: a text",
+            "aadClientSecret: this value is not allowed; allowed: a string",
             "useManagedIdentityExtension: \"maybe\" is not allowed; allowed: true or false",
             "multipleStandardLoadBalancerConfigurations: a section is not allowed; allowed: a list of sections",
             "cloudProviderRateLimitQPS: \"-1\" is not allowed; allowed: a number from 0",
@@ -137,10 +144,17 @@ fn every_mistake_is_told_and_no_secret() {
         "aadClientSecret: 'hunter2",
         "aadClientSecret: hunter2\n  x: y",
     ] {
-        let told = loaded(text).unwrap_err().join("\n");
-        assert!(!told.contains("aadClientSecret") || !told.contains("hunter2"), "{told}");
+        let errors = loaded(text).unwrap_err().join("\n");
+        assert!(
+            !errors.contains("aadClientSecret") || !errors.contains("hunter2"),
+            "{errors}"
+        );
     }
-    let missing = AzureJson::load(Some(Path::new("/nonexistent/azure.json")), Surroundings::default()).unwrap_err();
+    let missing = AzureJson::load(ConfigSources {
+        file: Some(Path::new("/nonexistent/azure.json")),
+        ..ConfigSources::default()
+    })
+    .unwrap_err();
     assert!(missing.to_string().contains("cannot be read"), "{missing}");
     let secret = loaded("aadClientId: c\naadClientSecret: hunter2\n").unwrap();
     assert!(!format!("{secret:?}").contains("hunter2"));
@@ -179,10 +193,10 @@ fn credentials_in_upstreams_order() {
             secret: Secret("from-outside".into())
         }
     );
-    let told = loaded("aadClientId: c\naadClientCertPath: /cert.pfx\n").unwrap_err();
+    let errors = loaded("aadClientId: c\naadClientCertPath: /cert.pfx\n").unwrap_err();
     assert!(
-        told[0].contains("client certificates are not taken; allowed: useFederated"),
-        "{told:?}"
+        errors[0].contains("client certificates are not supported; allowed: useFederated"),
+        "{errors:?}"
     );
     assert!(
         loaded("aadClientId: c\naadClientCertPath: /cert.pfx\nuseManagedIdentityExtension: true\n").is_ok(),
@@ -206,7 +220,7 @@ fn a_secret_wins_over_the_file_and_keeps_its_case() {
 }
 
 #[test]
-fn several_load_balancers() {
+fn multiple_standard_load_balancers() {
     let text = "loadBalancerBackendPoolConfigurationType: NodeIP\nmultipleStandardLoadBalancerConfigurations:\n- {name: a, primaryVMSet: x}\n- {name: b, primaryVMSet: y}\n";
     assert_eq!(loaded(text).unwrap().load_balancers, ["a", "b"]);
     let text = "multipleStandardLoadBalancerConfigurations:\n- {name: a, primaryVMSet: x}\n- {name: A, primaryVMSet: X}\n- {name: c}\n";
@@ -224,7 +238,7 @@ fn several_load_balancers() {
 }
 
 #[test]
-fn another_subscription_for_the_network_and_limits_of_its_own() {
+fn network_subscription_and_own_rate_limits() {
     let text = "subscriptionId: nodes\nnetworkResourceSubscriptionID: net\nnetworkResourceTenantID: t2\ntenantId: t1\nloadBalancerResourceGroup: LBs\n\
         resourceGroup: RG\ncloudProviderRateLimit: false\nloadBalancerRateLimit: {cloudProviderRateLimit: true, cloudProviderRateLimitQPSWrite: 0.5}\n\
         cloudProviderRateLimitBucket: 7\n";

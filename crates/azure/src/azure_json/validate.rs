@@ -1,56 +1,60 @@
-//! From keys and values to [`AzureJson`]: defaults, and what contradicts itself.
+//! From keys and values to [`AzureJson`]: types, defaults, and keys that exclude each other.
 
 use std::collections::BTreeSet;
 
-use headgate_settings::Mistake;
+use headgate_settings::Violation;
 
 use super::fields::Fields;
-use super::{AzureJson, BackendPoolType, Cloud, Credential, ManagedIdentity, RateLimit, RateLimits, Secret};
+use super::{AzureCloud, AzureJson, BackendPoolType, Credential, ManagedIdentity, RateLimit, RateLimits, Secret};
 
-/// cloud-provider-azure's documented defaults, where a limit is on and a value is not given.
-const DEFAULT_LIMIT: RateLimit = RateLimit { qps: 1.0, bucket: 5 };
+/// cloud-provider-azure's documented defaults of an enabled limit.
+const DEFAULT_RATE_LIMIT: RateLimit = RateLimit { qps: 1.0, bucket: 5 };
 
-/// Takes everything, noting every mistake.
-pub(super) fn take(fields: &Fields, mistakes: &mut Vec<Mistake>) -> AzureJson {
-    let cloud = fields.text("cloud", mistakes);
-    let pool_type = backend_pool_type(fields, mistakes);
-    let network_tenant = fields.text("networkResourceTenantID", mistakes);
-    let network_subscription = fields.text("networkResourceSubscriptionID", mistakes);
-    let tenant = fields.text("tenantId", mistakes);
-    let subscription = fields.text("subscriptionId", mistakes);
+/// Converts all keys. Adds a violation for each invalid one.
+pub(super) fn validate(fields: &Fields, violations: &mut Vec<Violation>) -> AzureJson {
+    let cloud = fields.text("cloud", violations);
+    let pool_type = backend_pool_type(fields, violations);
+    let network_tenant = fields.text("networkResourceTenantID", violations);
+    let network_subscription = fields.text("networkResourceSubscriptionID", violations);
+    let tenant = fields.text("tenantId", violations);
+    let subscription = fields.text("subscriptionId", violations);
     AzureJson {
-        cloud: cloud.as_deref().map(cloud_of).unwrap_or_default(),
+        cloud: cloud.as_deref().map(parse_cloud).unwrap_or_default(),
         cloud_name: cloud,
-        resource_manager_endpoint: fields.text("resourceManagerEndpoint", mistakes),
-        user_agent: fields.text("userAgent", mistakes),
+        resource_manager_endpoint: fields.text("resourceManagerEndpoint", violations),
+        user_agent: fields.text("userAgent", violations),
         tenant_id: network_tenant.or(tenant),
         compute_subscription_id: subscription.clone().filter(|_| network_subscription.is_some()),
         subscription_id: network_subscription.or(subscription),
-        resource_group: fields.text("resourceGroup", mistakes),
-        load_balancer_resource_group: fields.text("loadBalancerResourceGroup", mistakes),
-        credential: credential(fields, mistakes),
-        load_balancer_name: fields.text("loadBalancerName", mistakes),
-        load_balancers: load_balancers(fields, pool_type, mistakes),
+        resource_group: fields.text("resourceGroup", violations),
+        load_balancer_resource_group: fields.text("loadBalancerResourceGroup", violations),
+        credential: credential(fields, violations),
+        load_balancer_name: fields.text("loadBalancerName", violations),
+        load_balancers: load_balancers(fields, pool_type, violations),
         backend_pool_type: pool_type,
-        exclude_master_from_standard_lb: fields.boolean("excludeMasterFromStandardLB", mistakes).unwrap_or(true),
-        rate_limits: rate_limits(fields, mistakes),
-        enable_load_balancer_admin_state: fields.boolean("enableLoadBalancerAdminState", mistakes).unwrap_or(true),
+        exclude_master_from_standard_lb: fields
+            .boolean("excludeMasterFromStandardLB", violations)
+            .unwrap_or(true),
+        rate_limits: rate_limits(fields, violations),
+        enable_load_balancer_admin_state: fields
+            .boolean("enableLoadBalancerAdminState", violations)
+            .unwrap_or(true),
     }
 }
 
-fn cloud_of(name: &str) -> Cloud {
+fn parse_cloud(name: &str) -> AzureCloud {
     match name.to_uppercase().as_str() {
-        "AZURECHINACLOUD" => Cloud::China,
-        "AZUREUSGOVERNMENT" | "AZUREUSGOVERNMENTCLOUD" => Cloud::UsGovernment,
-        // As upstream: what is not known is the public one.
-        _ => Cloud::Public,
+        "AZURECHINACLOUD" => AzureCloud::China,
+        "AZUREUSGOVERNMENT" | "AZUREUSGOVERNMENTCLOUD" => AzureCloud::UsGovernment,
+        // As upstream: an unknown name is the public cloud.
+        _ => AzureCloud::Public,
     }
 }
 
-fn backend_pool_type(fields: &Fields, mistakes: &mut Vec<Mistake>) -> BackendPoolType {
+fn backend_pool_type(fields: &Fields, violations: &mut Vec<Violation>) -> BackendPoolType {
     let key = "loadBalancerBackendPoolConfigurationType";
     let allowed = "nodeIPConfiguration, nodeIP or podIP";
-    let read = fields.read(key, allowed, mistakes, |value| {
+    let read = fields.read(key, allowed, violations, |value| {
         match value.as_str()?.to_lowercase().as_str() {
             "" | "nodeipconfiguration" => Some(BackendPoolType::NodeIpConfiguration),
             "nodeip" => Some(BackendPoolType::NodeIp),
@@ -61,20 +65,23 @@ fn backend_pool_type(fields: &Fields, mistakes: &mut Vec<Mistake>) -> BackendPoo
     read.unwrap_or_default()
 }
 
-/// Upstream's order: workload identity, managed identity, secret; a certificate is refused.
-fn credential(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Credential {
-    let client = fields.text("aadClientId", mistakes).unwrap_or_default();
-    let secret = fields.text("aadClientSecret", mistakes);
-    let token_file = fields.text("aadFederatedTokenFile", mistakes);
-    let managed = fields.boolean("useManagedIdentityExtension", mistakes).unwrap_or(false);
-    let identity = fields.text("userAssignedIdentityID", mistakes);
-    let federated = fields
-        .boolean("useFederatedWorkloadIdentityExtension", mistakes)
+/// The credential, in upstream's order: workload identity, managed identity, client secret. A client certificate is a
+/// violation.
+fn credential(fields: &Fields, violations: &mut Vec<Violation>) -> Credential {
+    let client = fields.text("aadClientId", violations).unwrap_or_default();
+    let secret = fields.text("aadClientSecret", violations);
+    let token_file = fields.text("aadFederatedTokenFile", violations);
+    let managed = fields
+        .boolean("useManagedIdentityExtension", violations)
         .unwrap_or(false);
-    let certificate = fields.text("aadClientCertPath", mistakes);
+    let identity = fields.text("userAssignedIdentityID", violations);
+    let federated = fields
+        .boolean("useFederatedWorkloadIdentityExtension", violations)
+        .unwrap_or(false);
+    let certificate = fields.text("aadClientCertPath", violations);
     if federated {
         let Some(token_file) = token_file else {
-            mistakes.push(Mistake {
+            violations.push(Violation {
                 origin: fields.origin("useFederatedWorkloadIdentityExtension"),
                 key: Some("aadFederatedTokenFile".to_owned()),
                 message: "workload identity needs it; allowed: the path of a projected service account token"
@@ -97,21 +104,22 @@ fn credential(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Credential {
         });
         return Credential::ManagedIdentity(named);
     }
-    // Files of AKS say "msi" where nothing is meant.
-    let said = |text: &str| !text.is_empty() && !text.eq_ignore_ascii_case("msi");
-    match secret.filter(|secret| said(secret)) {
-        Some(secret) if said(&client) => Credential::ClientSecret {
+    // Files of AKS have "msi" in place of absent values.
+    let is_set = |text: &str| !text.is_empty() && !text.eq_ignore_ascii_case("msi");
+    match secret.filter(|secret| is_set(secret)) {
+        Some(secret) if is_set(&client) => Credential::ClientSecret {
             client_id: client,
             secret: Secret(secret),
         },
         _ => {
             if certificate.is_some() {
-                mistakes.push(Mistake {
+                violations.push(Violation {
                     origin: fields.origin("aadClientCertPath"),
                     key: Some("aadClientCertPath".to_owned()),
-                    message: "client certificates are not taken; allowed: useFederatedWorkloadIdentityExtension with \
+                    message:
+                        "client certificates are not supported; allowed: useFederatedWorkloadIdentityExtension with \
                               aadFederatedTokenFile, useManagedIdentityExtension, or aadClientSecret"
-                        .to_owned(),
+                            .to_owned(),
                 });
             }
             Credential::None
@@ -119,19 +127,19 @@ fn credential(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Credential {
     }
 }
 
-/// The names of several standard load balancers, with upstream's checks.
-fn load_balancers(fields: &Fields, pool_type: BackendPoolType, mistakes: &mut Vec<Mistake>) -> Vec<String> {
+/// The names of multiple standard load balancers, with upstream's checks and messages.
+fn load_balancers(fields: &Fields, pool_type: BackendPoolType, violations: &mut Vec<Violation>) -> Vec<String> {
     let key = "multipleStandardLoadBalancerConfigurations";
     let (mut names, mut sets, mut list) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
     let mut found = Vec::new();
-    for section in fields.sections(key, mistakes) {
-        let name = section.text("name", mistakes).unwrap_or_default();
+    for section in fields.sections(key, violations) {
+        let name = section.text("name", violations).unwrap_or_default();
         if !names.insert(name.to_lowercase()) {
             found.push(format!(
                 "duplicated multiple standard load balancer configuration name {name}"
             ));
         }
-        match section.text("primaryVMSet", mistakes) {
+        match section.text("primaryVMSet", violations) {
             None => found.push(format!(
                 "multiple standard load balancer configuration {name} must have primary VMSet"
             )),
@@ -147,7 +155,7 @@ fn load_balancers(fields: &Fields, pool_type: BackendPoolType, mistakes: &mut Ve
             "multiple standard load balancers cannot be used with backend pool type nodeIPConfiguration".to_owned(),
         );
     }
-    mistakes.extend(found.into_iter().map(|message| Mistake {
+    violations.extend(found.into_iter().map(|message| Violation {
         origin: fields.origin(key),
         key: Some(key.to_owned()),
         message,
@@ -155,31 +163,33 @@ fn load_balancers(fields: &Fields, pool_type: BackendPoolType, mistakes: &mut Ve
     list
 }
 
-/// The limits of load balancer requests: their own stanza over the global keys.
-fn rate_limits(fields: &Fields, mistakes: &mut Vec<Mistake>) -> Option<RateLimits> {
-    let stanza = fields.section("loadBalancerRateLimit", mistakes).unwrap_or_default();
-    let mut on = |fields: &Fields| fields.boolean("cloudProviderRateLimit", mistakes);
-    let global = on(fields);
-    if !on(&stanza).or(global).unwrap_or(false) {
+/// The limits of load balancer requests: those of `loadBalancerRateLimit` win over the global keys.
+fn rate_limits(fields: &Fields, violations: &mut Vec<Violation>) -> Option<RateLimits> {
+    let stanza = fields.section("loadBalancerRateLimit", violations).unwrap_or_default();
+    let mut is_enabled = |fields: &Fields| fields.boolean("cloudProviderRateLimit", violations);
+    let global = is_enabled(fields);
+    if !is_enabled(&stanza).or(global).unwrap_or(false) {
         return None;
     }
     let mut limit = |suffix: &str| {
         let mut number = |name: &str| {
             let key = format!("cloudProviderRateLimit{name}{suffix}");
-            let own = stanza.number(&key, mistakes);
-            own.or_else(|| fields.number(&key, mistakes))
+            let own = stanza.number(&key, violations);
+            own.or_else(|| fields.number(&key, violations))
                 .filter(|number| *number > 0.0)
         };
         let (qps, bucket) = (number("QPS"), number("Bucket"));
         RateLimit {
-            qps: qps.unwrap_or(DEFAULT_LIMIT.qps),
-            // Larger is no limit.
+            qps: qps.unwrap_or(DEFAULT_RATE_LIMIT.qps),
+            // A larger bucket is no limit.
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
                 reason = "it is between 1 and a million"
             )]
-            bucket: bucket.map_or(DEFAULT_LIMIT.bucket, |bucket| bucket.clamp(1.0, 1_000_000.0) as u32),
+            bucket: bucket.map_or(DEFAULT_RATE_LIMIT.bucket, |bucket| {
+                bucket.clamp(1.0, 1_000_000.0) as u32
+            }),
         }
     };
     Some(RateLimits {

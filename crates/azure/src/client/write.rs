@@ -1,244 +1,234 @@
-//! One pool is written: the PUT, the operation it starts, and a read that shows it.
+//! Writing one pool: [`ArmClient::put_pool`] sends the PUT, [`ArmClient::poll_until_done`] waits for the operation that it
+//! starts.
 //!
-//! A write is done when its operation has succeeded *and* a read shows it (DESIGN decision 9): Azure has reported
-//! success and changed nothing. A PUT whose answer was lost is sent again with the same `If-Match`. Where the
-//! first had its effect, ARM refuses the second with 412, and reading tells which of the two it is, so there is no
-//! double effect and no doubt.
+//! A write is complete when a later read shows it, because Azure has reported success without a change. That read is the
+//! caller's, who needs the whole load balancer for the next write (docs/decisions.md 9). A PUT whose response is lost is
+//! sent again with the same `If-Match`. If the first one had its effect, ARM rejects the second with 412, so a write has
+//! its effect once at most.
 
 use std::time::Duration;
 
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use hyper::header::{HeaderName, LOCATION};
-use hyper::{Method, StatusCode, Uri};
+use hyper::{StatusCode, Uri};
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
-use super::super::document::{Pool, ProvisioningState};
-use super::super::error::{ArmError, Class, ErrorBody};
-use super::super::id::PoolId;
-use super::super::retry_after::retry_after;
-use super::super::stack::Permit;
-use super::super::transport::Answer;
-use super::{Arm, Extra, json};
+use super::{ArmClient, CallOptions, Put, parse_json};
+use crate::document::{Pool, ProvisioningState};
+use crate::error::{ArmError, ErrorBody, ErrorClass, OperationFailure};
+use crate::id::PoolId;
+use crate::request_path::Permit;
+use crate::retry_after::parse_retry_after;
+use crate::throttle::RequestKind;
+use crate::transport::BufferedResponse;
 
-const ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
-/// To the first look at an operation where ARM does not say when to come again, twice that to the next one, and so on.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
-/// The longest between looks where nothing is said, as with cloud-provider-azure.
-const LONGEST: Duration = Duration::from_secs(5);
-/// Between looks at a resource that ARM is busy with.
-const BUSY: Duration = Duration::from_secs(1);
+const AZURE_ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
+/// Time to the first poll of an operation without `Retry-After`; it doubles with each further poll.
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest time between polls without `Retry-After`, as in cloud-provider-azure.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Time between reads of a pool that ARM is busy with.
+const BUSY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A write that ARM has accepted.
 #[derive(Clone, Debug)]
-pub struct Accepted {
+pub struct WriteOperation {
     pool: PoolId,
-    follow: Follow,
-    look_at: Instant,
+    completion: Completion,
+    /// When to poll for the first time.
+    poll_at: Instant,
 }
 
-/// How to learn of its end.
+/// Where the end of an operation shows.
 #[derive(Clone, Debug)]
-enum Follow {
-    /// It has come already.
-    Done,
-    /// The status of the operation.
-    Operation(Uri),
-    /// 202 until it is done.
+enum Completion {
+    /// The response to the PUT is already final.
+    Immediate,
+    /// The URL from `Azure-AsyncOperation`, whose document has the status.
+    StatusUrl(Uri),
+    /// The URL from `Location`, which answers 202 until the end.
     Location(Uri),
-    /// The pool itself says so.
+    /// The pool's own `provisioningState`.
     Resource,
 }
 
-/// What a look says.
+/// What one poll of an operation showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
-    Done,
-    NotYet,
+enum Progress {
+    Running,
+    Succeeded,
 }
 
-impl Arm {
-    /// Writes the pool over the state it was read from, and waits for the end: the pool as it is then read, with
-    /// the etag for the next write to its load balancer.
+impl ArmClient {
+    /// Sends the document of a pool, on condition that the pool is unchanged since it was read.
     ///
     /// # Errors
-    /// By its class; whatever it is, nothing but what was asked has been written.
-    pub async fn write_pool(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<Pool, ArmError> {
-        match self.put_pool(pool, permit, deadline).await {
-            Ok(accepted) => self.follow(&accepted, deadline).await?,
-            // Maybe it is our own write that is in the way.
-            Err(
-                error @ ArmError::Refused {
-                    maybe_done: true,
-                    status: StatusCode::PRECONDITION_FAILED,
-                    ..
-                },
-            ) => {
-                let read = self.settled(&pool.id, deadline).await?;
-                return if read.shows(pool) { Ok(read) } else { Err(error) };
-            }
-            Err(error) => return Err(error),
-        }
-        let read = self.waiting(&pool.id, deadline).await?;
-        if read.shows(pool) {
-            Ok(read)
-        } else {
-            Err(ArmError::NotShown(pool.id.to_string()))
-        }
-    }
-
-    /// Sends the write.
-    ///
-    /// # Errors
-    /// Where ARM does not accept it, or the pool was read without an etag, or while ARM was busy with it.
-    pub async fn put_pool(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<Accepted, ArmError> {
+    /// When ARM does not accept the write; when the pool was read without an etag or while ARM was busy with it; when the
+    /// permit is not valid.
+    pub async fn put_pool(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<WriteOperation, ArmError> {
         if pool.provisioning_state() == ProvisioningState::Busy {
             return Err(ArmError::Busy(pool.id.to_string()));
         }
-        let etag = pool.etag.clone();
-        let etag = etag.ok_or_else(|| ArmError::Answer(format!("{} was read without an etag", pool.id)))?;
-        let body = serde_json::to_vec(&pool.for_write()).map_err(|error| ArmError::Answer(error.to_string()))?;
-        let extra = Extra {
-            if_match: Some(etag),
-            body: body.into(),
-            permit: Some(permit),
+        let Some(if_match) = pool.etag.clone() else {
+            return Err(ArmError::InvalidResponse(format!(
+                "{} was read without an etag",
+                pool.id
+            )));
         };
-        let what = ("update_backend_pool", pool.id.load_balancer().group());
-        let uri = self.uri(&pool.id.path())?;
-        let answer = self.send(Method::PUT, what, uri, deadline, extra).await?;
-        self.accepted(pool.id.clone(), &answer)
+        let body =
+            serde_json::to_vec(&pool.put_body()).map_err(|error| ArmError::InvalidResponse(error.to_string()))?;
+        let options = CallOptions {
+            name: "update_backend_pool",
+            group: pool.id.load_balancer().group(),
+            uri: self.uri(&pool.id.path())?,
+            deadline,
+            put: Some(Put {
+                if_match,
+                body: body.into(),
+                permit,
+            }),
+        };
+        let response = self.send(options).await?;
+        self.write_operation(pool.id.clone(), &response)
     }
 
-    fn accepted(&self, pool: PoolId, answer: &Answer) -> Result<Accepted, ArmError> {
+    fn write_operation(&self, pool: PoolId, response: &BufferedResponse) -> Result<WriteOperation, ArmError> {
         let url = |name: &HeaderName| {
-            let value = answer.headers().get(name)?.to_str().unwrap_or_default();
-            Some(self.followed(value))
+            let value = response.headers().get(name)?.to_str().unwrap_or_default();
+            Some(self.check_link(value))
         };
-        let document: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+        let document: Value = serde_json::from_slice(response.body()).unwrap_or_default();
         let state = document
             .pointer("/properties/provisioningState")
             .and_then(Value::as_str);
-        let follow = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
-            // As Microsoft's Go client: a write that changes nothing is done at once.
-            Follow::Done
-        } else if let Some(uri) = url(&ASYNC_OPERATION).transpose()? {
-            Follow::Operation(uri)
+        let completion = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
+            // As in azcore: a write that changes nothing is complete at once.
+            Completion::Immediate
+        } else if let Some(uri) = url(&AZURE_ASYNC_OPERATION).transpose()? {
+            Completion::StatusUrl(uri)
         } else if let Some(uri) = url(&LOCATION).transpose()? {
-            Follow::Location(uri)
+            Completion::Location(uri)
         } else {
-            Follow::Resource
+            Completion::Resource
         };
-        Ok(Accepted {
+        Ok(WriteOperation {
             pool,
-            follow,
-            look_at: self.next_look(answer, FIRST_LOOK),
+            completion,
+            poll_at: self.next_poll(response, MIN_POLL_INTERVAL),
         })
     }
 
-    /// When to look, as the answer says.
-    fn next_look(&self, answer: &Answer, otherwise: Duration) -> Instant {
+    /// When to poll after this response: after its `Retry-After`, or after `interval`.
+    fn next_poll(&self, response: &BufferedResponse, interval: Duration) -> Instant {
         let now = self.clock.now();
-        let told = retry_after(answer.headers(), now.wall);
-        now.mono + told.filter(|told| !told.is_zero()).unwrap_or(otherwise)
+        let requested = parse_retry_after(response.headers(), now.wall);
+        now.mono + requested.filter(|requested| !requested.is_zero()).unwrap_or(interval)
     }
 
-    /// Waits for the end of a write.
+    /// Waits for the end of the operation.
     ///
     /// # Errors
-    /// Where it ended badly, or nobody can say how.
-    pub async fn follow(&self, accepted: &Accepted, deadline: Instant) -> Result<(), ArmError> {
-        let (group, uri) = match &accepted.follow {
-            Follow::Done => return Ok(()),
-            Follow::Resource => return self.settled(&accepted.pool, deadline).await.map(drop),
-            Follow::Operation(uri) | Follow::Location(uri) => (accepted.pool.load_balancer().group(), uri),
+    /// When the operation failed or was canceled, or its end is unknown at the deadline.
+    pub async fn poll_until_done(&self, operation: &WriteOperation, deadline: Instant) -> Result<(), ArmError> {
+        let pool = &operation.pool;
+        let uri = match &operation.completion {
+            Completion::Immediate => return Ok(()),
+            Completion::Resource => return self.poll_until_settled(pool, deadline).await,
+            Completion::StatusUrl(uri) | Completion::Location(uri) => uri,
         };
-        let mut look_at = accepted.look_at;
-        let mut untold = FIRST_LOOK;
+        let group = pool.load_balancer().group();
+        let mut poll_at = operation.poll_at;
+        let mut intervals = poll_intervals();
         loop {
-            // Nobody is refused here who can wait.
-            look_at = look_at.max(self.gates.closed_until(group.subscription(), false).unwrap_or(look_at));
-            if look_at >= deadline {
-                return Err(ArmError::Deadline);
+            // A poll waits for the throttle gate instead of being refused.
+            let closed_until = self.gates.closed_until(group.subscription(), RequestKind::Read);
+            poll_at = poll_at.max(closed_until.unwrap_or(poll_at));
+            if poll_at >= deadline {
+                return Err(ArmError::DeadlineExceeded);
             }
-            sleep_until(look_at).await;
-            untold = LONGEST.min(2 * untold);
+            sleep_until(poll_at).await;
+            let interval = intervals.next().unwrap_or(MAX_POLL_INTERVAL);
             match self.get("get_operation", group, uri.clone(), deadline).await {
-                Ok(answer) => {
-                    let look = match accepted.follow {
-                        Follow::Operation(_) => ended(&json(&answer)?)?,
-                        _ if answer.status() == StatusCode::ACCEPTED => Look::NotYet,
-                        _ => Look::Done,
+                Ok(response) => {
+                    let progress = match operation.completion {
+                        Completion::StatusUrl(_) => operation_progress(&parse_json(&response)?)?,
+                        _ if response.status() == StatusCode::ACCEPTED => Progress::Running,
+                        _ => Progress::Succeeded,
                     };
-                    if look == Look::Done {
+                    if progress == Progress::Succeeded {
                         return Ok(());
                     }
-                    look_at = self.next_look(&answer, untold);
+                    poll_at = self.next_poll(&response, interval);
                 }
-                // Whoever may write a pool may not be allowed to ask how the operation goes, which is the
-                // subscription's: the pool says so too.
+                // The status belongs to the subscription, so an identity that may write the pool may be unable to read it.
                 Err(error) if matches!(error.status(), Some(StatusCode::FORBIDDEN | StatusCode::NOT_FOUND)) => {
-                    tracing::debug!(%error, pool = %accepted.pool, "the end of a write is read from the pool");
-                    return self.settled(&accepted.pool, deadline).await.map(drop);
+                    tracing::debug!(%error, %pool, "operation status not readable; polling the pool instead");
+                    return self.poll_until_settled(pool, deadline).await;
                 }
-                // The status could not be read, which says nothing about the operation.
-                Err(error @ (ArmError::Refused { .. } | ArmError::Connection(_) | ArmError::Throttled { .. }))
-                    if error.class() == Class::Retriable =>
-                {
-                    tracing::debug!(%error, pool = %accepted.pool, "the end of a write is not known yet");
+                // A failure to read the status says nothing about the operation.
+                Err(
+                    error @ (ArmError::ErrorResponse { .. } | ArmError::Connection(_) | ArmError::Throttled { .. }),
+                ) if error.class() == ErrorClass::Retriable => {
                     let now = Instant::now();
-                    look_at = now + error.retry_after(now).unwrap_or(untold).max(FIRST_LOOK);
+                    let wait = error.retry_after(now).unwrap_or(interval).max(MIN_POLL_INTERVAL);
+                    tracing::debug!(%error, %pool, retry_in = ?wait, "operation status not read");
+                    poll_at = now + wait;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// The pool, once ARM is not busy with it.
-    async fn settled(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
+    /// Reads the pool until ARM is not busy with it.
+    async fn poll_until_settled(&self, pool: &PoolId, deadline: Instant) -> Result<(), ArmError> {
         loop {
-            let pool = self.waiting(id, deadline).await?;
-            if pool.provisioning_state() == ProvisioningState::Settled {
-                return Ok(pool);
-            }
-            let look_at = Instant::now() + BUSY;
-            if look_at >= deadline {
-                return Err(ArmError::Deadline);
-            }
-            sleep_until(look_at).await;
-        }
-    }
-
-    /// The pool; where reads are throttled, once they are not.
-    async fn waiting(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
-        loop {
-            let error = match self.pool(id, deadline).await {
-                Ok(pool) => return Ok(pool),
-                Err(error) => error,
-            };
-            let throttled = error.status() == Some(StatusCode::TOO_MANY_REQUESTS);
+            let read = self.get_pool(pool, deadline).await;
             let now = Instant::now();
-            let wait = error.retry_after(now);
-            match wait.filter(|_| throttled || matches!(error, ArmError::Throttled { .. })) {
-                Some(wait) if now + wait < deadline => sleep_until(now + wait.max(FIRST_LOOK)).await,
-                _ => return Err(error),
+            let (wait, error) = match read {
+                Ok(pool) if pool.provisioning_state() == ProvisioningState::Settled => return Ok(()),
+                Ok(_) => (BUSY_POLL_INTERVAL, ArmError::DeadlineExceeded),
+                Err(error) => {
+                    let throttled = error.status() == Some(StatusCode::TOO_MANY_REQUESTS)
+                        || matches!(error, ArmError::Throttled { .. });
+                    match error.retry_after(now).filter(|_| throttled) {
+                        Some(wait) => (wait.max(MIN_POLL_INTERVAL), error),
+                        None => return Err(error),
+                    }
+                }
+            };
+            if now + wait >= deadline {
+                return Err(error);
             }
+            sleep_until(now + wait).await;
         }
     }
 }
 
-/// Reads the status of an operation.
-fn ended(document: &Value) -> Result<Look, ArmError> {
+/// The times from one poll to the next without `Retry-After`, from the first poll on.
+fn poll_intervals() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(2 * MIN_POLL_INTERVAL)
+        .with_max_delay(MAX_POLL_INTERVAL)
+        .with_factor(2.0)
+        .without_max_times()
+        .build()
+}
+
+/// Reads the status document of an operation.
+fn operation_progress(document: &Value) -> Result<Progress, ArmError> {
     let status = document.get("status").and_then(Value::as_str);
-    let status = status.ok_or_else(|| ArmError::Answer("an operation without status".to_owned()))?;
-    let is = |word: &str| status.eq_ignore_ascii_case(word);
-    if is("Succeeded") {
-        Ok(Look::Done)
-    } else if is("Failed") || is("Canceled") {
-        Err(ArmError::Operation {
-            status: status.to_owned(),
-            error: ErrorBody::of_error(document.get("error").unwrap_or(&Value::Null)),
-        })
-    } else {
-        Ok(Look::NotYet)
+    let status = status.ok_or_else(|| ArmError::InvalidResponse("an operation without status".to_owned()))?;
+    let failure = [OperationFailure::Failed, OperationFailure::Canceled]
+        .into_iter()
+        .find(|failure| status.eq_ignore_ascii_case(failure.as_str()));
+    match failure {
+        Some(failure) => Err(ArmError::OperationFailed {
+            status: failure,
+            error: ErrorBody::from_json(document.get("error").unwrap_or(&Value::Null)),
+        }),
+        None if status.eq_ignore_ascii_case("Succeeded") => Ok(Progress::Succeeded),
+        None => Ok(Progress::Running),
     }
 }
 
@@ -249,21 +239,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_status_says() {
+    fn operation_statuses() {
         for (document, expected) in [
-            (json!({"status": "Succeeded"}), Some(Ok(Look::Done))),
-            (json!({"status": "succeeded"}), Some(Ok(Look::Done))),
-            (json!({"status": "InProgress"}), Some(Ok(Look::NotYet))),
-            (json!({"status": "Anything"}), Some(Ok(Look::NotYet))),
+            (json!({"status": "Succeeded"}), Some(Ok(Progress::Succeeded))),
+            (json!({"status": "succeeded"}), Some(Ok(Progress::Succeeded))),
+            (json!({"status": "InProgress"}), Some(Ok(Progress::Running))),
+            (json!({"status": "Anything"}), Some(Ok(Progress::Running))),
             (json!({"status": "Failed", "error": {"code": "x"}}), Some(Err("x"))),
             (json!({"status": "Canceled"}), Some(Err("Canceled"))),
             (json!({"status": 1}), None),
             (json!([]), None),
         ] {
-            match (ended(&document), expected) {
-                (Ok(look), Some(Ok(expected))) => assert_eq!(look, expected, "{document}"),
-                (Err(error @ ArmError::Operation { .. }), Some(Err(code))) => assert_eq!(error.code(), code),
-                (Err(ArmError::Answer(_)), None) => {}
+            match (operation_progress(&document), expected) {
+                (Ok(progress), Some(Ok(expected))) => assert_eq!(progress, expected, "{document}"),
+                (Err(error @ ArmError::OperationFailed { .. }), Some(Err(code))) => assert_eq!(error.code(), code),
+                (Err(ArmError::InvalidResponse(_)), None) => {}
                 (found, expected) => panic!("{document}: {found:?}, expected {expected:?}"),
             }
         }

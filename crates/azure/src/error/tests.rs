@@ -1,9 +1,9 @@
-//! Every error body that was recorded or quoted (specs azure-arm.md 1.4 to 4.5), and what it means.
+//! The class of every error body that was recorded from Azure or quoted in public reports.
 
 use serde_json::{Value, json};
 
 use super::*;
-use Class::{Retriable, Stale, Terminal};
+use ErrorClass::{Retriable, Stale, Terminal};
 
 fn read(error: &Value) -> ErrorBody {
     ErrorBody::parse(error.to_string().as_bytes())
@@ -17,13 +17,13 @@ fn detailed(code: &str, message: &str, inner: &str, inner_message: &str) -> Valu
     json!({"error": {"code": code, "message": message, "details": [{"code": inner, "message": inner_message}]}})
 }
 
-fn check(status: u16, body: &Value, class: Class) {
+fn check(status: u16, body: &Value, class: ErrorClass) {
     let status = StatusCode::from_u16(status).unwrap();
-    assert_eq!(super::class(Some(status), &read(body)), class, "{status} {body}");
+    assert_eq!(classify(Some(status), &read(body)), class, "{status} {body}");
 }
 
 #[test]
-fn others_in_the_way() {
+fn conflicts_with_other_writers() {
     let referenced = "Cannot proceed with operation because resource nic used by resource lb is not in Succeeded state. \
                       Resource is in Updating state and the last operation that updated/is updating the resource is PutNicOperation.";
     let superseded = "Operation PutLoadBalancerBackendAddressPoolOperation (g) was canceled and superseded by operation \
@@ -44,7 +44,7 @@ fn others_in_the_way() {
             detailed("Canceled", "Operation was canceled.", SUPERSEDED, superseded),
             Stale,
         ),
-        // Some answers carry it in a text only, in any case.
+        // Some responses have the code in their text only, in any case.
         (
             409,
             error("Conflict", "… canceledandsupersededduetoanotheroperation …"),
@@ -100,9 +100,9 @@ fn others_in_the_way() {
 }
 
 #[test]
-fn what_somebody_has_to_change() {
+fn errors_that_an_operator_has_to_fix() {
     for (status, body, class) in [
-        // Of a pool, of a load balancer: what was to be written to is gone. Of a group: a mistake in the settings.
+        // A missing pool or load balancer was deleted; a missing group is a mistake in the settings.
         (404, error("NotFound", "Resource /…/pool not found."), Stale),
         (
             404,
@@ -193,7 +193,7 @@ fn what_somebody_has_to_change() {
 }
 
 #[test]
-fn statuses_where_no_code_is_known() {
+fn classes_by_status_without_a_known_code() {
     for (status, class) in [
         (302, Terminal),
         (400, Terminal),
@@ -221,7 +221,7 @@ fn statuses_where_no_code_is_known() {
         ] {
             let error = ErrorBody::parse(body.as_bytes());
             assert_eq!(
-                super::class(Some(StatusCode::from_u16(status).unwrap()), &error),
+                classify(Some(StatusCode::from_u16(status).unwrap()), &error),
                 class,
                 "{status} {body}"
             );
@@ -230,85 +230,86 @@ fn statuses_where_no_code_is_known() {
 }
 
 #[test]
-fn ends_of_accepted_operations() {
+fn classes_of_failed_operations() {
+    use OperationFailure::{Canceled, Failed};
     let canceled = json!({"code": "Canceled", "message": "Operation was canceled.", "details": [
         {"code": SUPERSEDED, "message": "Operation a was canceled and superseded by operation b."}]});
     for (status, error, class) in [
-        ("Canceled", canceled, Stale),
+        (Canceled, canceled, Stale),
         (
-            "Canceled",
+            Canceled,
             json!({"code": "Canceled", "message": "Operation was canceled.", "details": []}),
             Stale,
         ),
-        ("Failed", json!({"code": "PreconditionFailed", "message": "…"}), Stale),
+        (Failed, json!({"code": "PreconditionFailed", "message": "…"}), Stale),
         (
-            "Failed",
+            Failed,
             json!({"code": "InternalServerError", "message": "An error occurred.", "details": []}),
             Retriable,
         ),
         (
-            "Failed",
+            Failed,
             json!({"code": "RetryableError", "details": [{"code": "ReferencedResourceNotProvisioned"}]}),
             Retriable,
         ),
-        ("Failed", json!({"code": "SomethingNew"}), Retriable),
-        ("Failed", json!({}), Retriable),
+        (Failed, json!({"code": "SomethingNew"}), Retriable),
+        (Failed, json!({}), Retriable),
         (
-            "Failed",
+            Failed,
             json!({"code": "ModificationOfNICIpConfigBackendPoolNotSupported"}),
             Terminal,
         ),
-        ("Failed", json!({"code": "LinkedAuthorizationFailed"}), Terminal),
+        (Failed, json!({"code": "LinkedAuthorizationFailed"}), Terminal),
     ] {
-        let ended = ArmError::Operation {
-            status: status.to_owned(),
-            error: ErrorBody::of_error(&error),
+        let ended = ArmError::OperationFailed {
+            status,
+            error: ErrorBody::from_json(&error),
         };
         assert_eq!(ended.class(), class, "{error}");
     }
 }
 
 #[test]
-fn what_is_told() {
+fn error_texts_and_codes() {
     let error = read(
         &json!({"error": {"code": "Canceled", "message": "Operation was \"canceled\".",
         "details": [{"code": SUPERSEDED, "message": "By b."}]}}),
     );
-    let told = ArmError::Operation {
-        status: "Canceled".to_owned(),
+    let failed = ArmError::OperationFailed {
+        status: OperationFailure::Canceled,
         error,
     };
     assert_eq!(
-        told.to_string(),
+        failed.to_string(),
         "the operation ended Canceled: Canceled: Operation was \"canceled\". \
          (CanceledAndSupersededDueToAnotherOperation: By b.)"
     );
-    assert_eq!(told.code(), "Canceled");
-    let refused = ArmError::Refused {
+    assert_eq!(failed.code(), "Canceled");
+    let rejected = ArmError::ErrorResponse {
         status: StatusCode::BAD_GATEWAY,
         error: ErrorBody::parse("é".repeat(1000).as_bytes()),
         retry_after: Some(Duration::from_secs(3)),
-        maybe_done: false,
+        may_have_applied: false,
     };
     assert_eq!(
-        refused.to_string(),
+        rejected.to_string(),
         format!("ARM answered 502: no code: {}", "é".repeat(200))
     );
-    assert_eq!(refused.code(), "Refused");
-    assert_eq!(refused.retry_after(Instant::now()), Some(Duration::from_secs(3)));
+    assert_eq!(rejected.code(), "Refused");
+    assert_eq!(rejected.retry_after(Instant::now()), Some(Duration::from_secs(3)));
 }
 
 #[test]
-fn a_nest_of_errors_ends() {
+fn nested_errors_are_read_to_a_limit() {
     let mut body = json!({"code": "x"});
     for _ in 0..50 {
         body = json!({"code": "x", "details": [body]});
     }
-    assert_eq!(read(&body).each().count(), MOST_DEPTH + 1);
+    assert_eq!(read(&body).flatten().count(), MAX_DEPTH + 1);
 }
 
 #[test]
-fn which_429_is_about_the_rate() {
+fn rate_limits_and_busy_resources_differ() {
     for (body, expected) in [
         (json!({"error": {"code": "SubscriptionRequestsThrottled"}}), true),
         (json!({"error": {"code": "TooManyRequests"}}), true),
@@ -319,6 +320,6 @@ fn which_429_is_about_the_rate() {
         ),
         (json!({"error": {"code": "AnotherOperationInProgress"}}), false),
     ] {
-        assert_eq!(throttles(&read(&body)), expected, "{body}");
+        assert_eq!(is_rate_limited(&read(&body)), expected, "{body}");
     }
 }

@@ -8,62 +8,63 @@
     reason = "what a test cannot do without fails the test"
 )]
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_azure::{
-    Account, Answer, Arm, Endpoints, GroupId, Options, Pool, PoolId, Tokens, Transport, TransportError,
+    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints, Identity, Permit, Pool,
+    PoolId, ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport, TransportError,
 };
-use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use hyper::{Request, Response};
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tower::service_fn;
 
-mod counted;
+mod failures;
+mod metrics;
 mod reads;
 mod role;
 mod spans;
-mod trouble;
 mod writes;
 
-/// Where the emulator believes to be.
+/// The base URL that the emulator puts into responses.
 const BASE: &str = "http://127.0.0.1:1";
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
-/// Time that operations take.
-const DELAY: Duration = Duration::from_secs(2);
+/// Time from an accepted write to the end of its operation.
+const OPERATION_DELAY: Duration = Duration::from_secs(2);
 
 /// An emulator and a client of it.
-struct World {
+struct TestBed {
     emulator: Emulator,
-    arm: Arm,
+    arm: ArmClient,
 }
 
-impl World {
+impl TestBed {
     async fn new(resources: &[Value]) -> Self {
         Self::with(resources, None, |answer| answer).await
     }
 
-    /// Whose answers are changed on their way.
+    /// A test bed whose responses `change` modifies on their way to the client.
     async fn with(
         resources: &[Value],
         rate_limits: Option<RateLimits>,
-        change: impl Fn(Answer) -> Answer + Clone + Send + Sync + 'static,
+        change: impl Fn(BufferedResponse) -> BufferedResponse + Clone + Send + Sync + 'static,
     ) -> Self {
         let settings = Settings {
-            operation_delay: DELAY,
+            operation_delay: OPERATION_DELAY,
             page_size: 3,
             ..Settings::default()
         };
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
         let seed = serde_json::from_value(json!({"resources": resources})).unwrap();
         let emulator = Emulator::new(settings, seed, clock.clone(), 1).unwrap();
-        let inside = emulator.clone();
+        let server = emulator.clone();
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
-            let (emulator, change) = (inside.clone(), change.clone());
+            let (emulator, change) = (server.clone(), change.clone());
             async move {
                 let (mut parts, body) = request.into_parts();
                 assert_eq!(parts.uri.authority().unwrap(), "127.0.0.1:1");
@@ -74,25 +75,70 @@ impl World {
                     .map_err(|error| TransportError::Connection(error.to_string()))
             }
         }));
-        let endpoints = Endpoints::look_up(&transport, BASE, None).await.unwrap();
+        let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();
         let credential = Credential::ClientSecret {
             client_id: "client".to_owned(),
             secret: Secret::new("secret"),
         };
-        let account = Account::new(&credential, Some("tenant"), &endpoints, "http://127.0.0.1:1").unwrap();
-        let tokens = Tokens::new(account, transport.clone(), clock.clone());
-        let options = Options {
+        let identity = Identity::new(&credential, Some("tenant"), &endpoints, "http://127.0.0.1:1").unwrap();
+        let tokens = TokenCache::new(identity, transport.clone(), clock.clone());
+        let options = ArmClientOptions {
             endpoints,
             rate_limits,
             user_agent: None,
         };
-        let arm = Arm::new(options, transport, Arc::new(tokens), clock);
+        let arm = ArmClient::new(options, transport, Arc::new(tokens), clock);
         Self { emulator, arm }
     }
 
-    /// A pool as it is now.
+    /// Reads a pool.
     async fn pool(&self, name: &str) -> Pool {
-        self.arm.pool(&pool_id(name), soon()).await.unwrap()
+        self.arm.get_pool(&pool_id(name), soon()).await.unwrap()
+    }
+
+    /// Writes a pool in the steps of the pool writer: PUT, end of the operation, read-back of the whole load balancer. Like
+    /// the writer, lets a read decide whether an earlier attempt of a rejected PUT had its effect.
+    async fn write(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<Pool, ArmError> {
+        let mismatch = match self.arm.put_pool(pool, permit, deadline).await {
+            Ok(operation) => {
+                self.arm.poll_until_done(&operation, deadline).await?;
+                ArmError::ReadBackMismatch(pool.id.to_string())
+            }
+            Err(error)
+                if matches!(
+                    error,
+                    ArmError::ErrorResponse {
+                        may_have_applied: true,
+                        ..
+                    }
+                ) =>
+            {
+                error
+            }
+            Err(error) => return Err(error),
+        };
+        let read = self.read_back(&pool.id, deadline).await?;
+        if entries(&read) == entries(pool) {
+            Ok(read)
+        } else {
+            Err(mismatch)
+        }
+    }
+
+    /// Reads the whole load balancer until ARM is not busy with the pool.
+    async fn read_back(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
+        loop {
+            let mut load_balancer = self.arm.get_load_balancer(id.load_balancer(), deadline).await?;
+            let pool = load_balancer
+                .take_pools()
+                .into_iter()
+                .find(|pool| pool.id == *id)
+                .unwrap();
+            if pool.provisioning_state() == ProvisioningState::Settled {
+                return Ok(pool);
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
     }
 
     fn control(&self, method: &str, path: &str, body: &Value) -> Value {
@@ -107,13 +153,13 @@ impl World {
         serde_json::from_slice(answer.body()).unwrap_or_default()
     }
 
-    /// From now on, so many times.
+    /// Makes the next `times` requests with this method and a path that matches behave as `action` says.
     fn fault(&self, method: &str, path: &str, times: u32, action: &Value) {
         let rule = json!({"match": {"method": method, "path": path}, "times": times, "action": action});
         self.control("POST", "faults", &rule);
     }
 
-    /// The requests so far, of this method and to paths like this.
+    /// The requests so far with this method and a path that matches.
     fn requests(&self, method: &str, path: &str) -> Vec<Value> {
         let journal = self.control(
             "GET",
@@ -124,8 +170,8 @@ impl World {
         entries.into_iter().filter(|entry| entry["kind"] == "request").collect()
     }
 
-    /// Somebody else asks.
-    async fn other(&self, method: &str, path: &str, body: &Value) -> Response<Bytes> {
+    /// Sends a request of another client.
+    async fn send_as_other(&self, method: &str, path: &str, body: &Value) -> Response<Bytes> {
         let token = self.control("GET", "token", &Value::Null);
         let request = Request::builder()
             .method(method)
@@ -136,19 +182,31 @@ impl World {
     }
 }
 
+/// Names, addresses and admin states of a pool's entries.
+fn entries(pool: &Pool) -> Vec<(Option<&str>, Option<IpAddr>, Option<AdminState>)> {
+    pool.addresses()
+        .map(|address| (address.name(), address.ip_address(), address.admin_state()))
+        .collect()
+}
+
+/// A permit that stays valid.
+fn permit() -> Permit {
+    Permit::new(|| true)
+}
+
 fn soon() -> Instant {
     Instant::now() + Duration::from_mins(2)
 }
 
-fn group() -> GroupId {
-    GroupId::new("sub", "rg").unwrap()
+fn group() -> ResourceGroupId {
+    ResourceGroupId::new("sub", "rg").unwrap()
 }
 
 fn pool_id(name: &str) -> PoolId {
     group().load_balancer("lb").unwrap().pool(name).unwrap()
 }
 
-/// A load balancer with a pool of these many nodes, and another of two.
+/// A load balancer with a pool of this many nodes, and another pool of two.
 fn load_balancer(name: &str, nodes: usize) -> Value {
     let address = |number: usize| {
         json!({"name": format!("node-{number}"), "futureAddress": number,

@@ -1,24 +1,24 @@
-//! The Azure role of the manifests against what the client asks: every request of every story here has its action in
-//! the role, and the role has no other but those its README says are asked of others.
+//! The Azure role of the manifests covers the client's requests: the role has the action of every request of every test
+//! here, and no other action except those that its README documents as requests of other resources.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use headgate_azure::{AdminState, InterfaceId, Permit};
+use headgate_azure::{AdminState, NetworkInterfaceId};
 use serde_json::{Value, json};
 
-use super::{World, group, load_balancer, soon};
+use super::{TestBed, group, load_balancer, permit, soon};
 
-/// The action that ARM wants for a request; none for what lies outside of every subscription, such as tokens.
+/// The action that ARM requires for a request; `None` for one outside of every subscription, such as a token request.
 fn action(method: &str, path: &str) -> Option<String> {
     let path = path.split('?').next()?;
     if !path.to_lowercase().starts_with("/subscriptions/") {
         return None;
     }
-    // What is no provider's comes out as an action that no role has.
+    // A path without a provider becomes an action that no role has.
     let resource = path.rsplit_once("/providers/").map_or(path, |(_, resource)| resource);
     let parts: Vec<&str> = resource.split('/').collect();
-    // Behind the provider, types and names take turns.
+    // After the provider, types and names alternate.
     let mut action = vec![parts[0]];
     action.extend(parts[1..].iter().step_by(2));
     action.push(match method {
@@ -33,7 +33,7 @@ fn action(method: &str, path: &str) -> Option<String> {
 }
 
 #[test]
-fn actions_are_as_azure_names_them() {
+fn actions_have_azures_names() {
     let balancers = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers";
     for (method, path, expected) in [
         ("GET", balancers.to_owned(), "loadBalancers/read"),
@@ -76,7 +76,7 @@ fn text(path: &str) -> String {
     .unwrap()
 }
 
-/// The role's actions.
+/// The actions of the role.
 fn granted() -> BTreeSet<String> {
     let role: Value = serde_json::from_str(&text("role.json")).unwrap();
     let listed: Vec<String> = serde_json::from_value(role["Actions"].clone()).unwrap();
@@ -85,8 +85,8 @@ fn granted() -> BTreeSet<String> {
     set
 }
 
-/// The rows of the README's table: the action, and what it rests on.
-fn explained() -> Vec<(String, String)> {
+/// The rows of the README's table: an action and its evidence.
+fn documented() -> Vec<(String, String)> {
     let readme = text("README.md");
     let row = |line: &str| {
         let cells: Vec<&str> = line
@@ -105,15 +105,18 @@ fn explained() -> Vec<(String, String)> {
     readme.lines().filter_map(row).collect()
 }
 
-/// What headgate itself has asked of this world, as actions.
-fn asked(world: &World) -> BTreeSet<String> {
+/// The actions of all requests that headgate itself has sent in this test.
+fn requested(bed: &TestBed) -> BTreeSet<String> {
     let ours = |request: &&Value| {
         let agent = request["userAgent"].as_str().unwrap_or_default();
         agent.starts_with("headgate/")
     };
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let journal = world.control("GET", "journal?limit=1000", &Value::Null);
-    assert!(journal["entries"].as_array().unwrap().len() < 1000, "that is all of it");
+    let journal = bed.control("GET", "journal?limit=1000", &Value::Null);
+    assert!(
+        journal["entries"].as_array().unwrap().len() < 1000,
+        "the journal is complete"
+    );
     let requests = journal["entries"].as_array().unwrap().iter();
     let actions = requests
         .filter(|entry| entry["kind"] == "request")
@@ -122,48 +125,51 @@ fn asked(world: &World) -> BTreeSet<String> {
     actions.collect()
 }
 
-/// At the end of every story.
-impl Drop for World {
+/// At the end of every test.
+impl Drop for TestBed {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            let (asked, granted) = (asked(self), granted());
-            let missing: Vec<_> = asked.difference(&granted).collect();
+            let (requested, granted) = (requested(self), granted());
+            let missing: Vec<_> = requested.difference(&granted).collect();
             assert!(missing.is_empty(), "not in manifests/azure/role.json: {missing:?}");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_role_is_what_the_client_asks_and_what_its_readme_explains() {
+async fn role_has_the_actions_of_the_client_and_of_its_readme() {
     let interface = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic";
     let nic = json!({"id": interface, "location": "eastus", "properties": {"ipConfigurations": [{"name": "c", "properties": {}}]}});
-    let world = World::new(&[load_balancer("lb", 2), nic]).await;
-    let interface = InterfaceId::of_configuration(interface).unwrap();
-    assert_eq!(world.arm.virtual_machine_of(&interface, soon()).await.unwrap(), None);
-    let found = world.arm.load_balancers(&group(), soon()).await.unwrap();
-    world.arm.load_balancer(&found[0].id, soon()).await.unwrap();
-    let mut pool = world.pool("pool").await;
+    let bed = TestBed::new(&[load_balancer("lb", 2), nic]).await;
+    let interface = NetworkInterfaceId::parse(interface).unwrap();
+    assert_eq!(
+        bed.arm.get_interface_virtual_machine(&interface, soon()).await.unwrap(),
+        None
+    );
+    let found = bed.arm.list_load_balancers(&group(), soon()).await.unwrap();
+    bed.arm.get_load_balancer(&found[0].id, soon()).await.unwrap();
+    let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
-    world.arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
+    bed.write(&pool, permit(), soon()).await.unwrap();
 
-    let rows = explained();
+    let rows = documented();
     let all: BTreeSet<String> = rows.iter().map(|(action, _)| action.clone()).collect();
     assert_eq!((&all, all.len()), (&granted(), rows.len()));
     let by = |word: &str| -> BTreeSet<String> {
-        let of = rows.iter().filter(|(_, evidence)| evidence.starts_with(word));
-        of.map(|(action, _)| action.clone()).collect()
+        let found = rows.iter().filter(|(_, evidence)| evidence.starts_with(word));
+        found.map(|(action, _)| action.clone()).collect()
     };
-    assert_eq!(by("sent: "), asked(&world));
+    assert_eq!(by("sent: "), requested(&bed));
     let linked = ["Microsoft.Network/virtualNetworks/joinLoadBalancer/action".to_owned()];
     assert_eq!(
         by("documented: "),
         linked.into(),
-        "asked of another resource than the request's"
+        "an action on another resource than the request's"
     );
 }
 
 #[test]
-fn the_role_is_a_definition_that_grants_nothing_else() {
+fn role_definition_grants_nothing_else() {
     let role: Value = serde_json::from_str(&text("role.json")).unwrap();
     let keys: BTreeSet<&str> = role.as_object().unwrap().keys().map(String::as_str).collect();
     let expected = [

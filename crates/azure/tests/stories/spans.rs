@@ -1,4 +1,4 @@
-//! Spans of calls to ARM, as a collector on a socket gets them.
+//! The spans of calls to ARM that a collector on a socket receives.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
 use bytes::Bytes;
-use headgate_azure::{AdminState, Permit};
-use headgate_otlp::Traces;
+use headgate_azure::AdminState;
+use headgate_otlp::TraceExporter;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Attribute;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -23,25 +23,26 @@ use tokio::task::JoinHandle;
 use tracing::instrument::WithSubscriber as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use super::{World, load_balancer, pool_id};
+use super::{TestBed, load_balancer, permit, pool_id};
 
-/// What a collector got.
-type Got = Arc<Mutex<Vec<ExportTraceServiceRequest>>>;
+/// The requests that the collector received.
+type Received = Arc<Mutex<Vec<ExportTraceServiceRequest>>>;
 
-async fn take(State(got): State<Got>, body: Bytes) -> StatusCode {
-    got.lock()
+async fn take(State(received): State<Received>, body: Bytes) -> StatusCode {
+    received
+        .lock()
         .unwrap()
         .push(ExportTraceServiceRequest::decode(body).unwrap());
     StatusCode::OK
 }
 
-async fn collector() -> (SocketAddr, Got, JoinHandle<()>) {
-    let got = Got::default();
+async fn collector() -> (SocketAddr, Received, JoinHandle<()>) {
+    let received = Received::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new()
         .route("/v1/traces", post(take))
-        .with_state(Arc::clone(&got));
+        .with_state(Arc::clone(&received));
     let serving = tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
@@ -50,7 +51,7 @@ async fn collector() -> (SocketAddr, Got, JoinHandle<()>) {
             tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
         }
     });
-    (address, got, serving)
+    (address, received, serving)
 }
 
 fn attributes(span: &Span) -> BTreeMap<&str, String> {
@@ -66,37 +67,50 @@ fn attributes(span: &Span) -> BTreeMap<&str, String> {
     pairs.collect()
 }
 
+/// Checks some attributes of a span, and returns all.
+fn assert_attributes<'a>(span: &'a Span, expected: &[(&str, &str)]) -> BTreeMap<&'a str, String> {
+    let found = attributes(span);
+    for (key, value) in expected {
+        assert_eq!(found.get(*key).map(String::as_str), Some(*value), "{key} of {found:?}");
+    }
+    found
+}
+
 fn soon() -> tokio::time::Instant {
     tokio::time::Instant::now() + Duration::from_mins(1)
 }
 
 #[tokio::test]
-async fn each_call_and_each_try_is_a_span_without_secrets() {
-    let (address, got, serving) = collector().await;
+async fn calls_and_attempts_are_spans_without_secrets() {
+    let (address, received, serving) = collector().await;
     let url = format!("http://{address}/v1/traces");
-    let traces = Traces::start(&url, "node-1", Handle::current()).unwrap();
+    let traces = TraceExporter::start(&url, "node-1", Handle::current()).unwrap();
     let subscriber = tracing_subscriber::registry().with(traces.layer());
-    let world = World::new(&[load_balancer("lb", 3)]).await;
-    let arm = world.arm.as_caller("loadbalancer_adminstate", "admin_state_controller");
-    let token = world.control("GET", "token", &json!(null))["token"]
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let arm = bed
+        .arm
+        .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
+    let token = bed.control("GET", "token", &json!(null))["token"]
         .as_str()
         .unwrap()
         .to_owned();
     async {
         tracing::info!(secret = "in a log", "an event is no span");
-        world.fault("GET", "/pool$", 1, &json!({"answer": {"status": 503}}));
-        let mut pool = arm.pool(&pool_id("pool"), soon()).await.unwrap();
-        arm.pool(&pool_id("none"), soon()).await.unwrap_err();
+        bed.fault("GET", "/pool$", 1, &json!({"answer": {"status": 503}}));
+        let mut pool = arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
+        arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
         pool.set_admin_state(0, AdminState::Down);
-        arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
+        let operation = arm.put_pool(&pool, permit(), soon()).await.unwrap();
+        arm.poll_until_done(&operation, soon()).await.unwrap();
+        arm.get_pool(&pool.id, soon()).await.unwrap();
     }
     .with_subscriber(subscriber)
     .await;
-    traces.close().await;
+    traces.shutdown().await;
     serving.abort();
 
-    let got = got.lock().unwrap();
-    let shown = format!("{got:?}");
+    let received = received.lock().unwrap();
+    let shown = format!("{received:?}");
     let first = &token[..40];
     for secret in [
         "in a log",
@@ -108,16 +122,13 @@ async fn each_call_and_each_try_is_a_span_without_secrets() {
     ] {
         assert!(!shown.contains(secret), "{secret} in {shown}");
     }
-    let resource = got[0].resource_spans[0].resource.as_ref().unwrap();
+    let resource = received[0].resource_spans[0].resource.as_ref().unwrap();
     let of = |key: &str| {
-        resource
-            .attributes
-            .iter()
-            .find(|pair| pair.key == key)
-            .map(|pair| format!("{:?}", pair.value))
+        let pair = resource.attributes.iter().find(|pair| pair.key == key)?;
+        Some(format!("{:?}", pair.value))
     };
     assert!(of("service.name").unwrap().contains("headgate") && of("k8s.node.name").unwrap().contains("node-1"));
-    let spans: Vec<&Span> = got
+    let spans: Vec<&Span> = received
         .iter()
         .flat_map(|request| &request.resource_spans)
         .flat_map(|resource| &resource.scope_spans)
@@ -134,29 +145,29 @@ async fn each_call_and_each_try_is_a_span_without_secrets() {
     assert_eq!(found("update_backend_pool").len(), 1);
     assert!(!found("get_operation").is_empty());
 
-    let said = attributes(first);
     let path =
         "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/pool";
-    for (key, value) in [
-        ("http.request.method", "GET"),
-        ("url.path", path),
-        ("server.address", "127.0.0.1"),
-        ("http.response.status_code", "200"),
-        ("headgate.tries", "2"),
-        ("headgate.rate_limited_ms", "0"),
-    ] {
-        assert_eq!(said.get(key).map(String::as_str), Some(value), "{key} of {said:?}");
-    }
-    assert!(!said.contains_key("error.type"));
-    let said = attributes(missing);
-    for (key, value) in [
-        ("http.response.status_code", "404"),
-        ("error.type", "NotFound"),
-        ("headgate.error_class", "stale"),
-        ("headgate.tries", "1"),
-    ] {
-        assert_eq!(said.get(key).map(String::as_str), Some(value), "{key} of {said:?}");
-    }
+    let found_attributes = assert_attributes(
+        first,
+        &[
+            ("http.request.method", "GET"),
+            ("url.path", path),
+            ("server.address", "127.0.0.1"),
+            ("http.response.status_code", "200"),
+            ("headgate.tries", "2"),
+            ("headgate.rate_limited_ms", "0"),
+        ],
+    );
+    assert!(!found_attributes.contains_key("error.type"));
+    assert_attributes(
+        missing,
+        &[
+            ("http.response.status_code", "404"),
+            ("error.type", "NotFound"),
+            ("headgate.error_class", "stale"),
+            ("headgate.tries", "1"),
+        ],
+    );
     let code = |span: &Span| span.status.as_ref().map_or(0, |status| status.code);
     assert_eq!((code(missing), code(read_back)), (2, 0), "2 is an error");
     let tries: Vec<_> = spans
@@ -176,11 +187,11 @@ async fn each_call_and_each_try_is_a_span_without_secrets() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_not_there_or_does_not_answer_holds_nobody_up() {
+async fn missing_or_silent_collector_does_not_block() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for address in [gone, silent.local_addr().unwrap()] {
-        let traces = Traces::start(&format!("http://{address}/v1/traces"), "n", Handle::current()).unwrap();
+        let traces = TraceExporter::start(&format!("http://{address}/v1/traces"), "n", Handle::current()).unwrap();
         let subscriber = tracing_subscriber::registry().with(traces.layer());
         let began = Instant::now();
         tracing::subscriber::with_default(subscriber, || {
@@ -190,7 +201,7 @@ async fn a_collector_that_is_not_there_or_does_not_answer_holds_nobody_up() {
         });
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         let began = Instant::now();
-        traces.close().await;
+        traces.shutdown().await;
         assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use futures::future::BoxFuture;
-use headgate_azure::{Arm, AzureJson, BadId, GroupId};
+use headgate_azure::{ArmClient, AzureJson, InvalidId, ResourceGroupId};
 
 use crate::pool::{ListScope, ManagedLoadBalancers};
 
@@ -11,7 +11,7 @@ use crate::pool::{ListScope, ManagedLoadBalancers};
 #[derive(Clone, Debug)]
 pub struct ClusterTarget {
     /// The client, with the identity of `azure.json`.
-    pub arm: Arm,
+    pub arm: ArmClient,
     /// The cluster's load balancers.
     pub scope: ListScope,
     /// `excludeMasterFromStandardLB`: whether control-plane nodes are in no load balancer.
@@ -26,9 +26,9 @@ impl ClusterTarget {
     ///
     /// # Errors
     /// If the subscription or the resource group is not a valid name.
-    pub fn new(arm: Arm, config: &AzureJson, cluster_name: &str) -> Result<Self, BadId> {
+    pub fn new(arm: ArmClient, config: &AzureJson, cluster_name: &str) -> Result<Self, InvalidId> {
         let subscription = config.subscription_id.as_deref().unwrap_or_default();
-        let group = GroupId::new(subscription, config.load_balancers_group().unwrap_or_default())?;
+        let group = ResourceGroupId::new(subscription, config.load_balancers_group().unwrap_or_default())?;
         let names = config.load_balancers.iter().chain(&config.load_balancer_name);
         let names = names.map(String::as_str).chain([cluster_name]);
         Ok(Self {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{AdminState, Arm, LoadBalancerId};
+use headgate_azure::{AdminState, ArmClient, LoadBalancerId};
 use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -39,7 +39,7 @@ const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct Controller<'a> {
     pub(super) term: &'a Term,
     pub(super) context: &'a WorkContext,
-    pub(super) arm: Arm,
+    pub(super) arm: ArmClient,
     /// The policy of the settings, `off` if `azure.json` says so.
     pub(super) policy: Policy,
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use headgate_azure::{AdminState, Class, PoolId};
+use headgate_azure::{AdminState, ErrorClass, PoolId};
 use headgate_clock::Clock;
 use headgate_kubernetes::WatchErrorCounter;
 use headgate_leader::{ArmLock, LockMetrics, Term};
@@ -120,7 +120,7 @@ impl Progress {
         let is_terminal = self
             .last_error
             .as_ref()
-            .is_some_and(|error| error.class == Class::Terminal);
+            .is_some_and(|error| error.class == ErrorClass::Terminal);
         self.is_planned && (self.remaining.is_empty() || is_terminal)
     }
 }
@@ -312,7 +312,7 @@ async fn work(
 /// The first list that succeeds. A terminal error ends the wait.
 async fn first_listing(listed: &mut watch::Receiver<Arc<Listing>>) -> Result<Arc<Listing>, RestoreError> {
     let is_decided = |listing: &Arc<Listing>| {
-        let is_terminal = |error: &LastError| error.class == Class::Terminal;
+        let is_terminal = |error: &LastError| error.class == ErrorClass::Terminal;
         listing.requested_at.is_some() || listing.last_error.as_ref().is_some_and(is_terminal)
     };
     let listing = listed.wait_for(is_decided).await.map(|listing| Arc::clone(&listing));

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{AdminState, Class, PoolId};
+use headgate_azure::{AdminState, ErrorClass, PoolId};
 use headgate_clock::Moment;
 use headgate_node::DRAINING_TAINT;
 use tokio::time::Instant;
@@ -197,7 +197,7 @@ pub(super) struct TransitionTracker {
 /// The last failure with an event.
 #[derive(Clone, Debug)]
 struct ReportedFailure {
-    class: Class,
+    class: ErrorClass,
     code: String,
     at: Instant,
 }
@@ -307,7 +307,7 @@ impl TransitionTracker {
     fn report_failure(&mut self, node: &Arc<ClusterNode>, error: &LastError, now: Instant, effects: &mut Effects) {
         let reported = self.failures.get(&node.uid);
         let is_due = reported.is_none_or(|reported| {
-            let is_repeated = error.class != Class::Terminal && now >= reported.at + FAILURE_REPEAT_INTERVAL;
+            let is_repeated = error.class != ErrorClass::Terminal && now >= reported.at + FAILURE_REPEAT_INTERVAL;
             let is_changed = reported.code != error.code && now >= reported.at + CHANGED_FAILURE_INTERVAL;
             reported.class != error.class || is_changed || is_repeated
         });
@@ -321,8 +321,10 @@ impl TransitionTracker {
         };
         self.failures.insert(node.uid.clone(), failure);
         let outlook = match error.class {
-            Class::Terminal => "headgate retries at growing intervals; it fails until an operator corrects the cause",
-            Class::Stale | Class::Retriable => "headgate retries",
+            ErrorClass::Terminal => {
+                "headgate retries at growing intervals; it fails until an operator corrects the cause"
+            }
+            ErrorClass::Stale | ErrorClass::Retriable => "headgate retries",
         };
         effects.events.push(NodeEvent {
             node: Arc::clone(node),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use headgate_azure::{Class, LoadBalancerId};
+use headgate_azure::{ErrorClass, LoadBalancerId};
 use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{ArmLock, LockMetrics, Term};
@@ -141,7 +141,7 @@ pub(super) async fn task_failure(tasks: &mut Tasks) -> WorkError {
 /// Fails if ARM has rejected lists for too long.
 pub(super) fn check_listing(listing: &Listing) -> Result<(), WorkError> {
     match &listing.last_error {
-        Some(error) if error.class == Class::Terminal && error.since.elapsed() > ARM_REJECTION_TIMEOUT => {
+        Some(error) if error.class == ErrorClass::Terminal && error.since.elapsed() > ARM_REJECTION_TIMEOUT => {
             Err(WorkError::ArmRejected(error.message.clone()))
         }
         _ => Ok(()),
@@ -177,10 +177,10 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
                 return Err(error);
             }
         };
-        tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to ARM");
+        tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
         tokio::select! {
             outcome = work_with(term, target, context) => return outcome,
-            () = config_changed => tracing::info!("Azure configuration changed, work of the term restarted"),
+            () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
         }
     }
 }
@@ -194,7 +194,7 @@ async fn connect(source: &impl TargetSource) -> Result<ClusterConnection, WorkEr
                 Err(error) => {
                     let error = error.to_string();
                     if error != last_error {
-                        tracing::warn!(error, retry_in = ?CONNECT_RETRY_INTERVAL, "connection to ARM failed");
+                        tracing::warn!(error, retry_in = ?CONNECT_RETRY_INTERVAL, "arm connection failed");
                     }
                     last_error = error;
                 }
@@ -224,7 +224,7 @@ async fn work_with(term: &Term, mut target: ClusterTarget, context: &WorkContext
     term.report_nodes(None);
     target.arm = target
         .arm
-        .as_caller("loadbalancer_adminstate", "admin_state_controller");
+        .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
     let mut tasks = Tasks::new();
     let mut targets = watch_nodes(&mut tasks, context, target.exclude_control_plane);
     let ledger = match load_ledger(term, &context.client).await {

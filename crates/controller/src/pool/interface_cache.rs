@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
-use headgate_azure::{ArmError, Class, InterfaceId, PoolId};
+use headgate_azure::{ArmError, ErrorClass, NetworkInterfaceId, PoolId};
 use tokio::time::Instant;
 
 use super::retry::LastError;
@@ -39,12 +39,12 @@ pub struct UnreadablePool {
 
 /// The machines of network interfaces, as far as they have been looked up.
 #[derive(Clone, Debug, Default)]
-pub struct InterfaceCache(HashMap<InterfaceId, CachedInterface>);
+pub struct InterfaceCache(HashMap<NetworkInterfaceId, CachedInterface>);
 
 impl InterfaceCache {
     /// The resource id of the machine that has the interface, in lower case; `None` if it is not known.
     #[must_use]
-    pub fn machine_of(&self, id: &InterfaceId) -> Option<&str> {
+    pub fn machine_of(&self, id: &NetworkInterfaceId) -> Option<&str> {
         self.0.get(id)?.machine.as_deref()
     }
 
@@ -77,8 +77,8 @@ impl InterfaceCache {
         };
         // Before ARM's message, which may be cut off.
         let right = match error.class {
-            Class::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
-            Class::Stale | Class::Retriable => "",
+            ErrorClass::Terminal => " (the role needs Microsoft.Network/networkInterfaces/read)",
+            ErrorClass::Stale | ErrorClass::Retriable => "",
         };
         let id = &pool.id;
         let message = format!(
@@ -102,15 +102,15 @@ impl InterfaceCache {
     }
 
     /// The interfaces of these pools that have to be looked up. Removes all others from the cache.
-    pub(super) fn take_due(&mut self, view: &LoadBalancerView, now: Instant) -> HashSet<InterfaceId> {
-        let mut ids: HashSet<InterfaceId> = interfaces_of(view).cloned().collect();
+    pub(super) fn take_due(&mut self, view: &LoadBalancerView, now: Instant) -> HashSet<NetworkInterfaceId> {
+        let mut ids: HashSet<NetworkInterfaceId> = interfaces_of(view).cloned().collect();
         self.0.retain(|id, _| ids.contains(id));
         ids.retain(|id| self.0.get(id).is_none_or(|cached| cached.expires_at <= now));
         ids
     }
 
     /// Stores the result of a lookup.
-    pub(super) fn store(&mut self, id: InterfaceId, result: Result<Option<String>, ArmError>) {
+    pub(super) fn store(&mut self, id: NetworkInterfaceId, result: Result<Option<String>, ArmError>) {
         let previous = self.0.remove(&id);
         let (machine, last_error, ttl) = match result {
             Ok(Some(machine)) => (Some(machine), None, MACHINE_TTL),
@@ -122,7 +122,7 @@ impl InterfaceCache {
                     tracing::warn!(interface = ?id, %error, "network interface lookup failed, the last known machine stays in use");
                 }
                 // A stale error means that the interface no longer exists: that is an answer.
-                let last_error = Some(last_error).filter(|error| error.class != Class::Stale);
+                let last_error = Some(last_error).filter(|error| error.class != ErrorClass::Stale);
                 (previous.and_then(|cached| cached.machine), last_error, FAILURE_TTL)
             }
         };
@@ -136,12 +136,12 @@ impl InterfaceCache {
 }
 
 /// The interfaces of all pools that need a lookup.
-fn interfaces_of(view: &LoadBalancerView) -> impl Iterator<Item = &InterfaceId> {
+fn interfaces_of(view: &LoadBalancerView) -> impl Iterator<Item = &NetworkInterfaceId> {
     view.pools.iter().flat_map(|pool| &pool.interfaces)
 }
 
 /// Between `time` and half as much again, fixed for each interface, so that not all expire at once.
-fn spread(id: &InterfaceId, time: Duration) -> Duration {
+fn spread(id: &NetworkInterfaceId, time: Duration) -> Duration {
     let mut hasher = DefaultHasher::new();
     id.hash(&mut hasher);
     time + time * u32::try_from(hasher.finish() % 1000).unwrap_or_default() / 2000
@@ -161,8 +161,8 @@ mod tests {
         format!("{GROUP}/Microsoft.Network/networkInterfaces/{name}/ipConfigurations/c")
     }
 
-    fn id(name: &str) -> InterfaceId {
-        InterfaceId::of_configuration(&configuration(name)).unwrap()
+    fn id(name: &str) -> NetworkInterfaceId {
+        NetworkInterfaceId::parse(&configuration(name)).unwrap()
     }
 
     /// A pool of these interfaces and of one of a scale set.
@@ -187,14 +187,14 @@ mod tests {
     }
 
     fn refused(status: StatusCode, code: &str) -> ArmError {
-        ArmError::Refused {
+        ArmError::ErrorResponse {
             status,
             error: ErrorBody {
                 code: code.to_owned(),
                 ..ErrorBody::default()
             },
             retry_after: None,
-            maybe_done: false,
+            may_have_applied: false,
         }
     }
 
@@ -226,14 +226,14 @@ mod tests {
         };
         assert_eq!(
             (pool.name(), last_error.class, &*last_error.code),
-            ("p", Class::Terminal, "AuthorizationFailed")
+            ("p", ErrorClass::Terminal, "AuthorizationFailed")
         );
         assert_eq!(
             last_error.message,
             "the network interface b in lb/p cannot be read (the role needs Microsoft.Network/networkInterfaces/read), \
              so it is not known whether it is this node's: ARM answered 403: AuthorizationFailed"
         );
-        interfaces.store(id("c"), Err(ArmError::Deadline));
+        interfaces.store(id("c"), Err(ArmError::DeadlineExceeded));
         let message = interfaces.unreadable_pools(&view).remove(0).last_error.message;
         assert!(
             message.starts_with("the network interface b and 1 more in lb/p cannot be read"),
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn unreadable_interface_of_an_unused_pool_is_not_reported() {
         let mut interfaces = InterfaceCache::default();
-        interfaces.store(id("a"), Err(ArmError::Deadline));
+        interfaces.store(id("a"), Err(ArmError::DeadlineExceeded));
         assert!(interfaces.unreadable_pools(&view(&["a"], false)).is_empty());
         assert_eq!(interfaces.unreadable_pools(&view(&["a"], true)).len(), 1);
     }
@@ -259,7 +259,7 @@ mod tests {
     async fn interfaces_that_left_are_dropped_and_machines_are_cached_for_an_hour() {
         let mut interfaces = InterfaceCache::default();
         interfaces.store(id("a"), Ok(Some("/vm".to_owned())));
-        interfaces.store(id("b"), Err(ArmError::Deadline));
+        interfaces.store(id("b"), Err(ArmError::DeadlineExceeded));
         let (both, now) = (view(&["a", "b"], true), Instant::now());
         assert!(interfaces.take_due(&both, now).is_empty());
         assert_eq!(

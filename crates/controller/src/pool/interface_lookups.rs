@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
-use headgate_azure::{Arm, ArmError, InterfaceId};
+use headgate_azure::{ArmClient, ArmError, NetworkInterfaceId};
 use tokio::time::{Instant, timeout};
 
 use super::interface_cache::InterfaceCache;
@@ -20,22 +20,22 @@ const MAX_CONCURRENT_LOOKUPS: usize = 16;
 /// Results within this time of the first one are stored together, so that a pool is not written once for each.
 const RESULT_DEBOUNCE: Duration = Duration::from_millis(200);
 
-type LookupResult = (InterfaceId, Result<Option<String>, ArmError>);
+type LookupResult = (NetworkInterfaceId, Result<Option<String>, ArmError>);
 
 /// The lookups of one load balancer.
 pub(super) struct InterfaceLookups {
-    arm: Arm,
+    arm: ArmClient,
     /// Not sent yet, with the deadline of each.
-    waiting: VecDeque<(InterfaceId, Instant)>,
+    waiting: VecDeque<(NetworkInterfaceId, Instant)>,
     running: FuturesUnordered<BoxFuture<'static, LookupResult>>,
     /// The interfaces that `running` looks up.
-    running_ids: HashSet<InterfaceId>,
+    running_ids: HashSet<NetworkInterfaceId>,
     /// Not stored yet.
     results: Vec<LookupResult>,
 }
 
 impl InterfaceLookups {
-    pub(super) fn new(arm: Arm) -> Self {
+    pub(super) fn new(arm: ArmClient) -> Self {
         Self {
             arm,
             waiting: VecDeque::new(),
@@ -61,7 +61,7 @@ impl InterfaceLookups {
             self.running_ids.insert(id.clone());
             let arm = self.arm.clone();
             let lookup = async move {
-                let result = arm.virtual_machine_of(&id, deadline).await;
+                let result = arm.get_interface_virtual_machine(&id, deadline).await;
                 (id, result)
             };
             self.running.push(lookup.boxed());

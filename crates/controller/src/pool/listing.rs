@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{Arm, ArmError, GroupId, LoadBalancer, LoadBalancerId};
+use headgate_azure::{ArmClient, ArmError, LoadBalancer, LoadBalancerId, ResourceGroupId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -49,7 +49,7 @@ impl ManagedLoadBalancers {
 #[derive(Clone, Debug)]
 pub struct ListScope {
     /// The resource group of the load balancers.
-    pub group: GroupId,
+    pub group: ResourceGroupId,
     /// Those of the group that are the cluster's.
     pub managed: ManagedLoadBalancers,
 }
@@ -82,7 +82,7 @@ impl Listing {
     }
 
     /// Looks up the machines of all network interfaces in the pools; for a report. A pool writer has lookups of its own.
-    pub async fn look_up_interfaces(&self, arm: &Arm, deadline: Instant) -> InterfaceCache {
+    pub async fn look_up_interfaces(&self, arm: &ArmClient, deadline: Instant) -> InterfaceCache {
         let mut all = InterfaceCache::default();
         for view in self.load_balancers.values() {
             let (mut interfaces, mut lookups) = (InterfaceCache::default(), InterfaceLookups::new(arm.clone()));
@@ -97,7 +97,7 @@ impl Listing {
 
 /// Lists the load balancers as the requests say and publishes the result. Ends when the sender of `requests` is dropped.
 pub async fn list_on_request(
-    arm: Arm,
+    arm: ArmClient,
     scope: ListScope,
     mut requests: watch::Receiver<ListRequest>,
     listings: watch::Sender<Arc<Listing>>,
@@ -157,11 +157,11 @@ pub async fn list_on_request(
 }
 
 async fn list(
-    arm: &Arm,
+    arm: &ArmClient,
     scope: &ListScope,
     deadline: Instant,
 ) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
-    let found = match arm.load_balancers(&scope.group, deadline).await {
+    let found = match arm.list_load_balancers(&scope.group, deadline).await {
         // A resource group without load balancers may answer this; cloud-provider-azure treats it as an empty list, too.
         Err(error) if error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound" => {
             Vec::new()

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use headgate_azure::{Address, AdminState, InterfaceId};
+use headgate_azure::{AdminState, BackendAddress, NetworkInterfaceId};
 
 use super::interface_cache::InterfaceCache;
 use super::node_index::{ClusterNode, NodeIndex};
@@ -25,7 +25,7 @@ pub struct PoolEntry {
 }
 
 impl PoolEntry {
-    pub(super) fn new(address: Address<'_>) -> Self {
+    pub(super) fn new(address: BackendAddress<'_>) -> Self {
         Self {
             key: EntryKey::from_address(address),
             matcher: NodeMatcher::new(address),
@@ -41,7 +41,7 @@ pub struct EntryKey(Arc<str>);
 impl EntryKey {
     /// The key of an entry; `None` if it has neither an address nor a name.
     #[must_use]
-    pub fn from_address(address: Address<'_>) -> Option<Self> {
+    pub fn from_address(address: BackendAddress<'_>) -> Option<Self> {
         if let Some(ip) = address.ip_address() {
             return Some(Self(ip.to_string().into()));
         }
@@ -77,7 +77,7 @@ pub enum NodeMatcher {
     /// The Node on this virtual machine, by its id in lower case. The id of a scale set's interface contains it.
     Machine(String),
     /// The Node on the machine that has this interface. Only ARM has the machine: see [`InterfaceCache`].
-    Interface(Box<InterfaceId>),
+    Interface(Box<NetworkInterfaceId>),
     /// The Node of this name, in lower case.
     Name(String),
     /// No Node: the entry names none.
@@ -87,13 +87,13 @@ pub enum NodeMatcher {
 impl NodeMatcher {
     /// The matcher of an entry.
     #[must_use]
-    pub fn new(address: Address<'_>) -> Self {
+    pub fn new(address: BackendAddress<'_>) -> Self {
         if let Some(ip) = address.ip_address() {
             // An IPv4-mapped IPv6 address matches the IPv4 address.
             return Self::Address(ip.to_canonical());
         }
         if let Some(configuration) = address.network_interface_ip_configuration() {
-            let interface = || InterfaceId::of_configuration(configuration).ok();
+            let interface = || NetworkInterfaceId::parse(configuration).ok();
             return scale_set_machine(configuration)
                 .map(Self::Machine)
                 .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))

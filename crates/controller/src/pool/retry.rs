@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use headgate_azure::{ArmError, Class};
+use headgate_azure::{ArmError, ErrorClass};
 use tokio::time::Instant;
 
 /// The design of cloud-provider-azure has 5 ms as the base delay of its work queue.
@@ -17,7 +17,7 @@ const MAX_TERMINAL_DELAY: Duration = Duration::from_mins(5);
 #[derive(Clone, Debug, PartialEq)]
 pub struct LastError {
     /// Says whether and when a retry can help.
-    pub class: Class,
+    pub class: ErrorClass,
     /// ARM's code, or headgate's own for other failures.
     pub code: String,
     /// The error as a sentence.
@@ -31,7 +31,7 @@ impl LastError {
     #[must_use]
     pub fn from_arm(error: &ArmError, previous: Option<&Self>) -> Self {
         // A 429 and the requests that the throttle gate refuses after it have different codes and one cause.
-        let code = if error.is_throttling() {
+        let code = if error.is_throttled() {
             "Throttled"
         } else {
             error.code()
@@ -41,7 +41,7 @@ impl LastError {
 
     /// From any failure. `previous` is the last error so far.
     #[must_use]
-    pub fn new(class: Class, code: &str, message: String, previous: Option<&Self>) -> Self {
+    pub fn new(class: ErrorClass, code: &str, message: String, previous: Option<&Self>) -> Self {
         Self {
             class,
             code: code.to_owned(),
@@ -86,8 +86,8 @@ impl Backoff {
     /// The delay after an error of ARM.
     pub(super) fn delay_after(&mut self, error: &ArmError) -> Duration {
         let (delays, max) = match error.class() {
-            Class::Terminal => (&mut self.terminal, MAX_TERMINAL_DELAY),
-            Class::Stale | Class::Retriable => (&mut self.retriable, MAX_DELAY),
+            ErrorClass::Terminal => (&mut self.terminal, MAX_TERMINAL_DELAY),
+            ErrorClass::Stale | ErrorClass::Retriable => (&mut self.retriable, MAX_DELAY),
         };
         let delay = delays.next().unwrap_or(max);
         delay.max(error.retry_after(Instant::now()).unwrap_or_default())
@@ -107,11 +107,11 @@ mod tests {
     use super::*;
 
     fn refused(status: StatusCode, retry_after: Option<u64>) -> ArmError {
-        ArmError::Refused {
+        ArmError::ErrorResponse {
             status,
             error: ErrorBody::default(),
             retry_after: retry_after.map(Duration::from_secs),
-            maybe_done: false,
+            may_have_applied: false,
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use headgate_azure::{InterfaceId, LoadBalancer, LoadBalancerId, Pool, PoolId, ProvisioningState};
+use headgate_azure::{LoadBalancer, LoadBalancerId, NetworkInterfaceId, Pool, PoolId, ProvisioningState};
 use serde_json::Value;
 
 use super::pool_entry::{NodeMatcher, PoolEntry};
@@ -38,7 +38,7 @@ pub struct PoolView {
     /// In the order of the document.
     pub entries: Vec<PoolEntry>,
     /// The interfaces of the entries whose machine only ARM has.
-    pub interfaces: Vec<InterfaceId>,
+    pub interfaces: Vec<NetworkInterfaceId>,
     /// The load-balancing rules that use the pool.
     pub rules: Vec<Rule>,
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_azure::{Arm, LoadBalancerId};
+use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_leader::{ArmLock, LockError, LockGuard, Term};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -75,7 +75,7 @@ pub struct PoolWriter {
     /// The load balancer's resource id.
     pub load_balancer: LoadBalancerId,
     /// The ARM client.
-    pub arm: Arm,
+    pub arm: ArmClient,
     /// The shared Lease, which each batch of writes holds.
     pub lock: ArmLock,
     /// The term that permits the writes.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headgate_azure::{Account, Arm, Endpoints, GroupId, Options, Tokens, Transport, TransportError};
+use headgate_azure::{
+    ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport, TransportError,
+};
 use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
@@ -133,7 +135,7 @@ impl World {
     }
 
     /// A client of the emulator, in process. `spy` sees each request right before it is sent.
-    pub(crate) async fn arm(&self, name: &str, spy: Spy) -> Arm {
+    pub(crate) async fn arm(&self, name: &str, spy: Spy) -> ArmClient {
         let (inside, intercept) = (self.emulator.clone(), self.intercept.clone());
         let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
             let (emulator, spy) = (inside.clone(), Arc::clone(&spy));
@@ -150,27 +152,27 @@ impl World {
                 answer.map_err(|error| TransportError::Connection(error.to_string()))
             }
         }));
-        let endpoints = Endpoints::look_up(&transport, BASE, None).await.unwrap();
+        let endpoints = Endpoints::discover(&transport, BASE, None).await.unwrap();
         let credential = Credential::ClientSecret {
             client_id: "client".to_owned(),
             secret: Secret::new("secret"),
         };
-        let account = Account::new(&credential, Some("tenant"), &endpoints, BASE).unwrap();
-        let tokens = Tokens::new(account, transport.clone(), self.clock.clone());
-        let options = Options {
+        let identity = Identity::new(&credential, Some("tenant"), &endpoints, BASE).unwrap();
+        let tokens = TokenCache::new(identity, transport.clone(), self.clock.clone());
+        let options = ArmClientOptions {
             endpoints,
             rate_limits: self.rate_limits,
             user_agent: Some(format!("headgate/{name}")),
         };
-        Arm::new(options, transport, Arc::new(tokens), self.clock.clone())
+        ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone())
     }
 
     /// What the cluster's `azure.json` names.
-    pub(crate) fn target(&self, arm: Arm) -> ClusterTarget {
+    pub(crate) fn target(&self, arm: ArmClient) -> ClusterTarget {
         ClusterTarget {
             arm,
             scope: ListScope {
-                group: GroupId::new("sub", "rg").unwrap(),
+                group: ResourceGroupId::new("sub", "rg").unwrap(),
                 managed: ManagedLoadBalancers::new(self.managed.iter().copied()),
             },
             exclude_control_plane: true,

@@ -255,7 +255,7 @@ async fn failure_gets_an_event_at_its_start_at_a_change_and_every_five_minutes()
     let mut scenario = Scenario::new(&[node(1, &[DRAIN])], &[]);
     let pools: &Pools<'_> = &[("p", &[(1, "-"), (2, "-")], true)];
     let count = |scenario: &mut Scenario| scenario.evaluate_pools(pools).len();
-    scenario.last_error = error(Class::Retriable, "Throttled");
+    scenario.last_error = error(ErrorClass::Retriable, "Throttled");
     let events = scenario.evaluate_pools(pools);
     assert_eq!(reasons(&events), [("LoadBalancerAdminStateUpdateFailed", "n1")]);
     assert_eq!(
@@ -263,19 +263,19 @@ async fn failure_gets_an_event_at_its_start_at_a_change_and_every_five_minutes()
         "Admin state not updated: ARM said Throttled. headgate retries."
     );
     assert_eq!(count(&mut scenario), 0);
-    scenario.last_error = error(Class::Retriable, "Connection");
+    scenario.last_error = error(ErrorClass::Retriable, "Connection");
     assert_eq!(count(&mut scenario), 0, "the codes alternate");
     tokio::time::advance(CHANGED_FAILURE_INTERVAL).await;
     assert_eq!(count(&mut scenario), 1, "another code");
     tokio::time::advance(FAILURE_REPEAT_INTERVAL).await;
     assert_eq!((count(&mut scenario), count(&mut scenario)), (1, 0), "repeated");
-    scenario.last_error = error(Class::Terminal, "AuthorizationFailed");
+    scenario.last_error = error(ErrorClass::Terminal, "AuthorizationFailed");
     assert_eq!(count(&mut scenario), 1);
     tokio::time::advance(2 * FAILURE_REPEAT_INTERVAL).await;
     assert_eq!(count(&mut scenario), 0, "once");
     scenario.last_error = None;
     assert_eq!(count(&mut scenario), 0);
-    scenario.last_error = error(Class::Terminal, "AuthorizationFailed");
+    scenario.last_error = error(ErrorClass::Terminal, "AuthorizationFailed");
     assert_eq!(count(&mut scenario), 1, "it had ended meanwhile");
 }
 
@@ -283,7 +283,7 @@ async fn failure_gets_an_event_at_its_start_at_a_change_and_every_five_minutes()
 async fn failed_list_gets_an_event_on_every_signalled_node() {
     let mut scenario = Scenario::new(&[node(1, &[DRAIN]), node(2, &[])], &[]);
     let error = LastError::new(
-        Class::Terminal,
+        ErrorClass::Terminal,
         "AuthorizationFailed",
         "ARM answered 403".to_owned(),
         None,
@@ -318,7 +318,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
     scenario.unreadable_pools = vec![UnreadablePool {
         pool: pool_id("p"),
         last_error: LastError::new(
-            Class::Terminal,
+            ErrorClass::Terminal,
             "AuthorizationFailed",
             "nic cannot be read".to_owned(),
             None,
@@ -340,7 +340,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
             .starts_with("Admin state not updated: nic cannot be read. headgate retries at growing intervals")
     );
     assert!(scenario.evaluate_pools(pools).is_empty(), "once");
-    scenario.unreadable_pools[0].last_error.class = Class::Retriable;
+    scenario.unreadable_pools[0].last_error.class = ErrorClass::Retriable;
     assert_eq!(scenario.evaluate_pools(pools).len(), 1, "another class");
     tokio::time::advance(FAILURE_REPEAT_INTERVAL).await;
     assert_eq!(scenario.evaluate_pools(pools).len(), 1, "repeated");
@@ -360,7 +360,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
         ("q", &[(2, "-"), (8, "-")], true),
     ];
     scenario.last_error = Some(LastError::new(
-        Class::Terminal,
+        ErrorClass::Terminal,
         "ScopeLocked",
         "locked".to_owned(),
         None,

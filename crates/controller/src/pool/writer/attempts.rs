@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headgate_azure::{ArmError, Class, LoadBalancerId};
+use headgate_azure::{ArmError, ErrorClass, LoadBalancerId};
 use headgate_leader::LockError;
 use tokio::time::Instant;
 
@@ -130,11 +130,11 @@ impl Attempts {
                 (LastError::from_arm(&error, previous), MAX_BUSY_DELAY)
             }
             Err(AttemptError::LeaseNotAcquired(error)) => (
-                LastError::new(Class::Retriable, "LeaseHeld", error.to_string(), previous),
+                LastError::new(ErrorClass::Retriable, "LeaseHeld", error.to_string(), previous),
                 LEASE_RETRY_DELAY,
             ),
             Err(AttemptError::IntentNotRecorded(error)) => (
-                LastError::new(Class::Retriable, "NotRecorded", error.to_string(), previous),
+                LastError::new(ErrorClass::Retriable, "NotRecorded", error.to_string(), previous),
                 self.backoff.next_delay(),
             ),
             Err(AttemptError::Arm(error)) => {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, Class, Permit, Pool, PoolId};
+use headgate_azure::{ArmError, ErrorClass, Permit, Pool, PoolId};
 use headgate_leader::LockGuard;
 use tokio::time::Instant;
 
@@ -64,11 +64,13 @@ impl PoolWriter {
     /// Reads the load balancer, for the next plan of the batch.
     pub(super) async fn read<E: Editor>(&self, mut batch: Box<Batch>, state: &mut State, editor: &mut E) -> Phase {
         let requested_at = Instant::now();
-        let read = self.arm.load_balancer(&self.load_balancer, requested_at + READ_TIMEOUT);
+        let read = self
+            .arm
+            .get_load_balancer(&self.load_balancer, requested_at + READ_TIMEOUT);
         let (view, pools) = match read.await {
             Ok(load_balancer) => LoadBalancerView::split(load_balancer),
             // It was deleted; the next list shows that, too.
-            Err(error) if error.class() == Class::Stale => {
+            Err(error) if error.class() == ErrorClass::Stale => {
                 (LoadBalancerView::deleted(self.load_balancer.clone()), Vec::new())
             }
             Err(error) => return self.end_batch(batch, Err(error.into()), state, editor).await,
@@ -139,7 +141,7 @@ impl PoolWriter {
             .remove(&edit.pool)
             .is_some_and(|written| written.is_equivalent(&edit))
         {
-            batch.reject(edit.pool.clone(), ArmError::NotShown(edit.pool.to_string()));
+            batch.reject(edit.pool.clone(), ArmError::ReadBackMismatch(edit.pool.to_string()));
             return Ok(BatchStep::ReadAgain);
         }
         edit.apply(&mut pool);
@@ -149,7 +151,7 @@ impl PoolWriter {
             Ok(()) => {
                 batch.written.insert(edit.pool.clone(), edit);
             }
-            Err(error) if error.class() == Class::Stale && batch.stale_writes < MAX_STALE_WRITES => {
+            Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
                 batch.stale_writes += 1;
             }
             Err(ArmError::NotPermitted) if self.term.permit().is_ok() => return Err(AttemptError::LeaseLost),
@@ -174,12 +176,12 @@ impl PoolWriter {
         let operation = self
             .arm
             .metrics()
-            .operation(request, self.load_balancer.group(), source);
+            .start_operation(request, self.load_balancer.group(), source);
         guard.mark_written();
         let outcome = match self.arm.put_pool(pool, permit, deadline).await {
             Ok(accepted) => {
                 editor.handle_outcome(WriteOutcome::Accepted(edit.clone()));
-                self.arm.follow(&accepted, deadline).await
+                self.arm.poll_until_done(&accepted, deadline).await
             }
             Err(error) => {
                 if has_no_effect(&error) {
@@ -188,7 +190,7 @@ impl PoolWriter {
                 Err(error)
             }
         };
-        operation.done(outcome.is_ok());
+        operation.finish(outcome.is_ok());
         outcome
     }
 }
@@ -196,8 +198,10 @@ impl PoolWriter {
 /// Whether other pools of the load balancer may still be written after this failure.
 fn concerns_one_pool(error: &ArmError) -> bool {
     match error {
-        ArmError::Refused { status, .. } => status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429),
-        ArmError::Operation { .. } => true,
+        ArmError::ErrorResponse { status, .. } => {
+            status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429)
+        }
+        ArmError::OperationFailed { .. } => true,
         _ => false,
     }
 }
@@ -205,7 +209,11 @@ fn concerns_one_pool(error: &ArmError) -> bool {
 /// Whether a write that failed with this error had no effect and will have none.
 fn has_no_effect(error: &ArmError) -> bool {
     match error {
-        ArmError::Refused { status, maybe_done, .. } => status.is_client_error() && !maybe_done,
+        ArmError::ErrorResponse {
+            status,
+            may_have_applied,
+            ..
+        } => status.is_client_error() && !may_have_applied,
         ArmError::Busy(_) => true,
         _ => false,
     }

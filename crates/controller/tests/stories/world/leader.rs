@@ -78,7 +78,7 @@ impl Leader {
         let terms = elector.terms();
         let arm = world.arm(name, spy(terms.clone())).await;
         let source = WorldTarget {
-            target: world.target(arm.counted_in(headgate_azure::Metrics::register(&mut registry))),
+            target: world.target(arm.with_metrics(headgate_azure::Metrics::register(&mut registry))),
             unreachable: world.arm_unreachable,
         };
         let context = admin_state::WorkContext {

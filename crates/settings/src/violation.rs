@@ -1,19 +1,19 @@
-//! What is said about mistakes in settings: where, which key, which value, what is allowed.
+//! Violations: settings that are not allowed, each with its source, key, value and what is allowed.
 
 use std::fmt;
 
-/// One mistake.
+/// One setting that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake {
-    /// The file or flag it stands in.
+pub struct Violation {
+    /// The file, Secret, variable or flag that has the setting.
     pub origin: String,
-    /// The dotted key, where there is one.
+    /// The dotted key; `None` if the whole file is the problem.
     pub key: Option<String>,
-    /// What is wrong and what is allowed.
+    /// The value and what is allowed.
     pub message: String,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.key {
             Some(key) => write!(f, "{}: {}: {}", self.origin, Printable(key), self.message),
@@ -22,26 +22,26 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// More of a value or key than anybody looks at.
+/// Length limit of a value or key in an error.
 const MAX_SHOWN_CHARS: usize = 200;
-/// What is kept of the end of a longer text, where an error says the line.
-const LAST_CHARS: usize = 60;
+/// Characters that are kept of the end of a longer text; YAML errors have the line there.
+const MAX_TAIL_CHARS: usize = 60;
 
-/// Text from a file, on one line, without what a terminal would obey, and the middle left out where it is long.
+/// Displays text from a file on one line, without control characters, and without the middle of a long text.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 
 impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.chars().count();
-        let left_out = if count > MAX_SHOWN_CHARS {
-            MAX_SHOWN_CHARS - LAST_CHARS..count - LAST_CHARS
+        let omitted = if count > MAX_SHOWN_CHARS {
+            MAX_SHOWN_CHARS - MAX_TAIL_CHARS..count - MAX_TAIL_CHARS
         } else {
             0..0
         };
         for (index, c) in self.0.chars().enumerate() {
-            if left_out.contains(&index) {
-                if index == left_out.start {
+            if omitted.contains(&index) {
+                if index == omitted.start {
                     f.write_str("…")?;
                 }
             } else if c.is_control() {
@@ -54,11 +54,11 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// All mistakes found, never empty, in the order of the file.
+/// All violations of a load, at least one, in the order of the sources.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Mistakes(pub Vec<Mistake>);
+pub struct SettingsError(pub Vec<Violation>);
 
-impl fmt::Display for Mistakes {
+impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
         write!(
@@ -66,8 +66,8 @@ impl fmt::Display for Mistakes {
             "{count} {} in the settings",
             if count == 1 { "mistake" } else { "mistakes" }
         )?;
-        for mistake in &self.0 {
-            write!(f, "\n  {mistake}")?;
+        for violation in &self.0 {
+            write!(f, "\n  {violation}")?;
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_holds_is_shown_on_one_line_and_not_at_length() {
+    fn long_and_multiline_text_is_shortened() {
         for (text, shown) in [
             ("proxy.pollInterval", "proxy.pollInterval"),
             ("größe", "größe"),

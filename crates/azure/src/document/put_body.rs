@@ -1,13 +1,14 @@
-//! A pool's document as a PUT sends it: what only ARM writes is left out, in the pool and in each address, and nothing
-//! else. It is written from what was read, without a copy of it: a pool may have thousands of addresses.
+//! The body of a PUT: a pool's document without the fields that only ARM writes, in the pool and in each address.
+//!
+//! It serializes from the document without a copy, because a pool may have thousands of addresses.
 
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 use serde_json::Value;
 
-/// Written by ARM only, in a pool's and in an address's envelope.
+/// Fields that only ARM writes, at the top level of a pool and of an address.
 const READ_ONLY: &[&str] = &["type", "etag"];
-/// The same, among a pool's properties.
-const READ_ONLY_OF_POOL: &[&str] = &[
+/// The same among the properties of a pool.
+const READ_ONLY_POOL_PROPERTIES: &[&str] = &[
     "provisioningState",
     "backendIPConfigurations",
     "loadBalancingRules",
@@ -15,21 +16,21 @@ const READ_ONLY_OF_POOL: &[&str] = &[
     "outboundRules",
     "inboundNatRules",
 ];
-/// The same, among an address's.
-const READ_ONLY_OF_ADDRESS: &[&str] = &[
+/// The same among the properties of an address.
+const READ_ONLY_ADDRESS_PROPERTIES: &[&str] = &[
     "provisioningState",
     "networkInterfaceIPConfiguration",
     "inboundNatRulesPortMapping",
 ];
 
-/// A pool for a PUT.
+/// Serializes a pool for a PUT.
 #[derive(Clone, Copy, Debug)]
-pub struct ForWrite<'a> {
+pub struct PutBody<'a> {
     part: Part,
     value: &'a Value,
 }
 
-/// Where in a pool's document something stands.
+/// The part of a pool's document that a value is.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Pool,
@@ -43,14 +44,14 @@ impl Part {
     fn read_only(self) -> &'static [&'static str] {
         match self {
             Self::Pool | Self::Address => READ_ONLY,
-            Self::PoolProperties => READ_ONLY_OF_POOL,
-            Self::AddressProperties => READ_ONLY_OF_ADDRESS,
+            Self::PoolProperties => READ_ONLY_POOL_PROPERTIES,
+            Self::AddressProperties => READ_ONLY_ADDRESS_PROPERTIES,
             Self::Addresses => &[],
         }
     }
 
-    /// The field of this name, where something below it is read-only.
-    fn field(self, name: &str) -> Option<Self> {
+    /// The part that a field is, if it may contain read-only fields.
+    fn child(self, name: &str) -> Option<Self> {
         match (self, name) {
             (Self::Pool, "properties") => Some(Self::PoolProperties),
             (Self::PoolProperties, "loadBalancerBackendAddresses") => Some(Self::Addresses),
@@ -60,9 +61,8 @@ impl Part {
     }
 }
 
-impl<'a> ForWrite<'a> {
-    /// Of a pool's document.
-    pub(super) fn pool(document: &'a Value) -> Self {
+impl<'a> PutBody<'a> {
+    pub(super) fn new(document: &'a Value) -> Self {
         Self {
             part: Part::Pool,
             value: document,
@@ -70,7 +70,7 @@ impl<'a> ForWrite<'a> {
     }
 }
 
-impl Serialize for ForWrite<'_> {
+impl Serialize for PutBody<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (self.value, self.part) {
             (Value::Array(addresses), Part::Addresses) => {
@@ -84,7 +84,7 @@ impl Serialize for ForWrite<'_> {
                     if part.read_only().contains(&name.as_str()) {
                         continue;
                     }
-                    match part.field(name) {
+                    match part.child(name) {
                         Some(part) => map.serialize_entry(name, &Self { part, value })?,
                         None => map.serialize_entry(name, value)?,
                     }

@@ -1,26 +1,26 @@
-//! Settings that are each allowed, but not together. Pure.
+//! Settings that are allowed each, but not together. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::Settings;
 
-/// Settings that are each allowed but not together.
-pub(super) fn contradictions(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
+/// The conflicts between validated settings: a key and the message of its violation.
+pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
     let (health, operations) = (settings.healthz_bind_address, settings.metrics_bind_address);
-    // Both would bind, since ports are shared with the next process, and each would get half the requests.
+    // Both listeners would bind, because ports are shared between processes, and each would get half of the requests.
     let shared = (health.port() == operations.port() && health.port() != 0).then(|| {
         let message = format!(
-            "port {} is healthzBindAddress's too; allowed: a port of its own",
+            "port {} is also the port of healthzBindAddress; allowed: another port",
             operations.port()
         );
         ("metricsBindAddress", message)
     });
-    // headgate would ask itself, and a 503 of its own would keep itself alive.
+    // headgate would poll itself, and its own 503 would never end.
     let authority = settings.proxy.healthz_authority.as_deref();
-    let own = authority.filter(|authority| is_own(authority, health)).map(|authority| {
+    let own = authority.filter(|authority| is_own_address(authority, health)).map(|authority| {
         let message = format!(
             "\"http://{authority}\" is where headgate itself listens (healthzBindAddress {health}); allowed: where kube-proxy \
-             listens, which has to be another port, or off"
+             listens, on another port, or off"
         );
         ("proxy.healthzUrl", message)
     });
@@ -28,7 +28,7 @@ pub(super) fn contradictions(settings: &Settings) -> impl Iterator<Item = (&'sta
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
-fn is_own(authority: &str, address: SocketAddr) -> bool {
+fn is_own_address(authority: &str, address: SocketAddr) -> bool {
     let Some((host, port)) = authority.rsplit_once(':') else {
         return false;
     };
@@ -46,7 +46,7 @@ mod tests {
     use super::super::load;
 
     #[test]
-    fn what_is_allowed_alone_but_not_together() {
+    fn conflicting_settings() {
         for (text, key) in [
             (
                 "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
@@ -81,8 +81,8 @@ mod tests {
         ] {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             file.write_all(text.as_bytes()).unwrap();
-            let mistakes = load(Some(file.path()), &[]).err();
-            let found = mistakes.and_then(|mistakes| mistakes.0[0].key.clone());
+            let error = load(Some(file.path()), &[]).err();
+            let found = error.and_then(|error| error.0[0].key.clone());
             assert_eq!(found.as_deref(), key, "{text}");
         }
     }

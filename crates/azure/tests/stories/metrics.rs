@@ -1,16 +1,15 @@
-//! What is counted of requests to ARM, each by name and number.
+//! The metrics of requests to ARM.
 
 use std::collections::BTreeMap;
 
-use headgate_azure::{AdminState, Metrics, Permit};
-use headgate_azure::{RateLimit, RateLimits};
+use headgate_azure::{AdminState, Metrics, RateLimit, RateLimits};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use super::{World, load_balancer, pool_id, soon};
+use super::{TestBed, load_balancer, permit, pool_id, soon};
 
-/// The values of one series by the request's name, and the code where there is one.
+/// The values of one metric by the label `request`, and the label `code` if it has one.
 fn series(registry: &Registry, name: &str) -> BTreeMap<String, String> {
     let text = encode_metrics(registry, MetricsFormat::Prometheus).unwrap();
     let samples = text.lines().filter_map(|line| line.strip_prefix(&format!("{name}{{")));
@@ -44,31 +43,33 @@ fn expected(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_try_is_counted_under_its_callers_name() {
+async fn attempts_are_counted_under_the_callers_labels() {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
-    let world = World::new(&[load_balancer("lb", 3)]).await;
-    let arm = world.arm.clone().counted_in(metrics);
-    let arm = arm.as_caller("loadbalancer_adminstate", "admin_state_controller");
-    let mut pool = arm.pool(&pool_id("pool"), soon()).await.unwrap();
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let arm = bed.arm.clone().with_metrics(metrics);
+    let arm = arm.with_request_labels("loadbalancer_adminstate", "admin_state_controller");
+    let mut pool = arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
     pool.set_admin_state(0, AdminState::Down);
-    // Two tries come to nothing, one is throttled; the third read is answered.
-    world.fault(
+    // Two attempts fail and the third succeeds; then ARM throttles once.
+    bed.fault(
         "GET",
         "/pool$",
         2,
         &json!({"answer": {"status": 503, "body": {"error": {"code": "ServiceUnavailable"}}}}),
     );
-    arm.pool(&pool_id("pool"), soon()).await.unwrap();
-    world.fault(
+    arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
+    bed.fault(
         "GET",
         "/none$",
         1,
         &json!({"answer": {"status": 429, "body": {"error": {"code": "TooManyRequests"}}}}),
     );
-    arm.pool(&pool_id("none"), soon()).await.unwrap_err();
-    arm.pool(&pool_id("none"), soon()).await.unwrap_err();
-    arm.write_pool(&pool, Permit::always(), soon()).await.unwrap();
+    arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
+    arm.get_pool(&pool_id("none"), soon()).await.unwrap_err();
+    let operation = arm.put_pool(&pool, permit(), soon()).await.unwrap();
+    arm.poll_until_done(&operation, soon()).await.unwrap();
+    arm.get_pool(&pool.id, soon()).await.unwrap();
     let name = |series: &str| format!("cloudprovider_azure_api_request_{series}");
     assert_eq!(
         series(&registry, &name("duration_seconds_count")),
@@ -94,18 +95,18 @@ async fn each_try_is_counted_under_its_callers_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_our_own_limit_holds_up_is_counted() {
+async fn delays_by_the_own_rate_limit_are_counted() {
     let mut registry = Registry::default();
     let limit = RateLimit { qps: 1.0, bucket: 2 };
     let limits = RateLimits {
         read: limit,
         write: limit,
     };
-    let world = World::with(&[load_balancer("lb", 3)], Some(limits), |answer| answer).await;
-    let arm = world.arm.clone().counted_in(Metrics::register(&mut registry));
-    let arm = arm.as_caller("p", "admin_state_controller");
+    let bed = TestBed::with(&[load_balancer("lb", 3)], Some(limits), |answer| answer).await;
+    let arm = bed.arm.clone().with_metrics(Metrics::register(&mut registry));
+    let arm = arm.with_request_labels("p", "admin_state_controller");
     for _ in 0..5 {
-        arm.pool(&pool_id("pool"), soon()).await.unwrap();
+        arm.get_pool(&pool_id("pool"), soon()).await.unwrap();
     }
     let count = series(&registry, "cloudprovider_azure_api_request_ratelimited_count");
     assert_eq!(count, expected(&[("p_get_backend_pool", "3")]));

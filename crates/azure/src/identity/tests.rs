@@ -1,13 +1,22 @@
-//! What is sent for a token, and what is made of the answers.
+//! Token requests and how their responses are read.
 
 use hyper::Response;
 use serde_json::json;
 
 use super::*;
-use crate::Cloud;
+use crate::{AzureCloud, ErrorClass};
 
-fn account(credential: &Credential) -> Account {
-    Account::new(credential, Some("t"), &Endpoints::of(Cloud::Public), IMDS).unwrap()
+/// The instance metadata service of every virtual machine.
+const IMDS_ENDPOINT: &str = "http://169.254.169.254";
+
+fn identity(credential: &Credential) -> Identity {
+    Identity::new(
+        credential,
+        Some("t"),
+        &Endpoints::for_cloud(AzureCloud::Public),
+        IMDS_ENDPOINT,
+    )
+    .unwrap()
 }
 
 fn secret() -> Credential {
@@ -18,7 +27,7 @@ fn secret() -> Credential {
 }
 
 #[tokio::test]
-async fn what_is_sent() {
+async fn token_requests() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     std::fs::write(&file, "ey.J.\n").unwrap();
@@ -26,7 +35,7 @@ async fn what_is_sent() {
         client_id: "c".to_owned(),
         token_file: file.display().to_string(),
     };
-    let machine = |which| Credential::ManagedIdentity(which);
+    let machine = |selected| Credential::ManagedIdentity(selected);
     let imds = "http://169.254.169.254/metadata/identity/oauth2/token?api-version=2018-02-01&resource=https%3A%2F%2Fmanagement.azure.com";
     for (credential, method, uri, body) in [
         (
@@ -56,60 +65,63 @@ async fn what_is_sent() {
             "",
         ),
     ] {
-        let wanted = account(&credential).wanted().await.unwrap();
-        assert_eq!((wanted.method.as_str(), wanted.uri.to_string()), (method, uri));
-        assert_eq!(wanted.body, body);
-        assert_eq!(wanted.headers.contains_key("metadata"), method == "GET");
+        let request = identity(&credential).token_request().await.unwrap();
+        assert_eq!((request.method.as_str(), request.uri.to_string()), (method, uri));
+        assert_eq!(request.body, body);
+        assert_eq!(request.headers.contains_key("metadata"), method == "GET");
     }
 }
 
 #[tokio::test]
-async fn a_service_accounts_token_that_cannot_be_read() {
+async fn unreadable_service_account_token_is_retriable() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     let workload = Credential::WorkloadIdentity {
         client_id: "c".to_owned(),
         token_file: file.display().to_string(),
     };
-    let account = account(&workload);
-    for text in [None, Some(" \n".to_owned()), Some("x".repeat(MOST_ASSERTION + 1))] {
+    let identity = identity(&workload);
+    for text in [None, Some(" \n".to_owned()), Some("x".repeat(MAX_ASSERTION_BYTES + 1))] {
         if let Some(text) = text {
             std::fs::write(&file, text).unwrap();
         }
-        let error = account.wanted().await.err().unwrap();
+        let error = identity.token_request().await.err().unwrap();
         assert!(matches!(error, TokenError::File { .. }), "{error}");
-        assert_eq!(error.class(), super::super::Class::Retriable);
+        assert_eq!(error.class(), ErrorClass::Retriable);
     }
 }
 
 #[test]
-fn nobody_to_be() {
-    let endpoints = Endpoints::of(Cloud::Public);
-    let refused =
-        |credential: &Credential, tenant, imds| Account::new(credential, tenant, &endpoints, imds).err().unwrap();
-    assert_eq!(refused(&Credential::None, Some("t"), IMDS), NoCredential::None);
-    assert_eq!(refused(&secret(), None, IMDS), NoCredential::Tenant);
-    assert_eq!(refused(&secret(), Some(""), IMDS), NoCredential::Tenant);
+fn settings_without_identity() {
+    let endpoints = Endpoints::for_cloud(AzureCloud::Public);
+    let error =
+        |credential: &Credential, tenant, imds| Identity::new(credential, tenant, &endpoints, imds).err().unwrap();
+    assert_eq!(
+        error(&Credential::None, Some("t"), IMDS_ENDPOINT),
+        IdentityError::NoCredential
+    );
+    assert_eq!(error(&secret(), None, IMDS_ENDPOINT), IdentityError::MissingTenant);
+    assert_eq!(error(&secret(), Some(""), IMDS_ENDPOINT), IdentityError::MissingTenant);
     for tenant in ["a/b", "..", "a?b", "a b"] {
         assert_eq!(
-            refused(&secret(), Some(tenant), IMDS),
-            NoCredential::BadTenant(tenant.to_owned())
+            error(&secret(), Some(tenant), IMDS_ENDPOINT),
+            IdentityError::InvalidTenant(tenant.to_owned())
         );
     }
     let machine = Credential::ManagedIdentity(None);
     for imds in ["", "x", "169.254.169.254", "http://"] {
-        assert_eq!(refused(&machine, None, imds), NoCredential::Imds(imds.to_owned()));
+        assert_eq!(error(&machine, None, imds), IdentityError::InvalidImds(imds.to_owned()));
     }
     assert!(
-        Account::new(&machine, None, &endpoints, IMDS).is_ok(),
-        "a machine needs no tenant"
+        Identity::new(&machine, None, &endpoints, IMDS_ENDPOINT).is_ok(),
+        "a managed identity needs no tenant"
     );
 }
 
 #[test]
-fn what_comes_back() {
+fn token_responses() {
     let now: Timestamp = "2026-11-21T09:00:00Z".parse().unwrap();
-    let answer = |status: u16, body: String| Response::builder().status(status).body(Bytes::from(body)).unwrap();
+    let response = |status: u16, body: String| Response::builder().status(status).body(Bytes::from(body)).unwrap();
     for (body, seconds) in [
         (
             json!({"token_type": "Bearer", "expires_in": 3599, "access_token": "t"}),
@@ -134,49 +146,45 @@ fn what_comes_back() {
         (json!({"access_token": "t", "expires_in": "soon"}), None),
         (json!([]), None),
     ] {
-        let granted = Account::granted(&answer(200, body.to_string()), now);
-        assert_eq!(
-            granted.ok().map(|granted| granted.good_for.as_secs()),
-            seconds,
-            "{body}"
-        );
+        let issued = Identity::parse_response(&response(200, body.to_string()), now);
+        assert_eq!(issued.ok().map(|issued| issued.lifetime.as_secs()), seconds, "{body}");
     }
-    for (status, body, told, class) in [
+    for (status, body, text, class) in [
         (
             401,
             json!({"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret.\r\nTrace ID: t"}).to_string(),
             "no token: invalid_client (401): AADSTS7000215: Invalid client secret.",
-            super::super::Class::Terminal,
+            ErrorClass::Terminal,
         ),
         (
             400,
             json!({"error": "invalid_request", "error_description": "Identity not found"}).to_string(),
             "no token: invalid_request (400): Identity not found",
-            super::super::Class::Terminal,
+            ErrorClass::Terminal,
         ),
-        (410, String::new(), "no token: no reason given (410): ", super::super::Class::Retriable),
-        (503, "<html>".to_owned(), "no token: no reason given (503): ", super::super::Class::Retriable),
+        (410, String::new(), "no token: no reason given (410): ", ErrorClass::Retriable),
+        (503, "<html>".to_owned(), "no token: no reason given (503): ", ErrorClass::Retriable),
     ] {
-        let error = Account::granted(&answer(status, body), now).unwrap_err();
-        assert_eq!((error.to_string().as_str(), error.class()), (told, class));
+        let error = Identity::parse_response(&response(status, body), now).unwrap_err();
+        assert_eq!((error.to_string().as_str(), error.class()), (text, class));
     }
 }
 
 #[test]
-fn secrets_are_not_shown() {
-    let account = account(&secret());
-    let granted = Account::granted(
+fn debug_shows_no_secret() {
+    let identity = identity(&secret());
+    let issued = Identity::parse_response(
         &Response::new(Bytes::from(
             json!({"expires_in": 1, "access_token": "tok3n"}).to_string(),
         )),
         Timestamp::UNIX_EPOCH,
     );
-    let shown = format!("{account:?} {granted:?}");
+    let shown = format!("{identity:?} {issued:?}");
     assert!(!shown.contains("p&s w") && !shown.contains("tok3n"), "{shown}");
     assert_eq!(
-        Account::granted(&Response::new(Bytes::new()), Timestamp::UNIX_EPOCH)
+        Identity::parse_response(&Response::new(Bytes::new()), Timestamp::UNIX_EPOCH)
             .err()
             .map(|error| error.class()),
-        Some(super::super::Class::Terminal)
+        Some(ErrorClass::Terminal)
     );
 }

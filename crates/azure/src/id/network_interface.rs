@@ -1,21 +1,22 @@
-//! The id of a network interface that is a resource of its own.
+//! The id of a network interface that is a resource of its own, not part of a virtual machine of a scale set.
 
-use super::{BadId, GroupId, Name};
+use super::{InvalidId, Name, ResourceGroupId};
 
-/// A network interface, in lower case. A scale set's interfaces, whose ids name their virtual machine, are none.
+/// The id of a network interface, in lower case. An interface of a scale set has another form of id, which names its
+/// virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InterfaceId {
-    group: GroupId,
+pub struct NetworkInterfaceId {
+    group: ResourceGroupId,
     path: String,
 }
 
-impl InterfaceId {
-    /// Reads it from the id of one of its configurations, or from its own.
+impl NetworkInterfaceId {
+    /// Parses the id of the interface, or of one of its IP configurations.
     ///
     /// # Errors
-    /// Where it is neither.
-    pub fn of_configuration(id: &str) -> Result<Self, BadId> {
-        let bad = || BadId(id.to_owned(), "a network interface");
+    /// When it is neither.
+    pub fn parse(id: &str) -> Result<Self, InvalidId> {
+        let invalid = || InvalidId(id.to_owned(), "a network interface");
         let lower = id.to_ascii_lowercase();
         let segments: Vec<&str> = lower.split('/').collect();
         let [
@@ -31,14 +32,14 @@ impl InterfaceId {
             rest @ ..,
         ] = segments.as_slice()
         else {
-            return Err(bad());
+            return Err(invalid());
         };
         if !matches!(rest, [] | ["ipconfigurations", _])
             || [subscription, group, name].iter().any(|part| Name::new(part).is_none())
         {
-            return Err(bad());
+            return Err(invalid());
         }
-        let id = GroupId::new(subscription, group).map_err(|_| bad())?;
+        let id = ResourceGroupId::new(subscription, group).map_err(|_| invalid())?;
         let encoded = [group, name].map(|part| Name((*part).into()).encoded().to_string());
         let [group, name] = encoded;
         Ok(Self {
@@ -49,18 +50,18 @@ impl InterfaceId {
         })
     }
 
-    /// Its name, in lower case.
+    /// The name, in lower case.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Its resource group.
-    pub(crate) fn group(&self) -> &GroupId {
+    /// The id of its resource group.
+    pub(crate) fn group(&self) -> &ResourceGroupId {
         &self.group
     }
 
-    /// Its path, as it stands in a URL.
+    /// The URL path, with encoded names.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -71,15 +72,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_of_its_own_is_told_from_a_scale_sets() {
+    fn interfaces_of_scale_sets_are_rejected() {
         let nic = "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Network/networkInterfaces/NIC";
-        let expected = InterfaceId::of_configuration(nic).unwrap();
+        let expected = NetworkInterfaceId::parse(nic).unwrap();
         assert_eq!(
             expected.path(),
             "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic"
         );
         assert_eq!(
-            InterfaceId::of_configuration(&format!("{nic}/ipConfigurations/cfg")).unwrap(),
+            NetworkInterfaceId::parse(&format!("{nic}/ipConfigurations/cfg")).unwrap(),
             expected
         );
         for bad in [
@@ -89,7 +90,7 @@ mod tests {
             "/subscriptions/S/resourceGroups/RG/providers/Microsoft.Network/networkInterfaces/n/other/c",
             "/subscriptions/S/resourceGroups/../providers/Microsoft.Network/networkInterfaces/n",
         ] {
-            assert!(InterfaceId::of_configuration(bad).is_err(), "{bad}");
+            assert!(NetworkInterfaceId::parse(bad).is_err(), "{bad}");
         }
     }
 }

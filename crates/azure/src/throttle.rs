@@ -1,0 +1,248 @@
+//! When a request to ARM may be sent: for each subscription, reads and writes separately.
+//!
+//! A 429 closes the throttle gate for the `Retry-After` that it carries. ARM would reject requests until then, and extend
+//! the time, so the client refuses them itself. A token bucket, if `cloudProviderRateLimit` sets one, delays requests
+//! instead. A 429 because another operation holds one resource closes no gate: it does not concern other load balancers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use hyper::StatusCode;
+use tokio::time::Instant;
+
+use crate::error::{ArmError, ErrorBody, is_rate_limited};
+use crate::retry_after::parse_retry_after;
+use crate::transport::BufferedResponse;
+use crate::{RateLimit, RateLimits};
+
+/// A token bucket whose requests queue: the level is negative while some wait.
+#[derive(Clone, Copy, Debug)]
+struct TokenBucket {
+    limit: RateLimit,
+    level: f64,
+    updated: Instant,
+}
+
+impl TokenBucket {
+    /// A full bucket.
+    fn new(limit: RateLimit, now: Instant) -> Self {
+        Self {
+            limit,
+            level: f64::from(limit.bucket.max(1)),
+            updated: now,
+        }
+    }
+
+    /// Takes a token and returns when its request may be sent. Returns `None`, and takes none, if that is after
+    /// `deadline`.
+    fn take(&mut self, now: Instant, deadline: Instant) -> Option<Instant> {
+        // A bucket that never refills holds its first tokens only.
+        let qps = if self.limit.qps > 0.0 { self.limit.qps } else { 0.0 };
+        let refill = now.saturating_duration_since(self.updated).as_secs_f64() * qps;
+        self.level = (self.level + refill).min(f64::from(self.limit.bucket.max(1)));
+        self.updated = now;
+        let remaining = self.level - 1.0;
+        let wait = if remaining < 0.0 { -remaining / qps } else { 0.0 };
+        let send_at = now.checked_add(Duration::try_from_secs_f64(wait).ok()?)?;
+        (send_at <= deadline).then(|| {
+            self.level = remaining;
+            send_at
+        })
+    }
+}
+
+/// ARM limits reads and writes separately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestKind {
+    Read,
+    Write,
+}
+
+/// Why a request may not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GateClosed {
+    /// The `Retry-After` of a 429 lasts until then.
+    Until(Instant),
+    /// The token bucket would delay the request past its deadline.
+    QueueTooLong,
+}
+
+impl From<GateClosed> for ArmError {
+    fn from(closed: GateClosed) -> Self {
+        match closed {
+            GateClosed::Until(until) => Self::Throttled { until },
+            GateClosed::QueueTooLong => Self::DeadlineExceeded,
+        }
+    }
+}
+
+/// The limits of one kind of requests to one subscription.
+#[derive(Clone, Copy, Debug)]
+struct ThrottleGate {
+    bucket: Option<TokenBucket>,
+    closed_until: Option<Instant>,
+}
+
+impl ThrottleGate {
+    fn new(limit: Option<RateLimit>, now: Instant) -> Self {
+        Self {
+            bucket: limit.map(|limit| TokenBucket::new(limit, now)),
+            closed_until: None,
+        }
+    }
+
+    fn check_open(&self, now: Instant) -> Result<(), GateClosed> {
+        match self.closed_until {
+            Some(until) if until > now => Err(GateClosed::Until(until)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns when a request may be sent.
+    fn enter(&mut self, now: Instant, deadline: Instant) -> Result<Instant, GateClosed> {
+        self.check_open(now)?;
+        match &mut self.bucket {
+            Some(bucket) => bucket.take(now, deadline).ok_or(GateClosed::QueueTooLong),
+            None => Ok(now),
+        }
+    }
+
+    /// Closes the gate until then, or leaves it closed for longer.
+    fn close(&mut self, until: Instant) {
+        self.closed_until = self.closed_until.max(Some(until));
+    }
+}
+
+/// Both gates of one subscription.
+#[derive(Clone, Copy, Debug)]
+struct SubscriptionGates {
+    read: ThrottleGate,
+    write: ThrottleGate,
+}
+
+/// The gates of all subscriptions. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct ThrottleGates {
+    limits: Option<RateLimits>,
+    clock: Clock,
+    /// By subscription in lower case.
+    gates: Arc<Mutex<HashMap<String, SubscriptionGates>>>,
+}
+
+impl ThrottleGates {
+    pub(crate) fn new(limits: Option<RateLimits>, clock: Clock) -> Self {
+        Self {
+            limits,
+            clock,
+            gates: Arc::default(),
+        }
+    }
+
+    /// The end of the present `Retry-After`, for a caller that waits instead of being refused.
+    pub(crate) fn closed_until(&self, subscription: &str, kind: RequestKind) -> Option<Instant> {
+        match self.check_open(subscription, kind, Instant::now()) {
+            Err(GateClosed::Until(until)) => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Returns when a request may be sent; it has its place in the queue of the token bucket then.
+    pub(crate) fn enter(
+        &self,
+        subscription: &str,
+        kind: RequestKind,
+        now: Instant,
+        deadline: Instant,
+    ) -> Result<Instant, GateClosed> {
+        self.with_gate(subscription, kind, now, |gate| gate.enter(now, deadline))
+    }
+
+    pub(crate) fn check_open(&self, subscription: &str, kind: RequestKind, now: Instant) -> Result<(), GateClosed> {
+        self.with_gate(subscription, kind, now, |gate| gate.check_open(now))
+    }
+
+    /// Closes the gate if the response is a 429 about the rate of requests with a `Retry-After`.
+    pub(crate) fn record_response(&self, subscription: &str, kind: RequestKind, response: &BufferedResponse) {
+        if response.status() != StatusCode::TOO_MANY_REQUESTS {
+            return;
+        }
+        let now = self.clock.now();
+        let Some(wait) = parse_retry_after(response.headers(), now.wall) else {
+            return;
+        };
+        if is_rate_limited(&ErrorBody::parse(response.body())) {
+            tracing::warn!(subscription, ?kind, retry_in = ?wait, "requests throttled by ARM");
+            self.with_gate(subscription, kind, now.mono, |gate| gate.close(now.mono + wait));
+        }
+    }
+
+    fn with_gate<T>(
+        &self,
+        subscription: &str,
+        kind: RequestKind,
+        now: Instant,
+        work: impl FnOnce(&mut ThrottleGate) -> T,
+    ) -> T {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        let gates = gates
+            .entry(subscription.to_ascii_lowercase())
+            .or_insert_with(|| SubscriptionGates {
+                read: ThrottleGate::new(self.limits.map(|limits| limits.read), now),
+                write: ThrottleGate::new(self.limits.map(|limits| limits.write), now),
+            });
+        work(match kind {
+            RequestKind::Read => &mut gates.read,
+            RequestKind::Write => &mut gates.write,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn bucket_passes_a_burst_and_then_one_request_after_another() {
+        let start = Instant::now();
+        let never = start + 3600 * SECOND;
+        let mut bucket = TokenBucket::new(RateLimit { qps: 2.0, bucket: 3 }, start);
+        let turns: Vec<_> = (0..6).map(|_| bucket.take(start, never).unwrap() - start).collect();
+        assert_eq!(turns, [0, 0, 0, 500, 1000, 1500].map(Duration::from_millis));
+        // A request that would be too late takes no place in the queue.
+        assert_eq!(bucket.take(start, start + SECOND), None);
+        assert_eq!(bucket.take(start, never), Some(start + 2 * SECOND));
+        // Refilled, and never above its capacity.
+        let later = start + 60 * SECOND;
+        let turns: Vec<_> = (0..4)
+            .map(|_| bucket.take(later, never + 60 * SECOND).unwrap() - later)
+            .collect();
+        assert_eq!(turns, [0, 0, 0, 500].map(Duration::from_millis));
+    }
+
+    #[test]
+    fn bucket_without_refill_gives_its_first_token_only() {
+        let start = Instant::now();
+        for qps in [0.0, -1.0, f64::NAN] {
+            let mut bucket = TokenBucket::new(RateLimit { qps, bucket: 0 }, start);
+            assert_eq!(bucket.take(start, start + SECOND), Some(start), "{qps}");
+            assert_eq!(bucket.take(start, start + SECOND), None, "{qps}");
+        }
+    }
+
+    #[test]
+    fn gate_opens_at_the_exact_instant() {
+        let start = Instant::now();
+        let by = start + 60 * SECOND;
+        let mut gate = ThrottleGate::new(None, start);
+        assert_eq!(gate.enter(start, by), Ok(start));
+        gate.close(start + 10 * SECOND);
+        gate.close(start + 5 * SECOND);
+        let last = start + Duration::from_millis(9999);
+        assert_eq!(gate.enter(last, by), Err(GateClosed::Until(start + 10 * SECOND)));
+        assert_eq!(gate.enter(start + 10 * SECOND, by), Ok(start + 10 * SECOND));
+    }
+}

@@ -1,0 +1,218 @@
+//! Writes that fail: other writers, failed operations, throttling, lost responses.
+
+use std::time::Duration;
+
+use headgate_azure::{AdminState, ArmError, ErrorClass, OperationFailure, Pool};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use super::{GROUP, TestBed, load_balancer, permit, soon};
+
+/// Reads the pool and sets its first entry `Down`.
+async fn edited(bed: &TestBed) -> Pool {
+    let mut pool = bed.pool("pool").await;
+    assert!(pool.set_admin_state(0, AdminState::Down));
+    pool
+}
+
+async fn write(bed: &TestBed, pool: &Pool) -> Result<Pool, ArmError> {
+    bed.write(pool, permit(), soon()).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_changed_by_another_client_is_stale() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    bed.fault(
+        "PUT",
+        "/pool$",
+        1,
+        &json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}}),
+    );
+    let error = write(&bed, &pool).await.unwrap_err();
+    assert_eq!((error.code(), error.class()), ("PreconditionFailed", ErrorClass::Stale));
+    assert_eq!(
+        bed.pool("pool").await.document["properties"]["drainPeriodInSeconds"],
+        60
+    );
+    sleep(Duration::from_secs(5)).await;
+    write(&bed, &edited(&bed).await).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn superseded_write_is_stale() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/lb/backendAddressPools/other");
+    let other = async {
+        sleep(Duration::from_millis(700)).await;
+        let body = json!({"properties": {"drainPeriodInSeconds": 5}});
+        assert!(bed.send_as_other("PUT", &path, &body).await.status().is_success());
+    };
+    let (written, ()) = tokio::join!(write(&bed, &pool), other);
+    let error = written.unwrap_err();
+    assert!(
+        matches!(&error, ArmError::OperationFailed { status, .. } if *status == OperationFailure::Canceled),
+        "{error}"
+    );
+    assert_eq!(error.class(), ErrorClass::Stale);
+    assert!(error.to_string().contains("CanceledAndSuperseded"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn classes_of_failed_operations() {
+    let failed = |code: &str| json!({"operation": "fail", "effect": "lost", "error": {"code": code, "message": "m"}});
+    for (action, class) in [
+        (failed("InternalServerError"), ErrorClass::Retriable),
+        (failed("PreconditionFailed"), ErrorClass::Stale),
+        (failed("AuthorizationFailed"), ErrorClass::Terminal),
+        (json!({"operation": "cancel"}), ErrorClass::Stale),
+        // The operation reports success and has no effect.
+        (json!({"operation": "succeed", "effect": "lost"}), ErrorClass::Stale),
+    ] {
+        let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+        let pool = edited(&bed).await;
+        bed.fault("PUT", "/pool$", 1, &action);
+        let error = write(&bed, &pool).await.unwrap_err();
+        assert_eq!(error.class(), class, "{action}: {error}");
+        write(&bed, &edited_or_same(&bed).await).await.unwrap();
+    }
+}
+
+/// Like [`edited`], also if the first entry is `Down` already.
+async fn edited_or_same(bed: &TestBed) -> Pool {
+    let mut pool = bed.pool("pool").await;
+    pool.set_admin_state(0, AdminState::Down);
+    pool
+}
+
+#[tokio::test(start_paused = true)]
+async fn rate_limit_429_closes_the_gate_for_its_retry_after() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    bed.fault(
+        "PUT",
+        "/pool$",
+        1,
+        &json!({"answer": {"code": "SubscriptionRequestsThrottled", "retryAfter": 7}}),
+    );
+    let start = Instant::now();
+    let error = write(&bed, &pool).await.unwrap_err();
+    assert_eq!(
+        (error.code(), error.class()),
+        ("SubscriptionRequestsThrottled", ErrorClass::Retriable)
+    );
+    assert_eq!(error.retry_after(start), Some(Duration::from_secs(7)));
+    assert_eq!(start.elapsed(), Duration::ZERO, "it is not retried");
+
+    // Other writes of the subscription are not sent; reads are.
+    sleep(Duration::from_millis(6990)).await;
+    let error = write(&bed, &pool).await.unwrap_err();
+    assert!(
+        matches!(error, ArmError::Throttled { until } if until == start + Duration::from_secs(7)),
+        "{error}"
+    );
+    bed.pool("pool").await;
+    assert_eq!(bed.requests("PUT", "").len(), 1);
+    sleep(Duration::from_millis(10)).await;
+    write(&bed, &pool).await.unwrap();
+    assert_eq!(bed.requests("PUT", "").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_resource_429_leaves_the_gate_open() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    for code in [
+        "ReferencedResourceNotProvisioned",
+        "RetryableErrorDueToAnotherOperation",
+        "AnotherOperationInProgress",
+    ] {
+        bed.fault("PUT", "/pool$", 1, &json!({"answer": {"code": code, "retryAfter": 60}}));
+        let error = write(&bed, &pool).await.unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Retriable, "{error}");
+        assert_eq!(error.retry_after(Instant::now()), Some(Duration::from_mins(1)));
+    }
+    write(&bed, &pool).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn polling_survives_throttling_and_server_errors() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    bed.fault(
+        "GET",
+        "/operations/",
+        1,
+        &json!({"answer": {"status": 429, "retryAfter": 9}}),
+    );
+    bed.fault("GET", "/operations/", 5, &json!({"answer": {"status": 500}}));
+    let start = Instant::now();
+    write(&bed, &pool).await.unwrap();
+    assert!(start.elapsed() >= Duration::from_secs(9), "{:?}", start.elapsed());
+    assert_eq!(bed.requests("PUT", "").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn put_without_response_is_sent_again() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    bed.fault("PUT", "/pool$", 2, &json!({"cut": "before"}));
+    write(&bed, &pool).await.unwrap();
+    assert_eq!(bed.requests("PUT", "").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_response_does_not_repeat_the_effect() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    bed.fault("PUT", "/pool$", 1, &json!({"cut": "after"}));
+    let read = write(&bed, &pool).await.unwrap();
+    let puts = bed.requests("PUT", "");
+    let statuses: Vec<_> = puts.iter().map(|put| put["status"].as_u64()).collect();
+    assert_eq!(statuses, [None, Some(412)], "the second was rejected");
+    assert_eq!(read.addresses().next().unwrap().admin_state(), Some(AdminState::Down));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_response_and_another_writer_is_stale() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    bed.fault("PUT", "/pool$", 1, &json!({"cut": "before"}));
+    bed.fault(
+        "PUT",
+        "/pool$",
+        1,
+        &json!({"write": {"merge": {"properties": {"drainPeriodInSeconds": 60}}}}),
+    );
+    let error = write(&bed, &pool).await.unwrap_err();
+    assert_eq!((error.code(), error.class()), ("PreconditionFailed", ErrorClass::Stale));
+    let now = bed.pool("pool").await;
+    assert_eq!(now.document["properties"]["drainPeriodInSeconds"], 60);
+    assert_eq!(now.addresses().next().unwrap().admin_state(), Some(AdminState::None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_past_the_deadline() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    bed.control("PUT", "settings", &json!({"operationDelay": "5m"}));
+    let pool = edited(&bed).await;
+    let start = Instant::now();
+    let error = bed
+        .write(&pool, permit(), start + Duration::from_secs(20))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ArmError::DeadlineExceeded), "{error}");
+    assert!(start.elapsed() <= Duration::from_secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_of_nic_pools_cannot_be_changed() {
+    let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+    let pool = edited(&bed).await;
+    let body =
+        json!({"error": {"code": "ModificationOfNICIpConfigBackendPoolNotSupported", "message": "m", "details": []}});
+    bed.fault("PUT", "/pool$", 1, &json!({"answer": {"status": 400, "body": body}}));
+    let error = write(&bed, &pool).await.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Terminal, "{error}");
+}
