@@ -65,7 +65,7 @@ const WORDS: &[&[u8]] = &[
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c",
 ];
 
-/// How the bytes are sent, and to whom.
+/// How the peer sends its bytes and reads the answers.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Peer {
     /// Sizes of the pieces; the rest comes in one.
@@ -73,7 +73,7 @@ struct Peer {
     /// Seconds before each piece.
     #[generator(bolero::generator::produce_with::<Vec<u8>>().values(0..30))]
     pauses: Vec<u8>,
-    /// Whether it reads what it is told while it sends.
+    /// Whether the peer reads answers while it sends.
     reads: bool,
     /// Whether it says that it has sent everything.
     finishes: bool,
@@ -242,9 +242,9 @@ impl Port {
 }
 
 impl Peer {
-    /// Whether it takes all that it is told: hyper gives up an answer that waits for room when bytes behind
-    /// its request make no sense.
-    fn hears_all(&self) -> bool {
+    /// Whether the peer receives all answers: hyper drops an answer that waits for room when bytes behind its request
+    /// are not a request.
+    fn receives_all(&self) -> bool {
         self.reads && self.narrow.is_none()
     }
 
@@ -297,17 +297,17 @@ impl Peer {
 
 async fn any_bytes(bytes: &[u8], peer: &Peer) {
     let port = Port::open(peer);
-    let statuses = statuses(&peer.talk(bytes, &port).await, peer.hears_all());
+    let statuses = statuses(&peer.talk(bytes, &port).await, peer.receives_all());
     for status in [200, 503] {
         let seen = statuses.iter().filter(|seen| **seen == status).count();
         let made = port.made(status);
         assert!(
-            seen == made || (seen < made && !peer.hears_all()),
+            seen == made || (seen < made && !peer.receives_all()),
             "{seen} answers of {status} were read, {made} counted"
         );
     }
     if port.served.is_finished() {
-        // It has ended before it was told to: here is why.
+        // The server ended before it was stopped: this is the cause.
         port.served.await.unwrap().unwrap();
         return;
     }

@@ -97,7 +97,7 @@ async fn roll(kubeconfig: &Path, node: &str, bind: SocketAddr, leaving_at_once: 
     let probes = tokio::spawn(probe(probed(address), Arc::clone(&tally)));
     let kept = tokio::spawn(probe_kept(probed(address), Arc::clone(&tally)));
     for _ in 0..ROLLS {
-        // As the DaemonSet does it: the new ones are ready before the old ones are told to stop.
+        // As the DaemonSet does it: the new ones are ready before the old ones are stopped.
         let mut new = Vec::new();
         for _ in 0..leaving_at_once {
             new.push(options(address).start().await);

@@ -123,7 +123,7 @@ async fn with_its_pods_token_alone_the_agent_does_its_job() {
 }
 
 #[tokio::test]
-async fn with_its_pods_token_alone_nobody_changes_a_node() {
+async fn the_token_of_its_pod_alone_changes_no_node() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "base");
@@ -317,7 +317,7 @@ const EVENT_RIGHTS: [(&str, &str, &str); 2] = [
 ];
 
 #[tokio::test]
-async fn without_a_right_to_write_events_nothing_is_told_on_the_node_or_the_service() {
+async fn without_a_right_to_write_events_there_are_none_on_the_node_or_the_service() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     for (folder, role, namespace) in EVENT_RIGHTS {

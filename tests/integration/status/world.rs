@@ -81,7 +81,7 @@ impl World {
             .as_array_mut()
             .unwrap()
             .push(json!({"name": "outbound", "properties": {"loadBalancerBackendAddresses": entries(false)}}));
-        let strangers = load_balancer("somebody-elses", &[("kubernetes", entries(false))]);
+        let strangers = load_balancer("unrelated", &[("kubernetes", entries(false))]);
         let seed = directory.join("seed.json");
         std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
         let emulator = Emulator::start_with_seed(&seed, &[]).await;
@@ -227,7 +227,7 @@ impl World {
         Api::namespaced(self.client.clone(), "kube-system")
     }
 
-    /// Somebody leads, or has given the Lease back.
+    /// Writes a Lease that `holder` holds; empty for a released Lease.
     pub(super) async fn lead(&self, holder: &str) {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
         let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 4,
