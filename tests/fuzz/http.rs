@@ -72,7 +72,7 @@ struct Peer {
     pieces: Vec<u8>,
     /// Seconds before each piece.
     #[generator(bolero::generator::produce_with::<Vec<u8>>().values(0..30))]
-    pauses: Vec<u8>,
+    delays: Vec<u8>,
     /// Whether the peer reads answers while it sends.
     reads: bool,
     /// Whether it says that it has sent everything.
@@ -251,9 +251,9 @@ impl Peer {
     /// Sends `bytes` in its way, for as long as they are taken.
     async fn send(&self, bytes: &[u8], mut stream: WriteHalf<DuplexStream>) {
         let mut rest = bytes;
-        let mut pauses = self.pauses.iter();
+        let mut delays = self.delays.iter();
         for piece in &self.pieces {
-            sleep(Duration::from_secs(pauses.next().copied().unwrap_or(0).into())).await;
+            sleep(Duration::from_secs(delays.next().copied().unwrap_or(0).into())).await;
             let (now, later) = rest.split_at(rest.len().min(usize::from(*piece)));
             rest = later;
             if stream.write_all(now).await.is_err() {
@@ -331,7 +331,7 @@ fn any_bytes_at_any_pace_end_well_and_the_next_probe_is_answered() {
             for pieces in [vec![], vec![1; bytes.len()], vec![7; bytes.len() / 7]] {
                 let peer = Peer {
                     pieces,
-                    pauses: Vec::new(),
+                    delays: Vec::new(),
                     reads: narrow.is_none(),
                     finishes: narrow.is_some(),
                     narrow,

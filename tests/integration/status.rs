@@ -13,7 +13,7 @@ use world::World;
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
 
-fn said(output: Output) -> String {
+fn stdout_of(output: Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -73,7 +73,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
         .start()
         .await;
     let statusz = format!("node-1=http://{}/statusz", agent.metrics_address());
-    let text = said(world.with_azure(&["status", "--statusz", &statusz]));
+    let text = stdout_of(world.with_azure(&["status", "--statusz", &statusz]));
     println!("{text}");
     for part in [
         "node-3_0a1b since 2026-11-21T10:00:00Z",
@@ -84,7 +84,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
-    let report: Value = serde_json::from_str(&said(world.with_azure(&[
+    let report: Value = serde_json::from_str(&stdout_of(world.with_azure(&[
         "status",
         "-o",
         "json",
@@ -143,12 +143,12 @@ fn in_other_ways(world: &World) {
         .env("KUBECONFIG", world.control_plane.kubeconfig());
     let path = std::env::var("PATH").unwrap_or_default();
     kubectl.env("PATH", format!("{}:{path}", world.plugins.display()));
-    let text = said(kubectl.output().unwrap());
+    let text = stdout_of(kubectl.output().unwrap());
     assert!(text.contains("node-2") && !text.contains("node-1"), "{text}");
     assert!(text.contains("kubernetes/kubernetes-IPv6"), "{text}");
 
     // Without Azure the ledger is all there is.
-    let text = said(world.headgate(&["status", "--no-agents"]));
+    let text = stdout_of(world.headgate(&["status", "--no-agents"]));
     println!("{text}");
     assert!(
         text.contains("Azure:         not queried: give --azure-config-file"),
@@ -160,7 +160,7 @@ fn in_other_ways(world: &World) {
 /// The second half: all that is ours goes back, and nothing else.
 async fn restored(world: &World) {
     let before = world.writes().await;
-    let text = said(world.with_azure(&["restore", "--dry-run"]));
+    let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
     assert!(text.contains("kubernetes/kubernetes   127.0.0.1   node-1"), "{text}");
     assert!(text.contains("1 entries would be restored"), "{text}");
 
@@ -177,14 +177,14 @@ async fn restored(world: &World) {
     world.lead("").await;
     let error = refused(&world.with_azure(&["restore"]), 2);
     assert!(error.contains("give --yes"), "{error}");
-    let text = said(world.with_azure(&["restore", "--yes", "node-2"]));
+    let text = stdout_of(world.with_azure(&["restore", "--yes", "node-2"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
     assert_eq!(world.writes().await, before, "nothing was written");
     assert_eq!(world.all_down().await["kubernetes"], ["node-1", "node-2"]);
 
     let output = world.with_azure(&["restore", "--yes"]);
     println!("{}", String::from_utf8_lossy(&output.stderr));
-    let text = said(output);
+    let text = stdout_of(output);
     assert!(text.contains("127.0.0.1   node-1   restored"), "{text}");
     assert!(text.contains("1 entries were restored."), "{text}");
     assert_eq!(world.writes().await, before + 1, "one pool, one write");
@@ -208,7 +208,7 @@ async fn restored(world: &World) {
         (&json!("None"), &json!("restored"))
     );
     assert_eq!(entry(&report, "node-1", "kubernetes-IPv6")["stage"], "restored");
-    let text = said(world.with_azure(&["restore", "--yes"]));
+    let text = stdout_of(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
 
     // What is ours in a pool that lost its rules is shown with its node, and asked about as all else.
@@ -222,10 +222,10 @@ async fn restored(world: &World) {
         (&lost["owner"], &lost["becomes"], &report["unmatchedLedger"]),
         (&json!("headgate"), &json!("None"), &json!([]))
     );
-    let text = said(world.with_azure(&["restore", "--dry-run"]));
+    let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
     assert!(text.contains("kubernetes/outbound   127.0.0.3   node-3"), "{text}");
     assert!(text.contains("1 entries would be restored"), "{text}");
-    let text = said(world.with_azure(&["restore", "--yes"]));
+    let text = stdout_of(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("127.0.0.3   node-3   restored"), "{text}");
     assert_eq!(world.all_down().await["outbound"], ["node-2"], "what is foreign stays");
 

@@ -57,7 +57,7 @@ async fn as_headgate(client: &Client, kubeconfig: &Path) -> std::path::PathBuf {
 }
 
 /// A port that is in use: there is an event on the Service, and it is in `/statusz` and in metrics.
-async fn failure_is_told(client: &Client, agent: &Agent, node: &str, service: &Service) {
+async fn failure_is_reported(client: &Client, agent: &Agent, node: &str, service: &Service) {
     let event = eventually(SOON, "an event on the Service", async || {
         let uid = service.uid().unwrap();
         let about = ListParams::default().fields(&format!("involvedObject.kind=Service,involvedObject.uid={uid}"));
@@ -143,7 +143,7 @@ fn where_there_is_no_kube_proxy() {
             let services = Api::<Service>::default_namespaced(client.clone());
             let service = object(web(&json!({"healthCheckNodePort": 31234})));
             let service = services.create(&PostParams::default(), &service).await.unwrap();
-            failure_is_told(&client, &agent, &node, &service).await;
+            failure_is_reported(&client, &agent, &node, &service).await;
 
             drop(stranger);
             eventually(SOON, "it is opened once it is free", async || {
