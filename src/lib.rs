@@ -2,7 +2,7 @@
 //! returns.
 //!
 //! This is the top crate of the workspace: the command line, the settings, and the composition of the crates below
-//! `crates/` into an agent. `tests/integration/rooms.rs` has the table of which crate and module may use which;
+//! `crates/` into an agent. `tests/integration/layering.rs` has the table of which crate and module may use which;
 //! docs/architecture.md explains it. Decisions are pure functions over plain data with time as a parameter; the code
 //! around them does the I/O.
 

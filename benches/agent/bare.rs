@@ -25,7 +25,7 @@ const ROLE: &str = "--respond";
 /// Its listener in the addresses file.
 const NAME: &str = "bare";
 
-/// What the responder is told.
+/// The arguments of the responder.
 pub(crate) struct Arguments {
     body: Bytes,
     addresses_file: PathBuf,

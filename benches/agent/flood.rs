@@ -221,7 +221,7 @@ impl Hostile {
     }
 }
 
-/// Whether the peer has reset the connection, told without reading.
+/// Whether the peer has reset the connection; found without reading.
 fn reset(stream: &TcpStream) -> bool {
     let mut polled = [PollFd::new(stream.as_fd(), PollFlags::empty())];
     // Errors are reported unasked.

@@ -1,5 +1,5 @@
 //! A network namespace of its own for everything that is measured: kube-proxy writes iptables rules,
-//! and ports, queues and addresses are nobody else's.
+//! and no other process uses its ports, queues and addresses.
 
 use std::fs;
 use std::process::Command;

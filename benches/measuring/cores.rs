@@ -1,4 +1,4 @@
-//! Which core does what, and who goes before whom.
+//! CPU affinity and scheduling priority of what is measured.
 //!
 //! Everything measured, load and servers alike, takes precedence over other programs where that is allowed.
 //! A row that asks for what one core can do has the server on one and the load on another. Latency is
@@ -19,7 +19,7 @@ pub(crate) struct Cores {
 impl Cores {
     /// Those this process may run on.
     pub(crate) fn take() -> anyhow::Result<Self> {
-        let set = sched_getaffinity(Pid::from_raw(0)).context("the cores to run on cannot be told")?;
+        let set = sched_getaffinity(Pid::from_raw(0)).context("the cores to run on cannot be read")?;
         let all = (0..CpuSet::count())
             .filter(|core| set.is_set(*core).unwrap_or(false))
             .collect();

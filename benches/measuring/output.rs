@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// A line for the person who watches; one that nobody reads is not worth failing for.
+/// Writes a line of progress. A closed output is not an error.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -21,7 +21,7 @@ pub(crate) enum Budget {
     ShareAtMost(f64),
     /// At least this part of the peer's.
     ShareAtLeast(f64),
-    /// No more than the peer's; a difference of this much cannot be told.
+    /// No more than the peer's; a difference of this much is within the noise.
     PeerWithin(f64),
     /// Whatever it is: shown, and held to nothing.
     None,

@@ -1,4 +1,4 @@
-//! A long time in an agent's life, told by one who counts along: 200 probes a second, half of them on new
+//! An agent over a long time, with every probe counted: 200 probes a second, half of them on new
 //! connections, a taint that comes and goes every few seconds, an API server that is away for a while every few
 //! minutes, and a scrape every few seconds.
 //!
@@ -10,12 +10,12 @@
 #[path = "../measuring/output.rs"]
 mod output;
 
+mod expected_answer;
 mod http;
 mod probes;
 mod samples;
 mod story;
 mod summary;
-mod truth;
 
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -33,13 +33,13 @@ use kube::Client;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use expected_answer::ExpectedAnswer;
 use output::say;
-use probes::Tally;
+use probes::ProbeCounts;
 use summary::Summary;
-use truth::Truth;
 
 const DEFAULT_SECONDS: u64 = 3600;
-/// Less than this tells nothing of memory, and has no room for an outage.
+/// A shorter run shows nothing about memory and has no time for an outage.
 const LEAST_SECONDS: u64 = 60;
 
 fn main() -> ExitCode {
@@ -101,12 +101,12 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     ));
 
     let (stop, stopped) = watch::channel(false);
-    let truth = Arc::new(Truth::default());
-    let tally = Arc::new(Tally::new(Arc::clone(&truth)));
-    let probes = probes::start(addresses.healthz, &tally, &stopped);
+    let expected_answer = Arc::new(ExpectedAnswer::default());
+    let counts = Arc::new(ProbeCounts::new(Arc::clone(&expected_answer)));
+    let probes = probes::start(addresses.healthz, &counts, &stopped);
     let samples = tokio::spawn(samples::take(addresses.metrics, length, stopped.clone()));
     let story = tokio::select! {
-        story = story::tell(&mut control_plane, client, &node, length, &truth, &tally) => story?,
+        story = story::run(&mut control_plane, client, &node, length, &expected_answer, &counts) => story?,
         end = agent.process.wait_for_exit() => return Err(end.into()),
     };
     stop.send_replace(true);
@@ -114,7 +114,7 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let samples = samples.await?;
     let metrics = http::get(addresses.metrics, "/metrics").await?.1;
     let end = self::tasks(addresses.metrics).await?;
-    let summary = Summary::new(length, &tally, &story, samples, &metrics, [tasks, end]);
+    let summary = Summary::new(length, &counts, &story, samples, &metrics, [tasks, end]);
     agent.process.stop(Duration::from_secs(20)).await;
     control_plane.stop().await;
     Ok(summary)

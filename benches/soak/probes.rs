@@ -1,4 +1,4 @@
-//! The probes: at a fixed rate, each counted by its answer, each held to the truth.
+//! The probes: sent at a fixed rate, counted by answer, and each compared with the expected answer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,40 +11,40 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
+use crate::expected_answer::ExpectedAnswer;
 use crate::http::{self, Kept};
-use crate::truth::Truth;
 
 /// Probes a second on new connections, and the same on kept ones together.
 const RATE: u32 = 100;
 /// Connections that are kept.
 const KEPT: u32 = 10;
-/// More of what went wrong than anybody reads.
-const MAX_TOLD: usize = 20;
+/// Errors that are kept as text; the others are only counted.
+const MAX_ERRORS: usize = 20;
 
-/// What came of the probes.
-pub(crate) struct Tally {
-    truth: Arc<Truth>,
+/// Counts of the probes by outcome.
+pub(crate) struct ProbeCounts {
+    expected_answer: Arc<ExpectedAnswer>,
     pub(crate) good: AtomicU64,
     pub(crate) bad: AtomicU64,
-    /// Answers whose verdict was not the taint's.
+    /// Answers that were not the expected one.
     pub(crate) wrong: AtomicU64,
     /// Probes without an answer, or with another one.
     pub(crate) failed: AtomicU64,
-    told: Mutex<Vec<String>>,
+    errors: Mutex<Vec<String>>,
     /// Microseconds.
     latency: Mutex<Histogram<u64>>,
     latest: watch::Sender<u16>,
 }
 
-impl Tally {
-    pub(crate) fn new(truth: Arc<Truth>) -> Self {
+impl ProbeCounts {
+    pub(crate) fn new(expected_answer: Arc<ExpectedAnswer>) -> Self {
         Self {
-            truth,
+            expected_answer,
             good: AtomicU64::default(),
             bad: AtomicU64::default(),
             wrong: AtomicU64::default(),
             failed: AtomicU64::default(),
-            told: Mutex::default(),
+            errors: Mutex::default(),
             latency: Mutex::new(histogram()),
             latest: watch::Sender::new(0),
         }
@@ -55,36 +55,36 @@ impl Tally {
         self.latest.subscribe()
     }
 
-    /// What went wrong, the first of it.
-    pub(crate) fn told(&self) -> Vec<String> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The texts of the first errors.
+    pub(crate) fn errors(&self) -> Vec<String> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Times from the question to the answer.
+    /// Times from a request to its answer.
     pub(crate) fn latency(&self) -> Histogram<u64> {
         self.latency.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn tell(&self, counter: &AtomicU64, what: String) {
+    fn record_error(&self, counter: &AtomicU64, text: String) {
         counter.fetch_add(1, Ordering::Relaxed);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() < MAX_TOLD {
-            told.push(what);
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.len() < MAX_ERRORS {
+            errors.push(text);
         }
     }
 
     async fn probe(&self, kind: &str, ask: impl Future<Output = io::Result<u16>>) -> bool {
-        let (demand, begun) = (self.truth.demand(), Instant::now());
+        let (demand, begun) = (self.expected_answer.demand(), Instant::now());
         let outcome = ask.await;
         let took = begun.elapsed();
         let code = match outcome {
             Ok(code @ (200 | 503)) => code,
             Ok(code) => {
-                self.tell(&self.failed, format!("{kind}: answered {code}"));
+                self.record_error(&self.failed, format!("{kind}: answered {code}"));
                 return false;
             }
             Err(error) => {
-                self.tell(&self.failed, format!("{kind}: {error} after {took:?}"));
+                self.record_error(&self.failed, format!("{kind}: {error} after {took:?}"));
                 return false;
             }
         };
@@ -97,8 +97,8 @@ impl Tally {
             .saturating_record(micros);
         self.latest
             .send_if_modified(|latest| std::mem::replace(latest, code) != code);
-        if let Some(demand) = demand.filter(|demand| demand.code != code && self.truth.holds(*demand)) {
-            self.tell(&self.wrong, format!("{kind}: {code} instead of {}", demand.code));
+        if let Some(demand) = demand.filter(|demand| demand.code != code && self.expected_answer.holds(*demand)) {
+            self.record_error(&self.wrong, format!("{kind}: {code} instead of {}", demand.code));
         }
         true
     }
@@ -110,13 +110,13 @@ pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).unwrap_or_else(|_| unreachable!())
 }
 
-/// Starts all probes; they end when they are told, each with its last answer.
-pub(crate) fn start(address: SocketAddr, tally: &Arc<Tally>, stopped: &watch::Receiver<bool>) -> JoinSet<()> {
+/// Starts all probes. Each ends after its current answer once `stopped` is true.
+pub(crate) fn start(address: SocketAddr, counts: &Arc<ProbeCounts>, stopped: &watch::Receiver<bool>) -> JoinSet<()> {
     let mut probers = JoinSet::new();
-    probers.spawn(anew(address, Arc::clone(tally), stopped.clone()));
+    probers.spawn(anew(address, Arc::clone(counts), stopped.clone()));
     for number in 0..KEPT {
         let delay = Duration::from_secs(1) / RATE * number;
-        probers.spawn(kept(address, Arc::clone(tally), stopped.clone(), delay));
+        probers.spawn(kept(address, Arc::clone(counts), stopped.clone(), delay));
     }
     probers
 }
@@ -129,15 +129,15 @@ fn ticks(period: Duration) -> Interval {
 }
 
 /// A new connection each, without waiting for one to start the next.
-async fn anew(address: SocketAddr, tally: Arc<Tally>, stopped: watch::Receiver<bool>) {
+async fn anew(address: SocketAddr, counts: Arc<ProbeCounts>, stopped: watch::Receiver<bool>) {
     let mut ticks = ticks(Duration::from_secs(1) / RATE);
     let mut probes = JoinSet::new();
     while !*stopped.borrow() {
         ticks.tick().await;
-        let tally = Arc::clone(&tally);
+        let counts = Arc::clone(&counts);
         probes.spawn(async move {
             let ask = async { Ok(http::get(address, "/healthz").await?.0) };
-            tally.probe("new connection", ask).await;
+            counts.probe("new connection", ask).await;
         });
         while probes.try_join_next().is_some() {}
     }
@@ -145,7 +145,7 @@ async fn anew(address: SocketAddr, tally: Arc<Tally>, stopped: watch::Receiver<b
 }
 
 /// One connection for all.
-async fn kept(address: SocketAddr, tally: Arc<Tally>, stopped: watch::Receiver<bool>, delay: Duration) {
+async fn kept(address: SocketAddr, counts: Arc<ProbeCounts>, stopped: watch::Receiver<bool>, delay: Duration) {
     tokio::time::sleep(delay).await;
     let mut ticks = ticks(Duration::from_secs(1) * KEPT / RATE);
     let mut connection = None;
@@ -155,13 +155,13 @@ async fn kept(address: SocketAddr, tally: Arc<Tally>, stopped: watch::Receiver<b
             match Kept::open(address).await {
                 Ok(opened) => connection = Some(opened),
                 Err(error) => {
-                    tally.tell(&tally.failed, format!("kept connection: {error}"));
+                    counts.tell(&counts.failed, format!("kept connection: {error}"));
                     continue;
                 }
             }
         }
         if let Some(open) = &mut connection
-            && !tally.probe("kept connection", open.healthz()).await
+            && !counts.probe("kept connection", open.healthz()).await
         {
             connection = None;
         }

@@ -38,7 +38,7 @@ pub(crate) fn value(metrics: &str, series: &str) -> Option<u64> {
         .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// Scrapes until told to stop.
+/// Scrapes until it is stopped.
 pub(crate) async fn take(address: SocketAddr, length: Duration, mut stopped: watch::Receiver<bool>) -> Samples {
     let begun = Instant::now();
     let mut samples = Samples::default();

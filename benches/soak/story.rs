@@ -11,13 +11,13 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::expected_answer::{ExpectedAnswer, LAG};
 use crate::output::say;
-use crate::probes::Tally;
-use crate::truth::{LAG, Truth};
+use crate::probes::ProbeCounts;
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// Seconds from one change of the taint to the next, over and over.
-const PAUSES: [u64; 6] = [3, 4, 2, 6, 3, 5];
+const TAINT_INTERVALS_SECONDS: [u64; 6] = [3, 4, 2, 6, 3, 5];
 /// How often a change is tried: an API server that has just come back may refuse one.
 const ATTEMPTS: u32 = 10;
 /// How long the API server is away.
@@ -44,20 +44,20 @@ pub(crate) struct Story {
 struct Teller<'a> {
     nodes: Api<Node>,
     node: &'a str,
-    truth: &'a Truth,
-    tally: &'a Tally,
+    expected_answer: &'a ExpectedAnswer,
+    counts: &'a ProbeCounts,
     tainted: bool,
     story: Story,
 }
 
 /// Goes on for `length`; ends with the API server up.
-pub(crate) async fn tell(
+pub(crate) async fn run(
     control_plane: &mut ControlPlane,
     client: Client,
     node: &str,
     length: Duration,
-    truth: &Truth,
-    tally: &Tally,
+    expected_answer: &ExpectedAnswer,
+    counts: &ProbeCounts,
 ) -> anyhow::Result<Story> {
     let begun = Instant::now();
     let period = OUTAGES.min(length / 5);
@@ -66,12 +66,12 @@ pub(crate) async fn tell(
     let mut teller = Teller {
         nodes: Api::all(client),
         node,
-        truth,
-        tally,
+        expected_answer,
+        counts,
         tainted: false,
         story: Story::default(),
     };
-    for pause in PAUSES.into_iter().cycle() {
+    for pause in TAINT_INTERVALS_SECONDS.into_iter().cycle() {
         sleep(Duration::from_secs(pause)).await;
         if begun.elapsed() >= length {
             break;
@@ -96,16 +96,16 @@ pub(crate) async fn tell(
 impl Teller<'_> {
     /// Adds the taint or takes it away, and waits until a probe shows it.
     async fn change(&mut self, after_outage: bool) -> anyhow::Result<()> {
-        self.truth.changing();
+        self.expected_answer.changing();
         self.tainted = !self.tainted;
         self.patch().await?;
         let code = if self.tainted { 503 } else { 200 };
         let patched = Instant::now();
         if !after_outage {
             // From here on every probe is held to it.
-            self.truth.settled(code);
+            self.expected_answer.settled(code);
         }
-        let mut latest = self.tally.latest();
+        let mut latest = self.counts.latest();
         let bound = if after_outage { FINDING } else { LAG };
         if timeout(bound, latest.wait_for(|latest| *latest == code)).await.is_err() {
             self.story.missed += 1;
@@ -114,7 +114,7 @@ impl Teller<'_> {
         } else {
             self.story.seen.push(patched.elapsed());
         }
-        self.truth.settled(code);
+        self.expected_answer.settled(code);
         Ok(())
     }
 
@@ -141,9 +141,9 @@ impl Teller<'_> {
         format!(
             "{} s: {} probes, {} failed, {} wrong; {} changes seen, {} outages",
             elapsed.as_secs(),
-            count(&self.tally.good) + count(&self.tally.bad),
-            count(&self.tally.failed),
-            count(&self.tally.wrong),
+            count(&self.counts.good) + count(&self.counts.bad),
+            count(&self.counts.failed),
+            count(&self.counts.wrong),
             self.story.seen.len(),
             self.story.seen_after_outage.len()
         )

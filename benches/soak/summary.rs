@@ -11,7 +11,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::probes::{Tally, histogram};
+use crate::probes::{ProbeCounts, histogram};
 use crate::samples::{Sample, Samples, value};
 use crate::story::Story;
 
@@ -34,7 +34,7 @@ pub(crate) struct Summary {
     failed: u64,
     wrong: u64,
     /// What went wrong with probes and scrapes, the first of it.
-    told: Vec<String>,
+    errors: Vec<String>,
     latency_micros: Quantiles,
     taint_to_answer_micros: Quantiles,
     after_outage_millis: Vec<u64>,
@@ -99,7 +99,7 @@ impl Tenths {
 impl Summary {
     pub(crate) fn new(
         length: Duration,
-        tally: &Tally,
+        counts: &ProbeCounts,
         story: &Story,
         samples: Samples,
         metrics: &str,
@@ -111,22 +111,22 @@ impl Summary {
         for seen in &story.seen {
             taint_to_answer.saturating_record(u64::try_from(seen.as_micros()).unwrap_or(u64::MAX));
         }
-        let mut told = tally.told();
-        told.extend(samples.failures.iter().take(10).cloned());
+        let mut errors = counts.errors();
+        errors.extend(samples.failures.iter().take(10).cloned());
         let mut summary = Self {
             seconds: length.as_secs(),
             probes: Codes {
-                good: load(&tally.good),
-                bad: load(&tally.bad),
+                good: load(&counts.good),
+                bad: load(&counts.bad),
             },
             counted: Codes {
                 good: counter(200),
                 bad: counter(503),
             },
-            failed: load(&tally.failed),
-            wrong: load(&tally.wrong),
-            told,
-            latency_micros: (&tally.latency()).into(),
+            failed: load(&counts.failed),
+            wrong: load(&counts.wrong),
+            errors,
+            latency_micros: (&counts.latency()).into(),
             taint_to_answer_micros: (&taint_to_answer).into(),
             after_outage_millis: (story.seen_after_outage.iter())
                 .map(|seen| u64::try_from(seen.as_millis()).unwrap_or(u64::MAX))
@@ -229,8 +229,8 @@ impl fmt::Display for Summary {
         for Check { about, pass, detail } in &self.checks {
             writeln!(f, "{} {about}: {detail}", if *pass { "pass" } else { "FAIL" })?;
         }
-        for told in &self.told {
-            writeln!(f, "     {told}")?;
+        for error in &self.errors {
+            writeln!(f, "     {error}")?;
         }
         Ok(())
     }

@@ -119,7 +119,7 @@ impl AzureAccess {
                 Err(error) => {
                     let error = error.to_string();
                     if error != last_error {
-                        tracing::warn!(error, "Azure configuration not reloaded, the last one stays in use");
+                        tracing::warn!(error, "azure configuration not reloaded, the last one stays in use");
                     }
                     last_error = error;
                 }

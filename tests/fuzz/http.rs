@@ -65,15 +65,15 @@ const WORDS: &[&[u8]] = &[
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c",
 ];
 
-/// How the bytes are sent, and to whom.
+/// How the peer sends its bytes and reads the answers.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Peer {
     /// Sizes of the pieces; the rest comes in one.
     pieces: Vec<u8>,
     /// Seconds before each piece.
     #[generator(bolero::generator::produce_with::<Vec<u8>>().values(0..30))]
-    pauses: Vec<u8>,
-    /// Whether it reads what it is told while it sends.
+    delays: Vec<u8>,
+    /// Whether the peer reads answers while it sends.
     reads: bool,
     /// Whether it says that it has sent everything.
     finishes: bool,
@@ -242,18 +242,18 @@ impl Port {
 }
 
 impl Peer {
-    /// Whether it takes all that it is told: hyper gives up an answer that waits for room when bytes behind
-    /// its request make no sense.
-    fn hears_all(&self) -> bool {
+    /// Whether the peer receives all answers: hyper drops an answer that waits for room when bytes behind its request
+    /// are not a request.
+    fn receives_all(&self) -> bool {
         self.reads && self.narrow.is_none()
     }
 
     /// Sends `bytes` in its way, for as long as they are taken.
     async fn send(&self, bytes: &[u8], mut stream: WriteHalf<DuplexStream>) {
         let mut rest = bytes;
-        let mut pauses = self.pauses.iter();
+        let mut delays = self.delays.iter();
         for piece in &self.pieces {
-            sleep(Duration::from_secs(pauses.next().copied().unwrap_or(0).into())).await;
+            sleep(Duration::from_secs(delays.next().copied().unwrap_or(0).into())).await;
             let (now, later) = rest.split_at(rest.len().min(usize::from(*piece)));
             rest = later;
             if stream.write_all(now).await.is_err() {
@@ -297,17 +297,17 @@ impl Peer {
 
 async fn any_bytes(bytes: &[u8], peer: &Peer) {
     let port = Port::open(peer);
-    let statuses = statuses(&peer.talk(bytes, &port).await, peer.hears_all());
+    let statuses = statuses(&peer.talk(bytes, &port).await, peer.receives_all());
     for status in [200, 503] {
         let seen = statuses.iter().filter(|seen| **seen == status).count();
         let made = port.made(status);
         assert!(
-            seen == made || (seen < made && !peer.hears_all()),
+            seen == made || (seen < made && !peer.receives_all()),
             "{seen} answers of {status} were read, {made} counted"
         );
     }
     if port.served.is_finished() {
-        // It has ended before it was told to: here is why.
+        // The server ended before it was stopped: this is the cause.
         port.served.await.unwrap().unwrap();
         return;
     }
@@ -331,7 +331,7 @@ fn any_bytes_at_any_pace_end_well_and_the_next_probe_is_answered() {
             for pieces in [vec![], vec![1; bytes.len()], vec![7; bytes.len() / 7]] {
                 let peer = Peer {
                     pieces,
-                    pauses: Vec::new(),
+                    delays: Vec::new(),
                     reads: narrow.is_none(),
                     finishes: narrow.is_some(),
                     narrow,

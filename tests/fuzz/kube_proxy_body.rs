@@ -1,4 +1,4 @@
-//! The body of kube-proxy's `/livez`: whatever it says, the status code is obeyed.
+//! The body of kube-proxy's `/livez`: with any body, the status code decides.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ const WORDS: &[&[u8]] = &[
     b"\\ud800",
 ];
 
-/// What a body says of the whole, as far as it can be read.
+/// The health of the whole in a body, as far as it is readable.
 #[derive(Deserialize)]
-struct Claim {
+struct BodyHealth {
     healthy: Option<bool>,
 }
 
@@ -45,14 +45,14 @@ fn seen(status: &ProxyStatus, now: Moment) -> (Vec<ProxyPart>, bool) {
 }
 
 #[test]
-fn the_status_code_is_obeyed_whatever_the_body_says() {
+fn status_code_decides_with_any_body() {
     let now = Clock::System.now();
     like::fuzz("kube_proxy_body", WORDS, |bytes| {
         // Several answers may be in one input, a line each.
         let mut status = ProxyStatus::new(TIMEOUT);
         for body in bytes.split(|byte| *byte == b'\n') {
-            let claim = serde_json::from_slice::<Claim>(body);
-            let claims_health = claim.is_ok_and(|claim| claim.healthy == Some(true));
+            let parsed = serde_json::from_slice::<BodyHealth>(body);
+            let body_is_healthy = parsed.is_ok_and(|body| body.healthy == Some(true));
             for code in [
                 StatusCode::SERVICE_UNAVAILABLE,
                 StatusCode::OK,
@@ -66,8 +66,8 @@ fn the_status_code_is_obeyed_whatever_the_body_says() {
                 if code == StatusCode::OK {
                     assert!(healthy, "200 is healthy");
                     assert!(health.families.values().all(|family| family.healthy));
-                } else if !claims_health {
-                    assert!(!healthy, "503 without a claim of health is not");
+                } else if !body_is_healthy {
+                    assert!(!healthy, "503 is unhealthy unless the body has healthy: true");
                 }
                 // The same answer once more changes nothing; the state is that of the last answer alone.
                 let mut again = status.clone();

@@ -1,6 +1,6 @@
 //! Inputs like those of a corpus: its files cut, joined, repeated, overwritten, with words of the field in them.
 //!
-//! On a stable compiler nothing tells which input reached new code, so the corpus has to know the ways.
+//! A stable compiler does not report which input reaches new code, so the corpus has to contain the formats.
 
 use std::path::Path;
 use std::time::Duration;

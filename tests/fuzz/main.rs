@@ -1,4 +1,4 @@
-//! Everything that reads bytes from elsewhere, against bytes that nobody meant: each target makes inputs like
+//! Everything that reads bytes from elsewhere, with random bytes: each target makes inputs like
 //! those of its corpus and checks what must hold for any of them, not only that nothing panics.
 //!
 //! Plain `cargo test` gives each target a few seconds; `make fuzz` as long as `HEADGATE_FUZZ_SECONDS` says. A

@@ -242,7 +242,7 @@ async fn test_livez_server() {
     assert_eq!(server.counts, [12, 6]);
 }
 
-/// Upstream never tests it: a node nobody has seen. Here it is eligible; in kube-proxy ≥ 1.34 it is not.
+/// Not tested upstream: a node that was never observed. Here it is eligible; in kube-proxy ≥ 1.34 it is not.
 #[tokio::test(start_paused = true)]
 async fn an_unknown_node_is_eligible() {
     let mut server = Server::new("/healthz");

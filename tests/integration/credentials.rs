@@ -53,10 +53,10 @@ async fn a_credential_program_is_run_again_until_it_has_credentials() {
         .start()
         .await;
     assert_eq!(agent.healthz().await.json()["source"], "none");
-    eventually(SOON, "its failure is told", async || {
+    eventually(SOON, "its failure is logged", async || {
         let log = agent.log();
-        let told = log.contains("watch failed") && log.contains("No such file");
-        told.then_some(()).ok_or(log)
+        let is_logged = log.contains("watch failed") && log.contains("No such file");
+        is_logged.then_some(()).ok_or(log)
     })
     .await;
 

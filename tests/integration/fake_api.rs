@@ -1,4 +1,5 @@
-//! What headgate takes the Kubernetes API to do, told to the fake and to the real kube-apiserver alike.
+//! The behaviour of the Kubernetes API that headgate relies on: the same cases against the fake and against the real
+//! kube-apiserver.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Each case on both; its name is that of its objects.
+/// Runs each case against both servers. The name of the case is the name of its objects.
 macro_rules! on_both {
     ($($case:ident)*) => {
         mod on_the_fake {
@@ -50,11 +51,11 @@ fn code(error: &kube::Error) -> u16 {
     }
 }
 
-fn of<K: DeserializeOwned>(value: Value) -> K {
+fn parse<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-/// One resource's requests, each with what came of it: the object, or the code of the refusal.
+/// The requests for one resource. Each returns the object, or the status code of the error.
 struct Requests<K>(Api<K>);
 
 impl<K> Requests<K>
@@ -62,7 +63,7 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Serialize,
 {
     async fn create(&self, value: Value) -> Result<K, u16> {
-        let created = self.0.create(&PostParams::default(), &of(value)).await;
+        let created = self.0.create(&PostParams::default(), &parse(value)).await;
         created.map_err(|error| code(&error))
     }
 
@@ -77,7 +78,7 @@ where
     }
 
     async fn json(&self, name: &str, value: Value) -> Result<K, u16> {
-        let patch = Patch::<()>::Json(of(value));
+        let patch = Patch::<()>::Json(parse(value));
         let patched = self.0.patch(name, &PatchParams::default(), &patch).await;
         patched.map_err(|error| code(&error))
     }
@@ -87,13 +88,14 @@ where
         deleted.map(drop).map_err(|error| code(&error))
     }
 
-    /// The first so many events of a watch from that version: what happened, to which version; all if it ends before.
-    async fn watched(&self, params: &WatchParams, version: &str, most: usize) -> Vec<(&'static str, String)> {
+    /// The type and `resourceVersion` of the first `count` events of a watch from this version, or of all events if the
+    /// watch ends before.
+    async fn watched(&self, params: &WatchParams, version: &str, count: usize) -> Vec<(&'static str, String)> {
         let mut events = pin!(self.0.watch(params, version).await.unwrap());
         let mut seen = Vec::new();
-        while seen.len() < most {
+        while seen.len() < count {
             let event = timeout(Duration::from_secs(10), events.try_next()).await;
-            seen.push(match event.expect("something happens").unwrap() {
+            seen.push(match event.expect("an event arrives").unwrap() {
                 Some(WatchEvent::Added(object)) => ("added", resource_version(&object)),
                 Some(WatchEvent::Modified(object)) => ("modified", resource_version(&object)),
                 Some(WatchEvent::Deleted(object)) => ("deleted", resource_version(&object)),
@@ -133,20 +135,20 @@ async fn an_object_is_created_once(client: Client, name: &str) {
     assert_eq!(maps.0.get(name).await.unwrap(), created);
 }
 
-async fn a_name_is_needed_or_made(client: Client, name: &str) {
+async fn a_name_is_required_or_generated(client: Client, name: &str) {
     let maps = config_maps(client);
     assert_eq!(maps.create(json!({"data": {}})).await.unwrap_err(), 422);
-    let made = json!({"metadata": {"generateName": format!("{name}-")}});
+    let generated = json!({"metadata": {"generateName": format!("{name}-")}});
     let [one, other] = [
-        maps.create(made.clone()).await.unwrap(),
-        maps.create(made).await.unwrap(),
+        maps.create(generated.clone()).await.unwrap(),
+        maps.create(generated).await.unwrap(),
     ];
     assert!(one.name_any().starts_with(&format!("{name}-")) && one.name_any() != other.name_any());
     let elsewhere = json!({"metadata": {"name": name, "namespace": "default"}});
     assert_eq!(maps.create(elsewhere).await.unwrap_err(), 400);
 }
 
-async fn who_replaces_names_the_version_or_none(client: Client, name: &str) {
+async fn a_replacement_has_the_current_version_or_none(client: Client, name: &str) {
     let maps = config_maps(client);
     let first = maps.create(config_map(name, "1")).await.unwrap();
     let mut second = first.clone();
@@ -157,86 +159,90 @@ async fn who_replaces_names_the_version_or_none(client: Client, name: &str) {
     let mut another = second.clone();
     another.meta_mut().uid = Some("00000000-0000-0000-0000-000000000000".to_owned());
     assert_eq!(maps.replace(&another).await.unwrap_err(), 409, "another object");
-    let third = maps.replace(&of(config_map(name, "3"))).await.unwrap();
+    let third = maps.replace(&parse(config_map(name, "3"))).await.unwrap();
     assert_eq!(third.uid(), first.uid());
     assert_eq!(third.data.unwrap()["text"], "3");
 }
 
-async fn what_is_not_there_is_not_replaced(client: Client, name: &str) {
+async fn a_missing_object_is_not_replaced(client: Client, name: &str) {
     let maps = config_maps(client);
-    assert_eq!(maps.replace(&of(config_map(name, "1"))).await.unwrap_err(), 404);
+    assert_eq!(maps.replace(&parse(config_map(name, "1"))).await.unwrap_err(), 404);
     let gone = maps.create(config_map(name, "1")).await.unwrap();
     maps.delete(name, &DeleteParams::default()).await.unwrap();
     assert_eq!(maps.replace(&gone).await.unwrap_err(), 404);
 }
 
-async fn what_changes_nothing_makes_no_version(client: Client, name: &str) {
+async fn an_unchanged_object_gets_no_new_version(client: Client, name: &str) {
     let maps = config_maps(client);
-    let made = maps.create(config_map(name, "1")).await.unwrap();
-    let same = maps.replace(&made).await.unwrap();
-    assert_eq!(resource_version(&same), resource_version(&made));
+    let created = maps.create(config_map(name, "1")).await.unwrap();
+    let same = maps.replace(&created).await.unwrap();
+    assert_eq!(resource_version(&same), resource_version(&created));
     let same = maps.merge(name, json!({"data": {"text": "1"}})).await.unwrap();
-    assert_eq!(resource_version(&same), resource_version(&made));
+    assert_eq!(resource_version(&same), resource_version(&created));
 }
 
-async fn a_merge_patch(client: Client, name: &str) {
+async fn a_merge_patch_is_applied(client: Client, name: &str) {
     let maps = config_maps(client);
     assert_eq!(maps.merge(name, json!({"data": {"a": "1"}})).await.unwrap_err(), 404);
-    let made = maps.create(config_map(name, "1")).await.unwrap();
+    let created = maps.create(config_map(name, "1")).await.unwrap();
     let patch = json!({"metadata": {"annotations": {"a": "b"}}, "data": {"text": null, "other": "2"}});
     let patched = maps.merge(name, patch).await.unwrap();
     assert_eq!(patched.annotations()["a"], "b");
     let data = json!(patched.data);
     assert_eq!(data, json!({"other": "2"}));
     let version = |version: String| json!({"metadata": {"resourceVersion": version}, "data": {"other": "3"}});
-    let stale = version(resource_version(&made));
+    let stale = version(resource_version(&created));
     assert_eq!(maps.merge(name, stale).await.unwrap_err(), 409);
     maps.merge(name, version(resource_version(&patched))).await.unwrap();
 }
 
-async fn a_json_patch(client: Client, name: &str) {
+async fn a_json_patch_is_applied(client: Client, name: &str) {
     let maps = config_maps(client);
     let test = |version: &str| json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
     let add = |text: &str| json!({"op": "add", "path": "/data/more", "value": text});
     assert_eq!(maps.json(name, json!([add("1")])).await.unwrap_err(), 404);
-    let made = maps.create(config_map(name, "1")).await.unwrap();
-    let version = resource_version(&made);
+    let created = maps.create(config_map(name, "1")).await.unwrap();
+    let version = resource_version(&created);
     let patched = maps.json(name, json!([test(&version), add("1")])).await.unwrap();
     assert_eq!(json!(patched.data), json!({"text": "1", "more": "1"}));
     let stale = json!([test(&version), add("2")]);
-    assert_eq!(maps.json(name, stale).await.unwrap_err(), 422, "a test that fails");
+    assert_eq!(
+        maps.json(name, stale).await.unwrap_err(),
+        422,
+        "a test operation that fails"
+    );
     let nothing = json!([{"op": "remove", "path": "/data/nothing"}]);
-    assert_eq!(maps.json(name, nothing).await.unwrap_err(), 422, "a path that is not");
+    assert_eq!(maps.json(name, nothing).await.unwrap_err(), 422, "a missing path");
     assert_eq!(maps.0.get(name).await.unwrap(), patched);
 }
 
-async fn a_deletion_may_be_for_one_version(client: Client, name: &str) {
+async fn a_deletion_may_require_a_version(client: Client, name: &str) {
     let maps = config_maps(client);
     let old = maps.create(config_map(name, "1")).await.unwrap();
     let new = maps.merge(name, json!({"data": {"text": "2"}})).await.unwrap();
-    let of = |map: &ConfigMap| {
+    let preconditions = |map: &ConfigMap| {
         DeleteParams::default().preconditions(Preconditions {
             resource_version: map.resource_version(),
             uid: map.uid(),
         })
     };
-    assert_eq!(maps.delete(name, &of(&old)).await.unwrap_err(), 409);
-    maps.delete(name, &of(&new)).await.unwrap();
-    assert_eq!(maps.delete(name, &of(&new)).await.unwrap_err(), 404);
+    assert_eq!(maps.delete(name, &preconditions(&old)).await.unwrap_err(), 409);
+    maps.delete(name, &preconditions(&new)).await.unwrap();
+    assert_eq!(maps.delete(name, &preconditions(&new)).await.unwrap_err(), 404);
 }
 
-async fn a_finalizer_keeps_what_is_deleted(client: Client, name: &str) {
+async fn a_finalizer_delays_the_deletion(client: Client, name: &str) {
     let maps = config_maps(client);
     let mut held = config_map(name, "1");
     held["metadata"]["finalizers"] = json!(["headgate.dev/test"]);
-    let made = maps.create(held).await.unwrap();
+    let created = maps.create(held).await.unwrap();
     maps.delete(name, &DeleteParams::default()).await.unwrap();
     assert!(maps.0.get(name).await.unwrap().meta().deletion_timestamp.is_some());
     maps.merge(name, json!({"metadata": {"finalizers": null}}))
         .await
         .unwrap();
     assert!(maps.0.get_opt(name).await.unwrap().is_none());
-    let seen = maps.watched(&by_name(name), &resource_version(&made), 2).await;
+    let seen = maps.watched(&by_name(name), &resource_version(&created), 2).await;
     assert_eq!([seen[0].0, seen[1].0], ["modified", "deleted"]);
 }
 
@@ -245,10 +251,10 @@ async fn a_config_map_of_more_than_a_mebibyte_is_refused(client: Client, name: &
     let text = |bytes| "x".repeat(bytes);
     maps.create(config_map(name, &text(1024 * 1024))).await.unwrap();
     let larger = config_map(name, &text(1024 * 1024 + 1));
-    assert_eq!(maps.replace(&of(larger)).await.unwrap_err(), 422);
+    assert_eq!(maps.replace(&parse(larger)).await.unwrap_err(), 422);
 }
 
-async fn a_secret_s_text_is_kept_as_bytes(client: Client, name: &str) {
+async fn string_data_of_a_secret_is_stored_as_data(client: Client, name: &str) {
     let secrets = Requests::<Secret>(Api::namespaced(client, NAMESPACE));
     let secret = json!({"metadata": {"name": name}, "stringData": {"a": "text"}, "data": {"b": "Ynl0ZXM="}});
     secrets.create(secret).await.unwrap();
@@ -258,10 +264,10 @@ async fn a_secret_s_text_is_kept_as_bytes(client: Client, name: &str) {
     assert_eq!((&*data["a"].0, &*data["b"].0), (&b"text"[..], &b"bytes"[..]));
 }
 
-async fn a_node_and_its_status_are_written_apart(client: Client, name: &str) {
+async fn a_node_and_its_status_are_written_separately(client: Client, name: &str) {
     let nodes = Requests::<Node>(Api::all(client));
     let node = json!({"metadata": {"name": name}, "spec": {"unschedulable": true}, "status": {"nodeInfo": null}});
-    let made = nodes.create(node).await.unwrap();
+    let created = nodes.create(node).await.unwrap();
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z",
         "lastHeartbeatTime": "2026-01-02T03:04:05Z", "reason": "r", "message": "m"}]}, "spec": {"unschedulable": null}});
     let params = PatchParams::default();
@@ -269,21 +275,21 @@ async fn a_node_and_its_status_are_written_apart(client: Client, name: &str) {
     assert_eq!(
         patched.spec.as_ref().unwrap().unschedulable,
         Some(true),
-        "only the status"
+        "only the status is written"
     );
     let conditions = |node: &Node| node.status.clone().unwrap().conditions.unwrap_or_default();
     assert_eq!(conditions(&patched).len(), 1);
     let mut other = patched.clone();
-    other.status = made.status.clone();
+    other.status = created.status.clone();
     other.spec.get_or_insert_default().unschedulable = None;
     let replaced = nodes.replace(&other).await.unwrap();
-    assert_eq!(conditions(&replaced).len(), 1, "all but the status");
+    assert_eq!(conditions(&replaced).len(), 1, "the status is unchanged");
     assert_ne!(replaced.spec.unwrap_or_default().unschedulable, Some(true));
     nodes.delete(name, &DeleteParams::default()).await.unwrap();
     assert!(nodes.0.get_opt(name).await.unwrap().is_none());
 }
 
-async fn an_event_says_all_that_is_asked_of_it(client: Client, name: &str) {
+async fn an_event_requires_its_fields(client: Client, name: &str) {
     let events = Requests::<Event>(Api::namespaced(client, "default"));
     let event = json!({"metadata": {"name": name}, "eventTime": "2026-01-02T03:04:05.000001Z", "action": "Test",
         "reason": "Tested", "type": "Normal", "note": "n", "reportingController": "headgate.dev/test", "reportingInstance": "i",
@@ -313,16 +319,16 @@ async fn an_event_says_all_that_is_asked_of_it(client: Client, name: &str) {
 
 on_both! {
     an_object_is_created_once
-    a_name_is_needed_or_made
-    who_replaces_names_the_version_or_none
-    what_is_not_there_is_not_replaced
-    what_changes_nothing_makes_no_version
-    a_merge_patch
-    a_json_patch
-    a_deletion_may_be_for_one_version
-    a_finalizer_keeps_what_is_deleted
+    a_name_is_required_or_generated
+    a_replacement_has_the_current_version_or_none
+    a_missing_object_is_not_replaced
+    an_unchanged_object_gets_no_new_version
+    a_merge_patch_is_applied
+    a_json_patch_is_applied
+    a_deletion_may_require_a_version
+    a_finalizer_delays_the_deletion
     a_config_map_of_more_than_a_mebibyte_is_refused
-    a_secret_s_text_is_kept_as_bytes
-    a_node_and_its_status_are_written_apart
-    an_event_says_all_that_is_asked_of_it
+    string_data_of_a_secret_is_stored_as_data
+    a_node_and_its_status_are_written_separately
+    an_event_requires_its_fields
 }

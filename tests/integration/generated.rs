@@ -55,7 +55,7 @@ fn generated_metrics_list() {
     list.push_str(
         "\nWhat to look at: `proxy_healthz_total{code=\"503\"}` rising while `proxy_livez_total{code=\"503\"}` is flat means \
          that the node is going away; both rising means that kube-proxy's data plane is stale. The rates mirror how \
-         often somebody probes: alert on ratios, not on counts.\n",
+         often the load balancers probe: alert on ratios, not on counts.\n",
     );
     expect_file!["../../docs/metrics.md"].assert_eq(&list);
 }

@@ -155,9 +155,9 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
     let shipped = files(root);
     let log = scratch("image").join("agent.log");
     let agent = Process::start("the agent in an empty root", command, &log).unwrap();
-    let told = |reason: String| format!("{reason}; its log:\n{}", process::last_log_lines(&log));
+    let with_log = |reason: String| format!("{reason}; its log:\n{}", process::last_log_lines(&log));
     let addresses: Addresses = eventually(SOON, "its addresses", async || {
-        let text = fs::read(root.join("state/addresses.json")).map_err(|error| told(error.to_string()))?;
+        let text = fs::read(root.join("state/addresses.json")).map_err(|error| with_log(error.to_string()))?;
         Ok(serde_json::from_slice(&text).unwrap())
     })
     .await;
@@ -174,7 +174,7 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
             if answer.status == status && answer.json()["source"] == "watch" {
                 Ok(())
             } else {
-                Err(told(answer.text()))
+                Err(with_log(answer.text()))
             }
         })
         .await;

@@ -251,7 +251,7 @@ async fn requests_that_are_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nonsense_behind_requests_whose_answers_are_not_read_harms_nobody() {
+async fn nonsense_behind_unread_answers_has_no_effect_on_others() {
     let listener = TestListener::start(Limits::HEALTH);
     let request = b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabcnonsense\n";
     for room in 16..200 {
@@ -316,7 +316,7 @@ async fn a_closing_listener_gives_open_connections_a_last_answer() {
     );
     assert!(
         !read(&mut idle, Duration::ZERO).await.1,
-        "within the linger nobody is cut off"
+        "no connection is closed within the linger time"
     );
     assert!(read(&mut idle, 4 * SECOND).await.1);
     listener.served.await.unwrap().unwrap();

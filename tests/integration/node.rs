@@ -1,6 +1,6 @@
-//! What a node is told, on a real API server: taints, deletion, re-creation, a Node nobody knows, an API
-//! server that is away or refuses, and what is remembered across a restart
-//! (the cases of kube-proxy's node manager, and those it never tested).
+//! The own Node on a real API server: taints, deletion, re-creation, a Node that does not exist, an API server that is
+//! away or refuses, and the remembered state across a restart. The cases are those of kube-proxy's node manager, and
+//! some that upstream does not test.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -169,17 +169,17 @@ async fn kubelets_shutdown_condition_is_a_signal_and_other_not_ready_is_none() {
 }
 
 #[tokio::test]
-async fn a_node_nobody_knows_is_eligible_and_is_seen_when_it_comes() {
+async fn a_missing_node_is_eligible_and_is_observed_once_it_exists() {
     let cluster = control_plane();
     let client = cluster.client();
-    let agent = AgentOptions::new("nobody-knows-me", &cluster.kubeconfig).start().await;
-    // The API server says so; there is nothing to wait for.
+    let agent = AgentOptions::new("missing-at-first", &cluster.kubeconfig).start().await;
+    // The API server answers that the Node does not exist, so the agent does not wait.
     assert!(!agent.log().contains(UNKNOWN), "{}", agent.log());
     answers(&agent, 200, &[], "none").await;
     object(&agent, "missing").await;
     create(
         &client,
-        "nobody-knows-me",
+        "missing-at-first",
         json!([{"key": TAINT, "effect": "NoSchedule"}]),
     )
     .await;

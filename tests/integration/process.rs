@@ -246,7 +246,7 @@ async fn probes_speak_to_this_very_process() {
     let options = AgentOptions::new(&node, &cluster.kubeconfig).in_subdirectory(&"d".repeat(120));
     let state_dir = options.directory().to_str().unwrap().to_owned();
     let probe = |question: &str| headgate(&["probe", question, "--state-dir", &state_dir]).status.code();
-    assert_eq!(probe("livez"), Some(1), "nobody is there");
+    assert_eq!(probe("livez"), Some(1), "no process serves the probe socket");
     let agent = options.start().await;
     let ready = || async {
         if probe("readyz") == Some(0) {

@@ -63,7 +63,7 @@ async fn a_header_and_the_first_request_share_15_s_however_they_trickle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_slow_with_a_header_keeps_nobody_waiting() {
+async fn a_slow_header_delays_no_other_connection() {
     let listener = start(ProxyProtocol::Required);
     let mut slow = Vec::new();
     for _ in 0..2000 {

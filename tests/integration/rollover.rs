@@ -18,7 +18,7 @@ const ROLLS: usize = 4;
 
 /// Outcomes of the probes.
 #[derive(Default)]
-struct Tally {
+struct ProbeCounts {
     good: AtomicU64,
     late: AtomicU64,
     failures: std::sync::Mutex<Vec<String>>,
@@ -26,23 +26,23 @@ struct Tally {
 }
 
 /// Probes `address` at a fixed rate, a new connection each, without waiting for one to start the next.
-async fn probe(address: SocketAddr, tally: Arc<Tally>) {
+async fn probe(address: SocketAddr, counts: Arc<ProbeCounts>) {
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
     let mut probes = tokio::task::JoinSet::new();
-    while !tally.stop.load(Ordering::Relaxed) {
+    while !counts.stop.load(Ordering::Relaxed) {
         ticks.tick().await;
-        let tally = Arc::clone(&tally);
+        let counts = Arc::clone(&counts);
         probes.spawn(async move {
             let started = Instant::now();
             match http::get(address, "/healthz").await {
                 Ok(answer) if answer.status == 200 => {
-                    tally.good.fetch_add(1, Ordering::Relaxed);
-                    tally
+                    counts.good.fetch_add(1, Ordering::Relaxed);
+                    counts
                         .late
                         .fetch_add(u64::from(started.elapsed() > Duration::from_secs(1)), Ordering::Relaxed);
                 }
-                Ok(answer) => tally.failures.lock().unwrap().push(answer.status_line),
-                Err(error) => tally.failures.lock().unwrap().push(error.to_string()),
+                Ok(answer) => counts.failures.lock().unwrap().push(answer.status_line),
+                Err(error) => counts.failures.lock().unwrap().push(error.to_string()),
             }
         });
         while probes.try_join_next().is_some() {}
@@ -51,9 +51,9 @@ async fn probe(address: SocketAddr, tally: Arc<Tally>) {
 }
 
 /// Probes on one kept connection each second, as some load balancers do; a close that was announced is no loss.
-async fn probe_kept(address: SocketAddr, tally: Arc<Tally>) {
+async fn probe_kept(address: SocketAddr, counts: Arc<ProbeCounts>) {
     let mut connection = None;
-    while !tally.stop.load(Ordering::Relaxed) {
+    while !counts.stop.load(Ordering::Relaxed) {
         if connection.is_none() {
             connection = Some(http::Connection::open(address).await.unwrap());
         }
@@ -65,13 +65,17 @@ async fn probe_kept(address: SocketAddr, tally: Arc<Tally>) {
         };
         match asked.await {
             Ok(answer) => {
-                tally.good.fetch_add(1, Ordering::Relaxed);
+                counts.good.fetch_add(1, Ordering::Relaxed);
                 if answer.header("connection") == Some("close") {
                     connection = None;
                 }
             }
             Err(error) => {
-                tally.failures.lock().unwrap().push(format!("kept connection: {error}"));
+                counts
+                    .failures
+                    .lock()
+                    .unwrap()
+                    .push(format!("kept connection: {error}"));
                 connection = None;
             }
         }
@@ -93,11 +97,11 @@ async fn roll(kubeconfig: &Path, node: &str, bind: SocketAddr, leaving_at_once: 
     while old.len() < leaving_at_once {
         old.push(options(address).start().await);
     }
-    let tally = Arc::new(Tally::default());
-    let probes = tokio::spawn(probe(probed(address), Arc::clone(&tally)));
-    let kept = tokio::spawn(probe_kept(probed(address), Arc::clone(&tally)));
+    let counts = Arc::new(ProbeCounts::default());
+    let probes = tokio::spawn(probe(probed(address), Arc::clone(&counts)));
+    let kept = tokio::spawn(probe_kept(probed(address), Arc::clone(&counts)));
     for _ in 0..ROLLS {
-        // As the DaemonSet does it: the new ones are ready before the old ones are told to stop.
+        // As the DaemonSet does it: the new ones are ready before the old ones are stopped.
         let mut new = Vec::new();
         for _ in 0..leaving_at_once {
             new.push(options(address).start().await);
@@ -110,12 +114,12 @@ async fn roll(kubeconfig: &Path, node: &str, bind: SocketAddr, leaving_at_once: 
         }
         old = new;
     }
-    tally.stop.store(true, Ordering::Relaxed);
+    counts.stop.store(true, Ordering::Relaxed);
     probes.await.unwrap();
     kept.await.unwrap();
-    let failures = tally.failures.lock().unwrap().clone();
-    let good = tally.good.load(Ordering::Relaxed);
-    let late = tally.late.load(Ordering::Relaxed);
+    let failures = counts.failures.lock().unwrap().clone();
+    let good = counts.good.load(Ordering::Relaxed);
+    let late = counts.late.load(Ordering::Relaxed);
     println!("{bind}: {good} probes answered over {ROLLS} rolls, {late} after more than 1 s");
     let some = &failures[..failures.len().min(5)];
     assert!(

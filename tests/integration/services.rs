@@ -78,7 +78,7 @@ impl Sockets for Machine {
         let mut inside = self.inside();
         inside.attempts += 1;
         if inside.taken.contains(&address) {
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody has it"));
+            return Err(io::Error::new(io::ErrorKind::AddrInUse, "it is in use"));
         }
         let (hand, handed) = mpsc::unbounded_channel();
         inside.open.insert(address, hand);

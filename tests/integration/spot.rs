@@ -27,7 +27,7 @@ const OTHER: &str = "example.com/other";
 const LATER: &str = "Fri, 01 Jan 2100 00:00:00 GMT";
 const LATER_STILL: &str = "Fri, 01 Jan 2100 00:10:00 GMT";
 
-/// A Node that is instance 3 of a scale set of its own name, with somebody else's taint.
+/// A Node that is instance 3 of a scale set of its own name, with a foreign taint.
 async fn create(client: &Client, name: &str) {
     let provider_id = format!(
         "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/{name}/virtualMachines/3"

@@ -13,15 +13,15 @@ use world::World;
 
 const DRAIN: &str = "ToBeDeletedByClusterAutoscaler";
 
-fn said(output: Output) -> String {
+fn stdout_of(output: Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 fn refused(output: &Output, code: i32) -> String {
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{told}");
-    told
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    error
 }
 
 /// The entry of a node in a pool.
@@ -49,7 +49,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
-    assert!(!text.contains("somebody-elses"), "{text}");
+    assert!(!text.contains("unrelated"), "{text}");
     let report = world.json(&["--all"]);
     assert_eq!(
         (&report["nodesTotal"], report["nodes"].as_array().unwrap().len()),
@@ -57,7 +57,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
     );
     assert_eq!(report["probedByHeadgate"], true);
 
-    // Node 1 is tainted; it is Down by headgate in one pool, and about to be in the other. Somebody else has set node 2.
+    // Node 1 is tainted; it is Down by headgate in one pool, and about to be in the other. Another writer has set node 2.
     world
         .taint("node-1", json!([{"key": DRAIN, "effect": "NoSchedule"}]))
         .await;
@@ -73,7 +73,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
         .start()
         .await;
     let statusz = format!("node-1=http://{}/statusz", agent.metrics_address());
-    let text = said(world.with_azure(&["status", "--statusz", &statusz]));
+    let text = stdout_of(world.with_azure(&["status", "--statusz", &statusz]));
     println!("{text}");
     for part in [
         "node-3_0a1b since 2026-11-21T10:00:00Z",
@@ -84,7 +84,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
-    let report: Value = serde_json::from_str(&said(world.with_azure(&[
+    let report: Value = serde_json::from_str(&stdout_of(world.with_azure(&[
         "status",
         "-o",
         "json",
@@ -107,7 +107,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
         (&json!(503), &json!(true)),
         "{verdict}"
     );
-    assert_eq!(report["nodes"][1]["verdict"]["asked"], false, "nobody answers there");
+    assert_eq!(report["nodes"][1]["verdict"]["asked"], false, "no agent answers there");
     assert_eq!(
         entry(&report, "node-1", "kubernetes"),
         &json!({"loadBalancer": "kubernetes", "pool": "kubernetes", "entry": "127.0.0.1", "adminState": "Down", "owner": "headgate",
@@ -143,12 +143,12 @@ fn in_other_ways(world: &World) {
         .env("KUBECONFIG", world.control_plane.kubeconfig());
     let path = std::env::var("PATH").unwrap_or_default();
     kubectl.env("PATH", format!("{}:{path}", world.plugins.display()));
-    let text = said(kubectl.output().unwrap());
+    let text = stdout_of(kubectl.output().unwrap());
     assert!(text.contains("node-2") && !text.contains("node-1"), "{text}");
     assert!(text.contains("kubernetes/kubernetes-IPv6"), "{text}");
 
     // Without Azure the ledger is all there is.
-    let text = said(world.headgate(&["status", "--no-agents"]));
+    let text = stdout_of(world.headgate(&["status", "--no-agents"]));
     println!("{text}");
     assert!(
         text.contains("Azure:         not queried: give --azure-config-file"),
@@ -160,31 +160,31 @@ fn in_other_ways(world: &World) {
 /// The second half: all that is ours goes back, and nothing else.
 async fn restored(world: &World) {
     let before = world.writes().await;
-    let text = said(world.with_azure(&["restore", "--dry-run"]));
+    let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
     assert!(text.contains("kubernetes/kubernetes   127.0.0.1   node-1"), "{text}");
     assert!(text.contains("1 entries would be restored"), "{text}");
 
     // The leader would set it Down again.
     world.lead("node-3_0a1b").await;
-    let told = refused(&world.with_azure(&["restore", "--yes"]), 1);
+    let error = refused(&world.with_azure(&["restore", "--yes"]), 1);
     assert!(
-        told.contains("node-3_0a1b leads") && told.contains("adminState.mode: off"),
-        "{told}"
+        error.contains("node-3_0a1b leads") && error.contains("adminState.mode: off"),
+        "{error}"
     );
-    let told = refused(&world.with_azure(&["restore", "--yes", "--wait", "3s"]), 1);
-    assert!(told.contains("was not had within 3 s"), "{told}");
+    let error = refused(&world.with_azure(&["restore", "--yes", "--wait", "3s"]), 1);
+    assert!(error.contains("was not acquired within 3 s"), "{error}");
     // It has gone.
     world.lead("").await;
-    let told = refused(&world.with_azure(&["restore"]), 2);
-    assert!(told.contains("give --yes"), "{told}");
-    let text = said(world.with_azure(&["restore", "--yes", "node-2"]));
+    let error = refused(&world.with_azure(&["restore"]), 2);
+    assert!(error.contains("give --yes"), "{error}");
+    let text = stdout_of(world.with_azure(&["restore", "--yes", "node-2"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
     assert_eq!(world.writes().await, before, "nothing was written");
     assert_eq!(world.all_down().await["kubernetes"], ["node-1", "node-2"]);
 
     let output = world.with_azure(&["restore", "--yes"]);
     println!("{}", String::from_utf8_lossy(&output.stderr));
-    let text = said(output);
+    let text = stdout_of(output);
     assert!(text.contains("127.0.0.1   node-1   restored"), "{text}");
     assert!(text.contains("1 entries were restored."), "{text}");
     assert_eq!(world.writes().await, before + 1, "one pool, one write");
@@ -208,7 +208,7 @@ async fn restored(world: &World) {
         (&json!("None"), &json!("restored"))
     );
     assert_eq!(entry(&report, "node-1", "kubernetes-IPv6")["stage"], "restored");
-    let text = said(world.with_azure(&["restore", "--yes"]));
+    let text = stdout_of(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
 
     // What is ours in a pool that lost its rules is shown with its node, and asked about as all else.
@@ -222,14 +222,14 @@ async fn restored(world: &World) {
         (&lost["owner"], &lost["becomes"], &report["unmatchedLedger"]),
         (&json!("headgate"), &json!("None"), &json!([]))
     );
-    let text = said(world.with_azure(&["restore", "--dry-run"]));
+    let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
     assert!(text.contains("kubernetes/outbound   127.0.0.3   node-3"), "{text}");
     assert!(text.contains("1 entries would be restored"), "{text}");
-    let text = said(world.with_azure(&["restore", "--yes"]));
+    let text = stdout_of(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("127.0.0.3   node-3   restored"), "{text}");
     assert_eq!(world.all_down().await["outbound"], ["node-2"], "what is foreign stays");
 
-    // An entry whose Node has gone is nobody's, even if the ledger has it.
+    // An entry whose Node is gone belongs to no Node, even if the ledger has it.
     world.down("kubernetes", &[9], false).await;
     world.write_ledger(&[("127.0.0.9", "down 2026-11-21T10:00:00Z")]).await;
     let before = world.writes().await;
@@ -251,7 +251,7 @@ fn what_cannot_be_asked_is_said() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.args(arguments).output().unwrap()
     };
-    for (arguments, code, told) in [
+    for (arguments, code, error) in [
         (&["status", "--kubeconfig", "/nonexistent"][..], 2, "/nonexistent"),
         (&["status", "--azure-config-secret", "nowhere"], 2, "azure.configSecret"),
         (&["status", "-A", "node-1"], 2, "cannot be used with"),
@@ -264,7 +264,7 @@ fn what_cannot_be_asked_is_said() {
     ] {
         let output = headgate(arguments);
         let text = refused(&output, code);
-        assert!(text.contains(told), "{arguments:?}: {text}");
+        assert!(text.contains(error), "{arguments:?}: {text}");
     }
     let cluster = headgate_test_kubernetes::control_plane();
     let kubeconfig = cluster.kubeconfig.to_str().unwrap();

@@ -23,7 +23,7 @@ fn why(node: &str, more: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-fn said(output: Output) -> String {
+fn stdout_of(output: Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -35,7 +35,7 @@ async fn a_taint_is_explained_while_it_lasts() {
     let node = create_node(&client, "why").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
     let statusz = format!("http://{}/statusz", agent.metrics_address());
-    let text = said(why(&node, &["--statusz", &statusz]));
+    let text = stdout_of(why(&node, &["--statusz", &statusz]));
     assert!(
         text.starts_with(&format!("{node}: new connections are sent here, since ")),
         "{text}"
@@ -57,7 +57,7 @@ async fn a_taint_is_explained_while_it_lasts() {
         }
     })
     .await;
-    let text = said(why(&node, &["--statusz", &statusz]));
+    let text = stdout_of(why(&node, &["--statusz", &statusz]));
     for part in [
         "no new connections are sent here, since ",
         "karpenter.sh/disrupted, since ",
@@ -67,7 +67,7 @@ async fn a_taint_is_explained_while_it_lasts() {
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
-    let json: Value = serde_json::from_str(&said(why(&node, &["--statusz", &statusz, "-o", "json"]))).unwrap();
+    let json: Value = serde_json::from_str(&stdout_of(why(&node, &["--statusz", &statusz, "-o", "json"]))).unwrap();
     assert_eq!(
         (&json["sent"], &json["reasons"][0]["name"]),
         (&json!("no"), &json!("karpenter.sh/disrupted"))
@@ -75,7 +75,7 @@ async fn a_taint_is_explained_while_it_lasts() {
 
     // Without its agent the API server's word is all there is.
     agent.kill().await;
-    let text = said(why(&node, &["--statusz", &statusz]));
+    let text = stdout_of(why(&node, &["--statusz", &statusz]));
     assert!(
         text.contains("karpenter.sh/disrupted\n") && text.contains("its agent did not answer"),
         "{text}"
@@ -100,7 +100,7 @@ async fn as_a_plugin_of_kubectl() {
     command.env("KUBECONFIG", &cluster.kubeconfig);
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("{}:{path}", plugins.display()));
-    let text = said(command.output().unwrap());
+    let text = stdout_of(command.output().unwrap());
     assert!(text.contains("new connections are sent here"), "{text}");
 }
 

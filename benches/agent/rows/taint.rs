@@ -2,7 +2,7 @@
 //! same trial, asked in turn on kept connections from the moment the answer is there.
 //!
 //! What is seen is later than what happened by half a round of asking in the mean, for both, as they take
-//! turns at being asked first. A smaller difference between the two cannot be told from none.
+//! turns at being asked first. A smaller difference between the two is not significant.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,10 @@
 //! Lists and watches that continue after errors, with backoff, logs without repetition, and a metric.
 //!
 //! Invariant: a stream of this module never ends. An error is counted each time; it is logged, and shown as the current
-//! [`WatchFailure`], when it is the first one or of another kind than the one before. The failure is over when the API
-//! server answers a list or a watch of this stream with success, even if nothing has changed in the meantime: kube has
-//! no event for that, so each stream has a client of its own that observes the responses.
+//! [`WatchFailure`], when it is the first one or of another kind than the one before. The failure is over when an event
+//! arrives, or when the API server has accepted a list or a watch of this stream and no error follows within 1 s, even if
+//! nothing has changed in the meantime: kube has no event for that, so each stream has a client of its own that observes
+//! the responses.
 //!
 //! What an event means, and which state stays in use while the watch fails, is the consumer's decision.
 
@@ -11,6 +12,7 @@ mod backoff;
 mod error;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _};
@@ -21,10 +23,14 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use backoff::WatchBackoff;
 pub use error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
+
+/// How long an accepted list or watch must stay without an error before it ends a failure. Some errors follow each
+/// response, such as that of an object that cannot be decoded.
+const RECOVERY_DELAY: Duration = Duration::from_secs(1);
 
 /// Reports the errors of one watch and their end.
 #[derive(Debug)]
@@ -152,7 +158,9 @@ struct Supervised<T> {
     responses: watch::Receiver<u64>,
     reporter: WatchReporter,
     backoff: WatchBackoff,
-    delay: Option<std::time::Duration>,
+    delay: Option<Duration>,
+    /// When the failure is over, unless an error follows the last response before.
+    recovers_at: Option<Instant>,
 }
 
 impl<T> Supervised<T> {
@@ -162,24 +170,34 @@ impl<T> Supervised<T> {
         }
         loop {
             tokio::select! {
-                // Responses first: an error after a response must not be reported as over by that response.
+                // Responses first: an error after a response must not be over by that response.
                 biased;
-                Ok(()) = self.responses.changed() => self.reporter.succeeded(),
+                Ok(()) = self.responses.changed() => self.recovers_at = Some(Instant::now() + RECOVERY_DELAY),
                 event = self.events.next() => return match event? {
                     Ok(event) => {
                         if (self.is_response)(&event) {
+                            self.recovered();
                             self.backoff.reset();
                         }
                         Some(Ok(event))
                     }
                     Err(error) => {
+                        self.recovers_at = None;
                         let reason = self.reporter.failed(&error);
                         self.delay = Some(self.backoff.after(reason));
                         Some(Err(reason))
                     }
                 },
+                () = sleep_until(self.recovers_at.unwrap_or_else(Instant::now)), if self.recovers_at.is_some() => {
+                    self.recovered();
+                }
             }
         }
+    }
+
+    fn recovered(&mut self) {
+        self.recovers_at = None;
+        self.reporter.succeeded();
     }
 }
 
@@ -196,6 +214,7 @@ fn supervise<T: Send + 'static>(
         reporter,
         backoff: WatchBackoff::default(),
         delay: None,
+        recovers_at: None,
     };
     let next = |mut supervised: Supervised<T>| async move { Some((supervised.next().await?, supervised)) };
     stream::unfold(supervised, next).boxed()

@@ -1,4 +1,4 @@
-//! What the election and the ARM lock take the Lease API to do.
+//! The behaviour of the Lease API that the election and the ARM lock rely on.
 
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::control_plane;
@@ -13,7 +13,7 @@ fn lease(value: Value) -> Lease {
     serde_json::from_value(value).unwrap()
 }
 
-/// The Lease, or the code of the refusal.
+/// The Lease, or the status code of the error.
 async fn create(leases: &Api<Lease>, value: Value) -> Result<Lease, u16> {
     let created = leases.create(&PostParams::default(), &lease(value)).await;
     created.map_err(|error| code(&error))
@@ -28,11 +28,11 @@ fn version(lease: &Lease) -> &str {
     lease.metadata.resource_version.as_deref().unwrap()
 }
 
-async fn are_as_expected(client: Client, name: &str) {
+async fn check_leases(client: Client, name: &str) {
     let leases = Api::<Lease>::namespaced(client, "kube-system");
-    assert!(leases.get_opt(name).await.unwrap().is_none(), "nothing is none");
+    assert!(leases.get_opt(name).await.unwrap().is_none(), "a missing Lease is None");
 
-    // Created once.
+    // A Lease is created once.
     let spec = json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0,
         "acquireTime": "2026-01-02T03:04:05.000001Z", "renewTime": "2026-01-02T03:04:05.123456Z"});
     let new = json!({"metadata": {"name": name}, "spec": spec});
@@ -44,7 +44,7 @@ async fn are_as_expected(client: Client, name: &str) {
     assert!(create(&leases, with_version).await.is_err());
     assert_eq!(leases.get(name).await.unwrap().spec, created.spec);
 
-    // Replaced by whoever read the latest version, and by nobody else.
+    // Only the reader of the latest version can replace it.
     let mut renewed = created.clone();
     renewed.metadata.annotations = Some([("headgate.dev/nodes".to_owned(), "3".to_owned())].into());
     renewed.spec.as_mut().unwrap().holder_identity = Some("b".to_owned());
@@ -71,11 +71,11 @@ async fn are_as_expected(client: Client, name: &str) {
     anyhow.metadata.resource_version = None;
     assert_eq!(replace(&leases, name, &anyhow).await.unwrap_err(), 422, "no version");
 
-    // What changes nothing makes no version.
+    // An unchanged Lease gets no new version.
     let same = replace(&leases, name, &renewed).await.unwrap();
     assert_eq!(version(&same), version(&renewed));
 
-    // Released as client-go does it; a Lease of no duration or of a negative term is refused.
+    // A release as in client-go is accepted; a duration of 0 and negative values are refused.
     for (field, value, refused) in [
         ("leaseDurationSeconds", json!(0), true),
         ("leaseDurationSeconds", json!(-1), true),
@@ -96,8 +96,8 @@ async fn are_as_expected(client: Client, name: &str) {
     }
 }
 
-/// The Lease was deleted, perhaps made anew, under somebody who read it.
-async fn deletion_is_a_conflict(client: Client, name: &str, delete: impl AsyncFn()) {
+/// Checks that a reader cannot replace a Lease that was deleted since, or deleted and created again.
+async fn check_deletion_conflicts(client: Client, name: &str, delete: impl AsyncFn()) {
     let leases = Api::<Lease>::namespaced(client, "kube-system");
     let new = json!({"metadata": {"name": name}, "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}});
     let read = create(&leases, new.clone()).await.unwrap();
@@ -106,21 +106,21 @@ async fn deletion_is_a_conflict(client: Client, name: &str, delete: impl AsyncFn
     assert!(leases.get_opt(name).await.unwrap().is_none());
     let anew = create(&leases, new).await.unwrap();
     assert_ne!(version(&anew), version(&read));
-    assert_eq!(replace(&leases, name, &read).await.unwrap_err(), 409, "made anew");
+    assert_eq!(replace(&leases, name, &read).await.unwrap_err(), 409, "created again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_fake_s_leases() {
+async fn leases_of_the_fake_behave_as_expected() {
     let fake = FakeApi::default();
-    are_as_expected(fake.client().0, "leader-cases").await;
+    check_leases(fake.client().0, "leader-cases").await;
     let delete = async || fake.delete::<Lease>("kube-system", "leader-deleted");
-    deletion_is_a_conflict(fake.client().0, "leader-deleted", delete).await;
+    check_deletion_conflicts(fake.client().0, "leader-deleted", delete).await;
 }
 
 #[tokio::test]
-async fn kube_apiserver_s_leases() {
+async fn leases_of_kube_apiserver_behave_as_expected() {
     let client = control_plane().client();
-    are_as_expected(client.clone(), "leader-cases").await;
+    check_leases(client.clone(), "leader-cases").await;
     let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
     let delete = async || {
         leases
@@ -128,5 +128,5 @@ async fn kube_apiserver_s_leases() {
             .await
             .unwrap();
     };
-    deletion_is_a_conflict(client, "leader-deleted", delete).await;
+    check_deletion_conflicts(client, "leader-deleted", delete).await;
 }

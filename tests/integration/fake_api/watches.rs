@@ -1,4 +1,4 @@
-//! Lists and watches: what they tell, from which version on, and how they end.
+//! Lists and watches: their events, the version from which they start, and their end.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{by_name, config_map, config_maps, resource_version};
 
-async fn a_list_by_name_and_by_pages(client: Client, name: &str) {
+async fn a_list_selects_by_name_and_has_pages(client: Client, name: &str) {
     let maps = config_maps(client);
     let named = ListParams::default().fields(&format!("metadata.name={name}-1"));
     assert!(maps.0.list(&named).await.unwrap().items.is_empty());
@@ -40,7 +40,7 @@ async fn a_list_by_name_and_by_pages(client: Client, name: &str) {
     assert_eq!(paged, [0, 1, 2].map(|number| format!("{name}-{number}")));
 }
 
-async fn a_watch_tells_what_happens_to_the_one(client: Client, name: &str) {
+async fn a_watch_by_name_reports_one_object(client: Client, name: &str) {
     let maps = config_maps(client);
     let params = by_name(name).disable_bookmarks();
     let version = maps.0.list(&ListParams::default()).await.unwrap();
@@ -55,34 +55,34 @@ async fn a_watch_tells_what_happens_to_the_one(client: Client, name: &str) {
     };
     let (seen, [one, two]) = tokio::join!(watch, change);
     assert_eq!(seen[..2], [("added", one.clone()), ("modified", two.clone())]);
-    // A deletion has a version of its own, by which a watch goes on.
+    // A deletion has its own version, from which a watch continues.
     assert_eq!(seen[2].0, "deleted");
     let number = |version: &str| version.parse::<u64>().unwrap();
     assert!(number(&seen[2].1) > number(&two) && number(&two) > number(&one));
-    // From an older version: all since.
+    // From an older version: all events since.
     let resumed = maps.watched(&params, &one, 2).await;
     assert_eq!(resumed, seen[1..]);
 }
 
-async fn a_watch_from_nowhere_begins_with_what_there_is(client: Client, name: &str) {
+async fn a_watch_without_a_version_starts_with_the_objects(client: Client, name: &str) {
     let maps = config_maps(client);
-    let made = maps.create(config_map(name, "1")).await.unwrap();
+    let created = maps.create(config_map(name, "1")).await.unwrap();
     for version in ["0", ""] {
         let seen = maps.watched(&by_name(name), version, 1).await;
-        assert_eq!(seen, [("added", resource_version(&made))], "{version:?}");
+        assert_eq!(seen, [("added", resource_version(&created))], "{version:?}");
     }
 }
 
-async fn a_watch_ends_in_time(client: Client, name: &str) {
+async fn a_watch_ends_after_its_timeout(client: Client, name: &str) {
     let maps = config_maps(client);
-    let made = maps.create(config_map(name, "1")).await.unwrap();
+    let created = maps.create(config_map(name, "1")).await.unwrap();
     let params = by_name(name).timeout(1);
-    let seen = maps.watched(&params, &resource_version(&made), 1).await;
-    assert_eq!(seen, [], "it ends without a word");
+    let seen = maps.watched(&params, &resource_version(&created), 1).await;
+    assert_eq!(seen, [], "the watch ends without an event");
 }
 
-/// Two versions of an object, then the API server goes and comes back.
-async fn after_a_restart_what_was_is_forgotten(client: Client, stop: impl AsyncFnOnce(), start: impl AsyncFnOnce()) {
+/// Two versions of an object, then a restart of the API server.
+async fn a_restart_compacts_the_history(client: Client, stop: impl AsyncFnOnce(), start: impl AsyncFnOnce()) {
     let name = "restarted";
     let maps = config_maps(client);
     let old = maps.create(config_map(name, "1")).await.unwrap();
@@ -96,38 +96,38 @@ async fn after_a_restart_what_was_is_forgotten(client: Client, stop: impl AsyncF
     );
     stop().await;
     let end = timeout(Duration::from_secs(10), events.try_next()).await;
-    assert!(matches!(end, Ok(Err(_) | Ok(None))), "a watch ends: {end:?}");
+    assert!(matches!(end, Ok(Err(_) | Ok(None))), "the watch ends: {end:?}");
     let refused = maps.0.get(name).await.unwrap_err();
     assert!(!matches!(refused, kube::Error::Api(_)), "{refused}");
     start().await;
     assert_eq!(maps.0.get(name).await.unwrap(), new);
     let params = by_name(name).timeout(2);
     let seen = maps.watched(&params, &resource_version(&old), 2).await;
-    assert_eq!(seen, [("error", "410".to_owned())], "and it ends");
+    assert_eq!(seen, [("error", "410".to_owned())], "one error, then the end");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_of_the_fake() {
+async fn a_restart_of_the_fake_compacts_the_history() {
     let fake = FakeApi::default();
     let away = Duration::from_secs(5);
     let stop = async || fake.restart(away);
     let start = async || sleep(away).await;
-    after_a_restart_what_was_is_forgotten(fake.client().0, stop, start).await;
+    a_restart_compacts_the_history(fake.client().0, stop, start).await;
 }
 
 #[tokio::test]
-async fn a_restart_of_kube_apiserver() {
+async fn a_restart_of_kube_apiserver_compacts_the_history() {
     let control_plane = Mutex::new(own_control_plane().await);
     let client = Client::try_from(control_plane.lock().await.client_config()).unwrap();
     let stop = async || control_plane.lock().await.stop_apiserver().await;
     let start = async || control_plane.lock().await.start_apiserver().await.unwrap();
-    after_a_restart_what_was_is_forgotten(client, stop, start).await;
+    a_restart_compacts_the_history(client, stop, start).await;
     control_plane.into_inner().stop().await;
 }
 
 on_both! {
-    a_list_by_name_and_by_pages
-    a_watch_tells_what_happens_to_the_one
-    a_watch_from_nowhere_begins_with_what_there_is
-    a_watch_ends_in_time
+    a_list_selects_by_name_and_has_pages
+    a_watch_by_name_reports_one_object
+    a_watch_without_a_version_starts_with_the_objects
+    a_watch_ends_after_its_timeout
 }

@@ -150,7 +150,7 @@ async fn powerless(client: &Client, kubeconfig: &Path, name: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn being_forbidden_is_told_once_and_counted_and_no_crash() {
+async fn forbidden_writes_are_logged_once_and_counted() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "forbidden").await;

@@ -46,7 +46,7 @@ fn with_taken_port(
 }
 
 #[tokio::test]
-async fn a_taken_port_is_tried_again_for_ever_and_told_on_the_node() {
+async fn a_port_in_use_is_retried_and_has_an_event_on_the_node() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "taken").await;
@@ -108,7 +108,7 @@ async fn a_taken_port_is_tried_again_for_ever_and_told_on_the_node() {
 }
 
 #[tokio::test]
-async fn a_hard_failure_exits_with_1_and_says_why() {
+async fn a_hard_failure_exits_with_1_and_names_the_cause() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "hard").await;
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -140,7 +140,7 @@ async fn the_addresses_file_is_there_while_it_is_true() {
     let mode = std::fs::metadata(&file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
     assert!(agent.stop(SOON).await.success());
-    assert!(!file.exists(), "nobody answers there any more");
+    assert!(!file.exists(), "no process answers at the address any more");
 
     // What a process that was killed has left is removed before anything is bound.
     options.start().await.kill().await;

@@ -10,8 +10,8 @@ use super::Server;
 /// Services, and half-sent requests to each: fewer than one port alone may have.
 const SERVICES: u16 = 40;
 const OF_EACH: usize = 200;
-/// As many as all ports together may have.
-const MOST: usize = 512;
+/// The connection limit of all ports together.
+const MAX_CONNECTIONS: usize = 512;
 
 #[tokio::test(start_paused = true)]
 async fn all_ports_together_hold_no_more_than_a_bound() {
@@ -36,7 +36,7 @@ async fn all_ports_together_hold_no_more_than_a_bound() {
         let read = timeout(Duration::from_micros(1), stream.read_u8()).await;
         open += usize::from(read.is_err());
     }
-    assert!(open <= MOST, "{open} of {} are open", half.len());
+    assert!(open <= MAX_CONNECTIONS, "{open} of {} are open", half.len());
     // A good probe gets in everywhere, also where it is the first.
     for (key, port) in &keys {
         server.expect(key, &address(*port), 1, true).await;

@@ -89,7 +89,7 @@ async fn an_open_connection_to_a_service_just_removed_gets_503() {
     server.expect("c/d", "0.0.0.0:9378", 1, true).await;
 }
 
-/// Upstream never tests it: an event once a reason is told elsewhere; here, when it is tried again.
+/// Not tested upstream. Upstream publishes an event once; here the port is retried.
 #[tokio::test(start_paused = true)]
 async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
     let mut server = Server::synced(&[], &[]).await;
@@ -104,7 +104,7 @@ async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
         (key.service.to_string(), &*failure.uid, failure.port),
         ("a/b".to_owned(), "uid of a/b", 9376)
     );
-    assert_eq!(failure.error, "0.0.0.0:9376 cannot be bound: somebody has it");
+    assert_eq!(failure.error, "0.0.0.0:9376 cannot be bound: it is in use");
     assert_eq!(server.counted("headgate_service_ports{state=\"failed\"}"), 1);
     sleep(Duration::from_secs(10)).await;
     assert_eq!(attempts(&server), 3);

@@ -104,7 +104,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     });
     let fault = shared.fault.lock().unwrap().clone();
     match fault {
-        // A validator that nobody may use.
+        // A validator that no client may use.
         Fault::None(body) => ([("etag", "\"1\"")], body).into_response(),
         Fault::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
         Fault::Slow(delay, body) => {

@@ -74,7 +74,7 @@ async fn the_manifests_allow_the_taint_and_no_more() {
     boot(&client, "spot-rights", "boot-2").await;
     tainted(&client, "spot-rights", false).await;
 
-    // Without the component: told once, counted, and the signal all the same.
+    // Without the component: one log message, counted, and the signal counts all the same.
     let mut command = kubectl(control_plane.kubeconfig());
     let deleted = command
         .args(["delete", "clusterrolebinding", "headgate-spot"])

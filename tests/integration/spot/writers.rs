@@ -108,7 +108,7 @@ async fn a_notice_that_vanishes_is_over_after_the_grace_and_only_our_taint_goes(
     imds.asked(5).await;
     tainted(&client, "spot-gone", false).await;
 
-    // A taint that somebody else has set is not taken for ours, neither before the notice nor after.
+    // A taint that another writer has set is not treated as headgate's, neither before the notice nor after.
     let theirs = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"},
         {"key": DRAINING, "value": "spot-eviction", "effect": "NoSchedule"}]);
     patch(&client, "spot-gone", json!({"spec": {"taints": theirs}})).await;

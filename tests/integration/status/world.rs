@@ -15,7 +15,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::said;
+use super::stdout_of;
 use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
 
@@ -81,14 +81,14 @@ impl World {
             .as_array_mut()
             .unwrap()
             .push(json!({"name": "outbound", "properties": {"loadBalancerBackendAddresses": entries(false)}}));
-        let strangers = load_balancer("somebody-elses", &[("kubernetes", entries(false))]);
+        let strangers = load_balancer("unrelated", &[("kubernetes", entries(false))]);
         let seed = directory.join("seed.json");
         std::fs::write(&seed, json!({"resources": [both, strangers]}).to_string()).unwrap();
         let emulator = Emulator::start_with_seed(&seed, &[]).await;
         let azure_json = directory.join("azure.json");
-        let said = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": "tenant",
+        let stdout_of = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": "tenant",
             "subscriptionId": "sub", "resourceGroup": "rg", "aadClientId": "client", "aadClientSecret": "secret"});
-        std::fs::write(&azure_json, said.to_string()).unwrap();
+        std::fs::write(&azure_json, stdout_of.to_string()).unwrap();
         let plugins = scratch("plugins");
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headgate"), plugins.join("kubectl-headgate")).unwrap();
         Self {
@@ -115,7 +115,7 @@ impl World {
     }
 
     pub(super) fn status(&self, more: &[&str]) -> String {
-        said(self.with_azure(&[&["status", "--no-agents"], more].concat()))
+        stdout_of(self.with_azure(&[&["status", "--no-agents"], more].concat()))
     }
 
     pub(super) fn json(&self, more: &[&str]) -> Value {
@@ -227,7 +227,7 @@ impl World {
         Api::namespaced(self.client.clone(), "kube-system")
     }
 
-    /// Somebody leads, or has given the Lease back.
+    /// Writes a Lease that `holder` holds; empty for a released Lease.
     pub(super) async fn lead(&self, holder: &str) {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
         let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": 15, "leaseTransitions": 4,

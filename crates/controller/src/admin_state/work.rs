@@ -177,10 +177,10 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
                 return Err(error);
             }
         };
-        tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to ARM");
+        tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
         tokio::select! {
             outcome = work_with(term, target, context) => return outcome,
-            () = config_changed => tracing::info!("Azure configuration changed, work of the term restarted"),
+            () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
         }
     }
 }
@@ -194,7 +194,7 @@ async fn connect(source: &impl TargetSource) -> Result<ClusterConnection, WorkEr
                 Err(error) => {
                     let error = error.to_string();
                     if error != last_error {
-                        tracing::warn!(error, retry_in = ?CONNECT_RETRY_INTERVAL, "connection to ARM failed");
+                        tracing::warn!(error, retry_in = ?CONNECT_RETRY_INTERVAL, "arm connection failed");
                     }
                     last_error = error;
                 }

@@ -37,6 +37,8 @@ enum Answer {
     Silence,
     /// A watch that is accepted and reports that it is too old.
     Expired,
+    /// A watch that is accepted and sends an object that cannot be decoded.
+    Undecodable,
     Status(u16),
     Refused,
 }
@@ -77,6 +79,7 @@ impl ApiServer {
                     r#"{"status":"Failure","message":"too old resource version","reason":"Expired","code":410}"#;
                 (200, format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n"))
             }
+            Answer::Undecodable => (200, "{\"type\":\"ADDED\",\"object\":{\"metadata\":7}}\n".to_owned()),
             Answer::Status(code) => (
                 code,
                 format!(r#"{{"kind":"Status","status":"Failure","reason":"x","code":{code}}}"#),
@@ -183,5 +186,27 @@ async fn a_failure_is_over_when_the_watch_is_accepted_though_nothing_changed() {
         None,
     ];
     assert_eq!(reasons, expected, "a second error of one kind is no change");
+    reading.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_not_over_while_accepted_watches_send_what_cannot_be_decoded() {
+    let api_server = ApiServer::new(|number, is_watch| match (is_watch, number) {
+        (false, _) => Answer::List,
+        (true, ..=9) => Answer::Undecodable,
+        (true, _) => Answer::Silence,
+    });
+    let (mut events, mut failure, _) = watch_nodes(&api_server);
+    let reading = tokio::spawn(async move { while events.next().await.is_some() {} });
+    let mut reasons = Vec::new();
+    while reasons.last() != Some(&None) {
+        timeout(Duration::from_mins(10), failure.changed())
+            .await
+            .unwrap()
+            .unwrap();
+        reasons.push(failure.borrow_and_update().as_ref().map(|failure| failure.reason));
+    }
+    assert_eq!(reasons, [Some(WatchErrorReason::Other), None]);
+    assert_eq!(api_server.seen().len(), 10, "over when a watch stays");
     reading.abort();
 }

@@ -56,8 +56,8 @@ async fn as_headgate(client: &Client, kubeconfig: &Path) -> std::path::PathBuf {
     with_token(kubeconfig, &granted.status.unwrap().token)
 }
 
-/// A port that somebody has: an event on the Service, for people on `/statusz`, in metrics.
-async fn failure_is_told(client: &Client, agent: &Agent, node: &str, service: &Service) {
+/// A port that is in use: there is an event on the Service, and it is in `/statusz` and in metrics.
+async fn failure_is_reported(client: &Client, agent: &Agent, node: &str, service: &Service) {
     let event = eventually(SOON, "an event on the Service", async || {
         let uid = service.uid().unwrap();
         let about = ListParams::default().fields(&format!("involvedObject.kind=Service,involvedObject.uid={uid}"));
@@ -91,7 +91,7 @@ async fn failure_is_told(client: &Client, agent: &Agent, node: &str, service: &S
     assert_eq!(agent.healthz().await.status, 200, "the node is none the worse");
 }
 
-/// Another process takes the ports over; nobody who probes without a pause sees it.
+/// Another process takes the ports over; probes without a pause all get an answer.
 async fn ports_are_handed_on(agent: Agent, next: &AgentOptions) {
     let probing = tokio::spawn(async {
         for asked in 0_u32.. {
@@ -143,7 +143,7 @@ fn where_there_is_no_kube_proxy() {
             let services = Api::<Service>::default_namespaced(client.clone());
             let service = object(web(&json!({"healthCheckNodePort": 31234})));
             let service = services.create(&PostParams::default(), &service).await.unwrap();
-            failure_is_told(&client, &agent, &node, &service).await;
+            failure_is_reported(&client, &agent, &node, &service).await;
 
             drop(stranger);
             eventually(SOON, "it is opened once it is free", async || {
@@ -172,8 +172,8 @@ fn comparable(answer: &http::Response) -> (String, Vec<(String, String)>, String
     (answer.status_line.clone(), headers, answer.text())
 }
 
-/// The real kube-proxy has the port: our path answers the same to the byte, and a second agent that was
-/// told to open the port does so once kube-proxy is gone.
+/// The real kube-proxy has the port: headgate's path answers the same to the byte, and a second agent in the mode
+/// `nodePorts` opens the port once kube-proxy is gone.
 #[test]
 fn beside_kube_proxy() {
     in_network_namespace("services::cluster::kube_proxy::beside_kube_proxy", async || {

@@ -1,5 +1,5 @@
-//! The house's plan, held: which crate may depend on which, and which module may use which. Manifests and imports are
-//! read from the source.
+//! The layering of crates and modules: which crate may depend on which, and which module may use which. The test reads
+//! manifests and imports from the source; docs/architecture.md shows the same layers with their reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,16 +8,17 @@ use syn::visit::{self, Visit};
 
 /// A crate of the workspace, named for its directory.
 struct Crate {
-    /// Its directory, from the top.
+    /// Directory, relative to the repository; empty for the root package.
     directory: &'static str,
-    /// Each module, and what it may use besides itself and what is open to all. The only module of a crate is the
-    /// whole crate.
+    /// Each module with the modules that it may use in addition to itself and `USABLE_BY_ALL`. A single module stands
+    /// for the whole crate.
     modules: &'static [(&'static str, &'static [&'static str])],
-    /// What its tests may use besides. Only `[dev-dependencies]` name the crates of these, so nothing else can.
+    /// Modules that only the crate's tests may use. Their crates appear only under `[dev-dependencies]`, so the
+    /// compiler rejects any other use.
     tests: &'static [&'static str],
 }
 
-/// The crates, each below those that depend on it. docs/architecture.md shows the same to people.
+/// The crates in the order of their layers: each comes before those that depend on it.
 const CRATES: &[Crate] = &[
     Crate {
         directory: "crates/clock",
@@ -157,10 +158,10 @@ const CRATES: &[Crate] = &[
     },
 ];
 
-/// What every module may use, but for these themselves.
-const OPEN_TO_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
+/// Modules that every module may use, except these four among each other.
+const USABLE_BY_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
 
-/// Crates that know nothing of Kubernetes: their manifests do not name what speaks to it.
+/// Crates that must not depend on Kubernetes client crates.
 const WITHOUT_KUBERNETES: [&str; 8] = [
     "headgate_azure",
     "headgate_azure_emulator",
@@ -171,20 +172,21 @@ const WITHOUT_KUBERNETES: [&str; 8] = [
     "headgate_settings",
     "headgate_telemetry",
 ];
+/// The Kubernetes client crates.
 const KUBERNETES: [&str; 2] = ["k8s-openapi", "kube"];
 
-/// The modules that a file's paths lead into: those that start at the crate's root or at another crate, and those that
-/// climb to the root by `super`.
+/// The modules that a file uses: through paths that start with `crate` or another crate's name, and through `super`
+/// paths that reach the crate's root.
 struct Uses {
     used: BTreeSet<String>,
-    /// The modules around what is visited, from the root.
+    /// Path of the module that is being visited, from the crate's root.
     module: Vec<String>,
-    /// The crate that is visited.
-    inside: &'static Crate,
+    /// The crate that is being visited.
+    krate: &'static Crate,
 }
 
 impl Crate {
-    /// Its name in paths.
+    /// The crate's name in Rust paths, such as `headgate_azure_emulator`.
     fn name(&self) -> String {
         let (_, last) = self.directory.rsplit_once('/').unwrap_or_default();
         let words = ["headgate", last].into_iter().filter(|word| !word.is_empty());
@@ -195,7 +197,7 @@ impl Crate {
         Path::new(env!("CARGO_MANIFEST_DIR")).join(self.directory).join("src")
     }
 
-    /// The module that a path within this crate begins with.
+    /// The module to which a path within this crate belongs, given the path's first segment.
     fn module(&self, first: Option<&String>) -> Option<String> {
         match self.modules {
             [(only, _)] => Some((*only).to_owned()),
@@ -203,7 +205,7 @@ impl Crate {
         }
     }
 
-    /// The names of this workspace's and of Kubernetes' crates in the manifest's `[dependencies]`.
+    /// Dependencies under `[dependencies]` that are crates of this workspace or Kubernetes client crates.
     fn dependencies(&self) -> BTreeSet<String> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join(self.directory)
@@ -218,8 +220,8 @@ impl Crate {
 }
 
 impl Uses {
-    /// What the file `file` (below `src`) of a crate uses.
-    fn of(inside: &'static Crate, file: &Path, source: &str) -> Self {
+    /// Parses the source of `file` (relative to `src`) and collects the modules that it uses.
+    fn parse(krate: &'static Crate, file: &Path, source: &str) -> Self {
         let mut module: Vec<_> = file
             .with_extension("")
             .iter()
@@ -229,24 +231,24 @@ impl Uses {
             module.clear();
         }
         let used = BTreeSet::new();
-        let mut found = Self { used, module, inside };
+        let mut found = Self { used, module, krate };
         found.visit_file(&syn::parse_file(source).unwrap());
         found
     }
 
     fn path(&mut self, path: &[String]) {
         let module = match path.first().map(String::as_str) {
-            Some("crate") => self.inside.module(path.get(1)),
+            Some("crate") => self.krate.module(path.get(1)),
             Some("super") => {
                 let climbed = path.iter().take_while(|name| *name == "super").count();
-                // Short of the root it stays in the module.
+                // A path that does not climb to the root stays within the module.
                 (climbed >= self.module.len())
-                    .then(|| self.inside.module(path.get(climbed)))
+                    .then(|| self.krate.module(path.get(climbed)))
                     .flatten()
             }
             Some(first) => {
-                let of = CRATES.iter().find(|of| of.name() == first);
-                of.and_then(|of| of.module(path.get(1)))
+                let other = CRATES.iter().find(|krate| krate.name() == first);
+                other.and_then(|krate| krate.module(path.get(1)))
             }
             None => None,
         };
@@ -291,8 +293,8 @@ impl<'ast> Visit<'ast> for Uses {
 }
 
 #[test]
-fn every_way_into_another_room_is_seen() {
-    let root = CRATES.iter().find(|of| of.directory.is_empty()).unwrap();
+fn use_of_another_module_is_detected() {
+    let root = CRATES.iter().find(|krate| krate.directory.is_empty()).unwrap();
     for (file, source, used) in [
         ("node/watch.rs", "use crate::health::Verdict;", "health"),
         ("node/watch.rs", "use super::super::health;", "health"),
@@ -307,7 +309,7 @@ fn every_way_into_another_room_is_seen() {
         ("node.rs", "use headgate_clock::{self, Moment};", "clock"),
         ("node.rs", "fn f() { headgate_clock::Clock::System.now() }", "clock"),
     ] {
-        let uses: Vec<_> = Uses::of(root, Path::new(file), source).used.into_iter().collect();
+        let uses: Vec<_> = Uses::parse(root, Path::new(file), source).used.into_iter().collect();
         assert_eq!(uses.join(" "), used, "{file}: {source}");
     }
 }
@@ -324,74 +326,79 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn each_room_uses_only_what_the_plan_allows() {
-    for of in CRATES {
-        let src = of.sources();
+fn each_module_uses_only_allowed_modules() {
+    for krate in CRATES {
+        let src = krate.sources();
         let mut files = Vec::new();
         sources(&src, &mut files);
-        let plan: BTreeMap<_, _> = of.modules.iter().copied().collect();
+        let allowed_uses: BTreeMap<_, _> = krate.modules.iter().copied().collect();
         let mut seen = BTreeSet::new();
         for file in &files {
-            let inside = file.strip_prefix(&src).unwrap();
-            let first = inside.iter().next().unwrap().to_str().unwrap();
-            let module = of.module(Some(&first.trim_end_matches(".rs").to_owned())).unwrap();
+            let relative = file.strip_prefix(&src).unwrap();
+            let first = relative.iter().next().unwrap().to_str().unwrap();
+            let module = krate.module(Some(&first.trim_end_matches(".rs").to_owned())).unwrap();
             let shown = file.display();
-            let Some(allowed) = plan.get(module.as_str()) else {
-                panic!("{shown} is in no module of the plan")
+            let Some(allowed) = allowed_uses.get(module.as_str()) else {
+                panic!("{shown} belongs to no module of CRATES; add its module")
             };
-            let uses = Uses::of(of, inside, &std::fs::read_to_string(file).unwrap());
+            let uses = Uses::parse(krate, relative, &std::fs::read_to_string(file).unwrap());
             for other in uses.used.iter().filter(|other| **other != module) {
-                let open = OPEN_TO_ALL.contains(&other.as_str()) && !OPEN_TO_ALL.contains(&module.as_str());
+                let usable_by_all =
+                    USABLE_BY_ALL.contains(&other.as_str()) && !USABLE_BY_ALL.contains(&module.as_str());
                 assert!(
-                    open || allowed.contains(&other.as_str()) || of.tests.contains(&other.as_str()),
-                    "{shown} uses {other}, which the plan does not allow to {module}"
+                    usable_by_all || allowed.contains(&other.as_str()) || krate.tests.contains(&other.as_str()),
+                    "{shown} uses {other}, which CRATES does not allow for {module}"
                 );
             }
             seen.insert(module);
         }
-        let planned: BTreeSet<_> = plan.keys().map(ToString::to_string).collect();
-        assert_eq!(seen, planned, "the plan and {} hold the same modules", src.display());
+        let listed: BTreeSet<_> = allowed_uses.keys().map(ToString::to_string).collect();
+        assert_eq!(seen, listed, "CRATES lists the modules of {}", src.display());
     }
 }
 
 #[test]
-fn each_crate_depends_only_on_what_the_plan_allows() {
-    for of in CRATES {
-        let name = of.name();
+fn each_crate_depends_only_on_allowed_crates() {
+    for krate in CRATES {
+        let name = krate.name();
         let without_kubernetes = |name: &str| WITHOUT_KUBERNETES.contains(&name);
-        let allowed = of.modules.iter().flat_map(|(_, uses)| uses.iter()).chain(&OPEN_TO_ALL);
-        let allowed: BTreeSet<_> = allowed.map(|module| holder(module).name()).collect();
-        for dependency in of.dependencies() {
-            let ours = dependency.starts_with("headgate");
+        let allowed = krate
+            .modules
+            .iter()
+            .flat_map(|(_, uses)| uses.iter())
+            .chain(&USABLE_BY_ALL);
+        let allowed: BTreeSet<_> = allowed.map(|module| crate_of(module).name()).collect();
+        for dependency in krate.dependencies() {
+            let is_ours = dependency.starts_with("headgate");
             assert!(
-                !ours || allowed.contains(&dependency),
-                "{name} depends on {dependency}, which the plan does not allow"
+                !is_ours || allowed.contains(&dependency),
+                "{name} depends on {dependency}, which CRATES does not allow"
             );
             assert!(
-                !without_kubernetes(&name) || (ours && without_kubernetes(&dependency)),
-                "{name} depends on {dependency}, which knows Kubernetes"
+                !without_kubernetes(&name) || (is_ours && without_kubernetes(&dependency)),
+                "{name} depends on {dependency}, which depends on a Kubernetes client crate"
             );
         }
     }
 }
 
-/// The crate that holds a module.
-fn holder(module: &str) -> &'static Crate {
-    let holds = |of: &&Crate| of.modules.iter().any(|(name, _)| *name == module);
+/// The crate that contains a module.
+fn crate_of(module: &str) -> &'static Crate {
+    let contains = |krate: &&Crate| krate.modules.iter().any(|(name, _)| *name == module);
     CRATES
         .iter()
-        .find(holds)
-        .unwrap_or_else(|| panic!("no crate holds {module}"))
+        .find(contains)
+        .unwrap_or_else(|| panic!("no crate contains {module}"))
 }
 
 #[test]
-fn the_plan_and_the_workspace_hold_the_same_crates() {
+fn layers_list_every_crate_of_the_workspace() {
     let members = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("crates")).unwrap();
     let members = members.map(|member| format!("crates/{}", member.unwrap().file_name().to_str().unwrap()));
-    let planned = CRATES.iter().map(|of| of.directory.to_owned());
+    let listed = CRATES.iter().map(|krate| krate.directory.to_owned());
     assert_eq!(
         members.collect::<BTreeSet<_>>(),
-        planned.filter(|directory| !directory.is_empty()).collect()
+        listed.filter(|directory| !directory.is_empty()).collect()
     );
 }
 
@@ -403,8 +410,8 @@ const MAX_LINES: usize = 600;
 #[test]
 fn long_files_are_exceptions() {
     let mut files = Vec::new();
-    for of in CRATES {
-        sources(&of.sources(), &mut files);
+    for krate in CRATES {
+        sources(&krate.sources(), &mut files);
     }
     let lines = |file: &PathBuf| std::fs::read_to_string(file).unwrap().lines().count();
     let long: Vec<_> = files

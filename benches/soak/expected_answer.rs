@@ -10,7 +10,7 @@ pub(crate) const LAG: Duration = Duration::from_secs(2);
 
 /// The state of the taint, and since when it is certain.
 #[derive(Debug)]
-pub(crate) struct Truth(Mutex<State>);
+pub(crate) struct ExpectedAnswer(Mutex<State>);
 
 #[derive(Clone, Copy, Debug)]
 struct State {
@@ -26,7 +26,7 @@ pub(crate) struct Demand {
     since: Instant,
 }
 
-impl Default for Truth {
+impl Default for ExpectedAnswer {
     fn default() -> Self {
         Self(Mutex::new(State {
             code: 200,
@@ -35,7 +35,7 @@ impl Default for Truth {
     }
 }
 
-impl Truth {
+impl ExpectedAnswer {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
