@@ -251,10 +251,10 @@ fn add(document: &mut Value, members: &[DesiredMember], edit: &MemberEdit<'_>) -
     let Some(properties) = document.as_object_mut().and_then(|pool| object_at(pool, "properties")) else {
         return Vec::new();
     };
-    if let (Some(id), Some(network)) = (edit.virtual_network, object_at(properties, "virtualNetwork")) {
-        if network.get("id").and_then(Value::as_str).is_none_or(str::is_empty) {
-            network.insert("id".to_owned(), id.into());
-        }
+    if let (Some(id), Some(network)) = (edit.virtual_network, object_at(properties, "virtualNetwork"))
+        && network.get("id").and_then(Value::as_str).is_none_or(str::is_empty)
+    {
+        network.insert("id".to_owned(), id.into());
     }
     let addresses = properties.entry(ADDRESSES).or_insert(Value::Null);
     if addresses.is_null() {

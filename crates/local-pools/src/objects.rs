@@ -16,10 +16,9 @@ pub struct Service {
     pub name: NamespacedName,
     /// `metadata.uid`: its rules on the load balancer are named for it.
     pub uid: String,
-    /// `spec.type` is `LoadBalancer`.
+    /// `spec.type` is `LoadBalancer`, and no `spec.loadBalancerClass` names another controller than
+    /// cloud-controller-manager.
     pub is_load_balancer: bool,
-    /// `spec.loadBalancerClass` is set: another controller than cloud-controller-manager serves it.
-    pub has_load_balancer_class: bool,
     /// `spec.externalTrafficPolicy` is `Local`.
     pub is_local: bool,
     /// `metadata.deletionTimestamp` is set.
@@ -32,7 +31,7 @@ impl Service {
     /// Whether cloud-controller-manager keeps pools of its own for it, where there are several load balancers.
     #[must_use]
     pub fn has_local_pools(&self) -> bool {
-        self.is_load_balancer && self.is_local && !self.has_load_balancer_class && !self.is_deleting
+        self.is_load_balancer && self.is_local && !self.is_deleting
     }
 
     /// The families of its pools: both where it has more than one family, and IPv4 where it names none

@@ -107,23 +107,24 @@ impl OperationQueue {
         keys.len()
     }
 
+    /// Drops operations that are not relevant any more, parked ones included. Returns how many.
+    pub(crate) fn retain(&mut self, is_relevant: impl Fn(&OperationKey) -> bool) -> u64 {
+        let before = self.operations.len();
+        self.operations.retain(|_, operation| is_relevant(&operation.key));
+        let operations = &self.operations;
+        self.positions.retain(|_, position| operations.contains_key(position));
+        u64::try_from(before - self.operations.len()).unwrap_or(u64::MAX)
+    }
+
     /// Takes out what a tick processes: drops operations that are not relevant any more, and leaves pools whole that have a
     /// parked operation or a batch without an outcome.
     pub fn drain(&mut self, now: Instant, is_relevant: impl Fn(&OperationKey) -> bool) -> Drained {
-        let mut dropped = 0;
-        let mut kept = BTreeMap::new();
-        for (position, operation) in std::mem::take(&mut self.operations) {
-            if is_relevant(&operation.key) {
-                kept.insert(position, operation);
-            } else {
-                dropped += 1;
-                self.positions.remove(&operation.key);
-            }
-        }
-        let held_back = self.held_back(kept.values(), now);
+        let dropped = self.retain(is_relevant);
+        let operations = std::mem::take(&mut self.operations);
+        let held_back = self.held_back(operations.values(), now);
         let mut batches: Vec<Batch> = Vec::new();
         let mut places: BTreeMap<PoolKey, usize> = BTreeMap::new();
-        for (position, operation) in kept {
+        for (position, operation) in operations {
             if held_back.contains(&operation.key.pool) {
                 self.operations.insert(position, operation);
                 continue;
@@ -242,6 +243,3 @@ impl OperationQueue {
         self.operations.insert(position, operation);
     }
 }
-
-#[cfg(test)]
-mod tests;

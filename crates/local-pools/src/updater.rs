@@ -236,11 +236,14 @@ impl Updater {
         pools.find(|known| known.name.eq_ignore_ascii_case(pool.pool()))
     }
 
-    /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost. Returns whether
+    /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost, and operations
+    /// that are not relevant any more are dropped. Returns whether
     /// something is eligible; if not, the tick needs neither the shared Lease nor ARM.
     pub fn prepare_tick(&mut self, now: Instant) -> bool {
         self.withdraw(now);
         self.reconcile(now);
+        let (index, placement) = (&self.index, &self.placement);
+        self.counters.dropped += self.queue.retain(|key| is_relevant(index, placement, key));
         self.queue.has_eligible(now)
     }
 
@@ -284,22 +287,14 @@ impl Updater {
 
     /// Takes the outcome of a batch. Returns what is to be reported; its counters are in [`Self::counters`] already.
     pub fn settle(&mut self, batch: Batch, outcome: &BatchOutcome, now: Instant) -> Settlement {
-        let settlement = self.settle_with(batch, outcome, now);
-        self.counters += settlement.counters;
-        settlement
-    }
-
-    fn settle_with(&mut self, batch: Batch, outcome: &BatchOutcome, now: Instant) -> Settlement {
         let (index, placement) = (&self.index, &self.placement);
         let is_relevant = |key: &OperationKey| is_relevant(index, placement, key);
-        settle(
-            &mut self.queue,
-            batch,
-            outcome,
-            self.settings.max_retries,
-            now,
-            is_relevant,
-        )
+        let max_retries = self.settings.max_retries;
+        let mut settlement = settle(&mut self.queue, batch, outcome, max_retries, now, is_relevant);
+        let given_up = std::mem::take(&mut settlement.given_up);
+        self.given_up.add(given_up, now, self.settings.resync_interval);
+        self.counters += settlement.counters;
+        settlement
     }
 
     /// The Nodes, for [`crate::MemberEdit`].

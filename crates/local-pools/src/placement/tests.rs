@@ -10,7 +10,6 @@ fn service(namespace: &str, name: &str, uid: &str, families: &[IpFamily]) -> Ser
         name: NamespacedName::new(namespace, name),
         uid: uid.into(),
         is_load_balancer: true,
-        has_load_balancer_class: false,
         is_local: true,
         is_deleting: false,
         ip_families: families.to_vec(),
@@ -87,15 +86,11 @@ fn services_without_local_pools_have_none() {
             ..web.clone()
         },
         Service {
-            has_load_balancer_class: true,
-            ..web.clone()
-        },
-        Service {
             is_deleting: true,
             ..web.clone()
         },
     ] {
-        assert_eq!(found(&[other.clone()], &all), (vec![], vec![]), "{other:?}");
+        assert_eq!(found(std::slice::from_ref(&other), &all), (vec![], vec![]), "{other:?}");
     }
     assert_eq!(found(&[web], &all).0.len(), 1);
 }

@@ -42,7 +42,7 @@ fn services(queue: &OperationQueue) -> Vec<String> {
 #[test]
 fn other_addresses_replace_and_keep_the_parking_time() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    let eligible_at = Some(now + Duration::from_secs(60));
+    let eligible_at = Some(now + Duration::from_mins(1));
     queue.requeue(vec![retried("a", "p", &[1], 2, eligible_at)]);
     assert_eq!(queue.enqueue(key("a", "p"), members(&[1]), now), Enqueued::Unchanged);
     assert_eq!(
@@ -156,7 +156,7 @@ fn a_newer_operation_takes_over_the_later_parking_time() {
 #[test]
 fn irrelevant_operations_leave_even_from_parked_pools() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
-    let parked = Some(now + Duration::from_secs(60));
+    let parked = Some(now + Duration::from_mins(1));
     queue.requeue(vec![
         retried("gone", "p", &[1], 1, parked),
         retried("here", "p", &[1], 0, None),

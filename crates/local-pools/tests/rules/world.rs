@@ -1,6 +1,7 @@
 //! A cluster and an ARM in memory, and the part of the shell that carries out ticks. Faults are scripted per request.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -73,7 +74,10 @@ pub(crate) fn name(text: &str) -> NamespacedName {
 }
 
 pub(crate) fn uid(service: &str) -> String {
-    let hex: String = service.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let mut hex = String::new();
+    for byte in service.bytes() {
+        write!(hex, "{byte:02x}").unwrap();
+    }
     format!("{hex:0<32}")[..32].to_owned()
 }
 
@@ -82,7 +86,6 @@ pub(crate) fn service(text: &str, families: &[IpFamily]) -> Service {
         name: name(text),
         uid: uid(text),
         is_load_balancer: true,
-        has_load_balancer_class: false,
         is_local: true,
         is_deleting: false,
         ip_families: families.to_vec(),
