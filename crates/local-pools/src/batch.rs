@@ -1,7 +1,7 @@
 //! The operations of one pool that a tick processes together, and the batches that wait for their load balancer's writer.
 //!
-//! Invariant: a batch takes part in one PUT at most. The writer takes it out when it plans a PUT of that pool, whoever
-//! caused the PUT; after a failure it comes back with the next tick. So an immediate second try after a 412 goes without
+//! Invariant: a batch takes part in one PUT at most. The writer takes it out when it plans a PUT of that pool, for
+//! any reason; after a failure it comes back with the next tick. So an immediate second try after a 412 goes without
 //! the batch, and an admin-state write never waits for one.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! How headgate updates pools beside cloud-controller-manager, whose own updater of Local Services' pools cannot be
-//! switched off.
+//! How headgate updates pools beside cloud-controller-manager. That has an updater of Local Services' pools of its
+//! own, which cannot be switched off.
 //!
 //! Both compute one set of members from the same endpoints, so each finds the other's work done and writes nothing
 //! (`difference`). That holds only while headgate counts endpoints as cloud-controller-manager does, and leaves alone
@@ -66,13 +66,13 @@ pub fn resolve_selection(
     }
 }
 
-/// `preConfiguredBackendPoolLoadBalancerTypes`: the load balancers whose pool members are someone else's.
+/// `preConfiguredBackendPoolLoadBalancerTypes`: the load balancers with pool members that others manage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PreConfigured {
     /// The key is empty or absent.
     #[default]
     None,
-    /// Load balancers whose name ends with `-internal`.
+    /// Load balancers with names that end with `-internal`.
     Internal,
     /// All others.
     External,

@@ -1,4 +1,4 @@
-//! What is measured, as plain numbers; whoever exports metrics adds them up.
+//! What is measured, as plain numbers. The caller exports them as metrics.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// What has happened. A retry is no outcome: an update that is retried and then succeeds counts as one success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Batches whose PUT succeeded, one for each `LoadBalancerBackendPoolUpdated` batch.
+    /// Batches with a PUT that succeeded, one for each `LoadBalancerBackendPoolUpdated` batch.
     pub succeeded: u64,
     /// Batches with a terminal failure or an exhausted operation.
     pub failed: u64,

@@ -31,7 +31,7 @@ pub enum Failure {
         /// When it opens, where that is known.
         until: Option<Instant>,
     },
-    /// The operation succeeded, and the pool read afterwards is another one: somebody else wrote it in between.
+    /// The operation succeeded, and the pool read afterwards is another one: another writer was faster.
     NotShown,
     /// Connections, timeouts, tokens, and everything else without a status of ARM's.
     Other,

@@ -56,7 +56,7 @@ pub struct AdminStateEdit {
 pub struct MemberEdit<'a> {
     /// All of them.
     pub desired: &'a DesiredMembers,
-    /// Tells the entries of Nodes from foreign ones.
+    /// Distinguishes the entries of Nodes from foreign ones.
     pub nodes: &'a NodeIndex,
     /// The id of the cluster's virtual network, for a pool that has none.
     pub virtual_network: Option<&'a str>,
@@ -80,7 +80,7 @@ pub struct Merged {
     pub admin_states: Vec<AdminStateEdit>,
     /// New entries.
     pub added: Vec<AddedMember>,
-    /// Addresses whose entries were removed.
+    /// The addresses of the entries that were removed.
     pub removed: Vec<IpAddr>,
     /// Why the edit of members was left out. Admin states are changed nevertheless.
     pub rejected: Option<MemberRejection>,

@@ -1,5 +1,5 @@
 //! The inputs: the parts of Services, EndpointSlices, Nodes and ARM load balancers that decide about a Local Service's
-//! pools. Whoever watches or lists the real objects fills these in.
+//! pools. The caller, which watches and lists the real objects, fills these in.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -102,7 +102,7 @@ impl fmt::Display for PoolKey {
 /// What an operation is about. The queue has at most one operation for each key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationKey {
-    /// The Service whose endpoints decide about the members.
+    /// The Service; its endpoints decide about the members.
     pub service: NamespacedName,
     /// The pool.
     pub pool: PoolKey,

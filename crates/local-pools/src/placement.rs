@@ -1,8 +1,8 @@
 //! The pools of each Local Service among the load balancers that were read from ARM.
 //!
 //! Invariants: a pool is found, never created; a pool that no load-balancing rule uses is an orphan and belongs to no one;
-//! a pool is updated for one Service only. Two Services whose pools have one name (`a/b-c` and `a-b/c`, or the IPv4 pool of
-//! `x/foo-ipv6` and the IPv6 pool of `x/foo`) are told apart by the base names in the rules. Where both use one pool,
+//! a pool is updated for one Service only. Two Services can have one pool name (`a/b-c` and `a-b/c`, or the IPv4 pool of
+//! `x/foo-ipv6` and the IPv6 pool of `x/foo`); the base names in the rules then decide. Where both use one pool,
 //! neither is updated.
 //!
 //! Source: cloud-provider-azure keeps this in memory (`localServiceNameToServiceInfoMap`); here it is derived from ARM.
@@ -220,7 +220,7 @@ impl Placement {
     }
 }
 
-/// The pools whose rules carry the Service's base name; otherwise the only one that a rule uses and that carries the base
+/// The pools with rules that carry the Service's base name; otherwise the only one that a rule uses and that carries the base
 /// name of no other Service of this pool name.
 fn choose<'a, 'b>(
     name: &str,

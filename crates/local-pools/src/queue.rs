@@ -167,7 +167,7 @@ impl OperationQueue {
         self.in_process.remove(key)
     }
 
-    /// The pools that a tick leaves whole: those with a parked operation, and those whose last batch has no outcome yet.
+    /// The pools that a tick leaves whole: those with a parked operation, and those with a batch without an outcome.
     fn held_back<'a>(&self, operations: impl Iterator<Item = &'a Operation>, now: Instant) -> HashSet<PoolKey> {
         let parked = operations.filter(|operation| operation.is_parked(now));
         let parked = parked.map(|operation| &operation.key.pool);

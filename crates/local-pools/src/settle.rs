@@ -1,7 +1,7 @@
 //! What follows from the outcome of a batch: retries, events and counters.
 //!
-//! Invariants: a failure costs every operation of the batch one retry; an operation whose Service is gone or has moved
-//! leaves quietly; each Service gets at most one event for each reason; only final outcomes are counted as such; a shutdown
+//! Invariants: a failure costs every operation of the batch one retry; an operation leaves quietly when its Service is
+//! gone or has moved; each Service gets at most one event for each reason; only final outcomes are counted as such; a shutdown
 //! reports nothing.
 //!
 //! Source: the design of cloud-provider-azure's bounded retry ("Retry Model", "Event Behavior", "Metrics").

@@ -2,7 +2,8 @@
 //!
 //! Invariants: an operation is queued where the observed pool differs from the members that it is to have, or where one is
 //! pending already; so a pool that cloud-controller-manager has updated costs nothing, and an update that was lost is found
-//! again by the next observation. One that was given up waits for a change or for the resync interval (`given_up`). An operation whose Service has no such pool any more is dropped before ARM is called,
+//! again by the next observation. One that was given up waits for a change or for the resync interval (`given_up`). An
+//! operation without such a pool of its Service is dropped before ARM is called,
 //! before it is put back, and before anything is reported.
 //!
 //! A tick: [`Updater::prepare_tick`]; if that returns true, acquire the shared Lease; then [`Updater::drain`]; the writer of
@@ -47,7 +48,7 @@ pub struct UpdaterSettings {
     pub selection: EndpointSelection,
     /// Attempts after the first.
     pub max_retries: MaxRetries,
-    /// The load balancers whose pools are left alone.
+    /// The load balancers with pools that are left alone.
     pub pre_configured: PreConfigured,
     /// The most operations.
     pub capacity: usize,

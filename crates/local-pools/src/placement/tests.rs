@@ -1,7 +1,7 @@
 use super::*;
 use crate::objects::PoolEntry;
 
-/// UIDs whose base names differ.
+/// UIDs with different base names.
 const UID_A: &str = "aaaaaaaa-0000-0000-0000-000000000000";
 const UID_B: &str = "bbbbbbbb-0000-0000-0000-000000000000";
 

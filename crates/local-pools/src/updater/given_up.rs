@@ -35,7 +35,7 @@ impl GivenUp {
         self.0.remove(key);
     }
 
-    /// The Services whose time has come.
+    /// The Services with an update that may be tried again.
     pub(super) fn expired(&self, now: Instant) -> impl Iterator<Item = &NamespacedName> {
         let expired = self.0.iter().filter(move |(_, (_, again_at))| *again_at <= now);
         expired.map(|(key, _)| &key.service)

@@ -37,7 +37,7 @@ fn a_foreign_write_that_undoes_an_update_is_repaired() {
     assert_eq!(world.outcomes(), (2, 0));
 }
 
-/// A world whose update was given up.
+/// A world with an update that was given up.
 fn given_up() -> World {
     let mut world = World::with_pending_update(UpdaterSettings {
         max_retries: MaxRetries::from_config(Some(0)),

@@ -65,7 +65,7 @@ fn nothing_is_done_and_nothing_reported_without_a_difference() {
 
 /// cloud-provider-azure reports an update that changed nothing, and counts it as a success.
 #[test]
-fn a_pool_that_somebody_else_has_updated_is_neither_reported_nor_counted() {
+fn a_pool_that_another_writer_has_updated_is_neither_reported_nor_counted() {
     let mut world = world();
     world.updater.reconcile(world.now);
     world.set_addresses("lb", "default-web", &["10.0.0.2"]);

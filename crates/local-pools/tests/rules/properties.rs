@@ -36,7 +36,7 @@ enum Step {
     /// The next requests fail.
     Faults(Vec<u8>),
     LeaseIsHeld(bool),
-    /// Somebody writes the pools as they were when this last happened.
+    /// Another writer writes the pools as they were when this last happened.
     ForeignWrite,
     /// The load balancers are read.
     Observe,
@@ -150,7 +150,7 @@ impl Truth {
     }
 
     /// The updater of a new leader, with everything that there is.
-    fn tell_all(&self, world: &mut World) {
+    fn feed_all(&self, world: &mut World) {
         world.updater = headgate_local_pools::Updater::new(UpdaterSettings::default());
         for node in self.nodes.values() {
             world.updater.apply_node(node.clone());
@@ -237,7 +237,7 @@ impl Truth {
             }
             Step::Observe => world.observe(),
             Step::Tick => world.tick(),
-            Step::NewLeader => self.tell_all(world),
+            Step::NewLeader => self.feed_all(world),
         }
     }
 }
