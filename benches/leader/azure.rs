@@ -20,7 +20,7 @@ pub(crate) struct Azure {
     directory: TempDir,
 }
 
-/// What somebody asked of ARM.
+/// The requests that a client sent to ARM.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) requests: usize,

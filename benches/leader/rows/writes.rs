@@ -1,6 +1,6 @@
 //! How many writes ARM gets for tainted Nodes: one for each pool, whatever the number of Nodes.
 //!
-//! "At once" is made by somebody else who holds the ARM Lease while they are tainted, as cloud-controller-manager does.
+//! To make the signals simultaneous, another writer holds the shared Lease while the Nodes are tainted, as cloud-controller-manager does.
 //! With a free Lease the first Node of many is written before the last is tainted: that is shown beside it.
 
 use anyhow::ensure;
@@ -78,7 +78,7 @@ async fn story(
                 .await?;
             ensure!(
                 azure.since(before).await?.puts == 0,
-                "written although somebody else holds the Lease"
+                "written although another writer holds the Lease"
             );
             if !down {
                 // The signal's end counts a moment later.
