@@ -20,7 +20,7 @@ pub(crate) struct Azure {
     directory: TempDir,
 }
 
-/// The requests that a client sent to ARM.
+/// A request that ARM received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) requests: usize,

@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Acquires the shared Lease as another writer once it is free, as cloud-controller-manager does around a reconcile.
+    /// Acquires the ARM Lease for another writer once it is free, as cloud-controller-manager does around a reconcile.
     pub(crate) async fn take_lock(&self) -> anyhow::Result<()> {
         self.lock_free().await?;
         let now = Some(MicroTime(Timestamp::now()));
@@ -136,7 +136,7 @@ impl World {
         self.write_lock(&lease).await
     }
 
-    /// Releases the shared Lease of that writer.
+    /// Releases the ARM Lease.
     pub(crate) async fn release_lock(&self) -> anyhow::Result<()> {
         let mut lease = self.locks().get(LOCK).await?;
         lease.spec.get_or_insert_default().holder_identity = Some(String::new());
@@ -145,14 +145,14 @@ impl World {
         self.write_lock(&lease).await
     }
 
-    /// The identity that holds the shared Lease.
+    /// The holder of the ARM Lease.
     pub(crate) async fn lock_holder(&self) -> anyhow::Result<Option<String>> {
         let lease = self.locks().get_opt(LOCK).await?;
         let holder = lease.and_then(|lease| lease.spec?.holder_identity);
         Ok(holder.filter(|holder| !holder.is_empty()))
     }
 
-    /// Waits until the shared Lease is free.
+    /// Waits until the ARM Lease is free.
     pub(crate) async fn lock_free(&self) -> anyhow::Result<()> {
         let looking = async {
             while self.lock_holder().await?.is_some() {
@@ -162,7 +162,7 @@ impl World {
         };
         timeout(PATIENCE, looking)
             .await
-            .context("the shared Lease was not released")?
+            .context("the ARM Lease is not given back")?
     }
 
     async fn write_lock(&self, lease: &Lease) -> anyhow::Result<()> {

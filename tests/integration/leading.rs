@@ -25,7 +25,7 @@ mod roles;
 /// Longer than anything here takes on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
-/// The one Lease of the shared API server. Nobody else in these tests stands for election there.
+/// The one Lease of the shared API server. No other test has a candidate there.
 struct TheLease {
     leases: Api<Lease>,
     _mine: MutexGuard<'static, ()>,

@@ -34,8 +34,8 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(repository(path)).unwrap()
 }
 
-/// What a command says on standard output; it must succeed without a warning.
-fn said(command: &mut Command) -> String {
+/// The standard output of a command, which must succeed without a warning.
+fn stdout_of(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = (
         String::from_utf8(output.stdout).unwrap(),
@@ -48,7 +48,7 @@ fn said(command: &mut Command) -> String {
 /// The objects that kustomize makes of a folder.
 fn render(folder: &Path) -> Vec<Value> {
     let mut kustomize = Command::new(assets().program("kubectl").unwrap());
-    let yaml = said(kustomize.arg("kustomize").arg(folder));
+    let yaml = stdout_of(kustomize.arg("kustomize").arg(folder));
     serde_yaml::Deserializer::from_str(&yaml)
         .map(|document| Value::deserialize(document).unwrap())
         .collect()
@@ -280,15 +280,15 @@ fn ports_and_versions_are_the_programs() {
     let image = &daemonset["spec"]["template"]["spec"]["containers"][0]["image"];
     assert_eq!(image, &format!("headgate:{version}"));
     for (file, text) in files() {
-        let said = text.lines().filter_map(|line| {
+        let found = text.lines().filter_map(|line| {
             let line = line.trim();
             let tag = line.strip_prefix("newTag: ");
             tag.or_else(|| line.strip_prefix("app.kubernetes.io/version: "))
         });
-        let versions: Vec<&str> = said.collect();
+        let versions: Vec<&str> = found.collect();
         let wanted = file == "README.md" || file.starts_with("examples/") && text.contains("\nimages:");
         assert!(versions.len() >= usize::from(wanted), "{file}");
-        assert!(versions.iter().all(|said| *said == version), "{file}: {versions:?}");
+        assert!(versions.iter().all(|found| *found == version), "{file}: {versions:?}");
     }
     assert!(readme.contains(&format!("registry.example.com/headgate:{version}")));
 }

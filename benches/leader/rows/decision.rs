@@ -1,8 +1,8 @@
-//! The cost of deciding and encoding: pure calls, measured with the processor clock of this thread, without sockets.
+//! What deciding and encoding cost, as pure calls on this thread's processor clock: no sockets, no other task.
 //!
-//! The documents are the emulator's answers. The figure covers what the leader does from 1,000 events of Nodes to the bodies of
-//! four PUTs: the target states, a plan of each load balancer when the signals start and one after the read under the shared
-//! Lease, the edits, the text of the ledger and of the documents. Parsing the answers has a row of its own.
+//! The documents are the emulator's answers. Counted is what the leader does from 1,000 events of Nodes to four bodies
+//! of PUTs: the Nodes' target states, a plan of each load balancer when the signals come and one after the read under the
+//! ARM Lease, the changes, the ledger's text, the documents' text. Reading the answers is shown beside it.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ const POLICY: Policy = Policy {
 /// Processor time by what it was spent on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
-    target_states: Duration,
+    targets: Duration,
     published: Duration,
     plans: Duration,
     applied: Duration,
@@ -53,7 +53,7 @@ struct Spent {
 
 impl Spent {
     fn decision(&self) -> Duration {
-        self.target_states + self.published + self.plans
+        self.targets + self.published + self.plans
     }
 
     fn encoding(&self) -> Duration {
@@ -108,13 +108,13 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
         raw: json!({
             "rounds": ROUNDS, "tainted": TAINTED, "entries": SHAPE.nodes, "pools": SHAPE.all_pools(),
             "milliseconds": {
-                "wishes": rounded(each(spent.target_states)), "publishing": rounded(each(spent.published)),
+                "targets": rounded(each(spent.targets)), "publishing": rounded(each(spent.published)),
                 "plans": rounded(each(spent.plans)), "applying": rounded(each(spent.applied)),
                 "ledger": rounded(each(spent.ledger)), "encoding": rounded(each(spent.encoded)),
                 "parsing": rounded(each(spent.parsed)), "views": rounded(each(spent.viewed)),
                 "dropping": rounded(each(spent.dropped)),
             },
-            "nodesReadMicroseconds": rounded(each(spent.target_states) * 1e3 / float(TAINTED as u64)),
+            "nodesReadMicroseconds": rounded(each(spent.targets) * 1e3 / float(TAINTED as u64)),
         }),
     })
 }
@@ -128,7 +128,7 @@ fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent
         desired.apply(read(event)?, &keys, clock.now());
     }
     let news: Vec<ClusterNode> = tainted.iter().map(read).collect::<anyhow::Result<_>>()?;
-    spend(&mut spent.target_states, || {
+    spend(&mut spent.targets, || {
         for node in news {
             desired.apply(node, &keys, clock.now());
         }

@@ -1,6 +1,6 @@
 //! How many writes ARM gets for tainted Nodes: one for each pool, whatever the number of Nodes.
 //!
-//! To make the signals simultaneous, another writer holds the shared Lease while the Nodes are tainted, as cloud-controller-manager does.
+//! For "at once", another writer holds the ARM Lease while they are tainted, as cloud-controller-manager does.
 //! With a free Lease the first Node of many is written before the last is tainted: that is shown beside it.
 
 use anyhow::ensure;

@@ -65,7 +65,7 @@ async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_
         "{error}"
     );
     assert!(!error.contains("hunter2"));
-    // Without a credential there is nobody to be.
+    // Without a credential there is no identity.
     say("headgate-access-test", &json!({"cloud-config": "{}"})).await;
     let error = refused().await.to_string();
     assert!(error.contains("there is no credential for Azure"), "{error}");

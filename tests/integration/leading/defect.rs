@@ -48,7 +48,7 @@ async fn a_panic_in_the_leaders_work_ends_the_term_and_not_the_process() {
         "{log}"
     );
 
-    // Somebody without the defect takes over, while the first rests and answers on.
+    // An instance without the defect takes over, while the first one abstains and still answers.
     let second = Instance::start(&program, &[], &[]).await;
     lease.held_by(&second.node).await;
     assert_eq!(http::get(healthz, "/healthz").await.unwrap().status, 200);

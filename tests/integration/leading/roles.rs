@@ -39,11 +39,11 @@ async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigt
     ] {
         all.shows(line).await;
     }
-    let said = all.statusz().await;
+    let statusz = all.statusz().await;
     assert_eq!(
-        (&said["leader"]["role"], &said["leader"]["term"]),
+        (&statusz["leader"]["role"], &statusz["leader"]["term"]),
         (&json!("all"), &json!(5)),
-        "{said}"
+        "{statusz}"
     );
     let text = http::get(all.address("metrics").await, "/statusz")
         .await
@@ -52,7 +52,7 @@ async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigt
     assert!(text.contains("role       all, leads in term 5 since "), "{text}");
     assert!(all.log().contains("connected to arm"), "{}", all.log());
 
-    // Given back at once: nobody has to wait until it expires.
+    // Released at once, so the others do not wait until it expires.
     let began = Instant::now();
     let version = lease.version().await;
     let status = all.stop().await;
@@ -81,14 +81,14 @@ async fn a_controller_opens_no_health_port_and_leads() {
     controller.shows("headgate_leader 1").await;
     let addresses = controller.addresses().await;
     assert!(addresses.get("healthz").is_none(), "{addresses}");
-    assert!(TcpListener::bind(free).is_ok(), "nobody listens there");
-    let said = controller.statusz().await;
-    assert_eq!(said["leader"]["role"], "controller");
+    assert!(TcpListener::bind(free).is_ok(), "no process listens there");
+    let statusz = controller.statusz().await;
+    assert_eq!(statusz["leader"]["role"], "controller");
     for absent in ["healthz", "livez", "proxy", "services"] {
-        assert!(said.get(absent).is_none(), "{said}");
+        assert!(statusz.get(absent).is_none(), "{statusz}");
     }
-    assert_eq!(said["node"]["source"], "watch", "{said}");
-    let tasks: Vec<_> = said["tasks"]
+    assert_eq!(statusz["node"]["source"], "watch", "{statusz}");
+    let tasks: Vec<_> = statusz["tasks"]
         .as_array()
         .unwrap()
         .iter()
@@ -112,7 +112,7 @@ async fn a_controller_opens_no_health_port_and_leads() {
         "it remembers nothing for answers it does not give"
     );
 
-    // What its own node is told counts: with a signal it would hand over, could another take it.
+    // The signals of its own node count: with one it hands over if another candidate can take over.
     let nodes = Api::<Node>::all(control_plane().client());
     let taint = json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]}});
     let patch = kube::api::Patch::Merge(taint);
@@ -121,9 +121,9 @@ async fn a_controller_opens_no_health_port_and_leads() {
         .await
         .unwrap();
     eventually(SOON, "its node's signal", async || {
-        let said = controller.statusz().await;
-        let signals = said["node"]["signals"].as_array().unwrap().len();
-        if signals == 1 { Ok(()) } else { Err(said.to_string()) }
+        let statusz = controller.statusz().await;
+        let signals = statusz["node"]["signals"].as_array().unwrap().len();
+        if signals == 1 { Ok(()) } else { Err(statusz.to_string()) }
     })
     .await;
     let log = controller.log();

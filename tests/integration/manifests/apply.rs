@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::caller::{Ask, Caller};
 use super::settings::overlay;
-use super::{SOON, of_kind, repository, said};
+use super::{SOON, of_kind, repository, stdout_of};
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 pub(super) const PODS: &str = "/api/v1/namespaces/kube-system/pods";
@@ -37,7 +37,7 @@ fn podmonitor_definition() -> Value {
 
 /// What became of each object: the last word of each line that kubectl says.
 fn outcomes(command: &mut Command) -> Vec<String> {
-    let said = said(command);
+    let stdout = stdout_of(command);
     let last = |line: &str| match line.rsplit(' ').next().unwrap() {
         // kubectl takes a Secret's base64, which kustomize folds, and a budget's selector, which patches replace, for
         // changes; the API server does not.
@@ -46,7 +46,7 @@ fn outcomes(command: &mut Command) -> Vec<String> {
         }
         outcome => outcome.to_owned(),
     };
-    said.lines().map(last).collect()
+    stdout.lines().map(last).collect()
 }
 
 pub(super) fn in_folder(caller: &Caller, verb: &[&str], folder: &Path) -> Command {
@@ -91,7 +91,7 @@ async fn each_folder_applies_dry_and_for_real_and_again_unchanged_and_goes_witho
         let run = |verb: &[&str]| outcomes(&mut in_folder(&administrator, verb, &path));
         // A dry run makes no namespace, so nothing could be tried in it.
         if path.join("namespace.yaml").exists() {
-            said(
+            stdout_of(
                 kubectl(&administrator.kubeconfig)
                     .args(["apply", "-f"])
                     .arg(path.join("namespace.yaml")),
@@ -117,7 +117,7 @@ async fn each_folder_applies_dry_and_for_real_and_again_unchanged_and_goes_witho
 #[tokio::test]
 async fn the_policys_expressions_are_type_checked_without_a_warning() {
     let (control_plane, administrator) = with_controllers().await;
-    said(&mut in_folder(
+    stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
         &repository("manifests/base"),
@@ -154,7 +154,7 @@ async fn the_host_network_is_all_that_pod_security_holds_against_it() {
     let namespace = json!({"metadata": {"name": "headgate", "labels": labels}});
     administrator.done(&Ask::post("/api/v1/namespaces", namespace)).await;
     let folder = repository("manifests/examples/other-namespace");
-    let rendered = said(kubectl(&administrator.kubeconfig).arg("kustomize").arg(folder));
+    let rendered = stdout_of(kubectl(&administrator.kubeconfig).arg("kustomize").arg(folder));
     let daemonset = rendered
         .split("\n---\n")
         .find(|yaml| yaml.contains("kind: DaemonSet"))
@@ -243,7 +243,7 @@ async fn a_tainted_and_cordoned_node_gets_its_pod_and_new_settings_roll_it_side_
     )
     .await;
 
-    said(&mut in_folder(
+    stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
         &repository("manifests/base"),
@@ -254,7 +254,7 @@ async fn a_tainted_and_cordoned_node_gets_its_pod_and_new_settings_roll_it_side_
     assert_eq!(old["spec"]["priority"], 2_000_001_000, "system-node-critical");
     ready(&administrator, old).await;
 
-    said(&mut in_folder(
+    stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
         &overlay("shutdownDelay: 1s\n"),
@@ -272,7 +272,7 @@ async fn a_tainted_and_cordoned_node_gets_its_pod_and_new_settings_roll_it_side_
     );
     ready(&administrator, new).await;
     let name = old["metadata"]["name"].as_str().unwrap();
-    eventually(SOON, "the old one is told to go", async || {
+    eventually(SOON, "the old one is asked to stop", async || {
         let (_, pod) = administrator.ask(&Ask::get(&format!("{PODS}/{name}"))).await;
         if pod["kind"] == "Status" || pod["metadata"].get("deletionTimestamp").is_some() {
             Ok(())

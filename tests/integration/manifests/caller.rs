@@ -1,4 +1,4 @@
-//! Somebody who asks the API server, with one token and byte for byte what a test says.
+//! A caller of the API server with one token, which sends requests byte for byte as a test writes them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use kube::client::Body;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{repository, said};
+use super::{repository, stdout_of};
 use crate::node::with_token;
 
 /// A service account of the manifests.
@@ -118,12 +118,12 @@ impl Caller {
         }
     }
 
-    /// Whoever the token says.
+    /// The caller that the token identifies.
     pub(super) async fn bearing(control_plane: &ControlPlane, token: &str) -> Self {
         Self::with(&with_token(control_plane.kubeconfig(), token)).await
     }
 
-    /// Whoever the kubeconfig says; asks once, whatever the answer.
+    /// The caller that the kubeconfig identifies; its requests are not retried.
     pub(super) async fn with(kubeconfig: &Path) -> Self {
         let config = headgate_kubernetes::api_server::load_config(Some(kubeconfig))
             .await
@@ -199,7 +199,7 @@ pub(super) fn install(kubeconfig: &Path, folder: &str) {
 
 /// Applies a folder.
 pub(super) fn apply(kubeconfig: &Path, folder: &Path) {
-    said(kubectl(kubeconfig).args(["apply", "-k"]).arg(folder));
+    stdout_of(kubectl(kubeconfig).args(["apply", "-k"]).arg(folder));
 }
 
 /// Has the control plane, with the manifests applied, give out what kubelet would: a token of

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::apply::{PODS, in_folder, node, ready, with_controllers};
 use super::caller::{Ask, Caller};
-use super::{SOON, assert_says, base, only, render, repository, said};
+use super::{SOON, assert_says, base, only, render, repository, stdout_of};
 
 fn hardened() -> Vec<Value> {
     render(&repository("manifests/overlays/hardened"))
@@ -39,11 +39,11 @@ fn each_workload_says_which_role_it_has_and_the_program_takes_its_arguments() {
         let workload = only(&objects, kind);
         assert_eq!(workload["metadata"]["labels"]["headgate.dev/role"], role, "{folder}");
         let arguments = words(&workload["spec"]["template"]["spec"]["containers"][0]["args"]);
-        let said: Vec<&str> = arguments
+        let roles: Vec<&str> = arguments
             .iter()
             .filter_map(|word| word.strip_prefix("--role="))
             .collect();
-        assert_eq!(said.first().copied().unwrap_or("all"), role, "{folder}");
+        assert_eq!(roles.first().copied().unwrap_or("all"), role, "{folder}");
         let line = ["/headgate".to_owned()].into_iter().chain(arguments);
         let line = line.chain(["--node-name=n".to_owned()]);
         let parsed = headgate::cli::definition().try_get_matches_from(line);
@@ -81,7 +81,7 @@ fn the_controllers_are_two_apart_and_can_do_nothing_they_need_not() {
         &json!({"spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}}}),
     );
 
-    // In all that a pod of the DaemonSet is, but for the network and what it was told above.
+    // Otherwise the pod is as one of the DaemonSet, except for the network and the arguments above.
     let (pod, agent) = (
         &deployment["spec"]["template"]["spec"],
         &only(&objects, "DaemonSet")["spec"]["template"]["spec"],
@@ -174,7 +174,7 @@ async fn the_controllers_are_placed_apart_where_no_node_goes_and_are_drained_one
     ] {
         node(&administrator, name, labelled(name, zone), spec).await;
     }
-    said(&mut in_folder(
+    stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
         &repository("manifests/examples/hardened"),
@@ -191,10 +191,10 @@ async fn the_controllers_are_placed_apart_where_no_node_goes_and_are_drained_one
     eventually(SOON, "the other one is refused a place", async || {
         let path = format!("{PODS}?fieldSelector=spec.nodeName%3D");
         let pods = administrator.get(&path).await["items"].as_array().unwrap().clone();
-        let told: Vec<_> = pods.iter().map(|pod| pod["status"]["conditions"][0].clone()).collect();
-        match &told[..] {
+        let conditions: Vec<_> = pods.iter().map(|pod| pod["status"]["conditions"][0].clone()).collect();
+        match &conditions[..] {
             [condition] if condition["reason"] == "Unschedulable" => Ok(()),
-            _ => Err(format!("{told:?}")),
+            _ => Err(format!("{conditions:?}")),
         }
     })
     .await;

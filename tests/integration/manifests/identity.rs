@@ -1,5 +1,5 @@
-//! Who headgate is to Azure, as the examples have it: the pods that may lead find azure.json and a token where
-//! they are told to look, and no others do.
+//! The identity of headgate in Azure in the examples: the pods that may lead find azure.json and a token at the
+//! configured paths, and no other pods do.
 
 use std::collections::BTreeMap;
 

@@ -34,7 +34,7 @@ struct Right {
     name: Option<&'static str>,
     verb: &'static str,
     ask: Ask,
-    /// The answer to whoever has the right.
+    /// The status code for a caller that has the right.
     answer: u16,
 }
 
@@ -150,7 +150,7 @@ pub(super) async fn scene(folder: &Path, account: Account) -> (ControlPlane, Cal
     (control_plane, administrator, name, leader)
 }
 
-/// What may lead, and as whom.
+/// The folders whose pods may lead, each with its account.
 fn ways_to_lead() -> [(PathBuf, Account); 3] {
     let elsewhere = Account {
         namespace: "headgate",
@@ -163,7 +163,7 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
     ]
 }
 
-/// Stands for election, leads, is told to stop, and gives the Lease back, with the real elector.
+/// Stands for election, leads, stops and releases the Lease, with the real elector.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let clock = Clock::System;
     let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
@@ -238,12 +238,12 @@ async fn without_any_of_its_rights_that_very_request_of_a_leader_is_refused() {
     }
 }
 
-/// The rules that bind somebody in a namespace, those of everybody left out.
+/// The rules for a caller in a namespace, without those of every authenticated caller.
 async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
     let review = json!({"spec": {"namespace": namespace}});
     let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
     let rules = caller.done(&Ask::post(path, review)).await["status"]["resourceRules"].clone();
-    let mut told: Vec<String> = rules
+    let mut own: Vec<String> = rules
         .as_array()
         .unwrap()
         .iter()
@@ -257,8 +257,8 @@ async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
             format!("{} {} {}", words("verbs"), words("resources"), words("resourceNames"))
         })
         .collect();
-    told.sort();
-    told
+    own.sort();
+    own
 }
 
 #[tokio::test]
@@ -340,9 +340,9 @@ async fn the_secret_with_the_clouds_configuration_is_read_by_a_right_of_its_own(
             (Ask::merge(&wanted, json!({"stringData": {"a": "b"}})), "patch"),
         ] {
             let (status, body) = leader.ask(&ask).await;
-            let told = body["message"].as_str().unwrap_or_default();
+            let message = body["message"].as_str().unwrap_or_default();
             assert!(
-                status == 403 && told.contains(&format!("cannot {verb}")),
+                status == 403 && message.contains(&format!("cannot {verb}")),
                 "{}: {body}",
                 ask.path
             );

@@ -1,5 +1,5 @@
 //! The policies where leaders are, under roles that grant more than the shipped ones: which Leases and
-//! `ConfigMap`s are created, and by whom; and whose Node the agents change that are not to lead.
+//! `ConfigMap`s each account may create, and which Node an agent may change that must not lead.
 
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
 //! The policy `headgate-nodes`, under a role that grants every verb on Nodes: what it still allows and
-//! what it refuses, to whom.
+//! what it refuses, for each account.
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{eventually, own_control_plane};
@@ -82,11 +82,11 @@ async fn grant_everything(administrator: &Caller) {
 async fn refused(caller: &Caller, ask: Ask, words: &str) {
     let (status, body) = caller.ask(&ask).await;
     let message = body["message"].as_str().unwrap_or_default();
-    let told = format!("{} {} {}: {status} {message}", ask.method, ask.path, ask.body);
-    assert_eq!(status, 403, "{told}");
+    let context = format!("{} {} {}: {status} {message}", ask.method, ask.path, ask.body);
+    assert_eq!(status, 403, "{context}");
     assert!(
         message.contains("'headgate-nodes'") && message.contains(words),
-        "not {words:?}: {told}"
+        "not {words:?}: {context}"
     );
 }
 
@@ -173,7 +173,7 @@ async fn the_policy_allows_own_taints_and_annotations() {
     control_plane.stop().await;
 }
 
-/// What may not be changed on n1 and other Nodes, and what is said about it.
+/// What may not be changed on n1 and other Nodes, and the message of the refusal.
 fn forbidden_changes(n1: &Value) -> Vec<(Ask, &'static str)> {
     let [a, b] = others();
     let labels = |labels: Value| json!({"metadata": {"labels": labels}});

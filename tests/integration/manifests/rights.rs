@@ -78,7 +78,7 @@ pub(super) async fn in_force(caller: &Caller, ask: Ask, status: u16) {
     .await;
 }
 
-/// A port that somebody else has.
+/// A port that another process has.
 fn taken() -> (TcpListener, SocketAddr) {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap();
@@ -157,9 +157,9 @@ async fn the_token_of_its_pod_alone_changes_no_node() {
             (Ask::delete(&node(name)), "delete resource \"nodes\""),
         ] {
             let (status, body) = caller.ask(&ask).await;
-            let told = body["message"].as_str().unwrap_or_default();
+            let message = body["message"].as_str().unwrap_or_default();
             assert!(
-                status == 403 && told.contains(&format!("cannot {verb}")),
+                status == 403 && message.contains(&format!("cannot {verb}")),
                 "{} {}: {body}",
                 ask.method,
                 ask.path
@@ -226,9 +226,9 @@ async fn without_the_right_to_get_a_node_the_pod_cannot_say_why() {
     take_away(&administrator, CLUSTER_ROLE, "nodes", "get").await;
     in_force(&caller, Ask::get(&node(&name)), 403).await;
     let output = why();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("cannot get resource \"nodes\""), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cannot get resource \"nodes\""), "{stderr}");
     control_plane.stop().await;
 }
 

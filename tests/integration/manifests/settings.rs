@@ -8,7 +8,7 @@ use headgate::config::Settings;
 use headgate_test_kubernetes::scratch;
 use serde_json::json;
 
-use super::{assert_says, base, only, render, repository, said, text};
+use super::{assert_says, base, only, render, repository, stdout_of, text};
 
 /// The settings in effect with this file, as the program prints them; it must accept the file.
 fn in_effect(settings: &str) -> String {
@@ -16,7 +16,7 @@ fn in_effect(settings: &str) -> String {
     std::fs::write(&file, settings).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
     command.args(["agent", "--check-config", "--config"]).arg(file);
-    said(command.env_remove("NODE_NAME").env_remove("KUBECONFIG"))
+    stdout_of(command.env_remove("NODE_NAME").env_remove("KUBECONFIG"))
 }
 
 /// The names of all keys and sections.
@@ -30,7 +30,7 @@ fn names() -> BTreeSet<String> {
         .collect()
 }
 
-/// The file with its keys uncommented, which are told from prose by their names, and those names.
+/// The file with its keys uncommented, and their names; a key is distinguished from prose by its name.
 fn uncommented(file: &str) -> (String, BTreeSet<String>) {
     let (known, mut found) = (names(), BTreeSet::new());
     let mut yaml = String::new();
