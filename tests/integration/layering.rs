@@ -91,6 +91,11 @@ const CRATES: &[Crate] = &[
         tests: &[],
     },
     Crate {
+        directory: "crates/local-pools",
+        modules: &[("local_pools", &[])],
+        tests: &[],
+    },
+    Crate {
         directory: "crates/controller",
         modules: &[
             ("pool", &["azure", "leader"]),
@@ -162,12 +167,13 @@ const CRATES: &[Crate] = &[
 const USABLE_BY_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
 
 /// Crates that must not depend on Kubernetes client crates.
-const WITHOUT_KUBERNETES: [&str; 8] = [
+const WITHOUT_KUBERNETES: [&str; 9] = [
     "headgate_azure",
     "headgate_azure_emulator",
     "headgate_certificates",
     "headgate_clock",
     "headgate_http",
+    "headgate_local_pools",
     "headgate_otlp",
     "headgate_settings",
     "headgate_telemetry",

@@ -1,0 +1,40 @@
+//! What is measured, as plain numbers. The caller exports them as metrics.
+
+use std::ops::AddAssign;
+use std::time::Duration;
+
+/// What has happened. A retry is no outcome: an update that is retried and then succeeds counts as one success.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Batches with a PUT that succeeded, one for each `LoadBalancerBackendPoolUpdated` batch.
+    pub succeeded: u64,
+    /// Batches with a terminal failure or an exhausted operation.
+    pub failed: u64,
+    /// Operations that were put back into the queue after a retriable failure.
+    pub retried: u64,
+    /// Operations that were dropped quietly: the Service is gone or has moved, or the pool is gone.
+    pub dropped: u64,
+    /// Operations that a full queue did not take. A resync finds them again.
+    pub rejected: u64,
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, other: Self) {
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.retried += other.retried;
+        self.dropped += other.dropped;
+        self.rejected += other.rejected;
+    }
+}
+
+/// How the queue is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStatus {
+    /// Operations in the queue, parked ones included.
+    pub depth: usize,
+    /// How long the operation that has been pending longest has been pending.
+    pub oldest_age: Option<Duration>,
+    /// Pools with a parked operation.
+    pub parked_pools: usize,
+}

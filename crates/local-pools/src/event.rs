@@ -1,0 +1,98 @@
+//! Events on Services, with the reasons and messages of cloud-provider-azure (pull request 10635).
+
+use crate::failure::TerminalCause;
+use crate::names::NamespacedName;
+
+/// The reason of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventReason {
+    /// A PUT succeeded. Normal.
+    Updated,
+    /// An attempt failed and another one follows. Warning.
+    Retrying,
+    /// The update was dropped. Warning.
+    Failed,
+}
+
+impl EventReason {
+    /// As it is in the event.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Updated => "LoadBalancerBackendPoolUpdated",
+            Self::Retrying => "LoadBalancerBackendPoolUpdateRetrying",
+            Self::Failed => "LoadBalancerBackendPoolUpdateFailed",
+        }
+    }
+
+    /// Whether the event's type is `Warning`; otherwise it is `Normal`.
+    #[must_use]
+    pub fn is_warning(self) -> bool {
+        self != Self::Updated
+    }
+}
+
+/// An event to record on a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceEvent {
+    /// The Service.
+    pub service: NamespacedName,
+    /// The reason.
+    pub reason: EventReason,
+    /// The message.
+    pub message: String,
+}
+
+pub(crate) fn updated_message() -> String {
+    "Load balancer backend pool updated successfully".to_owned()
+}
+
+pub(crate) fn retrying_message(error: &str) -> String {
+    format!("Backend pool update failed, will retry: {error}.")
+}
+
+pub(crate) fn terminal_message(cause: TerminalCause, error: &str) -> String {
+    let cause = match cause {
+        TerminalCause::ClientRetriesExhausted => "SDK retries exhausted",
+        TerminalCause::NonRetriable => "non-retriable",
+    };
+    format!("Backend pool update failed ({cause}): {error}.")
+}
+
+pub(crate) fn exhausted_message(retries: u32, error: &str) -> String {
+    format!(
+        "Backend pool update failed after {retries} retries: {error}. To retrigger, cause a reconciliation for the \
+         Service (e.g., add or update any annotation on the Service)."
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_and_messages() {
+        for (reason, text, is_warning) in [
+            (EventReason::Updated, "LoadBalancerBackendPoolUpdated", false),
+            (EventReason::Retrying, "LoadBalancerBackendPoolUpdateRetrying", true),
+            (EventReason::Failed, "LoadBalancerBackendPoolUpdateFailed", true),
+        ] {
+            assert_eq!((reason.as_str(), reason.is_warning()), (text, is_warning));
+        }
+        assert_eq!(updated_message(), "Load balancer backend pool updated successfully");
+        assert_eq!(retrying_message("E"), "Backend pool update failed, will retry: E.");
+        assert_eq!(
+            terminal_message(TerminalCause::NonRetriable, "E"),
+            "Backend pool update failed (non-retriable): E."
+        );
+        assert_eq!(
+            terminal_message(TerminalCause::ClientRetriesExhausted, "E"),
+            "Backend pool update failed (SDK retries exhausted): E."
+        );
+        assert_eq!(
+            exhausted_message(3, "E"),
+            "Backend pool update failed after 3 retries: E. To retrigger, cause a reconciliation for the Service (e.g., \
+             add or update any annotation on the Service)."
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! When the next tick is.
+//!
+//! Invariants: the first tick comes one interval after the start; ticks do not overlap; ticks that were missed while one
+//! took longer than the interval are not made up for.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The times of ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TickSchedule {
+    interval: Duration,
+    next_at: Instant,
+}
+
+impl TickSchedule {
+    /// An interval of 0 is taken as 1 ms.
+    #[must_use]
+    pub fn new(interval: Duration, now: Instant) -> Self {
+        let interval = interval.max(Duration::from_millis(1));
+        Self {
+            interval,
+            next_at: now + interval,
+        }
+    }
+
+    /// When the next tick is due.
+    #[must_use]
+    pub fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    /// Whether a tick is due.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
+        now >= self.next_at
+    }
+
+    /// A tick has ended: the next one is at the next multiple of the interval.
+    pub fn tick_ended(&mut self, now: Instant) {
+        let late = now.saturating_duration_since(self.next_at).as_nanos();
+        let missed = late / self.interval.as_nanos();
+        let missed = u32::try_from(missed).unwrap_or(u32::MAX);
+        let next = self
+            .interval
+            .checked_mul(missed.saturating_add(1))
+            .and_then(|wait| self.next_at.checked_add(wait));
+        self.next_at = next.filter(|next| *next > now).unwrap_or(now + self.interval);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_keep_their_interval_and_skip_missed_ones() {
+        let (start, seconds) = (Instant::now(), Duration::from_secs);
+        let mut schedule = TickSchedule::new(seconds(30), start);
+        assert!(!schedule.is_due(start) && !schedule.is_due(start + seconds(29)));
+        for (ended, next) in [(30, 60), (61, 90), (200, 210), (210, 240), (215, 270)] {
+            assert!(schedule.is_due(schedule.next_at()));
+            schedule.tick_ended(start + seconds(ended));
+            assert_eq!(schedule.next_at(), start + seconds(next), "{ended}");
+        }
+        let zero = TickSchedule::new(Duration::ZERO, start);
+        assert!(!zero.is_due(start));
+    }
+}

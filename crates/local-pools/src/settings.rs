@@ -1,0 +1,87 @@
+//! The updater's settings, with the defaults and limits of `azure.json`.
+//!
+//! Source: cloud-provider-azure `loadBalancerBackendPoolUpdateIntervalInSeconds`,
+//! `loadBalancerBackendPoolUpdateMaxRetries`.
+
+use std::time::Duration;
+
+/// Between two ticks.
+pub const DEFAULT_UPDATE_INTERVAL: Duration = Duration::from_secs(30);
+/// Attempts after the first.
+pub const DEFAULT_MAX_RETRIES: u32 = 3;
+
+/// The most attempts after the first; 0 means that a retriable failure is final.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxRetries(u32);
+
+impl MaxRetries {
+    /// From `loadBalancerBackendPoolUpdateMaxRetries`: absent is 3, and negative is 0.
+    #[must_use]
+    pub fn from_config(value: Option<i64>) -> Self {
+        Self(value.map_or(DEFAULT_MAX_RETRIES, |value| {
+            u32::try_from(value.max(0)).unwrap_or(u32::MAX)
+        }))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for MaxRetries {
+    fn default() -> Self {
+        Self(DEFAULT_MAX_RETRIES)
+    }
+}
+
+/// The time between two ticks: `localPools.interval` where it is set, otherwise
+/// `loadBalancerBackendPoolUpdateIntervalInSeconds`, where absent, 0 and negative mean 30 s.
+#[must_use]
+pub fn update_interval(own_setting: Option<Duration>, config_seconds: Option<i64>) -> Duration {
+    let own = own_setting.filter(|interval| !interval.is_zero());
+    let seconds = config_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .filter(|seconds| *seconds > 0);
+    own.or(seconds.map(Duration::from_secs))
+        .unwrap_or(DEFAULT_UPDATE_INTERVAL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries() {
+        for (value, retries) in [
+            (None, 3),
+            (Some(0), 0),
+            (Some(5), 5),
+            (Some(-1), 0),
+            (Some(i64::MAX), u32::MAX),
+        ] {
+            assert_eq!(MaxRetries::from_config(value).get(), retries, "{value:?}");
+        }
+        assert_eq!(MaxRetries::default(), MaxRetries::from_config(None));
+    }
+
+    #[test]
+    fn intervals() {
+        let seconds = Duration::from_secs;
+        for (own, config, interval) in [
+            (None, None, 30),
+            (None, Some(0), 30),
+            (None, Some(-5), 30),
+            (None, Some(7), 7),
+            (Some(3), Some(7), 3),
+            (Some(0), Some(7), 7),
+        ] {
+            assert_eq!(
+                update_interval(own.map(seconds), config),
+                seconds(interval),
+                "{own:?} {config:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What follows from the outcome of a batch: retries, events and counters.
+//!
+//! Invariants: a failure costs every operation of the batch one retry; an operation leaves quietly when its Service is
+//! gone or has moved; each Service gets at most one event for each reason; only final outcomes are counted as such; a shutdown
+//! reports nothing.
+//!
+//! Source: the design of cloud-provider-azure's bounded retry ("Retry Model", "Event Behavior", "Metrics").
+
+use std::collections::BTreeSet;
+
+use tokio::time::Instant;
+
+use crate::batch::Batch;
+use crate::counters::Counters;
+use crate::event::{EventReason, ServiceEvent, exhausted_message, retrying_message, terminal_message, updated_message};
+use crate::failure::{Failure, FailureClass, classify};
+use crate::names::NamespacedName;
+use crate::operation::{Operation, OperationKey};
+use crate::queue::OperationQueue;
+use crate::settings::MaxRetries;
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatchOutcome {
+    /// A PUT changed the members, and a read shows it.
+    Updated,
+    /// The pool had the members already; no PUT was sent.
+    Unchanged,
+    /// Nothing was tried: ARM is busy with the load balancer, or the shared Lease was lost. It costs no retry.
+    NotAttempted,
+    /// The attempt failed.
+    Failed {
+        /// Decides what follows.
+        failure: Failure,
+        /// For the event.
+        error: String,
+    },
+    /// The process or the term ends.
+    ShuttingDown,
+}
+
+/// What follows from an outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settlement {
+    /// To be recorded, in this order.
+    pub events: Vec<ServiceEvent>,
+    /// To be added to the metrics.
+    pub counters: Counters,
+    /// Operations that were relevant and are not tried again: exhausted, terminal, or of a pool that is gone.
+    pub given_up: Vec<Operation>,
+}
+
+/// Settles a batch: puts operations back into the queue, and returns what is to be reported.
+pub fn settle(
+    queue: &mut OperationQueue,
+    batch: Batch,
+    outcome: &BatchOutcome,
+    max_retries: MaxRetries,
+    now: Instant,
+    is_relevant: impl Fn(&OperationKey) -> bool,
+) -> Settlement {
+    let mut settlement = Settlement::default();
+    let all = batch.operations.len();
+    let mut operations = batch.operations;
+    operations.retain(|operation| queue.end_processing(&operation.key) && is_relevant(&operation.key));
+    if *outcome == BatchOutcome::ShuttingDown {
+        return settlement;
+    }
+    settlement.counters.dropped += count(all - operations.len());
+    if operations.is_empty() {
+        return settlement;
+    }
+    match outcome {
+        BatchOutcome::Updated => {
+            settlement.counters.succeeded += 1;
+            settlement.add_events(&operations, EventReason::Updated, &updated_message());
+        }
+        BatchOutcome::Unchanged | BatchOutcome::ShuttingDown => {}
+        BatchOutcome::NotAttempted => queue.requeue(operations),
+        BatchOutcome::Failed { failure, error } => match classify(failure, now) {
+            FailureClass::Stale => {
+                settlement.counters.dropped += count(operations.len());
+                settlement.given_up = operations;
+            }
+            FailureClass::Terminal(cause) => {
+                settlement.counters.failed += 1;
+                settlement.add_events(&operations, EventReason::Failed, &terminal_message(cause, error));
+                settlement.given_up = operations;
+            }
+            FailureClass::Retriable { not_before } => {
+                settlement.retry(queue, operations, not_before, max_retries, error);
+            }
+        },
+    }
+    settlement
+}
+
+impl Settlement {
+    /// Puts back the operations that have retries left, and reports the others as failed.
+    fn retry(
+        &mut self,
+        queue: &mut OperationQueue,
+        operations: Vec<Operation>,
+        not_before: Option<Instant>,
+        max_retries: MaxRetries,
+        error: &str,
+    ) {
+        let (mut retried, exhausted): (Vec<_>, Vec<_>) = operations
+            .into_iter()
+            .partition(|operation| operation.retry_count < max_retries.get());
+        if !exhausted.is_empty() {
+            self.counters.failed += 1;
+            self.add_events(
+                &exhausted,
+                EventReason::Failed,
+                &exhausted_message(max_retries.get(), error),
+            );
+        }
+        self.given_up = exhausted;
+        self.add_events(&retried, EventReason::Retrying, &retrying_message(error));
+        self.counters.retried += count(retried.len());
+        for operation in &mut retried {
+            operation.retry_count += 1;
+            operation.next_eligible_at = not_before;
+        }
+        queue.requeue(retried);
+    }
+
+    /// One event for each Service, in the order of the operations.
+    fn add_events(&mut self, operations: &[Operation], reason: EventReason, message: &str) {
+        let mut seen: BTreeSet<&NamespacedName> = BTreeSet::new();
+        let services = operations.iter().map(|operation| &operation.key.service);
+        self.events.extend(
+            services
+                .filter(|service| seen.insert(service))
+                .map(|service| ServiceEvent {
+                    service: service.clone(),
+                    reason,
+                    message: message.to_owned(),
+                }),
+        );
+    }
+}
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}

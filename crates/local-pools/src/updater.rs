@@ -1,0 +1,335 @@
+//! The updater of Local Services' pools: what was observed, what is pending, and what a tick does.
+//!
+//! Invariants: an operation is queued where the observed pool differs from the members that it is to have, or where one is
+//! pending already; so a pool that cloud-controller-manager has updated costs nothing, and an update that was lost is found
+//! again by the next observation. One that was given up waits for a change or for the resync interval (`given_up`). An
+//! operation without such a pool of its Service is dropped before ARM is called,
+//! before it is put back, and before anything is reported.
+//!
+//! A tick: [`Updater::prepare_tick`]; if that returns true, acquire the shared Lease; then [`Updater::drain`]; the writer of
+//! each load balancer takes its batches with [`Updater::take_batch`] and hands back their outcome with
+//! [`Updater::settle`].
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::batch::{Batch, DueBatches};
+use crate::coexistence::PreConfigured;
+use crate::counters::{Counters, QueueStatus};
+use crate::difference::{MemberDifference, compare};
+use crate::index::{Changed, LocalServiceIndex};
+use crate::names::NamespacedName;
+use crate::nodes::NodeIndex;
+use crate::objects::{BackendPool, EndpointSlice, LoadBalancer, Node, PoolEntry, Service};
+use crate::operation::{DesiredMembers, OperationKey, PoolKey};
+use crate::placement::{Placement, ServicePool, place};
+use crate::queue::{DEFAULT_CAPACITY, Enqueued, OperationQueue};
+use crate::selection::EndpointSelection;
+use crate::settings::MaxRetries;
+use crate::settle::{BatchOutcome, Settlement, settle};
+
+mod given_up;
+mod status;
+
+use given_up::GivenUp;
+
+pub use status::{PoolStatus, ServiceStatus};
+
+/// As long as the pools are read without a signal.
+const DEFAULT_RESYNC_INTERVAL: Duration = Duration::from_mins(5);
+
+/// How the updater works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpdaterSettings {
+    /// The endpoints that count.
+    pub selection: EndpointSelection,
+    /// Attempts after the first.
+    pub max_retries: MaxRetries,
+    /// The load balancers with pools that are left alone.
+    pub pre_configured: PreConfigured,
+    /// The most operations.
+    pub capacity: usize,
+    /// After this time an update that was given up is tried again.
+    pub resync_interval: Duration,
+}
+
+impl Default for UpdaterSettings {
+    fn default() -> Self {
+        Self {
+            selection: EndpointSelection::default(),
+            max_retries: MaxRetries::default(),
+            pre_configured: PreConfigured::default(),
+            capacity: DEFAULT_CAPACITY,
+            resync_interval: DEFAULT_RESYNC_INTERVAL,
+        }
+    }
+}
+
+/// The state of the updater.
+#[derive(Clone, Debug)]
+pub struct Updater {
+    settings: UpdaterSettings,
+    index: LocalServiceIndex,
+    /// `None` until the load balancers were read once.
+    load_balancers: Option<Vec<LoadBalancer>>,
+    is_observation_new: bool,
+    placement: Placement,
+    queue: OperationQueue,
+    due: DueBatches,
+    given_up: GivenUp,
+    counters: Counters,
+}
+
+impl Updater {
+    /// Without anything observed.
+    #[must_use]
+    pub fn new(settings: UpdaterSettings) -> Self {
+        Self {
+            settings,
+            index: LocalServiceIndex::default(),
+            load_balancers: None,
+            is_observation_new: false,
+            placement: Placement::default(),
+            queue: OperationQueue::new(settings.capacity),
+            due: DueBatches::default(),
+            given_up: GivenUp::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// A Service was added or changed.
+    pub fn apply_service(&mut self, service: Service) {
+        let name = service.name.clone();
+        if !self.index.apply_service(service) {
+            self.queue.remove_service(&name);
+        }
+    }
+
+    /// A Service was deleted.
+    pub fn delete_service(&mut self, name: &NamespacedName) {
+        self.index.delete_service(name);
+        self.queue.remove_service(name);
+    }
+
+    /// Services were listed anew, and these are all of them.
+    pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) {
+        for name in self.index.retain_services(listed) {
+            self.queue.remove_service(&name);
+        }
+    }
+
+    /// An EndpointSlice was added or changed.
+    pub fn apply_slice(&mut self, slice: &EndpointSlice) {
+        self.index.apply_slice(slice);
+    }
+
+    /// An EndpointSlice was deleted.
+    pub fn delete_slice(&mut self, name: &NamespacedName) {
+        self.index.delete_slice(name);
+    }
+
+    /// EndpointSlices were listed anew, and these are all of them.
+    pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
+        self.index.retain_slices(listed);
+    }
+
+    /// A Node was added or changed.
+    pub fn apply_node(&mut self, node: Node) {
+        self.index.apply_node(node);
+    }
+
+    /// A Node was deleted.
+    pub fn delete_node(&mut self, name: &str) {
+        self.index.delete_node(name);
+    }
+
+    /// Nodes were listed anew, and these are all of them, by name in lower case.
+    pub fn retain_nodes(&mut self, listed: &HashSet<String>) {
+        self.index.retain_nodes(listed);
+    }
+
+    /// All load balancers of the cluster were read. This is also the resync: every pool is compared again.
+    pub fn observe(&mut self, mut load_balancers: Vec<LoadBalancer>) {
+        for load_balancer in &mut load_balancers {
+            self.share_names(load_balancer);
+        }
+        self.load_balancers = Some(load_balancers);
+        self.is_observation_new = true;
+    }
+
+    /// One load balancer was read, by its writer. Unknown ones are ignored until all are read.
+    pub fn observe_one(&mut self, mut load_balancer: LoadBalancer) {
+        self.share_names(&mut load_balancer);
+        let mut known = self.load_balancers.iter_mut().flatten();
+        if let Some(known) = known.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) {
+            *known = load_balancer;
+            self.is_observation_new = true;
+        }
+    }
+
+    /// One copy of each Node's name for all entries: there may be a million.
+    fn share_names(&self, load_balancer: &mut LoadBalancer) {
+        let nodes = self.index.nodes();
+        for entry in load_balancer.pools.iter_mut().flat_map(|pool| &mut pool.entries) {
+            let shared = entry.name.as_deref().and_then(|name| nodes.key(name));
+            if let Some((name, _)) = shared {
+                entry.name = Some(Arc::clone(name));
+            }
+        }
+    }
+
+    /// Queues what is to be changed, from everything that was observed.
+    pub fn reconcile(&mut self, now: Instant) {
+        let Some(load_balancers) = &self.load_balancers else {
+            return;
+        };
+        let is_observation_new = std::mem::take(&mut self.is_observation_new);
+        if self.index.take_are_services_changed() || is_observation_new {
+            self.placement = place(self.index.services(), load_balancers, self.settings.pre_configured);
+        }
+        let changed = self.index.take_changed();
+        let services: BTreeSet<_> = match &changed {
+            Changed::Some(services) if !is_observation_new => {
+                services.iter().chain(self.given_up.expired(now)).cloned().collect()
+            }
+            Changed::All | Changed::Some(_) => self.index.services().map(|service| service.name.clone()).collect(),
+        };
+        let (index, placement) = (&self.index, std::mem::take(&mut self.placement));
+        self.given_up.retain(|key| is_relevant(index, &placement, key));
+        for pool in services.iter().flat_map(|service| placement.pools(service)) {
+            if matches!(&changed, Changed::Some(services) if services.contains(&pool.key.service)) {
+                self.given_up.remove(&pool.key);
+            }
+            self.reconcile_pool(pool, now);
+        }
+        self.placement = placement;
+    }
+
+    fn reconcile_pool(&mut self, pool: &ServicePool, now: Instant) {
+        let key = &pool.key;
+        let Some(selected) = self.index.select(&key.service, pool.family, self.settings.selection) else {
+            return;
+        };
+        let is_wanted = self.queue.is_pending(key)
+            || self.differs(&key.pool, &selected.members) && !self.given_up.holds(key, &selected.members, now);
+        if is_wanted && self.queue.enqueue(key.clone(), selected.members, now) == Enqueued::Rejected {
+            self.counters.rejected += 1;
+        }
+    }
+
+    /// Whether the pool, as it was read last, has other members than these.
+    fn differs(&self, pool: &PoolKey, members: &DesiredMembers) -> bool {
+        self.observed(pool).is_some_and(|observed| {
+            let entries = observed.entries.iter().map(PoolEntry::as_entry);
+            let difference = compare(entries, members, self.index.nodes());
+            !difference.as_ref().is_ok_and(MemberDifference::is_empty)
+        })
+    }
+
+    /// The pool as it was read last.
+    fn observed(&self, pool: &PoolKey) -> Option<&BackendPool> {
+        let mut load_balancers = self.load_balancers.iter().flatten();
+        let load_balancer = load_balancers.find(|known| known.name.eq_ignore_ascii_case(pool.load_balancer()))?;
+        let mut pools = load_balancer.pools.iter();
+        pools.find(|known| known.name.eq_ignore_ascii_case(pool.pool()))
+    }
+
+    /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost, and operations
+    /// that are not relevant any more are dropped. Returns whether
+    /// something is eligible; if not, the tick needs neither the shared Lease nor ARM.
+    pub fn prepare_tick(&mut self, now: Instant) -> bool {
+        self.withdraw(now);
+        self.reconcile(now);
+        let (index, placement) = (&self.index, &self.placement);
+        self.counters.dropped += self.queue.retain(|key| is_relevant(index, placement, key));
+        self.queue.has_eligible(now)
+    }
+
+    fn withdraw(&mut self, now: Instant) {
+        for batch in self.due.withdraw().into_iter().rev() {
+            self.settle(batch, &BatchOutcome::NotAttempted, now);
+        }
+    }
+
+    /// Takes eligible operations out of the queue, once the shared Lease is held.
+    pub fn drain(&mut self, now: Instant) {
+        self.withdraw(now);
+        let (index, placement) = (&self.index, &self.placement);
+        let drained = self.queue.drain(now, |key| is_relevant(index, placement, key));
+        self.counters.dropped += drained.dropped;
+        self.due.add(drained.batches);
+    }
+
+    /// Takes the due batch of a pool for a PUT. Operations that are not relevant any more are dropped first.
+    pub fn take_batch(&mut self, pool: &PoolKey) -> Option<Batch> {
+        let mut batch = self.due.take(pool)?;
+        let (index, placement, queue) = (&self.index, &self.placement, &mut self.queue);
+        let before = batch.operations.len();
+        batch.operations.retain(|operation| {
+            let key = &operation.key;
+            let stays = queue.is_in_process(key) && is_relevant(index, placement, key);
+            if !stays {
+                queue.end_processing(key);
+            }
+            stays
+        });
+        self.counters.dropped += u64::try_from(before - batch.operations.len()).unwrap_or(u64::MAX);
+        (!batch.operations.is_empty()).then_some(batch)
+    }
+
+    /// The batches that wait for a writer.
+    #[must_use]
+    pub fn due(&self) -> &DueBatches {
+        &self.due
+    }
+
+    /// Takes the outcome of a batch. Returns what is to be reported; its counters are in [`Self::counters`] already.
+    pub fn settle(&mut self, batch: Batch, outcome: &BatchOutcome, now: Instant) -> Settlement {
+        let (index, placement) = (&self.index, &self.placement);
+        let is_relevant = |key: &OperationKey| is_relevant(index, placement, key);
+        let max_retries = self.settings.max_retries;
+        let mut settlement = settle(&mut self.queue, batch, outcome, max_retries, now, is_relevant);
+        let given_up = std::mem::take(&mut settlement.given_up);
+        self.given_up.add(given_up, now, self.settings.resync_interval);
+        self.counters += settlement.counters;
+        settlement
+    }
+
+    /// The Nodes, for [`crate::MemberEdit`].
+    #[must_use]
+    pub fn nodes(&self) -> Arc<NodeIndex> {
+        Arc::clone(self.index.nodes())
+    }
+
+    /// The pools of all Services, and what was skipped.
+    #[must_use]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// The pending operations.
+    #[must_use]
+    pub fn queue(&self) -> &OperationQueue {
+        &self.queue
+    }
+
+    /// What has happened since the start.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// How the queue is now.
+    #[must_use]
+    pub fn queue_status(&self, now: Instant) -> QueueStatus {
+        self.queue.status(now)
+    }
+}
+
+/// Whether the Service still has this pool.
+fn is_relevant(index: &LocalServiceIndex, placement: &Placement, key: &OperationKey) -> bool {
+    index.service(&key.service).is_some() && placement.contains(key)
+}

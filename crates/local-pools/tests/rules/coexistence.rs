@@ -1,0 +1,220 @@
+//! Beside cloud-controller-manager, and beside admin states: batches join other writes, what others undo is repaired, and
+//! what was given up is found again.
+
+use std::time::Duration;
+
+use headgate_local_pools::EventReason::{Failed, Updated};
+use headgate_local_pools::{BatchOutcome, MaxRetries, PoolKey, UpdaterSettings};
+
+use crate::world::{Answer, INTERVAL, World, name, node, service, slice, status};
+
+fn world() -> World {
+    World::with_pending_update(UpdaterSettings::default())
+}
+
+fn pool() -> PoolKey {
+    PoolKey::new("lb", "default-web")
+}
+
+fn failure(code: u16) -> BatchOutcome {
+    BatchOutcome::Failed {
+        failure: status(code),
+        error: "the error".into(),
+    }
+}
+
+#[test]
+fn a_foreign_write_that_undoes_an_update_is_repaired() {
+    let mut world = world();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    world.set_addresses("lb", "default-web", &["10.0.0.1"]);
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"], "not read yet");
+    world.observe();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    assert_eq!(world.outcomes(), (2, 0));
+}
+
+/// A world with an update that was given up.
+fn given_up() -> World {
+    let mut world = World::with_pending_update(UpdaterSettings {
+        max_retries: MaxRetries::from_config(Some(0)),
+        ..UpdaterSettings::default()
+    });
+    world.puts.push_back(Answer::Fails(status(409)));
+    world.tick();
+    assert_eq!(world.take_events(), [("default/web".to_owned(), Failed)]);
+    world.take_calls();
+    world
+}
+
+#[test]
+fn reading_the_pool_again_does_not_renew_the_budget() {
+    let mut world = given_up();
+    for _ in 0..9 {
+        world.observe();
+        world.tick();
+        assert!(world.take_calls().is_empty() && world.take_events().is_empty());
+    }
+}
+
+#[test]
+fn an_update_that_was_given_up_is_tried_again_after_the_resync_interval() {
+    let mut world = given_up();
+    let ticks = UpdaterSettings::default().resync_interval.as_secs() / INTERVAL.as_secs();
+    for _ in 1..ticks {
+        world.tick();
+    }
+    assert!(world.take_calls().is_empty());
+    world.tick();
+    assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)]);
+}
+
+#[test]
+fn any_change_of_the_service_its_slices_or_its_members_tries_again() {
+    let changes: [fn(&mut World); 4] = [
+        |world| world.updater.apply_service(service("default/web", &[])),
+        |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
+        |world| world.updater.apply_slice(&slice("default/web-2", "web", &["n3"])),
+        |world| world.updater.apply_node(node("n2", &["10.0.5.5"])),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut world = given_up();
+        change(&mut world);
+        world.tick();
+        assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)], "{number}");
+    }
+}
+
+#[test]
+fn a_change_elsewhere_does_not_try_again() {
+    let mut world = given_up();
+    world.updater.apply_node(node("n9", &["10.0.5.5"]));
+    world.updater.apply_slice(&slice("default/other-1", "other", &["n2"]));
+    world.tick();
+    assert!(world.take_calls().is_empty());
+}
+
+#[test]
+fn a_batch_joins_one_put_at_most() {
+    let mut world = world();
+    assert!(
+        world.updater.take_batch(&pool()).is_none(),
+        "no tick yet: an admin-state write goes alone"
+    );
+    assert!(world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    assert_eq!(world.updater.due().pools("LB").count(), 1);
+    let batch = world.updater.take_batch(&pool()).unwrap();
+    assert!(world.updater.due().is_empty());
+    assert!(
+        world.updater.take_batch(&pool()).is_none(),
+        "it is part of a PUT already"
+    );
+    world.updater.settle(batch, &failure(412), world.now);
+    assert!(
+        world.updater.take_batch(&pool()).is_none(),
+        "an immediate second try goes without it"
+    );
+    assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
+    assert!(world.updater.prepare_tick(world.now + INTERVAL));
+    world.updater.drain(world.now + INTERVAL);
+    assert!(world.updater.take_batch(&pool()).is_some());
+}
+
+#[test]
+fn a_parked_batch_never_joins() {
+    let mut world = world();
+    world.gets.push_back(Answer::Fails(crate::world::throttled(100)));
+    world.tick();
+    world.now += INTERVAL;
+    assert!(!world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    assert!(world.updater.take_batch(&pool()).is_none());
+}
+
+#[test]
+fn a_batch_that_no_writer_took_returns_at_no_cost() {
+    let mut world = world();
+    for _ in 0..9 {
+        assert!(world.updater.prepare_tick(world.now));
+        world.updater.drain(world.now);
+        world.updater.drain(world.now);
+        world.now += INTERVAL;
+    }
+    assert!(world.updater.prepare_tick(world.now));
+    let operation = world.updater.queue().iter().next().unwrap();
+    assert_eq!((world.updater.queue().len(), operation.retry_count), (1, 0));
+    assert_eq!(
+        world.updater.queue_status(world.now).oldest_age,
+        Some(9 * INTERVAL),
+        "it shows by its age"
+    );
+}
+
+#[test]
+fn a_batch_whose_service_left_is_not_taken() {
+    let mut world = world();
+    assert!(world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    world.updater.delete_service(&name("default/web"));
+    world.updater.apply_service(service("default/web", &[]));
+    assert!(world.updater.take_batch(&pool()).is_none());
+    assert_eq!(world.updater.counters().dropped, 1);
+    world.tick();
+    assert_eq!(
+        world.addresses("lb", "default-web"),
+        ["10.0.0.2"],
+        "the new Service has an update of its own"
+    );
+}
+
+#[test]
+fn a_put_that_outlasts_a_tick_is_not_overtaken() {
+    let mut world = world();
+    assert!(world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    let batch = world.updater.take_batch(&pool()).unwrap();
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n7"]));
+    world.now += INTERVAL;
+    assert!(
+        !world.updater.prepare_tick(world.now),
+        "the pool has a PUT without an outcome"
+    );
+    world.updater.settle(batch, &failure(409), world.now);
+    world.now += INTERVAL;
+    world.tick_now();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.7"]);
+    assert!(world.updater.queue().is_empty());
+}
+
+#[test]
+fn a_change_back_during_the_put_is_not_lost() {
+    let mut world = world();
+    let back = |world: &mut World| {
+        world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
+        world.updater.reconcile(world.now);
+    };
+    world
+        .puts
+        .push_back(Answer::After(Box::new(back), Box::new(Answer::Ok)));
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"]);
+}
+
+#[test]
+fn a_writer_that_reads_one_load_balancer_updates_what_is_known() {
+    let mut world = world();
+    world.updater.observe_one(headgate_local_pools::objects::LoadBalancer {
+        name: "LB".into(),
+        pools: Vec::new(),
+    });
+    assert!(
+        !world.updater.prepare_tick(world.now + Duration::from_secs(1)),
+        "the pool is gone"
+    );
+}

@@ -1,0 +1,404 @@
+//! The nineteen tests of the retry design, in its order, and the ones that its implementation added. Each drives whole
+//! ticks; what needs several Services in one pool is in `settled`.
+
+use headgate_local_pools::EventReason::{Failed, Retrying, Updated};
+use headgate_local_pools::{Failure, MaxRetries, UpdaterSettings};
+
+use crate::world::{Answer, Call, INTERVAL, World, name, service, slice, status, throttled};
+
+fn with_retries(retries: i64) -> UpdaterSettings {
+    UpdaterSettings {
+        max_retries: MaxRetries::from_config(Some(retries)),
+        ..UpdaterSettings::default()
+    }
+}
+
+fn world() -> World {
+    World::with_pending_update(UpdaterSettings::default())
+}
+
+fn web(reason: headgate_local_pools::EventReason) -> Vec<(String, headgate_local_pools::EventReason)> {
+    vec![("default/web".to_owned(), reason)]
+}
+
+/// Fails the GET or the PUT of the next tick.
+fn fail(world: &mut World, call: Call, failure: Failure) {
+    match call {
+        Call::Get => world.gets.push_back(Answer::Fails(failure)),
+        Call::Put => world.puts.push_back(Answer::Fails(failure)),
+    }
+}
+
+/// Tests 1 and 2.
+fn throttling_parks_until_retry_after(call: Call) {
+    let mut world = world();
+    fail(&mut world, call, throttled(75));
+    world.tick();
+    assert_eq!(world.take_events(), web(Retrying));
+    let throttled_at = world.now;
+    let operation = world.updater.queue().iter().next().unwrap();
+    assert_eq!(
+        operation.next_eligible_at,
+        Some(throttled_at + std::time::Duration::from_secs(75)),
+        "to the second"
+    );
+    world.take_calls();
+    let leases = world.leases;
+    for _ in 0..2 {
+        world.tick();
+        assert_eq!((world.take_calls(), world.take_events()), (vec![], vec![]));
+        assert_eq!(world.updater.queue().iter().next().unwrap().retry_count, 1);
+        assert_eq!(world.updater.queue_status(world.now).parked_pools, 1);
+    }
+    assert_eq!(
+        (world.leases, world.outcomes()),
+        (leases, (0, 0)),
+        "nothing is eligible, so the Lease is not taken"
+    );
+    world.tick();
+    assert_eq!(world.take_events(), web(Updated));
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    assert_eq!(world.outcomes(), (1, 0));
+}
+
+#[test]
+fn throttled_get_parks_until_retry_after() {
+    throttling_parks_until_retry_after(Call::Get);
+}
+
+#[test]
+fn throttled_put_parks_until_retry_after() {
+    throttling_parks_until_retry_after(Call::Put);
+}
+
+/// Test 3.
+#[test]
+fn throttling_without_retry_after_is_tried_at_the_next_tick() {
+    let mut world = world();
+    fail(&mut world, Call::Put, status(429));
+    world.tick();
+    assert_eq!(world.take_events(), web(Retrying));
+    world.tick();
+    assert_eq!(world.take_events(), web(Updated));
+}
+
+/// Test 4, and the merged design's: the gate's time is known.
+#[test]
+fn a_closed_throttle_gate_is_tried_again_when_it_opens() {
+    for (opens_after, ticks) in [(None, 1), (Some(0), 1), (Some(29), 1), (Some(45), 2), (Some(60), 2)] {
+        let mut world = world();
+        let first = world.now + INTERVAL;
+        let until = opens_after.map(|seconds| first + std::time::Duration::from_secs(seconds));
+        fail(&mut world, Call::Get, Failure::Throttled { until });
+        world.tick();
+        assert_eq!(world.take_events(), web(Retrying), "{opens_after:?}");
+        for _ in 1..ticks {
+            world.tick();
+            assert!(world.take_events().is_empty(), "{opens_after:?}");
+        }
+        world.tick();
+        assert_eq!(world.take_events(), web(Updated), "{opens_after:?}");
+    }
+}
+
+/// Test 5.
+#[test]
+fn conflicts_are_tried_again_from_a_fresh_read() {
+    for code in [409, 412] {
+        let mut world = world();
+        fail(&mut world, Call::Put, status(code));
+        world.tick();
+        assert_eq!((world.take_events(), world.outcomes()), (web(Retrying), (0, 0)));
+        world.set_addresses("lb", "default-web", &["10.0.0.1", "10.0.0.3"]);
+        world.take_calls();
+        world.tick();
+        assert_eq!(world.take_calls(), [Call::Get, Call::Put]);
+        assert_eq!(
+            world.addresses("lb", "default-web"),
+            ["10.0.0.2"],
+            "what changed in between was read"
+        );
+        assert_eq!((world.take_events(), world.outcomes()), (web(Updated), (1, 0)));
+    }
+}
+
+/// Tests 6 and "desired state updated during Retry-After".
+#[test]
+fn an_update_of_a_parked_pool_waits_with_it_and_uses_the_latest_members() {
+    let mut world = world();
+    fail(&mut world, Call::Put, throttled(50));
+    world.tick();
+    world.take_calls();
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n3"]));
+    world.tick();
+    assert!(world.take_calls().is_empty());
+    let operation = world.updater.queue().iter().next().unwrap();
+    assert_eq!(
+        (world.updater.queue().len(), operation.retry_count),
+        (1, 0),
+        "replaced, with a fresh budget"
+    );
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
+}
+
+#[test]
+fn a_parked_pool_does_not_hold_up_others() {
+    let mut world = world();
+    world.add_service("default/other", &[], "lb");
+    world.updater.apply_slice(&slice("default/other-1", "other", &["n5"]));
+    world.observe();
+    // The pools are processed in the order of their names.
+    world.gets.push_back(Answer::Ok);
+    fail(&mut world, Call::Get, throttled(300));
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-other"), ["10.0.0.5"]);
+    world.updater.apply_slice(&slice("default/other-1", "other", &["n6"]));
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-other"), ["10.0.0.6"]);
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"]);
+}
+
+/// Test 9 and "Expected Behavior".
+#[test]
+fn the_fourth_failure_is_final() {
+    let mut world = world();
+    for _ in 0..4 {
+        fail(&mut world, Call::Put, status(409));
+    }
+    for _ in 0..3 {
+        world.tick();
+        assert_eq!((world.take_events(), world.outcomes()), (web(Retrying), (0, 0)));
+    }
+    world.tick();
+    let message = world.events[0].message.clone();
+    assert_eq!((world.take_events(), world.outcomes()), (web(Failed), (0, 1)));
+    assert!(
+        message.contains("after 3 retries: the error. To retrigger"),
+        "{message}"
+    );
+    assert!(world.updater.queue().is_empty());
+}
+
+/// Tests 10 and 11.
+#[test]
+fn terminal_failures_are_final_at_once() {
+    let cases = [408, 500, 502, 503, 504].map(|code| (status(code), "(SDK retries exhausted)"));
+    let others = [400, 401, 403, 501].map(|code| (status(code), "(non-retriable)"));
+    for (failure, text) in cases
+        .into_iter()
+        .chain(others)
+        .chain([(Failure::Other, "(non-retriable)")])
+    {
+        for call in [Call::Get, Call::Put] {
+            let mut world = world();
+            fail(&mut world, call, failure.clone());
+            world.tick();
+            assert!(world.events[0].message.contains(text), "{failure:?}");
+            assert_eq!(
+                (world.take_events(), world.outcomes()),
+                (web(Failed), (0, 1)),
+                "{failure:?}"
+            );
+            assert!(world.updater.queue().is_empty());
+        }
+    }
+}
+
+/// Test 12.
+#[test]
+fn a_pool_that_is_gone_is_dropped_quietly() {
+    for call in [Call::Get, Call::Put] {
+        let mut world = world();
+        fail(&mut world, call, status(404));
+        world.tick();
+        assert!(world.take_events().is_empty() && world.updater.queue().is_empty());
+        assert_eq!((world.outcomes(), world.updater.counters().dropped), ((0, 0), 1));
+    }
+}
+
+/// Test 13, with "op that becomes stale during ARM call" and the two about serialised requeues.
+#[test]
+fn a_service_that_leaves_during_the_call_is_dropped_quietly() {
+    let leaves: [fn(&mut World); 3] = [
+        |world| world.updater.delete_service(&name("default/web")),
+        |world| {
+            let mut cluster = service("default/web", &[]);
+            cluster.is_local = false;
+            world.updater.apply_service(cluster);
+        },
+        |world| {
+            // cloud-controller-manager moves it.
+            world.pools.clear();
+            world.rules.clear();
+            world.add_service("default/web", &[], "lb2");
+            world.observe();
+            world.updater.reconcile(world.now);
+        },
+    ];
+    for (number, leave) in leaves.into_iter().enumerate() {
+        for answer in [
+            Answer::Ok,
+            Answer::Fails(status(409)),
+            Answer::Fails(status(400)),
+            Answer::Fails(throttled(90)),
+        ] {
+            let mut world = world();
+            world.puts.push_back(Answer::After(Box::new(leave), Box::new(answer)));
+            world.tick();
+            assert!(world.take_events().is_empty(), "{number}");
+            assert_eq!(
+                (world.outcomes(), world.updater.counters().dropped),
+                ((0, 0), 1),
+                "{number}"
+            );
+            let left: Vec<_> = world
+                .updater
+                .queue()
+                .iter()
+                .map(|operation| operation.key.pool.to_string())
+                .collect();
+            assert!(!left.contains(&"lb/default-web".to_owned()), "{left:?}");
+        }
+    }
+}
+
+/// Tests 14 and 16.
+#[test]
+fn a_service_that_leaves_while_it_is_parked_is_dropped_quietly() {
+    let mut world = world();
+    fail(&mut world, Call::Put, throttled(600));
+    world.tick();
+    world.take_events();
+    world.take_calls();
+    world.rules.clear();
+    world.observe();
+    world.tick();
+    assert!(world.updater.queue().is_empty() && world.take_calls().is_empty() && world.take_events().is_empty());
+    assert_eq!((world.outcomes(), world.updater.counters().dropped), ((0, 0), 1));
+}
+
+#[test]
+fn removing_a_service_removes_its_parked_operation() {
+    let mut world = world();
+    fail(&mut world, Call::Put, throttled(600));
+    world.tick();
+    assert_eq!(world.updater.queue_status(world.now).parked_pools, 1);
+    world.updater.delete_service(&name("Default/Web"));
+    assert!(world.updater.queue().is_empty());
+}
+
+/// Test 17, and the ones about a cancelled call.
+#[test]
+fn a_shutdown_reports_nothing() {
+    let mut world = world();
+    world.add_service("default/other", &[], "lb");
+    world.updater.apply_slice(&slice("default/other-1", "other", &["n5"]));
+    world.observe();
+    fail(&mut world, Call::Get, throttled(45));
+    world.tick();
+    world.take_events();
+    world.puts.push_back(Answer::ShutDown);
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n4"]));
+    world.tick();
+    world.tick();
+    assert!(world.is_stopped && world.take_events().is_empty());
+    assert_eq!(world.updater.counters().failed, 0);
+}
+
+/// Test 18; `settings` has the values.
+#[test]
+fn without_retries_the_first_retriable_failure_is_final() {
+    let mut world = World::with_pending_update(with_retries(0));
+    fail(&mut world, Call::Put, status(409));
+    world.tick();
+    let message = world.events[0].message.clone();
+    assert!(
+        message.contains("after 0 retries") && message.contains("retrigger"),
+        "{message}"
+    );
+    assert_eq!((world.take_events(), world.outcomes()), (web(Failed), (0, 1)));
+    assert!(world.updater.queue().is_empty());
+}
+
+/// Test 19.
+#[test]
+fn a_retried_update_that_succeeds_is_one_success() {
+    let mut world = world();
+    for failure in [status(412), status(409), throttled(10)] {
+        fail(&mut world, Call::Put, failure);
+        world.tick();
+    }
+    world.tick();
+    assert_eq!((world.outcomes(), world.updater.counters().retried), ((1, 0), 3));
+}
+
+#[test]
+fn newer_members_after_a_conflict_have_a_fresh_budget() {
+    let mut world = World::with_pending_update(with_retries(1));
+    fail(&mut world, Call::Put, status(409));
+    world.tick();
+    world.updater.apply_slice(&slice("default/web-1", "web", &["n3"]));
+    fail(&mut world, Call::Put, status(409));
+    world.tick();
+    assert_eq!(
+        world.take_events(),
+        [web(Retrying), web(Retrying)].concat(),
+        "one retry for each set of members"
+    );
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.3"]);
+}
+
+#[test]
+fn newer_members_during_the_call_replace_the_failed_ones() {
+    let mut world = world();
+    let newer = |world: &mut World| {
+        world.updater.apply_slice(&slice("default/web-1", "web", &["n4"]));
+        world.updater.reconcile(world.now);
+    };
+    world
+        .puts
+        .push_back(Answer::After(Box::new(newer), Box::new(Answer::Fails(throttled(40)))));
+    world.tick();
+    assert_eq!(world.take_events(), web(Retrying));
+    let operation = world.updater.queue().iter().next().unwrap();
+    assert_eq!((world.updater.queue().len(), operation.retry_count), (1, 0));
+    assert!(
+        operation.is_parked(world.now),
+        "the parking time moves to the newer operation"
+    );
+    world.tick();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.4"]);
+}
+
+#[test]
+fn an_accepted_put_whose_operation_is_superseded_is_tried_again() {
+    let mut world = world();
+    let codes = vec!["Canceled".into(), "CanceledAndSupersededDueToAnotherOperation".into()];
+    fail(&mut world, Call::Put, Failure::Operation { codes });
+    world.tick();
+    world.tick();
+    assert_eq!(world.take_events(), [web(Retrying), web(Updated)].concat());
+}
+
+#[test]
+fn repeating_an_event_does_not_renew_the_budget() {
+    let mut world = world();
+    for _ in 0..4 {
+        world.puts.push_back(Answer::After(
+            Box::new(|world| {
+                world.updater.apply_slice(&slice("default/web-1", "web", &["n2"]));
+                world.updater.reconcile(world.now);
+            }),
+            Box::new(Answer::Fails(status(409))),
+        ));
+    }
+    let mut reasons = Vec::new();
+    for _ in 0..4 {
+        world.tick();
+        reasons.extend(world.take_events().into_iter().map(|(_, reason)| reason));
+    }
+    assert_eq!(reasons, [Retrying, Retrying, Retrying, Failed]);
+}
