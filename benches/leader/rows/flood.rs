@@ -1,7 +1,7 @@
 //! A leader's whole processor time, all parsing, HTTP and TLS of the API server's side included, and its bytes, for
 //! 1,000 of 5,000 Nodes tainted at once.
 //!
-//! Nodes cannot be tainted at once: another writer holds the ARM Lease meanwhile. What the leader spends while the taints
+//! Nodes cannot be tainted at once: another writer holds the shared Lease meanwhile. What the leader spends while the taints
 //! come in is counted apart from what it spends once it may write.
 
 use std::time::{Duration, Instant};

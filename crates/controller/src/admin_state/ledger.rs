@@ -55,7 +55,7 @@ impl LedgerStage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LedgerEntry {
-    /// What has happened.
+    /// How far the entry has come, from the intent to the restore.
     pub stage: LedgerStage,
     /// When the stage began, to the second.
     pub since: Timestamp,
@@ -157,7 +157,7 @@ impl Ledger {
         self.pools.is_empty()
     }
 
-    /// Makes a change.
+    /// Applies one change: sets the entry, or removes it if the change has none.
     pub fn apply(&mut self, change: LedgerChange) {
         match change.entry {
             Some(entry) => {

@@ -29,7 +29,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the metrics.
+    /// Registers the metrics, whose names are in docs/metrics.md.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         // ARM needs more than the first, and every eviction notice ends before the last.

@@ -42,7 +42,7 @@ pub struct PlanInputs<'a> {
     pub targets: &'a TargetStates,
     /// The entries that headgate set `Down`.
     pub ledger: &'a Ledger,
-    /// What may change.
+    /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
     /// The time of the plan: a signal's end counts after a moment.
     pub now: Instant,
@@ -51,13 +51,13 @@ pub struct PlanInputs<'a> {
 /// A pool entry whose Node has or had a signal, or that is in the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EntryStatus {
-    /// The entry's pool.
+    /// The resource id of the entry's pool.
     pub pool: PoolId,
     /// Identifies the entry in the pool.
     pub key: EntryKey,
     /// The Node that the entry belongs to.
     pub node: Arc<ClusterNode>,
-    /// The target state.
+    /// The target state of the Node at the time of the plan.
     pub target: TargetState,
     /// The admin state that was read; `None` for an unknown value.
     pub observed: Option<AdminState>,
@@ -87,11 +87,11 @@ impl EntryStatus {
 /// How many of a pool's rules have a probe. Rules without one ignore admin states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeCoverage {
-    /// All rules.
+    /// Every rule of the pool has a probe.
     All,
-    /// Some rules.
+    /// Some rules of the pool have a probe.
     Partial,
-    /// No rule.
+    /// No rule of the pool has a probe.
     None,
 }
 
@@ -110,7 +110,7 @@ impl ProbeCoverage {
 pub struct PoolCounts {
     /// The pool's resource id.
     pub pool: PoolId,
-    /// All entries.
+    /// The number of entries in the pool.
     pub entries: usize,
     /// Entries with the target state `Down`.
     pub desired_down: usize,

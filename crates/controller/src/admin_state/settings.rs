@@ -30,7 +30,7 @@ impl AdminStateMode {
 /// `adminState.foreignDown`: what happens to a `Down` that is not in the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForeignDown {
-    /// It stays.
+    /// It stays as it is.
     #[default]
     Keep,
     /// It becomes `None` if its node has no signal.
@@ -54,8 +54,8 @@ impl ForeignDown {
 /// The settings under `adminState`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdminStateSettings {
-    /// `adminState.mode`.
+    /// The setting `adminState.mode`.
     pub mode: AdminStateMode,
-    /// `adminState.foreignDown`.
+    /// The setting `adminState.foreignDown`.
     pub foreign_down: ForeignDown,
 }

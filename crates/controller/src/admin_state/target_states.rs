@@ -61,7 +61,7 @@ pub struct SignalPeriod {
 pub struct TargetStates {
     /// Grows with each change.
     pub generation: u64,
-    /// All Nodes.
+    /// All Nodes of the cluster, with or without a signal.
     pub nodes: NodeIndex,
     /// By the name of the Node.
     periods: HashMap<String, SignalPeriod>,

@@ -362,7 +362,7 @@ impl TransitionTracker {
     }
 }
 
-/// `LOAD_BALANCER/POOL`.
+/// The name of a pool in events: `LOAD_BALANCER/POOL`.
 fn short_name(pool: &PoolId) -> String {
     format!("{}/{}", pool.load_balancer().name(), pool.name())
 }

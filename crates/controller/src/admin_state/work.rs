@@ -60,7 +60,7 @@ pub struct WorkContext {
     pub client: Client,
     /// The taint keys that are signals: `signals.adminState`.
     pub taint_keys: Vec<String>,
-    /// What may change.
+    /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
     /// The Node that this process runs on.
     pub node_name: String,
@@ -92,7 +92,7 @@ pub enum WorkError {
     /// A task ended that should run for the whole term.
     #[error("the task {task} ended: {reason}")]
     Task {
-        /// The task's name.
+        /// The name of the task, as in the log.
         task: String,
         /// A panic, or that the task returned.
         reason: String,

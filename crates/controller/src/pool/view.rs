@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::pool_entry::{NodeMatcher, PoolEntry};
 
-/// A health probe.
+/// A health probe of the load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// `Http`, `Https` or `Tcp`; `unknown` if the document has none.

@@ -33,10 +33,10 @@ const MAX_LEDGER_BYTES: usize = 1_000_000;
 /// Why the ledger could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// The read failed.
+    /// The API server rejected the read, or was not reached.
     #[error("the ConfigMap {NAMESPACE}/{CONFIG_MAP} could not be read: {0}")]
     Read(#[source] kube::Error),
-    /// The write failed.
+    /// The API server rejected the write, or was not reached.
     #[error("the ConfigMap {NAMESPACE}/{CONFIG_MAP} could not be written: {0}")]
     Write(#[source] kube::Error),
     /// A request took longer than [`REQUEST_TIMEOUT`].

@@ -50,7 +50,7 @@ pub(crate) struct Leader {
 }
 
 impl Leader {
-    /// Starts standing for election, with a client of its own.
+    /// Starts a candidate with a client of its own.
     pub(crate) async fn start(world: &World, client: Client, name: &str, policy: Policy) -> Self {
         Self::start_with_spy(world, client, name, policy, |_| Arc::new(|_| ())).await
     }
