@@ -136,7 +136,7 @@ pub fn expected_loss(probe: &ProbeSettings, serving: Duration, restart: Duration
     ];
     let area: f64 = corners
         .windows(2)
-        .map(|pair| (loss_at(pair[0]) + loss_at(pair[1])) / 2.0 * (pair[1] - pair[0]))
+        .map(|pair| f64::midpoint(loss_at(pair[0]), loss_at(pair[1])) * (pair[1] - pair[0]))
         .sum();
     area / (longest - shortest)
 }
@@ -149,7 +149,7 @@ fn advice(inputs: &Inputs, needed: Duration, grace: Duration) -> Vec<String> {
         advice.push(format!(
             "The node may be deleted {} s before the load balancer stops sending to it. Set cluster-autoscaler's \
              --node-delete-delay-after-taint to at least {}s: {} s until probes notice, {} s to drain.",
-            seconds(detection - inputs.delete_delay),
+            seconds(detection.saturating_sub(inputs.delete_delay)),
             seconds(needed).ceil(),
             seconds(detection),
             seconds(inputs.drain),
@@ -158,7 +158,7 @@ fn advice(inputs: &Inputs, needed: Duration, grace: Duration) -> Vec<String> {
         advice.push(format!(
             "New connections leave the node in time, but established ones get {} s of the {} s to drain. Set \
              --node-delete-delay-after-taint to at least {}s.",
-            seconds(inputs.delete_delay - detection),
+            seconds(inputs.delete_delay.saturating_sub(detection)),
             seconds(inputs.drain),
             seconds(needed).ceil(),
         ));
@@ -167,7 +167,7 @@ fn advice(inputs: &Inputs, needed: Duration, grace: Duration) -> Vec<String> {
         advice.push(format!(
             "A terminating Pod stops serving up to {} s before the load balancer notices. Let preStop sleep at least {}s \
              for new connections, {}s to let established ones drain, and set terminationGracePeriodSeconds to {}.",
-            seconds(detection - inputs.serving),
+            seconds(detection.saturating_sub(inputs.serving)),
             seconds(detection).ceil(),
             seconds(needed).ceil(),
             seconds(grace).ceil(),
@@ -180,6 +180,7 @@ fn advice(inputs: &Inputs, needed: Duration, grace: Duration) -> Vec<String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "the values are exact")]
 mod tests {
     use super::*;
     use crate::probe::Provider;

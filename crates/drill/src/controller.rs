@@ -95,7 +95,7 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
             () = channels.rotation.closed() => return Ok(()),
             Some((index, succeeded)) = results.recv() => {
                 if let Some(status) = state.trackers[index].observe(succeeded, &state.settings.probe) {
-                    // Nobody may be interested in changes.
+                    // The receiver may be gone already.
                     let _ = channels.changes.send((Instant::now(), index, Change::Probed(status)));
                 }
             }

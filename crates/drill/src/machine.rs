@@ -1,4 +1,4 @@
-//! A node's machine: a thread in the node's network namespace that runs its Pod and kube-proxy's part.
+//! A node's machine: a thread in the node's network namespace that runs its Pod, kube-proxy's part and headgate's agent.
 //!
 //! kube-proxy's part is its NAT rules, its `/healthz` and `/livez`, and the Service's `healthCheckNodePort`. It is
 //! modelled, because it follows the steps of a scenario without an API server.
@@ -7,11 +7,14 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use headgate_sandbox::agents::{Agent, AgentConfig, AgentError};
 use hyper::StatusCode;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::endpoints::Backends;
 use crate::http;
@@ -19,6 +22,7 @@ use crate::network::addresses::{HEALTH_CHECK_NODE_PORT, KUBE_PROXY_HEALTH_PORT};
 use crate::network::namespace::{Namespace, NamespaceError, Running};
 use crate::network::{ruleset, tool, tool::ToolError};
 use crate::pod::Pod;
+use crate::tunnel::{self, Tunnel};
 
 /// A machine cannot do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -37,13 +41,30 @@ pub enum MachineError {
         /// The cause.
         source: io::Error,
     },
+    /// Its agent.
+    #[error(transparent)]
+    Agent(#[from] AgentError),
     /// Its thread has ended.
     #[error("the machine of node {0} has stopped")]
     Stopped(usize),
 }
 
+/// How long an agent that was replaced may take to end.
+const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a machine may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An agent to run on a machine.
+#[derive(Clone, Debug)]
+pub struct AgentSetup {
+    /// The agent.
+    pub config: AgentConfig,
+    /// How it reaches the control plane from its namespace.
+    pub tunnels: Vec<Tunnel>,
+}
+
 /// What a machine can be made to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Command {
     /// kube-proxy forwards to these; whether an own endpoint is ready decides `healthCheckNodePort`.
     Forward {
@@ -60,6 +81,8 @@ pub enum Command {
     FailHealthCheck,
     /// The Pod's process ends.
     EndPod,
+    /// An agent starts. One that runs already is stopped once the new one answers, as a `DaemonSet` with `maxSurge: 1` does.
+    StartAgent(Box<AgentSetup>),
     /// All packets are dropped from now on, then its processes end.
     PowerOff,
     /// Packets are let through again; there is no Pod.
@@ -73,7 +96,7 @@ type Order = (Command, oneshot::Sender<Result<(), MachineError>>);
 pub struct Machine {
     node: usize,
     orders: mpsc::Sender<Order>,
-    _thread: Running<Result<(), MachineError>>,
+    thread: Running<Result<(), MachineError>>,
 }
 
 impl Machine {
@@ -89,11 +112,7 @@ impl Machine {
             Ok(()) = started => {}
             ended = thread.join() => return Err(ended?.err().unwrap_or(MachineError::Stopped(node))),
         }
-        Ok(Self {
-            node,
-            orders,
-            _thread: thread,
-        })
+        Ok(Self { node, orders, thread })
     }
 
     /// Gives a command and waits until it is carried out.
@@ -106,11 +125,31 @@ impl Machine {
         self.orders.send((command, send)).await.map_err(|_| stopped())?;
         done.await.map_err(|_| stopped())?
     }
+
+    /// Ends its processes and its thread.
+    ///
+    /// # Errors
+    /// The thread panicked, or did not end in time.
+    pub async fn stop(self) -> Result<(), MachineError> {
+        let Self {
+            node,
+            orders,
+            mut thread,
+        } = self;
+        drop(orders);
+        timeout(STOP_TIMEOUT, thread.join())
+            .await
+            .map_err(|_| MachineError::Stopped(node))??
+    }
 }
 
 struct State {
     node: usize,
     pod: Option<Pod>,
+    agent: Option<Agent>,
+    /// Agents that were replaced, on their way out.
+    stopping: JoinSet<()>,
+    tunnels: Vec<Listener>,
     is_eligible: Arc<AtomicBool>,
     has_ready_endpoint: Arc<AtomicBool>,
 }
@@ -119,6 +158,9 @@ async fn run(node: usize, mut orders: mpsc::Receiver<Order>, started: oneshot::S
     let mut state = State {
         node,
         pod: None,
+        agent: None,
+        stopping: JoinSet::new(),
+        tunnels: Vec::new(),
         is_eligible: Arc::new(AtomicBool::new(true)),
         has_ready_endpoint: Arc::new(AtomicBool::new(false)),
     };
@@ -198,11 +240,36 @@ impl State {
                 }
             }
             Command::EndPod => self.end_pod().await,
+            Command::StartAgent(setup) => self.start_agent(&setup).await?,
             Command::PowerOff => {
                 tool::nft(&ruleset::powered_off()).await?;
+                if let Some(agent) = self.agent.take() {
+                    agent.process.kill().await;
+                }
+                self.stopping.shutdown().await;
                 self.end_pod().await;
             }
             Command::PowerOn => tool::nft(&ruleset::powered_on()).await?,
+        }
+        Ok(())
+    }
+
+    async fn start_agent(&mut self, setup: &AgentSetup) -> Result<(), MachineError> {
+        if self.tunnels.is_empty() {
+            for tunnel in &setup.tunnels {
+                let listener = TcpListener::bind(tunnel.address)
+                    .await
+                    .map_err(|source| self.cannot_listen(source))?;
+                let accepting = tunnel::accept(listener, tunnel.streams.clone());
+                self.tunnels.push(Listener(tokio::spawn(accepting)));
+            }
+        }
+        let started = setup.config.start().await?;
+        while self.stopping.try_join_next().is_some() {}
+        if let Some(replaced) = self.agent.replace(started) {
+            self.stopping.spawn(async move {
+                replaced.process.stop(AGENT_STOP_TIMEOUT).await;
+            });
         }
         Ok(())
     }

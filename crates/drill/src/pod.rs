@@ -1,4 +1,5 @@
-//! A Pod's process: it answers each byte with its node's index, and `/ready` as it is told by its preStop hook.
+//! A Pod's process: it answers each byte with its node's index, and `/ready` with 200 until its health check is
+//! failed.
 //!
 //! Dropping it ends the process: its sockets close, and established connections see FIN or RST.
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 /// How a load balancer probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeSettings {
@@ -16,7 +18,7 @@ pub struct ProbeSettings {
 }
 
 /// Whose probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Provider {
     /// cloud-provider-azure's defaults, `probeThreshold` both ways. Azure waits for an answer as long as the interval.
     Azure,
@@ -112,6 +114,7 @@ impl ProbeTracker {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "the values are exact")]
 mod tests {
     use super::*;
 

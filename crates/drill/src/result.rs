@@ -40,7 +40,7 @@ pub enum Event {
     ProbeDown,
     /// The load balancer sends no new flows any more.
     OutOfRotation,
-    /// The machine dropped its first packet.
+    /// The machine was switched off: it drops all packets within milliseconds.
     NodeGone,
 }
 
@@ -258,6 +258,7 @@ const fn float(count: usize) -> f64 {
 }
 
 #[cfg(test)]
+#[expect(clippy::float_cmp, reason = "the values are exact")]
 mod tests {
     use super::*;
 

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use super::probe::ProbeStatus;
 
 /// `adminState` of a backend pool's address.
@@ -20,7 +22,7 @@ pub enum AdminState {
 }
 
 /// `noHealthyBackendsBehavior` of a load-balancing rule: what new flows get when no backend is eligible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum NoHealthyBackends {
     /// They are dropped; Azure's default.
     #[default]

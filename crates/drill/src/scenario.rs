@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::probe::ProbeSettings;
 use crate::strategy::PodShutdown;
 
 /// What happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
     /// An autoscaler removes an empty node.
@@ -21,7 +22,7 @@ pub enum Scenario {
     Maintenance,
     /// Azure evicts a spot machine after its notice.
     Spot,
-    /// A DaemonSet is updated with `maxUnavailable: 1, maxSurge: 0`.
+    /// A `DaemonSet` is updated with `maxUnavailable: 1, maxSurge: 0`.
     RollingUpdate,
     /// As `scale-down`, and meanwhile the API server is away and all agents restart.
     ApiOutage,
@@ -29,20 +30,8 @@ pub enum Scenario {
     Mass,
 }
 
-impl Scenario {
-    /// All of them, with their names on the command line.
-    pub const ALL: [(Self, &'static str); 6] = [
-        (Self::ScaleDown, "scale-down"),
-        (Self::Maintenance, "maintenance"),
-        (Self::Spot, "spot"),
-        (Self::RollingUpdate, "rolling-update"),
-        (Self::ApiOutage, "api-outage"),
-        (Self::Mass, "mass"),
-    ];
-}
-
 /// Who scales down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Autoscaler {
     /// Its delay is `--node-delete-delay-after-taint`.
@@ -377,12 +366,12 @@ mod tests {
 
     #[test]
     fn steps_are_sorted_and_a_run_outlasts_detection() {
-        for (scenario, name) in Scenario::ALL {
+        for scenario in Scenario::value_variants() {
             let timeline = scenario.timeline(&parameters());
-            assert!(timeline.steps.is_sorted_by_key(|step| step.at), "{name}");
+            assert!(timeline.steps.is_sorted_by_key(|step| step.at), "{scenario:?}");
             let last = timeline.steps.last().unwrap().at;
-            assert!(timeline.end >= last + Duration::from_secs(15), "{name}");
-            assert!(timeline.steps.iter().all(|step| step.node < 6), "{name}");
+            assert!(timeline.end >= last + Duration::from_secs(15), "{scenario:?}");
+            assert!(timeline.steps.iter().all(|step| step.node < 6), "{scenario:?}");
         }
         assert_eq!(Scenario::Mass.empty_nodes(6), 3);
         assert_eq!(Scenario::RollingUpdate.empty_nodes(6), 0);

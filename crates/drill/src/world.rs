@@ -14,7 +14,7 @@ use crate::clients::{self, ClientSettings, Observations};
 use crate::controller::{self, Change, Changed, Channels, ControllerSettings};
 use crate::endpoints::{Endpoint, has_ready_endpoint};
 use crate::http::Probe;
-use crate::machine::{Command, Machine, MachineError};
+use crate::machine::{AgentSetup, Command, Machine, MachineError};
 use crate::network::namespace::{NamespaceError, Running};
 use crate::network::tool::ToolError;
 use crate::network::{Network, NetworkError, addresses};
@@ -25,7 +25,7 @@ use crate::scenario::{Action, Step, Timeline};
 use crate::strategy::{Plan, ProbeTarget, Target};
 
 /// Beyond the probes' own time, how long the load balancer may take to have all nodes in rotation.
-const ROTATION_TIMEOUT: Duration = Duration::from_secs(60);
+const ROTATION_TIMEOUT: Duration = Duration::from_mins(1);
 /// Beyond their own timeout, how long clients may take to stop.
 const CLIENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -83,6 +83,8 @@ pub struct WorldSettings {
     pub no_healthy: NoHealthyBackends,
     /// From an admin state shown by the control plane until it takes effect.
     pub propagation: Duration,
+    /// headgate's agents, one for each node, or none at all.
+    pub agents: Vec<AgentSetup>,
 }
 
 /// Receives the actions of a run that concern the control plane, and gives admin states.
@@ -159,7 +161,7 @@ pub struct Recording {
 pub struct RunSettings {
     /// Clients; their source address is chosen from `index`.
     pub clients: ClientSettings,
-    /// The how manieth run of this world it is.
+    /// The number of runs of this world before this one.
     pub index: usize,
     /// Where the load balancer's random numbers come from.
     pub seed: u64,
@@ -195,6 +197,7 @@ impl World {
             network,
         };
         world.start_pods().await?;
+        world.start_agents(|_| true).await?;
         Ok(world)
     }
 
@@ -209,16 +212,40 @@ impl World {
     /// # Errors
     /// A machine cannot be brought back.
     pub async fn restore(&mut self) -> Result<(), WorldError> {
-        for (machine, is_off) in self.machines.iter().zip(&mut self.is_off) {
+        for (machine, is_off) in self.machines.iter().zip(&self.is_off) {
             machine.command(Command::EndPod).await?;
             if *is_off {
                 machine.command(Command::PowerOn).await?;
-                *is_off = false;
             }
             machine.command(Command::SetEligible(true)).await?;
         }
+        let was_off = std::mem::replace(&mut self.is_off, vec![false; self.settings.nodes]);
         self.endpoints.clear();
-        self.start_pods().await
+        self.start_pods().await?;
+        self.start_agents(|node| was_off[node]).await
+    }
+
+    /// Ends all machines. Dropping a world does the same without waiting for it.
+    ///
+    /// # Errors
+    /// A machine panicked or did not stop in time.
+    pub async fn stop(self) -> Result<(), WorldError> {
+        try_join_all(self.machines.into_iter().map(Machine::stop)).await?;
+        Ok(())
+    }
+
+    async fn start_agents(&self, on: impl Fn(usize) -> bool) -> Result<(), WorldError> {
+        let agents = self
+            .settings
+            .agents
+            .iter()
+            .enumerate()
+            .filter(|(node, _)| on(*node) && !self.is_off[*node]);
+        try_join_all(
+            agents.map(|(node, setup)| self.machines[node].command(Command::StartAgent(Box::new(setup.clone())))),
+        )
+        .await?;
+        Ok(())
     }
 
     async fn start_pods(&mut self) -> Result<(), WorldError> {
@@ -297,7 +324,7 @@ impl World {
         drop(rotation);
         controller.join().await??;
         while let Some(change) = changes.recv().await {
-            events.extend(self.observed(change, start, &events));
+            events.extend(observed(change, start, &events));
         }
         events.extend(
             control_plane
@@ -364,14 +391,15 @@ impl World {
                     let _ = watch_health.send(step.node).await;
                 }
             }
-            self.carry_out(step).await?;
             if step.action == Action::PowerOff {
+                // Its packets are dropped some milliseconds later. What is lost from now on is lost with the machine.
                 events.push(Observed {
-                    at: Instant::now(),
+                    at,
                     node: step.node,
                     event: Event::NodeGone,
                 });
             }
+            self.carry_out(step).await?;
             control_plane.carry_out(step).await?;
         }
         sleep_until(start + timeline.end).await;
@@ -412,7 +440,8 @@ impl World {
                 self.machines[node].command(Command::PowerOff).await?;
                 self.is_off[node] = true;
             }
-            Action::Signal(_) | Action::StopApiServer | Action::StartApiServer | Action::RestartAgent => {}
+            Action::RestartAgent => self.start_agents(|other| other == node).await?,
+            Action::Signal(_) | Action::StopApiServer | Action::StartApiServer => {}
         }
         Ok(())
     }
@@ -463,20 +492,20 @@ impl World {
             path,
         }
     }
+}
 
-    /// A change at the load balancer as an event; a health answer that fails because the machine is off is none.
-    fn observed(&self, (at, node, change): Changed, start: Instant, events: &[Observed]) -> Option<Observed> {
-        let is_gone = || {
-            events
-                .iter()
-                .any(|event| event.node == node && event.event == Event::NodeGone && event.at <= at)
-        };
-        let event = match change {
-            Change::HealthFailed if !is_gone() => Event::Healthz503,
-            Change::Probed(ProbeStatus::Down) => Event::ProbeDown,
-            Change::InRotation(false) => Event::OutOfRotation,
-            Change::HealthFailed | Change::Probed(ProbeStatus::Up) | Change::InRotation(true) => return None,
-        };
-        (at >= start).then_some(Observed { at, node, event })
-    }
+/// A change at the load balancer as an event; a health answer that fails because the machine is off is none.
+fn observed((at, node, change): Changed, start: Instant, events: &[Observed]) -> Option<Observed> {
+    let is_gone = || {
+        events
+            .iter()
+            .any(|event| event.node == node && event.event == Event::NodeGone && event.at <= at)
+    };
+    let event = match change {
+        Change::HealthFailed if !is_gone() => Event::Healthz503,
+        Change::Probed(ProbeStatus::Down) => Event::ProbeDown,
+        Change::InRotation(false) => Event::OutOfRotation,
+        Change::HealthFailed | Change::Probed(ProbeStatus::Up) | Change::InRotation(true) => return None,
+    };
+    (at >= start).then_some(Observed { at, node, event })
 }

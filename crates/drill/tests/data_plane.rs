@@ -1,5 +1,7 @@
 //! The data plane on this machine's kernel: real connections, node deaths, endpoints and admin states.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -66,6 +68,7 @@ fn settings(plan: Plan, empty_nodes: usize) -> WorldSettings {
         probe: probe(),
         no_healthy: NoHealthyBackends::AllProbedDown,
         propagation: millis(50),
+        agents: Vec::new(),
     }
 }
 
@@ -76,7 +79,7 @@ fn run_settings() -> RunSettings {
             rate: 100.0,
             timeout: millis(400),
             long_lived: 12,
-            lifetime: Duration::from_secs(60),
+            lifetime: Duration::from_mins(1),
             request_interval: millis(50),
             seed: 1,
         },
