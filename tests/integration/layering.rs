@@ -111,6 +111,11 @@ const CRATES: &[Crate] = &[
         tests: &["azure_emulator", "node"],
     },
     Crate {
+        directory: "crates/drill",
+        modules: &[("drill", &["azure_emulator", "kubernetes", "leader", "sandbox"])],
+        tests: &[],
+    },
+    Crate {
         directory: "crates/test-kubernetes",
         modules: &[("test_kubernetes", &["sandbox"])],
         tests: &[],
@@ -146,6 +151,7 @@ const CRATES: &[Crate] = &[
                     "azure",
                     "azure_emulator",
                     "config",
+                    "drill",
                     "kubernetes",
                     "leader",
                     "otlp",

@@ -124,7 +124,7 @@ impl PoolState {
 }
 
 /// Follows the emulator's pool: gives admin states once their operation has succeeded, and an event when a PUT is
-/// accepted and when its result is shown. Runs until nobody wants the events.
+/// accepted and when its result is shown. Runs until the receiver of the events is dropped.
 pub async fn follow(
     control: SocketAddr,
     nodes: usize,

@@ -384,7 +384,7 @@ async fn start_emulator(
     let (send_failed, failed) = tokio::sync::oneshot::channel();
     tasks.spawn(async move {
         let ended = headgate_azure_emulator::run(options, std::future::pending()).await;
-        // After the start nobody listens: agents then report what they cannot reach.
+        // After the start the receiver is gone; agents then report what they cannot reach.
         let _ = send_failed.send(ended);
     });
     let addresses = async {

@@ -20,7 +20,7 @@ use crate::speed::Speed;
 use crate::strategy::{Plan, PodTimes, Strategy};
 use crate::world::{ControlPlane, NoControlPlane, Observed, Recording, RunSettings, World, WorldError, WorldSettings};
 
-/// How long a client waits for an answer: browsers and proxies wait longer, and then somebody has noticed.
+/// How long a client waits for an answer. A SYN is sent again after 1 s, so this is two attempts.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(3);
 /// At any speed a client waits this long, so that this machine's own scheduling is never taken for a loss.
 const CLIENT_TIMEOUT_MIN: Duration = Duration::from_millis(300);

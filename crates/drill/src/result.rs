@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_lost_with_the_machine_are_told_from_those_before() {
+    fn connections_lost_with_the_machine_are_distinguished_from_those_before() {
         let lost = |seconds: f64| Connection {
             lost: Some(Duration::from_secs_f64(seconds)),
         };

@@ -387,7 +387,7 @@ impl World {
                     event: Event::Signal,
                 });
                 if self.probe(step.node).path.is_some() {
-                    // The controller's end is reported by whoever waits for it.
+                    // If the controller has ended, `run` reports that.
                     let _ = watch_health.send(step.node).await;
                 }
             }

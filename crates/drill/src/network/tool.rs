@@ -90,3 +90,22 @@ async fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<(
         input: input.to_owned(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn failures_say_what_to_install_or_what_was_rejected() {
+        let missing = run("nonexistent-nft", &[], "").await.unwrap_err().to_string();
+        assert!(missing.contains("apt-get install iproute2 nftables"), "{missing}");
+        let failed = run("sh", &[], "echo no such rule >&2; exit 3")
+            .await
+            .unwrap_err()
+            .to_string();
+        for expected in ["exit status: 3", "no such rule", "its input was:"] {
+            assert!(failed.contains(expected), "{expected} in {failed}");
+        }
+        run("sh", &[], "exit 0").await.unwrap();
+    }
+}
