@@ -1,0 +1,4 @@
+//! NodeMaintenance and Evacuation, after KEP-4212 and the first shape of KEP-4563: nodes leave their load balancers,
+//! verified, before the first pod is evicted.
+
+pub mod api;
