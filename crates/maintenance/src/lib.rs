@@ -2,3 +2,8 @@
 //! verified, before the first pod is evicted.
 
 pub mod api;
+pub mod drain_plan;
+pub mod evacuation;
+pub mod plan;
+pub mod selection;
+pub mod snapshot;

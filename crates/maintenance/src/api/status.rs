@@ -74,7 +74,7 @@ pub struct NodeMaintenanceNodeStatus {
     pub node_ref: NodeReference,
     /// The pods that are evacuated now: those that any entry selects. All maintenances of a node have the same.
     #[serde(default)]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     pub drain_targets: Vec<DrainPlanEntry>,
     /// What happens on the node, or what this maintenance waits for.

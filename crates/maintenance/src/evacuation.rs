@@ -1,0 +1,3 @@
+//! Evacuations: who evacuates a pod, when the turn passes on, and what the Eviction API answers.
+
+pub mod annotations;
