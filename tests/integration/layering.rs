@@ -106,6 +106,11 @@ const CRATES: &[Crate] = &[
         tests: &[],
     },
     Crate {
+        directory: "crates/maintenance",
+        modules: &[("maintenance", &[])],
+        tests: &[],
+    },
+    Crate {
         directory: "crates/sandbox",
         modules: &[("sandbox", &["certificates", "kubernetes", "leader"])],
         tests: &["azure_emulator", "node"],

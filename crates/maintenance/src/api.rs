@@ -1,9 +1,12 @@
 //! The kinds `NodeMaintenance` and `Evacuation` of `headgate.dev/v1alpha1`, and their CRDs.
 
 #[allow(unreachable_pub, reason = "the derive repeats each type inside a function")]
+#[allow(clippy::duplicated_attributes, reason = "two printer columns may have the same type")]
 mod evacuation;
 pub mod names;
 #[allow(unreachable_pub, reason = "the derive repeats each type inside a function")]
+#[allow(clippy::duplicated_attributes, reason = "two printer columns may have the same type")]
+#[allow(clippy::struct_field_names, reason = "the names of the KEP")]
 mod node_maintenance;
 mod schema;
 #[allow(unreachable_pub, reason = "the derive repeats each type inside a function")]

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     fn selected(by: &str) -> Option<PodSelector> {
-        Some(PodSelector::label("app", by))
+        Some(by).map(|by| PodSelector::label("app", by))
     }
 
     fn entry(pod_type: PodType, priority: i32, selector: Option<PodSelector>) -> Entry {

@@ -1,8 +1,8 @@
 //! The plan: from all that is known to what is to be done, as one pure function.
 //!
 //! [`plan`] is level-triggered. It compares what the maintenances want with what is there, and gives the difference: a plan that
-//! was carried out is empty the next time, and a leader that continues with the statuses of another one repeats nothing.
-//! Whoever carries it out does the actions in order and makes a new plan where one fails.
+//! was executed is empty the next time, and a leader that continues with the statuses of another one repeats nothing.
+//! The caller executes the actions in order and makes a new plan when one fails.
 
 pub mod action;
 pub mod blockers;

@@ -1,4 +1,4 @@
-//! `Evacuation`: the wish that one pod leaves its node, and what its evacuators do about it.
+//! `Evacuation`: a request to remove one pod from its node, and the progress of its evacuators.
 //!
 //! The first shape of KEP-4563, which KEP-4212 builds on, with its admission rules as CEL.
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema;
 
-/// The wish that one pod leaves its node.
+/// A request to remove one pod from its node.
 #[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[kube(
     group = "headgate.dev",
@@ -19,7 +19,7 @@ use super::schema;
     namespaced,
     status = "EvacuationStatus",
     derive = "PartialEq",
-    doc = "The wish that one pod leaves its node.",
+    doc = "A request to remove one pod from its node.",
     validation = Rule::new(
         "self.metadata.name == self.spec.podRef.uid + '-' + (size(self.spec.podRef.name) <= 150 ? self.spec.podRef.name : self.spec.podRef.name.substring(0, 150))"
     ).message("the name has to be podRef.uid, a hyphen, and podRef.name or its first 150 characters"),
@@ -97,7 +97,7 @@ pub struct Evacuator {
 #[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvacuationStatus {
-    /// The class whose turn it is. Nobody else acts.
+    /// The class whose turn it is. Other evacuators do nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 54))]
     pub active_evacuator_class: Option<String>,

@@ -25,10 +25,10 @@ pub const PROTECTION_FINALIZER: &str = "evacuation.coordination.k8s.io/evacuatio
 /// A pod's annotation with this prefix and a class registers an evacuator; its value is `PRIORITY` or `PRIORITY/ROLE`.
 pub const EVACUATOR_ANNOTATION_PREFIX: &str = "evacuation.coordination.k8s.io/priority_";
 
-/// The class that removes pods of DaemonSets. headgate's leader plays it.
+/// The class that removes pods of DaemonSets. headgate's leader implements it.
 pub const DAEMON_SET_EVACUATOR: &str = "daemonset.apps.k8s.io";
 
-/// The class that KEP-4212 gives kubelet for static pods. Nobody plays it.
+/// The class that KEP-4212 gives kubelet for static pods. No component implements it.
 pub const KUBELET_EVACUATOR: &str = "kubelet.k8s.io";
 
 /// The role of the evacuator that created the pod.
@@ -38,7 +38,7 @@ pub const CONTROLLER_ROLE: &str = "controller";
 pub const CONTROLLER_PRIORITY: i32 = 10_000;
 
 /// The taint of a node in the `Drain` stage, effect `NoSchedule`. Its value is the UID of a maintenance; another value
-/// was written by somebody else.
+/// belongs to another writer.
 pub const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
 
 /// The annotation of a Node that keeps `spec.unschedulable` as it was before the first maintenance: `true` or `false`.

@@ -43,7 +43,7 @@ pub enum Action {
         /// All of it.
         evacuation: Box<Evacuation>,
     },
-    /// Add the instigator finalizer to an Evacuation of somebody else.
+    /// Add the instigator finalizer to an Evacuation of another instigator.
     AddInstigator {
         /// The Evacuation.
         evacuation: EvacuationKey,

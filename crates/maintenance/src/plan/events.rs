@@ -1,6 +1,7 @@
 //! The events of a maintenance: each is recorded once, with the status that shows the same.
 
 use crate::api::{LoadBalancerState, NodeMaintenanceStatus};
+use crate::drain_plan::DrainTargets;
 
 use super::action::{Action, Event, EventReason};
 use super::conditions::{self, is_true};
@@ -78,7 +79,7 @@ fn fast_forwards(
     };
     for node in &own.nodes {
         let is_new = previous_status(maintenance, node).is_none_or(|status| status.drain_targets.is_empty());
-        let position = view.progress.targets(node).and_then(|targets| targets.position());
+        let position = view.progress.targets(node).and_then(DrainTargets::position);
         if is_new && position > Some(own.position()) {
             let others: Vec<_> = view.progress.on(node).filter(|other| other.name != own.name).collect();
             let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();

@@ -1,7 +1,7 @@
 //! Cordon and taint of a Node: wanted while a maintenance is in progress on it, undone after the last one (NM-10, NM-11).
 //!
 //! The value of `spec.unschedulable` before the first maintenance is kept in an annotation, in the same request that changes
-//! it, so nobody's cordon is lost. A taint whose value is no maintenance's UID was written by somebody else and stays.
+//! it, so a cordon from before survives. A taint whose value is not the UID of a maintenance belongs to another writer and stays.
 
 use std::collections::BTreeSet;
 
@@ -88,6 +88,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::too_many_lines, reason = "one table")]
     fn what_changes_on_a_node() {
         use Change::{Remove, Set};
         let uids = BTreeSet::from(["a", "b", "done"]);
@@ -113,7 +114,7 @@ mod tests {
                 change(None, None, None),
             ),
             (
-                "somebody's cordon",
+                "a cordon of another writer",
                 &none,
                 node(true, None, None),
                 change(None, None, None),
@@ -125,7 +126,7 @@ mod tests {
                 change(Some(true), Some(Set(false)), None),
             ),
             (
-                "a cordon over somebody's",
+                "a cordon over another one",
                 &cordon,
                 node(true, None, None),
                 change(None, Some(Set(true)), None),
@@ -137,7 +138,7 @@ mod tests {
                 change(None, None, None),
             ),
             (
-                "reverted by somebody",
+                "reverted by another writer",
                 &cordon,
                 node(false, Some(false), None),
                 change(Some(true), None, None),
@@ -173,7 +174,7 @@ mod tests {
                 change(Some(false), Some(Remove), Some(Remove)),
             ),
             (
-                "the end over somebody's cordon",
+                "the end over another cordon",
                 &none,
                 node(true, Some(true), Some("a")),
                 change(None, Some(Remove), Some(Remove)),

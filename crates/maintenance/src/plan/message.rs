@@ -3,14 +3,14 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
-use crate::drain_plan::Position;
+use crate::drain_plan::{DrainTargets, Position};
 
 use super::progress::{Participant, Progress};
 
 /// The message of one maintenance about one of its nodes, in the words of KEP-4212. Empty once nothing is waited for.
 #[must_use]
 pub fn drain_message(progress: &Progress, own: &Participant, node: &str, busy: &BTreeSet<String>) -> String {
-    let Some(target) = progress.targets(node).and_then(|targets| targets.position()) else {
+    let Some(target) = progress.targets(node).and_then(DrainTargets::position) else {
         return String::new();
     };
     if busy.contains(node) {

@@ -22,10 +22,9 @@ use super::view::{View, previous_status};
 pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completing: bool) -> NodeMaintenanceStatus {
     let previous = maintenance.object.status.clone().unwrap_or_default();
     let node_statuses = match maintenance.phase {
-        Phase::Idle | Phase::Starting => Vec::new(),
         // Still needed to know what is to be undone.
         Phase::Complete if is_completing => previous.node_statuses.clone(),
-        Phase::Complete => Vec::new(),
+        Phase::Idle | Phase::Starting | Phase::Complete => Vec::new(),
         Phase::DryRun | Phase::Cordon | Phase::Drain => maintenance
             .nodes
             .iter()
@@ -116,7 +115,7 @@ fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usi
         (Phase::Drain, Some(own)) => {
             let waiting = view.progress.on(node).find_map(|one| {
                 let gate = view.gates.get(&(one.name.as_str(), node))?;
-                (!gate.is_open).then(|| (one.name.as_str(), gate.waiting_for.as_str()))
+                (!gate.is_open).then_some((one.name.as_str(), gate.waiting_for.as_str()))
             });
             match waiting {
                 // Pods that leave already go on; a closed gate holds the others.
@@ -261,10 +260,10 @@ fn drain_conditions(
 
 /// A message with the first nodes that it is about.
 fn first_of(what: &str, nodes: &[&str]) -> String {
-    const MOST: usize = 5;
-    let first = nodes[..nodes.len().min(MOST)].join(", ");
+    const NAMED: usize = 5;
+    let first = nodes[..nodes.len().min(NAMED)].join(", ");
     match nodes.len() {
-        more if more > MOST => format!("{what}: {first} and {} more nodes", more - MOST),
+        more if more > NAMED => format!("{what}: {first} and {} more nodes", more - NAMED),
         _ => format!("{what}: {first}"),
     }
 }

@@ -15,7 +15,7 @@ pub struct NodeFacts {
     pub labels: Labels,
     /// `spec.unschedulable`.
     pub is_unschedulable: bool,
-    /// The taint `headgate.dev/maintenance:NoSchedule`, whoever wrote it.
+    /// The taint `headgate.dev/maintenance:NoSchedule`, with any value.
     pub maintenance_taint: Option<TaintFacts>,
     /// `spec.unschedulable` before the first maintenance, from the Node's annotation.
     pub was_unschedulable: Option<bool>,

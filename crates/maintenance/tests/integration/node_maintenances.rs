@@ -87,7 +87,7 @@ async fn objects_are_taken_or_refused() {
         ("Gt a word", expression("Gt", &json!(["many"])), "an integer"),
         ("Lt two", expression("Lt", &json!(["1", "2"])), "one value"),
         (
-            "an operator of nobody",
+            "an unknown operator",
             expression("Like", &json!(["v"])),
             "Unsupported value",
         ),

@@ -112,7 +112,7 @@ fn complete_undoes_all_and_the_pods_stay() {
     world.settle();
     assert!(
         world.node("one").is_unschedulable,
-        "a cordon of later is nobody's business"
+        "a later cordon belongs to another writer"
     );
 }
 
@@ -146,7 +146,7 @@ fn a_deletion_before_the_finalizer_leaves_a_cordon_alone() {
     world.node("one").is_unschedulable = true;
     world.maintain("m", Stage::Drain, &["one"], &[]);
     world.change("m", |one| {
-        one.metadata.finalizers = Some(vec!["example.com/other".to_owned()])
+        one.metadata.finalizers = Some(vec!["example.com/other".to_owned()]);
     });
     world.delete("m");
     world.settle();
@@ -298,7 +298,7 @@ fn a_node_that_is_no_longer_selected_is_given_back() {
             .match_fields
             .as_mut()
             .unwrap()[0]
-            .values = Some(vec!["two".to_owned()])
+            .values = Some(vec!["two".to_owned()]);
     });
     world.settle();
     assert_nothing_left(&mut world);
@@ -335,7 +335,7 @@ fn no_more_nodes_than_the_limit_are_maintained() {
     world.settle();
     assert!(
         !world.node("node-000").is_unschedulable,
-        "one that joins displaces nobody"
+        "a node that joins displaces no other"
     );
     assert!(world.node("node-500").is_unschedulable);
 }

@@ -262,7 +262,7 @@ proptest! {
 }
 
 /// Some other order, from a number.
-fn shuffle<T>(list: &mut Vec<T>, mut seed: u64) {
+fn shuffle<T>(list: &mut [T], mut seed: u64) {
     for index in (1..list.len()).rev() {
         seed = seed
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -217,7 +217,7 @@ impl World {
                     .retain(|finalizer| finalizer != COMPLETION_FINALIZER);
             }),
             Action::SetStageComplete { maintenance } => {
-                self.change(&maintenance, |one| one.spec.stage = Stage::Complete)
+                self.change(&maintenance, |one| one.spec.stage = Stage::Complete);
             }
             Action::UpdateStatus { maintenance, status } => {
                 // As it is read back from the API server.
@@ -290,7 +290,7 @@ impl World {
         });
     }
 
-    /// Objects that are being deleted go with their last finalizer, and Evacuations that nobody wants any more.
+    /// Objects that are being deleted go with their last finalizer, and so do Evacuations.
     fn collect(&mut self) {
         let is_gone =
             |deleted: bool, finalizers: &Option<Vec<String>>| deleted && finalizers.iter().flatten().count() == 0;
