@@ -237,7 +237,7 @@ fn a_cancelled_evacuation_with_a_foreign_finalizer_or_forbid_is_not_deleted() {
 }
 
 #[test]
-fn an_evacuation_of_somebody_else_gets_our_finalizer() {
+fn an_evacuation_of_another_instigator_gets_our_finalizer() {
     let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
     world.observe("one", LoadBalancerObservation::In { detail: String::new() });
     world.maintain("m", Stage::Drain, &["one"], &[]);

@@ -140,7 +140,7 @@ fn targets(world: &World) -> BTreeMap<String, DrainTargets> {
         .collect()
 }
 
-fn is_drained_by_somebody(world: &World, node: &str) -> bool {
+fn is_being_drained(world: &World, node: &str) -> bool {
     targets(world).contains_key(node)
 }
 
@@ -166,7 +166,7 @@ proptest! {
                 let pod = world.snapshot.pods.iter().find(|pod| pod.name == name).unwrap();
                 prop_assert!(after.get(&pod.node).is_some_and(|targets| pod.is_targeted(targets)), "{:?}", pod);
             }
-            for pod in world.snapshot.pods.iter().filter(|pod| is_drained_by_somebody(&world, &pod.node)) {
+            for pod in world.snapshot.pods.iter().filter(|pod| is_being_drained(&world, &pod.node)) {
                 if pod.is_targeted(&after[&pod.node]) {
                     prop_assert!(world.evacuated_pods().contains(&pod.name), "{:?} has no Evacuation", pod);
                 }
