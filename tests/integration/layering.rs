@@ -100,9 +100,15 @@ const CRATES: &[Crate] = &[
         modules: &[
             ("pool", &["azure", "leader"]),
             ("admin_state", &["azure", "kubernetes", "leader", "node", "pool"]),
+            ("local_service", &["azure", "kubernetes", "local_pools", "pool"]),
             ("restore", &["admin_state", "leader", "node"]),
             ("lib", &[]),
         ],
+        tests: &[],
+    },
+    Crate {
+        directory: "crates/maintenance",
+        modules: &[("maintenance", &[])],
         tests: &[],
     },
     Crate {

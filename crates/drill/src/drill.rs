@@ -22,8 +22,9 @@ use crate::world::{ControlPlane, NoControlPlane, Observed, Recording, RunSetting
 
 /// How long a client waits for an answer. A SYN is sent again after 1 s, so this is two attempts.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(3);
-/// At any speed a client waits this long, so that this machine's own scheduling is never taken for a loss.
-const CLIENT_TIMEOUT_MIN: Duration = Duration::from_millis(300);
+/// At any speed a client waits this long, so that a busy machine is not taken for a loss. It is less than the second after
+/// which Linux sends a SYN again: a shortened scenario has one attempt.
+const CLIENT_TIMEOUT_MIN: Duration = Duration::from_millis(900);
 /// Between two requests of a long-lived connection, and likewise at any speed at least.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 const REQUEST_INTERVAL_MIN: Duration = Duration::from_millis(50);
@@ -284,6 +285,7 @@ impl Options {
             seed,
             speed: self.speed.factor(),
             nodes: self.nodes,
+            longest_lag: observations.longest_lag,
         };
         let timeline = recording.events.iter().map(event).collect();
         summarize(&run, attempts.collect(), &connections, timeline)
@@ -416,7 +418,7 @@ mod tests {
         assert_eq!(timeline.steps[1].at, Duration::from_millis(1001));
         assert_eq!(options.real_probe().interval, Duration::from_millis(500));
         let clients = options.clients(1);
-        assert_eq!(clients.timeout, Duration::from_millis(300));
+        assert_eq!(clients.timeout, Duration::from_millis(900));
         assert_eq!(clients.lifetime, Duration::from_secs(2));
     }
 }

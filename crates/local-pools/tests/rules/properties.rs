@@ -155,6 +155,7 @@ impl ExpectedPools {
         for node in self.nodes.values() {
             world.updater.apply_node(node.clone());
         }
+        world.complete_lists();
         for (index, (is_local, kind)) in &self.services {
             let mut object = service(SERVICES[*index], families(*kind));
             object.is_local = *is_local;

@@ -136,7 +136,16 @@ impl World {
             let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
             world.updater.apply_node(node(&format!("n{number}"), &addresses));
         }
+        world.complete_lists();
         world
+    }
+
+    /// The first lists are complete; there are no Services and slices yet.
+    pub(crate) fn complete_lists(&mut self) {
+        let nodes = self.updater.nodes().names().map(str::to_owned).collect();
+        self.updater.retain_nodes(&nodes);
+        self.updater.retain_services(&[].into());
+        self.updater.retain_slices(&[].into());
     }
 
     pub(crate) fn new() -> Self {
