@@ -8,6 +8,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use headgate_drill::clients::{ClientSettings, Observations};
+use headgate_drill::control_plane::NoControlPlane;
 use headgate_drill::endpoints::TrafficPolicy;
 use headgate_drill::network::namespace::Namespace;
 use headgate_drill::probe::{ProbeSettings, Provider};
@@ -15,7 +16,7 @@ use headgate_drill::result::Event;
 use headgate_drill::rotation::{AdminState, NoHealthyBackends};
 use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
 use headgate_drill::strategy::{Plan, PodTimes, Strategy};
-use headgate_drill::world::{NoControlPlane, Recording, RunSettings, World, WorldSettings};
+use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
 use tokio::time::Instant;
 
 const NODES: usize = 3;
