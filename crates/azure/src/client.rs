@@ -44,7 +44,7 @@ const MAX_PAGES: usize = 1000;
 /// Where ARM is and how the client behaves towards it.
 #[derive(Clone, Debug)]
 pub struct ArmClientOptions {
-    /// The cloud's endpoints.
+    /// The endpoints of the cloud, for ARM and tokens.
     pub endpoints: Endpoints,
     /// Client-side rate limits; `None` sends without limit.
     pub rate_limits: Option<RateLimits>,

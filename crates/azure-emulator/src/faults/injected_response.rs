@@ -26,7 +26,7 @@ pub(crate) struct InjectedResponse {
 /// The body of an injected response.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    /// JSON, already serialized.
+    /// A JSON document, already serialized; sent as `application/json`.
     Json(Bytes),
     /// Anything but JSON, such as a gateway's page; sent as `text/html`.
     Text(Bytes),

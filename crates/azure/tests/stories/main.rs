@@ -92,7 +92,7 @@ impl TestBed {
         Self { emulator, arm }
     }
 
-    /// Reads a pool.
+    /// Reads the pool with this name from the emulator.
     async fn pool(&self, name: &str) -> Pool {
         self.arm.get_pool(&pool_id(name), soon()).await.unwrap()
     }

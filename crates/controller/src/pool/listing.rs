@@ -68,7 +68,7 @@ pub struct ListRequest {
 pub struct Listing {
     /// When that list was sent; `None` before the first one succeeded.
     pub requested_at: Option<Instant>,
-    /// By resource id.
+    /// The load balancers by their resource ids.
     pub load_balancers: BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>,
     /// Why a newer list is missing.
     pub last_error: Option<LastError>,

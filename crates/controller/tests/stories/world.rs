@@ -47,9 +47,9 @@ pub(crate) struct World {
     pub(crate) clock: Clock,
     /// The names of the cluster's load balancers.
     pub(crate) managed: Vec<&'static str>,
-    /// `enableLoadBalancerAdminState`.
+    /// The value of `enableLoadBalancerAdminState` in `azure.json`.
     pub(crate) enabled: bool,
-    /// `cloudProviderRateLimit*`.
+    /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
     /// Why leaders cannot connect to ARM.

@@ -35,7 +35,7 @@ pub(super) struct Batch {
 
 /// How a batch goes on after one plan.
 enum BatchStep {
-    /// With another read.
+    /// The load balancer is read again.
     ReadAgain,
     /// Not at all: nothing is left that this batch can write.
     Complete,
