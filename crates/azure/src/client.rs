@@ -24,7 +24,7 @@ use crate::error::{ArmError, ErrorBody};
 use crate::id::{Etag, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
 use crate::identity::TokenSource;
 use crate::metrics::{Metrics, RequestLabels};
-use crate::request_path::{ArmRequest, Permit, RequestPath, Retried};
+use crate::request_path::{ArmRequest, RequestPath, Retried, WritePermit};
 use crate::retry::RetryPolicy;
 use crate::retry_after::parse_retry_after;
 use crate::throttle::ThrottleGates;
@@ -88,7 +88,7 @@ struct CallOptions<'a> {
 struct Put {
     if_match: Etag,
     body: Bytes,
-    permit: Permit,
+    permit: WritePermit,
 }
 
 impl ArmClient {
