@@ -57,11 +57,10 @@ fn results(flags: &str) -> Vec<Value> {
     serde_json::from_str(&format!("[{json}")).unwrap()
 }
 
-/// The times of an event of the first node.
+/// The time of the first such event of the first node.
 fn time(run: &Value, event: &str) -> Option<f64> {
-    let timeline = run["timeline"].as_array().unwrap().iter();
-    let mut found = timeline.filter(|entry| entry["event"] == event && entry["node"] == 0);
-    found.next().and_then(|entry| entry["t"].as_f64())
+    let mut entries = run["timeline"].as_array()?.iter();
+    entries.find(|entry| entry["event"] == event && entry["node"] == 0)?["t"].as_f64()
 }
 
 #[test]

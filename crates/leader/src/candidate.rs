@@ -61,6 +61,7 @@ pub(super) enum Event {
 
 /// What to do next. Its outcome is the next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one action at a time")]
 pub(super) enum Action {
     /// Read the Lease, with this deadline.
     Read(Instant),

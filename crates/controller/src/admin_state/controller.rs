@@ -158,13 +158,14 @@ impl Controller<'_> {
                 .last_error
                 .as_ref()
                 .map(|error| error.message.clone());
-            match unable {
-                Some(unable) => tracing::error!(
+            if let Some(unable) = unable {
+                tracing::error!(
                     since = %unable.since,
                     error,
                     "load balancers not listed for too long, the term ends when another candidate volunteers"
-                ),
-                None => tracing::info!("load balancers listed again, the term goes on"),
+                );
+            } else {
+                tracing::info!("load balancers listed again, the term goes on");
             }
         }
         self.term.report_inability(unable);
