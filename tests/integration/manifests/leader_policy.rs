@@ -1,10 +1,10 @@
-//! The policies where leaders are, under roles that grant more than the shipped ones: which Leases and
-//! `ConfigMap`s each account may create, and which Node an agent may change that must not lead.
+//! The policies of overlays with a leader, with roles that grant more than the shipped ones: which Leases and
+//! `ConfigMap`s each account may create, and which Node an agent of `--role=agent` may change.
 
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
-use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, install};
+use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, install};
 use super::leader::{LEASES, MAPS, new_objects, scene};
 use super::rights::{RBAC, node};
 use super::{SOON, overlay_of};
@@ -14,17 +14,17 @@ const OTHER: Account = Account {
     name: "other",
 };
 
-fn named(path: &str, metadata: &Value) -> Ask {
-    Ask::post(path, json!({"metadata": metadata}))
+fn named(path: &str, metadata: &Value) -> ApiRequest {
+    ApiRequest::post(path, json!({"metadata": metadata}))
 }
 
-/// Made for show, since the policy may not be in force yet.
-fn tried(path: &str, metadata: &Value) -> Ask {
+/// Sent as a dry run, because the policy may not be enforced yet.
+fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
     named(&format!("{path}?dryRun=All"), metadata)
 }
 
-/// Whether it was the policy that refused.
-async fn refused(caller: &Caller, ask: &Ask, words: &str) -> Result<(), String> {
+/// Whether the policy rejected the request.
+async fn refused(caller: &Caller, ask: &ApiRequest, words: &str) -> Result<(), String> {
     let (status, body) = caller.ask(ask).await;
     let message = body["message"].as_str().unwrap_or_default();
     if status == 403 && message.contains("'headgate-leader'") && message.contains(words) {
@@ -35,7 +35,7 @@ async fn refused(caller: &Caller, ask: &Ask, words: &str) -> Result<(), String> 
 }
 
 #[tokio::test]
-async fn only_the_leaders_own_leases_and_config_map_are_created() {
+async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "overlays/hardened");
@@ -44,14 +44,14 @@ async fn only_the_leaders_own_leases_and_config_map_are_created() {
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
         {"apiGroups": ["", "coordination.k8s.io"], "resources": ["leases", "configmaps"], "verbs": ["*"]}]});
     administrator
-        .done(&Ask::post(&format!("{RBAC}/clusterroles"), role))
+        .done(&ApiRequest::post(&format!("{RBAC}/clusterroles"), role))
         .await;
     let subjects = [AGENT, CONTROLLER, OTHER]
         .map(|account| json!({"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}));
     let binding = json!({"metadata": {"name": "test-only"}, "subjects": subjects,
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"}});
     administrator
-        .done(&Ask::post(&format!("{RBAC}/clusterrolebindings"), binding))
+        .done(&ApiRequest::post(&format!("{RBAC}/clusterrolebindings"), binding))
         .await;
     let here = create_node(&administrator.client, "policy").await;
 
@@ -59,13 +59,16 @@ async fn only_the_leaders_own_leases_and_config_map_are_created() {
     let leases = "these leases, in kube-system: headgate-leader, aks-managed-resource-locker";
     let maps = "these configmaps, in kube-system: headgate-admin-state";
     let bad = [
-        (tried(LEASES, &json!({"name": "kube-scheduler"})), leases),
-        (tried(LEASES, &json!({"name": "headgate-admin-state"})), leases),
-        (tried(LEASES, &json!({"generateName": "headgate-leader"})), leases),
-        (tried(&elsewhere(LEASES), &json!({"name": "headgate-leader"})), leases),
-        (tried(MAPS, &json!({"name": "coredns-custom"})), maps),
-        (tried(MAPS, &json!({"name": "headgate-leader"})), maps),
-        (tried(&elsewhere(MAPS), &json!({"name": "headgate-admin-state"})), maps),
+        (dry_run(LEASES, &json!({"name": "kube-scheduler"})), leases),
+        (dry_run(LEASES, &json!({"name": "headgate-admin-state"})), leases),
+        (dry_run(LEASES, &json!({"generateName": "headgate-leader"})), leases),
+        (dry_run(&elsewhere(LEASES), &json!({"name": "headgate-leader"})), leases),
+        (dry_run(MAPS, &json!({"name": "coredns-custom"})), maps),
+        (dry_run(MAPS, &json!({"name": "headgate-leader"})), maps),
+        (
+            dry_run(&elsewhere(MAPS), &json!({"name": "headgate-admin-state"})),
+            maps,
+        ),
     ];
     for account in [AGENT, CONTROLLER] {
         let caller = acting_on(&control_plane, account, &here).await;
@@ -77,32 +80,34 @@ async fn only_the_leaders_own_leases_and_config_map_are_created() {
             refused(&caller, ask, words).await.unwrap();
         }
         let unbound = administrator.token(account.namespace, account.name, None).await;
-        let unbound = Caller::bearing(&control_plane, &unbound).await;
+        let unbound = Caller::with_token(&control_plane, &unbound).await;
         for ask in new_objects() {
             refused(&unbound, &ask, "bound to a Pod on a node").await.unwrap();
             caller.done(&ask).await;
             let name = ask.body["metadata"]["name"].as_str().unwrap();
-            administrator.done(&Ask::delete(&format!("{}/{name}", ask.path))).await;
+            administrator
+                .done(&ApiRequest::delete(&format!("{}/{name}", ask.path)))
+                .await;
         }
     }
     let token = administrator.token(OTHER.namespace, OTHER.name, None).await;
-    let other = Caller::bearing(&control_plane, &token).await;
+    let other = Caller::with_token(&control_plane, &token).await;
     for (ask, _) in &bad {
         other.done(ask).await;
     }
     control_plane.stop().await;
 }
 
-/// Where spot is on, RBAC lets an agent patch any Node.
+/// With the spot component, RBAC permits an agent to patch any Node.
 #[tokio::test]
-async fn a_hardened_agent_that_may_taint_changes_its_own_node_only() {
+async fn a_hardened_agent_with_spot_taints_only_its_own_node() {
     let text = "resources: [\"@/overlays/hardened\"]\ncomponents: [\"@/components/spot\"]\n";
     let (control_plane, administrator, own, controller) = scene(&overlay_of(text, &[]), CONTROLLER).await;
     let other = create_node(&administrator.client, "other").await;
     let agent = acting_on(&control_plane, AGENT, &own).await;
     let ours = |name: &str| {
         let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
-        Ask::merge(&node(name), annotations)
+        ApiRequest::merge(&node(name), annotations)
     };
     eventually(SOON, "role and policy are in force", async || {
         let (_, body) = agent.ask(&ours(&other)).await;
@@ -115,7 +120,7 @@ async fn a_hardened_agent_that_may_taint_changes_its_own_node_only() {
     })
     .await;
     agent.done(&ours(&own)).await;
-    let label = Ask::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
+    let label = ApiRequest::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
     let (status, body) = agent.ask(&label).await;
     assert!(
         status == 403
@@ -124,7 +129,7 @@ async fn a_hardened_agent_that_may_taint_changes_its_own_node_only() {
                 .unwrap()
                 .contains("only annotations and taints")
     );
-    // The component's right is the agents' alone.
+    // Only agents have the component's permission.
     assert_eq!(controller.ask(&ours(&own)).await.0, 403);
     control_plane.stop().await;
 }

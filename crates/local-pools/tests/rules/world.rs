@@ -25,14 +25,14 @@ pub(crate) enum Call {
 }
 
 /// What happens while a request is answered.
-pub(crate) type Meanwhile = Box<dyn FnOnce(&mut World)>;
+pub(crate) type ConcurrentChange = Box<dyn FnOnce(&mut World)>;
 
 /// How a request is answered.
 pub(crate) enum Answer {
     Ok,
     Fails(Failure),
     /// Something happens during the request, which then is answered so.
-    After(Meanwhile, Box<Answer>),
+    After(ConcurrentChange, Box<Answer>),
     /// The process ends during the request.
     ShutDown,
 }
