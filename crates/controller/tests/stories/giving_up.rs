@@ -186,10 +186,7 @@ async fn leader_without_a_token_is_replaced_by_one_that_gets_one() {
     pair.start("b").await;
     pair.taint(2, &[DRAINING]);
     let took = pair.until_led_by("b", 4 * MINUTE).await;
-    assert!(
-        took >= 115 * SECOND && took < 2 * MINUTE + 20 * SECOND,
-        "{took:?}"
-    );
+    assert!(took >= 115 * SECOND && took < 2 * MINUTE + 20 * SECOND, "{took:?}");
     sleep(20 * SECOND).await;
     assert!(pair.world.down("kubernetes", "kubernetes").contains("node-2"));
 }

@@ -89,6 +89,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
                 requested_at: Some(now.mono),
                 load_balancers: BTreeMap::from([(view.id.clone(), Arc::new(view))]),
                 last_error: None,
+                outage: None,
             },
             interfaces: InterfaceCache::default(),
         }),
