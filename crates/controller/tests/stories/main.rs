@@ -13,6 +13,7 @@ mod cloud_controller_manager;
 mod giving_up;
 mod invariants;
 mod journey;
+mod ledger_proof;
 mod one_writer;
 mod random;
 mod rows;
