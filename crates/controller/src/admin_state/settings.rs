@@ -56,9 +56,9 @@ impl ForeignDown {
 /// The settings under `adminState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminStateSettings {
-    /// The setting `adminState.mode`.
+    /// The setting `adminState.mode`: whether changes are written.
     pub mode: AdminStateMode,
-    /// The setting `adminState.foreignDown`.
+    /// The setting `adminState.foreignDown`: what happens to a `Down` of others.
     pub foreign_down: ForeignDown,
     /// The setting `adminState.listFailureTimeout`.
     pub list_failure_timeout: Duration,

@@ -76,7 +76,7 @@ pub struct ListRequest {
 pub struct Listing {
     /// When that list was sent; `None` before the first one succeeded.
     pub requested_at: Option<Instant>,
-    /// By resource id.
+    /// The load balancers by their resource ids.
     pub load_balancers: BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>,
     /// Those that do not exist, by the answer to a read of their ids; empty for a list.
     pub deleted: BTreeSet<LoadBalancerId>,

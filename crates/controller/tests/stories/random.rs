@@ -60,7 +60,7 @@ impl Random {
     }
 }
 
-/// One run.
+/// One run with random events from a seed.
 struct RandomRun {
     random: Random,
     fake: FakeApi,
@@ -132,7 +132,7 @@ impl RandomRun {
         self.steps.push(text.into());
     }
 
-    /// One random step.
+    /// Performs one random event.
     async fn step(&mut self) {
         match self.random.below(23) {
             0..=5 => self.taints().await,

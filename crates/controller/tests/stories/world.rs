@@ -50,9 +50,9 @@ pub(crate) struct World {
     pub(crate) managed: Vec<&'static str>,
     /// The same for all leaders, also for those that run already.
     pub(crate) reconfigured: Arc<watch::Sender<Option<ListScope>>>,
-    /// `enableLoadBalancerAdminState`.
+    /// The value of `enableLoadBalancerAdminState` in `azure.json`.
     pub(crate) enabled: bool,
-    /// `cloudProviderRateLimit*`.
+    /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
     /// `adminState.listFailureTimeout`.
