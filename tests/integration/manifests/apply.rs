@@ -120,13 +120,13 @@ async fn the_policys_expressions_are_type_checked_without_a_warning() {
     stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
-        &repository("manifests/base"),
+        &repository("manifests/overlays/hardened"),
     ));
     let mut wrong = administrator.get(&format!("{POLICIES}/headgate-nodes")).await;
     wrong["metadata"] = json!({"name": "wrong"});
     wrong["spec"]["validations"] = json!([{"expression": "object.spec.nosuchfield == 1"}]);
     administrator.done(&Ask::post(POLICIES, wrong)).await;
-    for (name, warnings) in [("wrong", true), ("headgate-nodes", false)] {
+    for (name, warnings) in [("wrong", true), ("headgate-nodes", false), ("headgate-leader", false)] {
         let path = format!("{POLICIES}/{name}");
         let checked = eventually(SOON, "type-checked", async || {
             let policy = administrator.get(&path).await;

@@ -21,9 +21,9 @@ use super::{SOON, moved, overlay_of, repository};
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 pub(super) const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
-const OWN: &str = "headgate-leader";
-const LOCK: &str = "aks-managed-resource-locker";
-const LEDGER: &str = "headgate-admin-state";
+pub(super) const OWN: &str = "headgate-leader";
+pub(super) const LOCK: &str = "aks-managed-resource-locker";
+pub(super) const LEDGER: &str = "headgate-admin-state";
 
 /// A request of a leader, and the right it takes.
 struct Right {
@@ -55,8 +55,8 @@ impl Right {
     }
 }
 
-/// As a leader makes them.
-pub(super) fn new_objects() -> [Ask; 3] {
+/// As a leader on the Node `node` makes them.
+pub(super) fn new_objects(node: &str) -> [Ask; 3] {
     let named = |path: &str, name: &str, body: Value| {
         let mut body = body;
         body["metadata"] = json!({"name": name});
@@ -66,7 +66,7 @@ pub(super) fn new_objects() -> [Ask; 3] {
         named(
             LEASES,
             OWN,
-            json!({"spec": {"holderIdentity": "n_1", "leaseDurationSeconds": 15}}),
+            json!({"spec": {"holderIdentity": format!("{node}_1"), "leaseDurationSeconds": 15}}),
         ),
         named(
             LEASES,
@@ -98,7 +98,7 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
             rights.push(Right::new(role, (resource, Some(name)), verb, ask));
         }
     }
-    for ask in new_objects() {
+    for ask in new_objects(name) {
         let resource = if ask.path == LEASES { "leases" } else { "configmaps" };
         // They are there already.
         rights.push(Right::new(role, (resource, None), "create", ask).answered(409));
@@ -204,7 +204,7 @@ async fn with_its_pods_token_alone_a_leader_does_its_job() {
         in_force(&leader, Ask::get(&format!("{LEASES}/{OWN}")), 404).await;
         leads(&administrator, &leader, &name).await;
         administrator.done(&Ask::delete(&format!("{LEASES}/{OWN}"))).await;
-        for ask in new_objects() {
+        for ask in new_objects(&name) {
             leader.done(&ask).await;
         }
         for right in rights(&administrator, account, &name).await {
@@ -219,7 +219,7 @@ async fn without_any_of_its_rights_that_very_request_of_a_leader_is_refused() {
     let [with_all, hardened, _] = ways_to_lead();
     for (folder, account) in [with_all, hardened] {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
-        for ask in new_objects() {
+        for ask in new_objects(&name) {
             administrator.done(&ask).await;
         }
         for right in rights(&administrator, account, &name).await {
@@ -293,7 +293,7 @@ async fn a_leader_may_do_nothing_else_and_a_hardened_agent_less() {
 /// Neither the leader's Leases and `ConfigMap`, nor any Node, its own included.
 async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own: &str) {
     let other = create_node(&administrator.client, "other").await;
-    for ask in new_objects() {
+    for ask in new_objects(own) {
         administrator.done(&ask).await;
     }
     let all = rights(administrator, AGENT, own).await;

@@ -144,13 +144,6 @@ async fn the_policy_allows_own_taints_and_annotations() {
             N1,
             json!([{"op": "remove", "path": "/spec/taints/3"}, {"op": "remove", "path": "/spec/taints/0"}]),
         ),
-        // On another Node too, as the leader. A taint of ours that evicts may stay or go.
-        Ask::merge("/api/v1/nodes/n3", annotation("headgate.dev/x", &json!("1"))),
-        Ask::json("/api/v1/nodes/n3", json!([{"op": "remove", "path": "/spec/taints/1"}])),
-        Ask::merge(
-            PLAIN,
-            json!({"spec": {"taints": [taint("headgate.dev/maintenance", "PreferNoSchedule")]}}),
-        ),
         Ask::merge(N1, annotation("headgate.dev/admin-state", &json!("Down"))),
         Ask::merge(N1, annotation("headgate.dev/admin-state", &Value::Null)),
         Ask::json(
@@ -170,6 +163,20 @@ async fn the_policy_allows_own_taints_and_annotations() {
     let left = agent.done(&Ask::put(N1, whole)).await;
     let [a, b] = others();
     assert_eq!(left["spec"]["taints"], json!([a, b, draining]));
+
+    // Only the controllers write other Nodes. A taint of ours that evicts may stay or go.
+    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
+    for ask in [
+        Ask::merge("/api/v1/nodes/n3", annotation("headgate.dev/x", &json!("1"))),
+        Ask::json("/api/v1/nodes/n3", json!([{"op": "remove", "path": "/spec/taints/1"}])),
+        Ask::merge(
+            PLAIN,
+            json!({"spec": {"taints": [taint("headgate.dev/maintenance", "PreferNoSchedule")]}}),
+        ),
+    ] {
+        refused(&agent, ask.clone(), "only its own Node").await;
+        controller.done(&ask).await;
+    }
     control_plane.stop().await;
 }
 
