@@ -19,11 +19,15 @@ cloud_controller_manager := tests/cloud-controller-manager/build.sh
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'sandbox, test, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
+	@echo 'sandbox, drill, test, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
 
 .PHONY: sandbox
 sandbox: build-tools ## build everything that headgate sandbox needs, then run it: a cluster on this machine
 	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate sandbox --assets "$$assets" $(ARGS)
+
+.PHONY: drill
+drill: build-tools namespace-tools ## what connections lose while nodes go away, from source: make drill ARGS='--scenario scale-down'
+	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate drill --assets "$$assets" $(ARGS)
 
 .PHONY: test
 test: build-tools namespace-tools azure-clients static-binary ## run all tests, with the real control plane and the static binary

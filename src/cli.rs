@@ -16,6 +16,10 @@ mod agent;
 mod azure;
 #[cfg(feature = "sandbox")]
 mod azure_emulator;
+#[cfg(feature = "sandbox")]
+mod budget;
+#[cfg(feature = "sandbox")]
+mod drill;
 mod generate;
 mod probe;
 mod restore;
@@ -53,6 +57,10 @@ enum Command {
     Sandbox(sandbox::Arguments),
     #[cfg(feature = "sandbox")]
     AzureEmulator(azure_emulator::Arguments),
+    #[cfg(feature = "sandbox")]
+    Drill(Box<drill::Arguments>),
+    #[cfg(feature = "sandbox")]
+    Budget(budget::Arguments),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArguments),
     /// Print the man page
@@ -78,6 +86,10 @@ pub fn run() -> ExitCode {
         Command::Sandbox(arguments) => sandbox::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::AzureEmulator(arguments) => azure_emulator::run(&arguments),
+        #[cfg(feature = "sandbox")]
+        Command::Drill(arguments) => drill::run(&arguments),
+        #[cfg(feature = "sandbox")]
+        Command::Budget(arguments) => budget::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments),
         Command::Man => generate::man(),
     };

@@ -81,14 +81,14 @@ lint() {
 
 namespaces() {
   local absent
-  absent=$(missing ip unshare iptables)
+  absent=$(missing ip unshare iptables nft)
   if [[ -n $absent ]] && may_install; then
-    install iproute2 iptables util-linux
+    install iproute2 iptables nftables util-linux
     hash -r
-    absent=$(missing ip unshare iptables)
+    absent=$(missing ip unshare iptables nft)
   fi
   if [[ -n $absent ]]; then
-    say "missing: $absent (on Debian: apt-get install iproute2 iptables util-linux); tests that need them will not run"
+    say "missing: $absent (on Debian: apt-get install iproute2 iptables nftables util-linux); tests that need them will not run"
   fi
 }
 

@@ -79,14 +79,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<StatusReport, Failure> {
     let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
     let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
-    let sight = status::take_snapshot(SnapshotRequest {
+    let snapshot = status::take_snapshot(SnapshotRequest {
         client: &client,
         azure: arguments.azure.connect(settings, &client).await?,
         settings,
         clock: Clock::System,
     });
-    let sight = sight.await.map_err(Failure::runtime)?;
-    let mut report = StatusReport::from_snapshot(&sight, &settings.signals.admin_state);
+    let snapshot = snapshot.await.map_err(Failure::runtime)?;
+    let mut report = StatusReport::from_snapshot(&snapshot, &settings.signals.admin_state);
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;

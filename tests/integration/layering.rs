@@ -106,9 +106,19 @@ const CRATES: &[Crate] = &[
         tests: &[],
     },
     Crate {
+        directory: "crates/maintenance",
+        modules: &[("maintenance", &[])],
+        tests: &[],
+    },
+    Crate {
         directory: "crates/sandbox",
         modules: &[("sandbox", &["certificates", "kubernetes", "leader"])],
         tests: &["azure_emulator", "node"],
+    },
+    Crate {
+        directory: "crates/drill",
+        modules: &[("drill", &["azure_emulator", "kubernetes", "leader", "sandbox"])],
+        tests: &[],
     },
     Crate {
         directory: "crates/test-kubernetes",
@@ -146,6 +156,7 @@ const CRATES: &[Crate] = &[
                     "azure",
                     "azure_emulator",
                     "config",
+                    "drill",
                     "kubernetes",
                     "leader",
                     "otlp",

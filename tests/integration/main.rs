@@ -15,6 +15,7 @@
 mod azure;
 mod conformance;
 mod credentials;
+mod drill;
 mod emulator;
 mod fake_api;
 mod generated;

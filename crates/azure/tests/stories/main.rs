@@ -9,7 +9,7 @@
 )]
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -54,6 +54,7 @@ impl TestBed {
         rate_limits: Option<RateLimits>,
         change: impl Fn(BufferedResponse) -> BufferedResponse + Clone + Send + Sync + 'static,
     ) -> Self {
+        enable_spans();
         let settings = Settings {
             operation_delay: OPERATION_DELAY,
             page_size: 3,
@@ -180,6 +181,16 @@ impl TestBed {
         let request = request.body(Bytes::from(body.to_string())).unwrap();
         self.emulator.call(request, BASE).await.unwrap()
     }
+}
+
+/// Installs a subscriber for the whole process that enables every span.
+///
+/// `tracing` caches for each span whether it is enabled. As long as the process has one subscriber, the first thread that
+/// creates the span decides for all. Without this subscriber that is a thread of a test without spans, and the
+/// spans that `spans` expects stay disabled.
+fn enable_spans() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| tracing::subscriber::set_global_default(tracing_subscriber::registry()).unwrap());
 }
 
 /// Names, addresses and admin states of a pool's entries.

@@ -1,0 +1,197 @@
+//! The load balancer in the ARM emulator: its seed, and the admin states that ARM shows.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use headgate_http::bounded_client::BoundedClient;
+use headgate_sandbox::nodes::{RESOURCE_GROUP, SUBSCRIPTION, node_name};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+use crate::network::addresses::{self, HEADGATE_HEALTH_PORT, NODE_PORT};
+use crate::result::Event;
+use crate::rotation::AdminState;
+use crate::world::Observed;
+
+/// Between two requests for the emulator's state. It bounds the error of the times that a drill shows.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Timeout of one of them.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// More than the state of one load balancer takes.
+const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
+/// The load balancer, named as cloud-provider-azure names it.
+const LOAD_BALANCER: &str = "kubernetes";
+
+/// `azure.json` for agents that use the ARM endpoint at this address.
+#[must_use]
+pub fn azure_json(arm: SocketAddr) -> String {
+    let config = json!({
+        "resourceManagerEndpoint": format!("http://{arm}"),
+        "tenantId": "drill",
+        "subscriptionId": SUBSCRIPTION,
+        "resourceGroup": RESOURCE_GROUP,
+        "aadClientId": "headgate",
+        "aadClientSecret": "drill",
+        "loadBalancerName": LOAD_BALANCER,
+    });
+    format!("{config:#}\n")
+}
+
+/// What the emulator starts with: one load balancer with one pool of the nodes' addresses.
+#[must_use]
+pub fn seed(nodes: usize) -> Value {
+    let id = |kind: &str, name: &str| {
+        format!(
+            "/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}/providers/Microsoft.Network/{kind}/{name}"
+        )
+    };
+    let network = id("virtualNetworks", "drill");
+    let load_balancer = id("loadBalancers", LOAD_BALANCER);
+    let public_address = id("publicIPAddresses", LOAD_BALANCER);
+    let part = |kind: &str, name: &str| json!({"id": format!("{load_balancer}/{kind}/{name}")});
+    let entry = |node: usize| json!({"name": name(node), "properties": {"ipAddress": addresses::node(node)}});
+    json!({"resources": [
+        {"id": network, "location": "eastus", "properties": {"addressSpace": {"addressPrefixes": ["198.18.0.0/15"]},
+            "subnets": [{"name": "nodes", "properties": {"addressPrefixes": ["198.18.1.0/24"]}}]}},
+        {"id": public_address, "location": "eastus", "sku": {"name": "Standard"},
+            "properties": {"publicIPAllocationMethod": "Static", "publicIPAddressVersion": "IPv4"}},
+        {"id": load_balancer, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+            "frontendIPConfigurations": [{"name": "service", "properties": {"publicIPAddress": {"id": public_address}}}],
+            "backendAddressPools": [{"name": LOAD_BALANCER, "properties": {"virtualNetwork": {"id": network},
+                "loadBalancerBackendAddresses": (0..nodes).map(entry).collect::<Vec<_>>()}}],
+            "loadBalancingRules": [{"name": "service-TCP-80", "properties": {
+                "frontendIPConfiguration": part("frontendIPConfigurations", "service"),
+                "backendAddressPool": part("backendAddressPools", LOAD_BALANCER), "probe": part("probes", "healthz"),
+                "protocol": "Tcp", "frontendPort": addresses::FRONTEND_PORT, "backendPort": NODE_PORT}}],
+            "probes": [{"name": "healthz", "properties": {"protocol": "Http", "port": HEADGATE_HEALTH_PORT,
+                "requestPath": "/healthz", "intervalInSeconds": 5, "numberOfProbes": 1, "probeThreshold": 2}}]}}
+    ]})
+}
+
+/// The name of the Node with this index, and of its pool entry.
+#[must_use]
+pub fn name(node: usize) -> String {
+    node_name(u8::try_from(node + 1).unwrap_or(u8::MAX))
+}
+
+/// The pool as ARM shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolState {
+    /// Whether its last operation has succeeded.
+    pub is_succeeded: bool,
+    /// The admin state of each node.
+    pub admin_states: Vec<AdminState>,
+}
+
+impl PoolState {
+    /// Reads it from what `GET /emulator/v1/state` gives; none without such a pool.
+    #[must_use]
+    pub fn from_state(state: &Value, nodes: usize) -> Option<Self> {
+        let resources = state["resources"].as_array()?.iter();
+        let mut pools =
+            resources.filter_map(|resource| resource["properties"]["backendAddressPools"].as_array()?.first());
+        let properties = &pools.next()?["properties"];
+        let mut admin_states = vec![AdminState::None; nodes];
+        for entry in properties["loadBalancerBackendAddresses"].as_array()? {
+            let state = match entry["properties"]["adminState"].as_str() {
+                Some("Down") => AdminState::Down,
+                Some("Up") => AdminState::Up,
+                _ => AdminState::None,
+            };
+            let node = (0..nodes).find(|node| entry["name"] == name(*node));
+            if let Some(shown) = node.and_then(|node| admin_states.get_mut(node)) {
+                *shown = state;
+            }
+        }
+        Some(Self {
+            is_succeeded: properties["provisioningState"] == "Succeeded",
+            admin_states,
+        })
+    }
+
+    /// The nodes that are `Down` here and were not before.
+    fn newly_down<'a>(&'a self, before: &'a [AdminState]) -> impl Iterator<Item = usize> + 'a {
+        let is_new = |(node, state): &(usize, &AdminState)| {
+            **state == AdminState::Down && before.get(*node) != Some(&AdminState::Down)
+        };
+        self.admin_states
+            .iter()
+            .enumerate()
+            .filter(is_new)
+            .map(|(node, _)| node)
+    }
+}
+
+/// Follows the emulator's pool: gives admin states once their operation has succeeded, and an event when a PUT is
+/// accepted and when its result is shown. Runs until the receiver of the events is dropped.
+pub async fn follow(
+    control: SocketAddr,
+    nodes: usize,
+    admin_states: watch::Sender<Vec<AdminState>>,
+    events: mpsc::UnboundedSender<Observed>,
+) {
+    let client = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
+    let mut accepted = vec![AdminState::None; nodes];
+    while !events.is_closed() {
+        // Without an answer, the last known state stays.
+        if let Some(pool) = fetch(&client, control, nodes).await {
+            let at = Instant::now();
+            let send = |node: usize, event: Event| {
+                let _ = events.send(Observed { at, node, event });
+            };
+            pool.newly_down(&accepted)
+                .for_each(|node| send(node, Event::PutAccepted));
+            accepted.clone_from(&pool.admin_states);
+            if pool.is_succeeded && *admin_states.borrow() != pool.admin_states {
+                pool.newly_down(&admin_states.borrow())
+                    .for_each(|node| send(node, Event::DownShown));
+                admin_states.send_replace(pool.admin_states);
+            }
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+}
+
+async fn fetch(client: &BoundedClient, control: SocketAddr, nodes: usize) -> Option<PoolState> {
+    let uri = format!("http://{control}/emulator/v1/state").parse().ok()?;
+    let (_, body) = client.get(uri, &[]).await.ok()?;
+    PoolState::from_state(&serde_json::from_slice(&body).ok()?, nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use headgate_azure_emulator::{Emulator, Settings};
+    use headgate_clock::Clock;
+
+    use super::*;
+
+    #[test]
+    fn the_seed_is_one_of_the_emulator_and_shows_all_nodes() {
+        let seed = serde_json::from_value(seed(3)).unwrap();
+        let emulator = Emulator::new(Settings::default(), seed, Clock::System, 1).unwrap();
+        let request = hyper::Request::get("/emulator/v1/state").body(Bytes::new()).unwrap();
+        let state: Value = serde_json::from_slice(emulator.control(&request).body()).unwrap();
+        let pool = PoolState::from_state(&state, 3).unwrap();
+        assert_eq!(pool.admin_states, [AdminState::None; 3]);
+        assert!(pool.is_succeeded);
+        assert_eq!(state.to_string().matches("198.18.1.1").count(), 3, "{state}");
+    }
+
+    #[test]
+    fn admin_states_belong_to_the_node_of_their_entry() {
+        let entry = |name: &str, state: &str| json!({"name": name, "properties": {"adminState": state}});
+        let state = |provisioning: &str| {
+            json!({"resources": [{"properties": {}}, {"properties": {"backendAddressPools": [{"properties": {
+                "provisioningState": provisioning,
+                "loadBalancerBackendAddresses": [entry("node-3", "Down"), entry("node-1", "Up"), entry("other", "Down")]}}]}}]})
+        };
+        let pool = PoolState::from_state(&state("Updating"), 3).unwrap();
+        assert_eq!(pool.admin_states, [AdminState::Up, AdminState::None, AdminState::Down]);
+        assert!(!pool.is_succeeded);
+        assert_eq!(pool.newly_down(&[AdminState::None; 3]).collect::<Vec<_>>(), [2]);
+        assert_eq!(pool.newly_down(&pool.admin_states).count(), 0);
+        assert!(PoolState::from_state(&json!({}), 3).is_none());
+    }
+}

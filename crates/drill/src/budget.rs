@@ -1,0 +1,273 @@
+//! The blackhole budget: what probes, drain time and delete delay mean for connections, by arithmetic.
+//!
+//! The formulas without "expected" are the worst case of the post "Layer-4 Load Balancer & Zero-downtime Autoscaling and
+//! Upgrade": it counts the drain time as lost. New connections are in fact lost only until the probes notice; that is
+//! [`Budget::expected_loss_seconds_per_pod`].
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::probe::ProbeSettings;
+
+/// What is known of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inputs {
+    /// The load balancer's probes.
+    pub probe: ProbeSettings,
+    /// How long established connections are let finish.
+    pub drain: Duration,
+    /// Pods behind the load balancer that a rolling update replaces, one after another.
+    pub pods: u32,
+    /// Nodes that share new connections.
+    pub nodes: u32,
+    /// From the autoscaler's taint to the deletion of an empty node.
+    pub delete_delay: Duration,
+    /// How long a terminating Pod goes on to serve: its preStop hook, then its own shutdown.
+    pub serving: Duration,
+    /// From the end of a Pod until its replacement on the same node is ready.
+    pub restart: Duration,
+}
+
+/// The shortest, mean and longest time until probes mark a backend down, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Detection {
+    /// A probe comes at once.
+    pub min: f64,
+    /// Over all phases.
+    pub mean: f64,
+    /// A probe has just succeeded.
+    pub max: f64,
+}
+
+/// The arithmetic's results.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Budget {
+    /// Until probes notice.
+    pub detection_seconds: Detection,
+    /// The post's worst case: longest detection and drain time.
+    pub blackhole_seconds_per_pod: f64,
+    /// The same for all Pods.
+    pub blackhole_seconds_total: f64,
+    /// The share of new connections that one node has.
+    pub error_share: f64,
+    /// Whether the delete delay covers the longest detection and the drain time.
+    pub delete_delay_met: bool,
+    /// The shortest delete delay that does.
+    pub delete_delay_needed_seconds: f64,
+    /// Mean time in which new connections to a replaced Pod's node are lost.
+    pub expected_loss_seconds_per_pod: f64,
+    /// The preStop sleep that loses neither new connections nor, within the drain time, established ones.
+    pub pre_stop_needed_seconds: f64,
+    /// `terminationGracePeriodSeconds` that leaves time for it.
+    pub grace_period_needed_seconds: f64,
+    /// What to do, in words.
+    pub advice: Vec<String>,
+}
+
+/// What the post adds to the preStop sleep for the grace period.
+const GRACE_MARGIN: Duration = Duration::from_secs(5);
+
+/// The inputs cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BudgetError {
+    /// Nothing shares the connections.
+    #[error("there are no nodes; give at least one")]
+    NoNodes,
+    /// Probes that never notice.
+    #[error("the probe interval and threshold must be greater than zero")]
+    NoProbe,
+}
+
+/// Computes the budget.
+///
+/// # Errors
+/// There are no nodes, or no probes.
+pub fn budget(inputs: &Inputs) -> Result<Budget, BudgetError> {
+    if inputs.nodes == 0 {
+        return Err(BudgetError::NoNodes);
+    }
+    let probe = &inputs.probe;
+    if probe.longest_detection().is_zero() {
+        return Err(BudgetError::NoProbe);
+    }
+    let needed = probe.longest_detection() + inputs.drain;
+    let per_pod = needed.as_secs_f64();
+    let delete_delay_met = inputs.delete_delay >= needed;
+    let expected = expected_loss(probe, inputs.serving, inputs.restart);
+    let grace = needed + GRACE_MARGIN;
+    Ok(Budget {
+        detection_seconds: Detection {
+            min: probe.shortest_detection().as_secs_f64(),
+            mean: probe.mean_detection().as_secs_f64(),
+            max: probe.longest_detection().as_secs_f64(),
+        },
+        blackhole_seconds_per_pod: per_pod,
+        blackhole_seconds_total: per_pod * f64::from(inputs.pods),
+        error_share: 1.0 / f64::from(inputs.nodes),
+        delete_delay_met,
+        delete_delay_needed_seconds: per_pod,
+        expected_loss_seconds_per_pod: expected,
+        pre_stop_needed_seconds: per_pod,
+        grace_period_needed_seconds: grace.as_secs_f64(),
+        advice: advice(inputs, needed, grace),
+    })
+}
+
+/// The mean time for which new connections to one node are lost when its Pod is replaced: they are served for `serving`
+/// after the health check fails, a new Pod is ready `restart` after that, and the load balancer stops sending at a time
+/// that is uniform between the shortest and the longest detection. In seconds.
+#[must_use]
+pub fn expected_loss(probe: &ProbeSettings, serving: Duration, restart: Duration) -> f64 {
+    let [shortest, longest] = [probe.shortest_detection(), probe.longest_detection()].map(|time| time.as_secs_f64());
+    let serving = serving.as_secs_f64();
+    let ready = serving + restart.as_secs_f64();
+    let loss_at = |detected: f64| (detected.min(ready) - serving).max(0.0);
+    if longest <= shortest {
+        return loss_at(longest);
+    }
+    // The integral of `loss_at` over the uniform density; it is linear between these points.
+    let corners = [
+        shortest,
+        serving.clamp(shortest, longest),
+        ready.clamp(shortest, longest),
+        longest,
+    ];
+    let area: f64 = corners
+        .windows(2)
+        .map(|pair| f64::midpoint(loss_at(pair[0]), loss_at(pair[1])) * (pair[1] - pair[0]))
+        .sum();
+    area / (longest - shortest)
+}
+
+fn advice(inputs: &Inputs, needed: Duration, grace: Duration) -> Vec<String> {
+    let detection = inputs.probe.longest_detection();
+    let seconds = |time: Duration| time.as_secs_f64();
+    let mut advice = Vec::new();
+    if inputs.delete_delay < detection {
+        advice.push(format!(
+            "The node may be deleted {} s before the load balancer stops sending to it. Set cluster-autoscaler's \
+             --node-delete-delay-after-taint to at least {}s: {} s until probes notice, {} s to drain.",
+            seconds(detection.saturating_sub(inputs.delete_delay)),
+            seconds(needed).ceil(),
+            seconds(detection),
+            seconds(inputs.drain),
+        ));
+    } else if inputs.delete_delay < needed {
+        advice.push(format!(
+            "New connections leave the node in time, but established ones get {} s of the {} s to drain. Set \
+             --node-delete-delay-after-taint to at least {}s.",
+            seconds(inputs.delete_delay.saturating_sub(detection)),
+            seconds(inputs.drain),
+            seconds(needed).ceil(),
+        ));
+    }
+    if inputs.serving < detection {
+        advice.push(format!(
+            "A terminating Pod stops serving up to {} s before the load balancer notices. Let preStop sleep at least {}s \
+             for new connections, {}s to let established ones drain, and set terminationGracePeriodSeconds to {}.",
+            seconds(detection.saturating_sub(inputs.serving)),
+            seconds(detection).ceil(),
+            seconds(needed).ceil(),
+            seconds(grace).ceil(),
+        ));
+    }
+    if inputs.nodes == 1 {
+        advice.push("With one node there is nowhere else to send connections: add a node.".to_owned());
+    }
+    advice
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "the values are exact")]
+mod tests {
+    use super::*;
+    use crate::probe::Provider;
+
+    const fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn blog() -> Inputs {
+        Inputs {
+            probe: Provider::Azure.probe(),
+            drain: seconds(300),
+            pods: 6,
+            nodes: 6,
+            delete_delay: seconds(5),
+            serving: Duration::ZERO,
+            restart: seconds(20),
+        }
+    }
+
+    #[test]
+    fn the_posts_figures_follow_from_its_inputs() {
+        let budget = budget(&blog()).unwrap();
+        assert_eq!(budget.blackhole_seconds_per_pod, 310.0);
+        assert_eq!(budget.blackhole_seconds_total, 1860.0);
+        assert!((budget.error_share - 0.1667).abs() < 1e-4);
+        assert!(!budget.delete_delay_met);
+        assert_eq!(budget.expected_loss_seconds_per_pod, 7.5);
+        assert_eq!(budget.grace_period_needed_seconds, 315.0);
+        assert_eq!(budget.advice.len(), 2, "{:?}", budget.advice);
+        assert!(budget.advice[0].contains("at least 310s"), "{:?}", budget.advice);
+    }
+
+    #[test]
+    fn a_delay_that_covers_detection_and_drain_needs_no_advice() {
+        let inputs = Inputs {
+            drain: seconds(10),
+            delete_delay: seconds(20),
+            serving: seconds(20),
+            ..blog()
+        };
+        let computed = budget(&inputs).unwrap();
+        assert!(computed.delete_delay_met);
+        assert!(computed.advice.is_empty(), "{:?}", computed.advice);
+        let late = Inputs {
+            delete_delay: seconds(19),
+            ..inputs
+        };
+        let computed = budget(&late).unwrap();
+        assert!(!computed.delete_delay_met);
+        assert!(
+            computed.advice[0].contains("get 9 s of the 10 s"),
+            "{:?}",
+            computed.advice
+        );
+    }
+
+    #[test]
+    fn expected_loss_has_its_closed_forms() {
+        let probe = |threshold: u32, interval: u64| ProbeSettings {
+            interval: seconds(interval),
+            unhealthy_threshold: threshold,
+            ..Provider::Azure.probe()
+        };
+        // probe, seconds served while terminating, seconds until the next Pod is ready, loss
+        for (probe, serving, restart, expected) in [
+            (probe(1, 10), 0, 20, 5.0),
+            (probe(2, 10), 0, 20, 15.0),
+            (probe(2, 5), 0, 20, 7.5),
+            (probe(2, 10), 5, 20, 10.0),
+            (probe(2, 10), 15, 20, 1.25),
+            (probe(2, 10), 20, 20, 0.0),
+            (probe(3, 30), 30, 20, 20.0),
+            (probe(3, 30), 300, 20, 0.0),
+            // The new Pod is there before probes notice anything.
+            (probe(3, 30), 0, 3, 3.0),
+        ] {
+            let loss = expected_loss(&probe, seconds(serving), seconds(restart));
+            assert!((loss - expected).abs() < 1e-9, "{probe:?} {serving} {restart}: {loss}");
+        }
+    }
+
+    #[test]
+    fn inputs_that_mean_nothing_are_rejected() {
+        assert_eq!(budget(&Inputs { nodes: 0, ..blog() }), Err(BudgetError::NoNodes));
+        let mut inputs = blog();
+        inputs.probe.interval = Duration::ZERO;
+        assert_eq!(budget(&inputs), Err(BudgetError::NoProbe));
+    }
+}

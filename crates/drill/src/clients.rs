@@ -1,0 +1,175 @@
+//! Clients: new connections at a steady rate, and long-lived ones with a request now and then.
+//!
+//! A new connection succeeds if its handshake, one request and one answer fit into the timeout. A long-lived one is
+//! lost if an answer is missing for that long, or if the other side ends it.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::network::addresses::{FRONTEND, FRONTEND_PORT};
+
+/// How clients behave; all times are real.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClientSettings {
+    /// Where they connect from.
+    pub source: Ipv4Addr,
+    /// New connections each second.
+    pub rate: f64,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Long-lived connections held at once.
+    pub long_lived: usize,
+    /// The longest that one of them lives; each lives between half and all of it.
+    pub lifetime: Duration,
+    /// Between two requests of one of them.
+    pub request_interval: Duration,
+    /// Where random numbers come from.
+    pub seed: u64,
+}
+
+/// One new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempted {
+    /// When it was begun.
+    pub at: Instant,
+    /// The node of the Pod that answered; none without an answer in time.
+    pub answered_by: Option<u8>,
+}
+
+/// One long-lived connection that was established.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The node of its Pod.
+    pub node: u8,
+    /// When the first request without an answer was sent; none if the client ended the connection.
+    pub lost: Option<Instant>,
+}
+
+/// All that clients saw.
+#[derive(Clone, Debug, Default)]
+pub struct Observations {
+    /// New connections, in the order in which they were begun, those of long-lived ones among them.
+    pub attempts: Vec<Attempted>,
+    /// Long-lived connections.
+    pub held: Vec<Held>,
+}
+
+/// Connects until `stop` is true or its sender is gone, then waits for answers on their way.
+pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> Observations {
+    let mut random = fastrand::Rng::with_seed(settings.seed);
+    let mut holders = JoinSet::new();
+    for _ in 0..settings.long_lived {
+        holders.spawn(hold(settings, random.fork(), stop.clone()));
+    }
+    let mut attempts = JoinSet::new();
+    let mut observed = Observations::default();
+    let mut due = interval(Duration::from_secs_f64(1.0 / settings.rate.max(0.001)));
+    // A stall of this machine is made up for: the rate stays what it says.
+    due.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    loop {
+        tokio::select! {
+            _ = stop.wait_for(|stop| *stop) => break,
+            Some(Ok(attempted)) = attempts.join_next() => observed.attempts.push(attempted),
+            _ = due.tick() => { attempts.spawn(attempt(settings)); }
+        }
+    }
+    while let Some(joined) = attempts.join_next().await {
+        observed.attempts.extend(joined.ok());
+    }
+    while let Some(joined) = holders.join_next().await {
+        let (attempts, held) = joined.unwrap_or_default();
+        observed.attempts.extend(attempts);
+        observed.held.extend(held);
+    }
+    observed.attempts.sort_by_key(|attempted| attempted.at);
+    observed
+}
+
+async fn attempt(settings: ClientSettings) -> Attempted {
+    let at = Instant::now();
+    let answered = timeout(settings.timeout, async {
+        let mut stream = connect(settings.source).await?;
+        exchange(&mut stream).await
+    });
+    Attempted {
+        at,
+        answered_by: answered.await.ok().and_then(Result::ok),
+    }
+}
+
+async fn connect(source: Ipv4Addr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from((source, 0)))?;
+    let stream = socket
+        .connect(SocketAddrV4::new(FRONTEND, FRONTEND_PORT).into())
+        .await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+async fn exchange(stream: &mut TcpStream) -> io::Result<u8> {
+    stream.write_all(b"?").await?;
+    stream.read_u8().await
+}
+
+/// Holds one connection after another.
+async fn hold(
+    settings: ClientSettings,
+    mut random: fastrand::Rng,
+    mut stop: watch::Receiver<bool>,
+) -> (Vec<Attempted>, Vec<Held>) {
+    let (mut attempts, mut held) = (Vec::new(), Vec::new());
+    while !*stop.borrow() {
+        let at = Instant::now();
+        let opened = timeout(settings.timeout, async {
+            let mut stream = connect(settings.source).await?;
+            let node = exchange(&mut stream).await?;
+            Ok::<_, io::Error>((stream, node))
+        });
+        let opened = opened.await.ok().and_then(Result::ok);
+        attempts.push(Attempted {
+            at,
+            answered_by: opened.as_ref().map(|(_, node)| *node),
+        });
+        let Some((stream, node)) = opened else {
+            tokio::select! {
+                () = sleep(settings.request_interval) => continue,
+                _ = stop.wait_for(|stop| *stop) => break,
+            }
+        };
+        let lifetime = settings.lifetime.mul_f64(0.5 + random.f64() / 2.0);
+        let lost = live(stream, &settings, at + lifetime, &mut stop).await;
+        held.push(Held { node, lost });
+    }
+    (attempts, held)
+}
+
+/// Uses a connection until `end`; gives when it was lost, if it was.
+async fn live(
+    mut stream: TcpStream,
+    settings: &ClientSettings,
+    end: Instant,
+    stop: &mut watch::Receiver<bool>,
+) -> Option<Instant> {
+    while Instant::now() < end && !*stop.borrow() {
+        // What comes now is the end: all requests have been answered.
+        let mut unexpected = [0];
+        tokio::select! {
+            () = sleep(settings.request_interval) => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+            _ = stream.read(&mut unexpected) => return Some(Instant::now()),
+        }
+        let sent = Instant::now();
+        if !matches!(timeout(settings.timeout, exchange(&mut stream)).await, Ok(Ok(_))) {
+            return Some(sent);
+        }
+    }
+    None
+}

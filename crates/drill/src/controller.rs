@@ -1,0 +1,187 @@
+//! The load balancer's control: it probes backends, takes admin states from the control plane, and keeps the rotation.
+//!
+//! It runs in the load balancer's namespace. Decisions are those of [`probe`](crate::probe) and
+//! [`rotation`](crate::rotation); established flows are conntrack's.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
+
+use crate::http::Probe;
+use crate::network::{ruleset, tool, tool::ToolError};
+use crate::probe::{ProbeSettings, ProbeStatus, ProbeTracker};
+use crate::rotation::{AdminState, Backend, NoHealthyBackends, Propagation, rotation};
+
+/// Between two requests that look for the first failing health answer; no part of the load balancer.
+const WATCH_INTERVAL: Duration = Duration::from_millis(10);
+/// How long such a request may take.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A load balancer; all times are real.
+#[derive(Clone, Debug)]
+pub struct ControllerSettings {
+    /// Where it sends flows, and what it probes, for each backend.
+    pub backends: Vec<(SocketAddrV4, Probe)>,
+    /// How it probes.
+    pub probe: ProbeSettings,
+    /// What it does without eligible backends.
+    pub no_healthy: NoHealthyBackends,
+    /// From an admin state shown by the control plane until it takes effect.
+    pub propagation: Duration,
+    /// For the phases of probes and the hash of flows.
+    pub seed: u64,
+}
+
+/// What happened to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Its health endpoint first failed; seen only of backends that are watched.
+    HealthFailed,
+    /// Its probes have marked it.
+    Probed(ProbeStatus),
+    /// It gets new flows from now on, or no more.
+    InRotation(bool),
+}
+
+/// A change of the backend with an index, and when.
+pub type Changed = (Instant, usize, Change);
+
+/// What the controller needs from others and gives to them.
+#[derive(Debug)]
+pub struct Channels {
+    /// What the control plane shows for each backend.
+    pub admin_states: watch::Receiver<Vec<AdminState>>,
+    /// Backends whose first failing health answer is of interest.
+    pub watched: mpsc::Receiver<usize>,
+    /// Receives all changes.
+    pub changes: mpsc::UnboundedSender<Changed>,
+    /// Receives the indexes of the backends in rotation.
+    pub rotation: watch::Sender<Vec<usize>>,
+}
+
+/// Works until the receiver of the rotation is gone.
+///
+/// # Errors
+/// The rules of the data plane cannot be changed.
+pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result<(), ToolError> {
+    let mut random = fastrand::Rng::with_seed(settings.seed);
+    let (send_results, mut results) = mpsc::channel(64);
+    let mut tasks = JoinSet::new();
+    for (index, (_, probe)) in settings.backends.iter().enumerate() {
+        let first = Instant::now() + settings.probe.interval.mul_f64(random.f64());
+        tasks.spawn(probe_forever(
+            index,
+            probe.clone(),
+            first,
+            settings.probe,
+            send_results.clone(),
+        ));
+    }
+    let start = Instant::now();
+    let count = settings.backends.len();
+    let mut state = State {
+        hash_seed: random.u32(..),
+        trackers: vec![ProbeTracker::new(ProbeStatus::Down); count],
+        propagation: Propagation::new(settings.propagation, count),
+        rotation: Vec::new(),
+        settings,
+    };
+    loop {
+        let due = state.propagation.next().map(|at| start + at);
+        tokio::select! {
+            () = channels.rotation.closed() => return Ok(()),
+            Some((index, succeeded)) = results.recv() => {
+                if let Some(status) = state.trackers[index].observe(succeeded, &state.settings.probe) {
+                    // The receiver may be gone already.
+                    let _ = channels.changes.send((Instant::now(), index, Change::Probed(status)));
+                }
+            }
+            Ok(()) = channels.admin_states.changed() => {
+                let states = channels.admin_states.borrow_and_update().clone();
+                state.propagation.observe(&states, start.elapsed());
+            }
+            Some(index) = channels.watched.recv() => {
+                if let Some((_, probe)) = state.settings.backends.get(index) {
+                    tasks.spawn(watch_health(index, probe.clone(), channels.changes.clone()));
+                }
+            }
+            () = sleep_until(due.unwrap_or(start)), if due.is_some() => {}
+            Some(_) = tasks.join_next() => {}
+        }
+        state.apply(start.elapsed(), &channels).await?;
+    }
+}
+
+struct State {
+    settings: ControllerSettings,
+    hash_seed: u32,
+    trackers: Vec<ProbeTracker>,
+    propagation: Propagation,
+    rotation: Vec<usize>,
+}
+
+impl State {
+    /// Brings the data plane to the present decision.
+    async fn apply(&mut self, now: Duration, channels: &Channels) -> Result<(), ToolError> {
+        let admin_states = self.propagation.effective(now);
+        let backends: Vec<_> = self
+            .trackers
+            .iter()
+            .enumerate()
+            .map(|(index, tracker)| Backend {
+                admin_state: admin_states.get(index).copied().unwrap_or_default(),
+                probe: tracker.status(),
+            })
+            .collect();
+        let decided = rotation(&backends, self.settings.no_healthy);
+        if decided == self.rotation {
+            return Ok(());
+        }
+        let addresses: Vec<_> = decided.iter().map(|index| self.settings.backends[*index].0).collect();
+        tool::nft(&ruleset::rotation(&addresses, self.hash_seed)).await?;
+        let now = Instant::now();
+        for index in 0..backends.len() {
+            let is_in = decided.contains(&index);
+            if is_in != self.rotation.contains(&index) {
+                let _ = channels.changes.send((now, index, Change::InRotation(is_in)));
+            }
+        }
+        self.rotation.clone_from(&decided);
+        channels.rotation.send_replace(decided);
+        Ok(())
+    }
+}
+
+async fn probe_forever(
+    index: usize,
+    probe: Probe,
+    first: Instant,
+    settings: ProbeSettings,
+    results: mpsc::Sender<(usize, bool)>,
+) {
+    let mut due = interval_at(first, settings.interval);
+    due.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let bound = settings.timeout.min(settings.interval);
+    loop {
+        due.tick().await;
+        let succeeded = probe.succeeds(bound).await;
+        if results.send((index, succeeded)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks for the first failing answer, far more often than probes do.
+async fn watch_health(index: usize, probe: Probe, changes: mpsc::UnboundedSender<Changed>) {
+    while !changes.is_closed() {
+        let asked = Instant::now();
+        if !probe.succeeds(WATCH_TIMEOUT).await {
+            let _ = changes.send((asked, index, Change::HealthFailed));
+            return;
+        }
+        sleep(WATCH_INTERVAL).await;
+    }
+}

@@ -1,0 +1,29 @@
+//! Drills: what happens to real TCP connections through a layer-4 load balancer while nodes go away.
+//!
+//! Pure parts decide: probes, rotation, endpoints, timelines, strategies, results. The shell around them moves packets:
+//! network namespaces, nftables, sockets. Only what a cloud's load balancer decides is modelled; connections, NAT and
+//! loss are the kernel's.
+
+pub mod azure;
+pub mod budget;
+pub mod clients;
+pub mod cluster;
+pub mod controller;
+pub mod drill;
+pub mod endpoints;
+mod http;
+pub mod machine;
+pub mod network;
+mod pod;
+pub mod probe;
+pub mod report;
+pub mod result;
+pub mod rotation;
+pub mod scenario;
+pub mod simulation;
+pub mod speed;
+pub mod strategy;
+pub mod tunnel;
+pub mod world;
+
+pub use http::Probe;

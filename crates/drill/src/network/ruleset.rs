@@ -1,0 +1,155 @@
+//! nftables rulesets as text: the load balancer's, kube-proxy's and those of a machine that is off.
+//!
+//! All NAT happens for the first packet of a flow only; conntrack keeps the mapping of established flows whatever the
+//! rules say afterwards. That is how a pass-through load balancer and kube-proxy treat established TCP flows too.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::addresses::{FRONTEND, FRONTEND_PORT, NODE_PORT, POD_PORT};
+use crate::endpoints::Backends;
+
+/// The load balancer's table, without a backend in rotation: new flows to the frontend are dropped.
+#[must_use]
+pub fn load_balancer() -> String {
+    format!(
+        "table ip load_balancer {{
+  chain prerouting {{
+    type nat hook prerouting priority dstnat; policy accept;
+    ip daddr {FRONTEND} drop
+  }}
+  chain input {{
+    type filter hook input priority filter; policy accept;
+    ip daddr {FRONTEND} drop
+  }}
+}}
+"
+    )
+}
+
+/// Replaces the backends that new flows are spread over by a hash of their addresses and ports; established flows stay
+/// where they are. `seed` makes the hash repeatable.
+#[must_use]
+pub fn rotation(backends: &[SocketAddrV4], seed: u32) -> String {
+    let mut rules = "flush chain ip load_balancer prerouting\n".to_owned();
+    if !backends.is_empty() {
+        let _ = writeln!(
+            rules,
+            "add rule ip load_balancer prerouting ip daddr {FRONTEND} tcp dport {FRONTEND_PORT} dnat ip addr . port to \
+             jhash ip saddr . tcp sport . ip daddr . tcp dport mod {} seed {seed:#x} map {{ {} }}",
+            backends.len(),
+            elements(backends),
+        );
+    }
+    let _ = writeln!(rules, "add rule ip load_balancer prerouting ip daddr {FRONTEND} drop");
+    rules
+}
+
+/// kube-proxy's table on a node: what new flows to the node port get. Replaces the one before.
+#[must_use]
+pub fn kube_proxy(backends: &Backends) -> String {
+    let mut rules = "table ip kube_proxy\ndelete table ip kube_proxy\ntable ip kube_proxy {\n".to_owned();
+    let endpoints: Vec<_> = backends
+        .addresses
+        .iter()
+        .map(|address| SocketAddrV4::new(*address, POD_PORT))
+        .collect();
+    let verdict = if endpoints.is_empty() {
+        "drop".to_owned()
+    } else {
+        format!(
+            "dnat ip addr . port to numgen random mod {} map {{ {} }}",
+            endpoints.len(),
+            elements(&endpoints)
+        )
+    };
+    let _ = writeln!(
+        rules,
+        "  chain prerouting {{\n    type nat hook prerouting priority dstnat; policy accept;\n    \
+         fib daddr type local tcp dport {NODE_PORT} {verdict}\n  }}"
+    );
+    if backends.masquerade {
+        let _ = writeln!(
+            rules,
+            "  chain postrouting {{\n    type nat hook postrouting priority srcnat; policy accept;\n    \
+             ct status dnat ip daddr 10.244.0.0/16 masquerade\n  }}"
+        );
+    }
+    rules.push_str("}\n");
+    rules
+}
+
+/// A machine that is off: its packets are dropped in both directions, without RST, FIN or ICMP.
+#[must_use]
+pub fn powered_off() -> String {
+    "table inet powered_off {
+  chain prerouting {
+    type filter hook prerouting priority raw; policy drop;
+    iifname \"lo\" accept
+  }
+  chain postrouting {
+    type filter hook postrouting priority raw; policy drop;
+    oifname \"lo\" accept
+  }
+}
+"
+    .to_owned()
+}
+
+/// The machine is on again, with none of its former flows.
+#[must_use]
+pub fn powered_on() -> String {
+    "table inet powered_off\ndelete table inet powered_off\n".to_owned()
+}
+
+fn elements(addresses: &[SocketAddrV4]) -> String {
+    let element = |(index, address): (usize, &SocketAddrV4)| {
+        let ip: &Ipv4Addr = address.ip();
+        format!("{index} : {ip} . {}", address.port())
+    };
+    addresses.iter().enumerate().map(element).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::addresses::{node, pod};
+
+    #[test]
+    fn an_empty_rotation_drops_new_flows() {
+        let rules = rotation(&[], 7);
+        assert!(!rules.contains("dnat"), "{rules}");
+        assert!(rules.contains("198.18.0.100 drop"), "{rules}");
+    }
+
+    #[test]
+    fn a_rotation_spreads_over_its_members_only() {
+        let members = [0, 2].map(|index| SocketAddrV4::new(node(index), NODE_PORT));
+        let rules = rotation(&members, 7);
+        assert!(
+            rules.contains("mod 2 seed 0x7 map { 0 : 198.18.1.10 . 30080, 1 : 198.18.1.12 . 30080 }"),
+            "{rules}"
+        );
+    }
+
+    #[test]
+    fn kube_proxy_masquerades_or_drops_as_its_policy_says() {
+        let cluster = Backends {
+            addresses: vec![pod(0), pod(1)],
+            masquerade: true,
+        };
+        let rules = kube_proxy(&cluster);
+        assert!(
+            rules.contains("mod 2 map { 0 : 10.244.0.2 . 8080, 1 : 10.244.1.2 . 8080 }"),
+            "{rules}"
+        );
+        assert!(rules.contains("masquerade"), "{rules}");
+        let nothing = Backends {
+            addresses: Vec::new(),
+            masquerade: false,
+        };
+        let rules = kube_proxy(&nothing);
+        assert!(rules.contains("tcp dport 30080 drop"), "{rules}");
+        assert!(!rules.contains("masquerade"), "{rules}");
+    }
+}

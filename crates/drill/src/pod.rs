@@ -1,0 +1,87 @@
+//! A Pod's process: it answers each byte with its node's index, and `/ready` with 200 until its health check is
+//! failed.
+//!
+//! Dropping it ends the process: its sockets close, and established connections see FIN or RST.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hyper::StatusCode;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::http;
+use crate::network::addresses::{POD_PORT, POD_READY_PORT};
+
+/// Connections one Pod serves at once; more wait in the listener's queue.
+const MAX_CONNECTIONS: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Pod {
+    ready: Arc<AtomicBool>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Pod {
+    /// Starts one in the network namespace of the calling thread, on all of its addresses.
+    pub(crate) async fn start(node: u8) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, POD_PORT)).await?;
+        let ready_listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, POD_READY_PORT)).await?;
+        let ready = Arc::new(AtomicBool::new(true));
+        let answers = Arc::clone(&ready);
+        let answer: http::Answer = Arc::new(move |path| match path {
+            "/ready" if answers.load(Ordering::Relaxed) => StatusCode::OK,
+            "/ready" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::NOT_FOUND,
+        });
+        let tasks = [
+            tokio::spawn(serve(listener, node)),
+            tokio::spawn(http::serve(ready_listener, answer)),
+        ];
+        Ok(Self { ready, tasks })
+    }
+
+    /// What `/healthcheck/fail` of Envoy does.
+    pub(crate) fn fail_health_check(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends it, and returns once its sockets are closed.
+    pub(crate) async fn end(mut self) {
+        for task in &mut self.tasks {
+            task.abort();
+            // An aborted task has no result.
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+async fn serve(listener: TcpListener, node: u8) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
+                if let Ok((stream, _)) = accepted {
+                    connections.spawn(echo(stream, node));
+                }
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn echo(mut stream: TcpStream, node: u8) {
+    let _ = stream.set_nodelay(true);
+    let mut request = [0];
+    // The client ends the connection, or it broke: either way this side is done.
+    while stream.read_exact(&mut request).await.is_ok() && stream.write_all(&[node]).await.is_ok() {}
+}

@@ -1,0 +1,122 @@
+//! The results of a drill as a table for people, and what they assume.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::drill::Options;
+use crate::result::{Row, Spread};
+
+const HEADER: [&str; 7] = [
+    "strategy",
+    "runs",
+    "new connections failed",
+    "blackhole seconds",
+    "out of rotation after",
+    "established lost",
+    "before the node was gone",
+];
+
+/// The table: means, with the smallest and largest value of the runs.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(HEADER);
+    for row in rows {
+        table.add_row([
+            name(&row.strategy),
+            row.runs.to_string(),
+            format!("{} ({:.2} %)", spread(&row.failed, 0), row.failed_share.mean * 100.0),
+            spread(&row.blackhole_seconds, 1),
+            row.out_of_rotation_seconds
+                .map_or_else(|| "never".to_owned(), |out| format!("{} s", spread(&out, 1))),
+            spread(&row.established_lost, 0),
+            spread(&row.established_lost_before_node_gone, 0),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{table}\n")
+}
+
+fn spread(values: &Spread, digits: usize) -> String {
+    let Spread { mean, min, max, .. } = values;
+    if (max - min).abs() < 0.05 {
+        format!("{mean:.digits$}")
+    } else {
+        format!("{mean:.1} ({min:.digits$} to {max:.digits$})")
+    }
+}
+
+/// A name as the command line has it.
+#[must_use]
+pub fn name(value: &impl clap::ValueEnum) -> String {
+    value
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default()
+}
+
+/// What the results assume, one sentence on each line.
+#[must_use]
+pub fn assumptions(options: &Options) -> String {
+    let probe = &options.probe;
+    let mut text = format!(
+        "Scenario {} on {} nodes; times are of the scenario, which ran {} times faster. Headgate, the kernel and this \
+         machine ran at their own speed.\n",
+        name(&options.scenario),
+        options.nodes,
+        options.speed.factor(),
+    );
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        text,
+        "Probes every {} s, {} failures in a row take a node out, {} successes let it back.",
+        probe.interval.as_secs_f64(),
+        probe.unhealthy_threshold,
+        probe.healthy_threshold,
+    );
+    let _ = writeln!(
+        text,
+        "Azure publishes no time for an admin state to take effect: here {} s after its operation, which takes {} s.",
+        options.propagation.as_secs_f64(),
+        options.operation_delay.as_secs_f64(),
+    );
+    let _ = writeln!(
+        text,
+        "Blackhole seconds: how long new connections to one node were lost, summed over nodes. Long-lived connections end \
+         by themselves after at most {} s.",
+        options.pods.connection_lifetime.as_secs_f64(),
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Spread, rows};
+    use crate::scenario::Scenario;
+    use crate::strategy::Strategy;
+
+    #[test]
+    fn a_row_shows_means_and_ranges() {
+        let row = Row {
+            scenario: Scenario::ScaleDown,
+            strategy: Strategy::KubeProxy,
+            runs: 3,
+            failed: Spread::new(&[4.0, 8.0, 6.0]),
+            failed_share: Spread::new(&[0.01, 0.02, 0.015]),
+            established_lost: Spread::new(&[2.0, 2.0, 2.0]),
+            established_lost_before_node_gone: Spread::default(),
+            blackhole_seconds: Spread::new(&[2.0, 3.0, 2.5]),
+            out_of_rotation_seconds: None,
+        };
+        let text = table(&[row]);
+        for expected in ["kube-proxy", "6.0 (4 to 8) (1.50 %)", "2.5 (2.0 to 3.0)", "never"] {
+            assert!(text.contains(expected), "{expected} in\n{text}");
+        }
+        assert_eq!(text.lines().count(), 2);
+        assert!(rows(&[]).is_empty());
+    }
+}

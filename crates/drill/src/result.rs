@@ -1,0 +1,378 @@
+//! Results: from what clients saw in one run to its JSON object, and from several runs to a row with spread.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::scenario::Scenario;
+use crate::strategy::Strategy;
+
+/// One new connection. All times of a run are those of its scenario, since its first connection.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attempt {
+    /// When it was begun.
+    pub at: Duration,
+    /// Whether an answer came in time.
+    pub succeeded: bool,
+}
+
+/// One long-lived connection that was established.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Connection {
+    /// When the first request without an answer was sent; none if the client ended the connection.
+    pub lost: Option<Duration>,
+}
+
+/// What a timeline shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Event {
+    /// The Node or Pod got its first signal.
+    Signal,
+    /// The probed health endpoint first answered something else than 200.
+    #[serde(rename = "healthz503")]
+    Healthz503,
+    /// ARM accepted a PUT that sets the admin state.
+    PutAccepted,
+    /// ARM showed the admin state `Down`, its operation succeeded.
+    DownShown,
+    /// Enough probes failed.
+    ProbeDown,
+    /// The load balancer sends no new flows any more.
+    OutOfRotation,
+    /// The machine was switched off: it drops all packets within milliseconds.
+    NodeGone,
+}
+
+/// An event of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TimelineEvent {
+    /// Seconds of the scenario since the first connection.
+    pub t: f64,
+    /// What happened.
+    pub event: Event,
+    /// The node's index.
+    pub node: usize,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// What happened.
+    pub scenario: Scenario,
+    /// What was done about it.
+    pub strategy: Strategy,
+    /// What the run's random numbers come from.
+    pub seed: u64,
+    /// Scenario seconds for each real second.
+    pub speed: f64,
+    /// New connections begun.
+    pub attempted: usize,
+    /// Those without an answer in time.
+    pub failed: usize,
+    /// The quotient.
+    pub failed_share: f64,
+    /// Long-lived connections established.
+    pub established: usize,
+    /// Those that the client did not end itself.
+    pub established_lost: usize,
+    /// Those of them lost although no machine was dead yet, or another one.
+    pub established_lost_before_node_gone: usize,
+    /// Seconds for which the new connections of one node were lost, summed over nodes: the failed share, times the
+    /// length of the run, times the nodes.
+    pub blackhole_seconds: f64,
+    /// What happened when, in order.
+    pub timeline: Vec<TimelineEvent>,
+    /// For plots; not in the JSON object.
+    #[serde(skip)]
+    pub attempts: Vec<Attempt>,
+}
+
+/// Which run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunIdentity {
+    /// What happens.
+    pub scenario: Scenario,
+    /// What is done about it.
+    pub strategy: Strategy,
+    /// Where random numbers come from.
+    pub seed: u64,
+    /// Scenario seconds for each real second.
+    pub speed: f64,
+    /// How many nodes.
+    pub nodes: usize,
+}
+
+/// A request is sent and a machine dies at nearly the same time: within this, the machine was first.
+const DEATH_TOLERANCE: Duration = Duration::from_millis(50);
+
+/// Computes a run's result.
+#[must_use]
+pub fn summarize(
+    run: &RunIdentity,
+    attempts: Vec<Attempt>,
+    connections: &[Connection],
+    mut timeline: Vec<TimelineEvent>,
+) -> RunResult {
+    timeline.sort_by(|a, b| a.t.total_cmp(&b.t));
+    let deaths: Vec<_> = timeline
+        .iter()
+        .filter(|event| event.event == Event::NodeGone)
+        .map(|event| event.t)
+        .collect();
+    let first_death = deaths.iter().copied().reduce(f64::min);
+    let tolerance = DEATH_TOLERANCE.as_secs_f64() * run.speed;
+    let lost: Vec<_> = connections.iter().filter_map(|connection| connection.lost).collect();
+    let before = |at: &&Duration| first_death.is_none_or(|death| at.as_secs_f64() + tolerance < death);
+    let failed = attempts.iter().filter(|attempt| !attempt.succeeded).count();
+    let failed_share = share(failed, attempts.len());
+    let length = attempts.last().map_or(0.0, |attempt| attempt.at.as_secs_f64());
+    RunResult {
+        scenario: run.scenario,
+        strategy: run.strategy,
+        seed: run.seed,
+        speed: run.speed,
+        attempted: attempts.len(),
+        failed,
+        failed_share,
+        established: connections.len(),
+        established_lost: lost.len(),
+        established_lost_before_node_gone: lost.iter().filter(before).count(),
+        blackhole_seconds: failed_share * length * float(run.nodes),
+        timeline,
+        attempts,
+    }
+}
+
+/// Several values of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Their mean.
+    pub mean: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+    /// Their standard deviation, of a sample; 0 for a single one.
+    pub deviation: f64,
+}
+
+impl Spread {
+    /// Of these values; all zero without any.
+    #[must_use]
+    pub fn new(values: &[f64]) -> Self {
+        let Some((min, max)) = values.iter().fold(None, |range: Option<(f64, f64)>, value| {
+            Some(range.map_or((*value, *value), |(min, max)| (min.min(*value), max.max(*value))))
+        }) else {
+            return Self::default();
+        };
+        let count = float(values.len());
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let deviation = if values.len() > 1 {
+            (squares / (count - 1.0)).sqrt()
+        } else {
+            0.0
+        };
+        Self {
+            mean,
+            min,
+            max,
+            deviation,
+        }
+    }
+}
+
+/// All runs of one scenario and strategy.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// What happened.
+    pub scenario: Scenario,
+    /// What was done about it.
+    pub strategy: Strategy,
+    /// How many runs.
+    pub runs: usize,
+    /// New connections that failed.
+    pub failed: Spread,
+    /// Their share.
+    pub failed_share: Spread,
+    /// Long-lived connections lost.
+    pub established_lost: Spread,
+    /// Those lost before a machine was dead.
+    pub established_lost_before_node_gone: Spread,
+    /// See [`RunResult::blackhole_seconds`].
+    pub blackhole_seconds: Spread,
+    /// From the first signal until the load balancer stopped sending new flows; of the runs in which it did.
+    pub out_of_rotation_seconds: Option<Spread>,
+}
+
+/// One row for each scenario and strategy, in the order in which they first appear.
+#[must_use]
+pub fn rows(results: &[RunResult]) -> Vec<Row> {
+    let mut kinds: Vec<(Scenario, Strategy)> = Vec::new();
+    for result in results {
+        let kind = (result.scenario, result.strategy);
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    let row = |(scenario, strategy): (Scenario, Strategy)| {
+        let runs: Vec<_> = results
+            .iter()
+            .filter(|run| (run.scenario, run.strategy) == (scenario, strategy))
+            .collect();
+        let spread = |value: fn(&RunResult) -> f64| Spread::new(&runs.iter().map(|run| value(run)).collect::<Vec<_>>());
+        let out: Vec<_> = runs
+            .iter()
+            .filter_map(|run| time_to_out_of_rotation(&run.timeline))
+            .collect();
+        Row {
+            scenario,
+            strategy,
+            runs: runs.len(),
+            failed: spread(|run| float(run.failed)),
+            failed_share: spread(|run| run.failed_share),
+            established_lost: spread(|run| float(run.established_lost)),
+            established_lost_before_node_gone: spread(|run| float(run.established_lost_before_node_gone)),
+            blackhole_seconds: spread(|run| run.blackhole_seconds),
+            out_of_rotation_seconds: (!out.is_empty()).then(|| Spread::new(&out)),
+        }
+    };
+    kinds.into_iter().map(row).collect()
+}
+
+/// From the first signal to the first node out of rotation, in seconds of the scenario.
+fn time_to_out_of_rotation(timeline: &[TimelineEvent]) -> Option<f64> {
+    let first = |event: Event| timeline.iter().find(|found| found.event == event).map(|found| found.t);
+    Some(first(Event::OutOfRotation)? - first(Event::Signal)?)
+}
+
+fn share(part: usize, whole: usize) -> f64 {
+    if whole == 0 { 0.0 } else { float(part) / float(whole) }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of connections are far below 2^52")]
+const fn float(count: usize) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "the values are exact")]
+mod tests {
+    use super::*;
+
+    const RUN: RunIdentity = RunIdentity {
+        scenario: Scenario::ScaleDown,
+        strategy: Strategy::KubeProxy,
+        seed: 7,
+        speed: 10.0,
+        nodes: 4,
+    };
+
+    fn attempts(failed: impl Fn(usize) -> bool) -> Vec<Attempt> {
+        let attempt = |index: usize| Attempt {
+            at: Duration::from_millis(100) * u32::try_from(index).unwrap(),
+            succeeded: !failed(index),
+        };
+        (0..=400).map(attempt).collect()
+    }
+
+    fn event(t: f64, event: Event) -> TimelineEvent {
+        TimelineEvent { t, event, node: 0 }
+    }
+
+    #[test]
+    fn blackhole_seconds_are_those_of_one_nodes_share() {
+        // Of 40 s, every fourth connection is lost for 8 s: one of four nodes is dead that long.
+        let result = summarize(
+            &RUN,
+            attempts(|index| (100..180).contains(&index) && index % 4 == 0),
+            &[],
+            Vec::new(),
+        );
+        assert_eq!((result.attempted, result.failed), (401, 20));
+        assert!(
+            (result.blackhole_seconds - 8.0).abs() < 0.05,
+            "{}",
+            result.blackhole_seconds
+        );
+        assert_eq!(summarize(&RUN, Vec::new(), &[], Vec::new()).failed_share, 0.0);
+    }
+
+    #[test]
+    fn connections_lost_with_the_machine_are_distinguished_from_those_before() {
+        let lost = |seconds: f64| Connection {
+            lost: Some(Duration::from_secs_f64(seconds)),
+        };
+        let kept = Connection { lost: None };
+        let connections = [lost(5.0), lost(9.8), lost(11.0), kept];
+        let timeline = vec![event(10.0, Event::NodeGone), event(5.0, Event::Signal)];
+        let result = summarize(&RUN, Vec::new(), &connections, timeline);
+        assert_eq!((result.established, result.established_lost), (4, 3));
+        assert_eq!(
+            result.established_lost_before_node_gone, 1,
+            "0.2 s before is within the tolerance at this speed"
+        );
+        assert_eq!(result.timeline[0].event, Event::Signal, "sorted");
+        let alive = summarize(&RUN, Vec::new(), &connections, Vec::new());
+        assert_eq!(alive.established_lost_before_node_gone, 3, "no machine died");
+    }
+
+    #[test]
+    fn a_run_has_the_fields_of_its_interface() {
+        let timeline = vec![event(5.0, Event::Signal), event(5.1, Event::Healthz503)];
+        let result = summarize(&RUN, attempts(|_| false), &[], timeline);
+        let json = serde_json::to_value(&result).unwrap();
+        for (field, expected) in [
+            ("scenario", serde_json::json!("scale-down")),
+            ("strategy", serde_json::json!("kube-proxy")),
+            ("seed", serde_json::json!(7)),
+            ("speed", serde_json::json!(10.0)),
+            ("attempted", serde_json::json!(401)),
+            ("failed", serde_json::json!(0)),
+            ("failedShare", serde_json::json!(0.0)),
+            ("established", serde_json::json!(0)),
+            ("establishedLost", serde_json::json!(0)),
+            ("blackholeSeconds", serde_json::json!(0.0)),
+        ] {
+            assert_eq!(json[field], expected, "{field}");
+        }
+        assert_eq!(
+            json["timeline"][1],
+            serde_json::json!({"t": 5.1, "event": "healthz503", "node": 0})
+        );
+        assert!(json.get("attempts").is_none());
+    }
+
+    #[test]
+    fn rows_have_the_spread_of_their_runs() {
+        let run = |strategy: Strategy, failed: usize, out: f64| {
+            let timeline = vec![event(5.0, Event::Signal), event(5.0 + out, Event::OutOfRotation)];
+            summarize(
+                &RunIdentity { strategy, ..RUN },
+                attempts(|index| index < failed),
+                &[],
+                timeline,
+            )
+        };
+        let results = [
+            run(Strategy::None, 4, 12.0),
+            run(Strategy::Healthz, 0, 7.0),
+            run(Strategy::None, 8, 14.0),
+        ];
+        let rows = rows(&results);
+        assert_eq!(
+            rows.iter().map(|row| (row.strategy, row.runs)).collect::<Vec<_>>(),
+            [(Strategy::None, 2), (Strategy::Healthz, 1)]
+        );
+        assert_eq!(
+            (rows[0].failed.mean, rows[0].failed.min, rows[0].failed.max),
+            (6.0, 4.0, 8.0)
+        );
+        assert!((rows[0].failed.deviation - 8.0_f64.sqrt()).abs() < 1e-9);
+        assert_eq!(rows[0].out_of_rotation_seconds.unwrap().mean, 13.0);
+        assert_eq!(rows[1].failed.deviation, 0.0);
+        assert_eq!(Spread::new(&[]), Spread::default());
+    }
+}

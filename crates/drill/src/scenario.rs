@@ -1,0 +1,379 @@
+//! Scenarios as timelines: what happens to which node when, as plain data.
+//!
+//! Times are those measured of cluster-autoscaler 1.36 and Karpenter 1.14 (time 0 is the first signal on the Node), the
+//! notice that Azure gives of evictions, and kubelet's order when a Pod ends. Times are of the scenario; the drill's
+//! speed shortens them.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::probe::ProbeSettings;
+use crate::strategy::PodShutdown;
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// An autoscaler removes an empty node.
+    ScaleDown,
+    /// A node is taken out for maintenance: signal, drain time, eviction of its Pod, power off.
+    Maintenance,
+    /// Azure evicts a spot machine after its notice.
+    Spot,
+    /// A `DaemonSet` is updated with `maxUnavailable: 1, maxSurge: 0`.
+    RollingUpdate,
+    /// As `scale-down`, and meanwhile the API server is away and all agents restart.
+    ApiOutage,
+    /// An autoscaler removes half of the nodes at once.
+    Mass,
+}
+
+/// Who scales down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Autoscaler {
+    /// Its delay is `--node-delete-delay-after-taint`.
+    #[default]
+    ClusterAutoscaler,
+    /// Its delay is that of a Pod which holds the node.
+    Karpenter,
+}
+
+/// What a Node carries that says it goes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The taint `ToBeDeletedByClusterAutoscaler`.
+    AutoscalerTaint,
+    /// The taint `karpenter.sh/disrupted`.
+    KarpenterTaint,
+    /// `metadata.deletionTimestamp`.
+    Deletion,
+    /// The taint `headgate.dev/maintenance`.
+    MaintenanceTaint,
+    /// The taint `cloudprovider.azure.microsoft.com/draining`, which follows a notice of eviction.
+    SpotTaint,
+}
+
+impl Signal {
+    /// Whether kube-proxy's `/healthz` turns 503 (KEP-3836): only at cluster-autoscaler's taint and at deletion.
+    #[must_use]
+    pub const fn is_seen_by_kube_proxy(self) -> bool {
+        matches!(self, Self::AutoscalerTaint | Self::Deletion)
+    }
+
+    /// The taint's key; none for a deletion.
+    #[must_use]
+    pub const fn taint(self) -> Option<&'static str> {
+        match self {
+            Self::AutoscalerTaint => Some("ToBeDeletedByClusterAutoscaler"),
+            Self::KarpenterTaint => Some("karpenter.sh/disrupted"),
+            Self::MaintenanceTaint => Some("headgate.dev/maintenance"),
+            Self::SpotTaint => Some("cloudprovider.azure.microsoft.com/draining"),
+            Self::Deletion => None,
+        }
+    }
+}
+
+/// One thing that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The Node gets a signal.
+    Signal(Signal),
+    /// The Pod gets a deletion timestamp: its endpoint is terminating.
+    TerminatePod,
+    /// The Pod fails its own health check (`/healthcheck/fail`), while it goes on serving.
+    FailHealthCheck,
+    /// kubelet has noticed: the endpoint no longer serves.
+    FailReadiness,
+    /// The Pod's process ends and its connections with it.
+    EndPod,
+    /// A new Pod's process is ready.
+    StartPod,
+    /// The machine drops all packets.
+    PowerOff,
+    /// The API server stops.
+    StopApiServer,
+    /// It starts again.
+    StartApiServer,
+    /// headgate's agent, or kube-proxy, restarts.
+    RestartAgent,
+}
+
+/// An action, when, and on which node; for the API server the node is meaningless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Since the first client connection.
+    pub at: Duration,
+    /// The node's index.
+    pub node: usize,
+    /// What is done.
+    pub action: Action,
+}
+
+/// All steps of one run, in order, and when it is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    /// Sorted by time.
+    pub steps: Vec<Step>,
+    /// When clients stop.
+    pub end: Duration,
+}
+
+/// What scenarios depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameters {
+    /// How many nodes, at least two.
+    pub nodes: usize,
+    /// Who scales down.
+    pub autoscaler: Autoscaler,
+    /// From the signal to the deletion of an empty node, or to the eviction of Pods in `maintenance`.
+    pub delete_delay: Duration,
+    /// What a spot machine is given.
+    pub notice: Duration,
+    /// From the end of a Pod until its replacement is ready.
+    pub restart: Duration,
+    /// How an evicted or updated Pod ends.
+    pub shutdown: PodShutdown,
+    /// The load balancer's probes; a run ends only after they have noticed everything.
+    pub probe: ProbeSettings,
+}
+
+/// Before the first signal, so that a run shows the state before.
+const LEAD_IN: Duration = Duration::from_secs(5);
+/// After the last loss that can be expected.
+const TAIL: Duration = Duration::from_secs(5);
+/// cluster-autoscaler's own time beyond its delay, for an empty node: 7 to 15 ms measured.
+const AUTOSCALER_OVERHEAD: Duration = Duration::from_millis(10);
+/// Karpenter, consolidation of an empty node: from taint to `deletionTimestamp`, and to the terminate call.
+const KARPENTER_DELETION: Duration = Duration::from_millis(89);
+const KARPENTER_TERMINATE: Duration = Duration::from_millis(5145);
+/// A machine in maintenance is switched off this long after its Pod has ended.
+const POWER_OFF_AFTER_EVICTION: Duration = Duration::from_secs(1);
+/// kubelet's probe period that a failing readiness is noticed after, as the post's Envoy has it.
+const READINESS_PERIOD: Duration = Duration::from_secs(5);
+
+impl Scenario {
+    /// The steps of one run.
+    #[must_use]
+    pub fn timeline(self, parameters: &Parameters) -> Timeline {
+        let mut steps = Steps(Vec::new());
+        match self {
+            Self::ScaleDown => steps.scale_down(LEAD_IN, 0, parameters),
+            Self::Mass => (0..parameters.nodes / 2).for_each(|node| steps.scale_down(LEAD_IN, node, parameters)),
+            Self::Maintenance => steps.maintenance(parameters),
+            Self::Spot => {
+                steps.add(LEAD_IN, 0, Action::Signal(Signal::SpotTaint));
+                steps.add(LEAD_IN + parameters.notice, 0, Action::PowerOff);
+            }
+            Self::RollingUpdate => steps.rolling_update(parameters),
+            Self::ApiOutage => steps.api_outage(parameters),
+        }
+        let mut steps = steps.0;
+        steps.sort_by_key(|step| step.at);
+        let last = steps.last().map_or(LEAD_IN, |step| step.at);
+        let detection = parameters.probe.longest_detection() + parameters.probe.timeout;
+        Timeline {
+            steps,
+            end: last + detection + TAIL,
+        }
+    }
+
+    /// Whether the node that goes away hosts no Pod, as an autoscaler chooses it. It still has its share of new
+    /// connections, which its kube-proxy forwards to the others.
+    #[must_use]
+    pub const fn removes_empty_nodes(self) -> bool {
+        matches!(self, Self::ScaleDown | Self::Mass | Self::Spot | Self::ApiOutage)
+    }
+
+    /// The nodes without a Pod at the start.
+    #[must_use]
+    pub fn empty_nodes(self, nodes: usize) -> usize {
+        match self {
+            Self::Mass => nodes / 2,
+            _ if self.removes_empty_nodes() => 1,
+            _ => 0,
+        }
+    }
+}
+
+struct Steps(Vec<Step>);
+
+impl Steps {
+    fn add(&mut self, at: Duration, node: usize, action: Action) {
+        self.0.push(Step { at, node, action });
+    }
+
+    fn scale_down(&mut self, at: Duration, node: usize, parameters: &Parameters) {
+        let gone = match parameters.autoscaler {
+            Autoscaler::ClusterAutoscaler => {
+                self.add(at, node, Action::Signal(Signal::AutoscalerTaint));
+                parameters.delete_delay + AUTOSCALER_OVERHEAD
+            }
+            Autoscaler::Karpenter => {
+                self.add(at, node, Action::Signal(Signal::KarpenterTaint));
+                self.add(at + KARPENTER_DELETION, node, Action::Signal(Signal::Deletion));
+                parameters.delete_delay.max(KARPENTER_TERMINATE)
+            }
+        };
+        self.add(at + gone, node, Action::PowerOff);
+    }
+
+    fn maintenance(&mut self, parameters: &Parameters) {
+        self.add(LEAD_IN, 0, Action::Signal(Signal::MaintenanceTaint));
+        let evicted = LEAD_IN + parameters.delete_delay;
+        let ended = self.end_pod(evicted, 0, &parameters.shutdown);
+        self.add(ended + POWER_OFF_AFTER_EVICTION, 0, Action::PowerOff);
+    }
+
+    fn rolling_update(&mut self, parameters: &Parameters) {
+        let mut at = LEAD_IN;
+        for node in 0..parameters.nodes {
+            at = self.end_pod(at, node, &parameters.shutdown) + parameters.restart;
+            self.add(at, node, Action::StartPod);
+        }
+    }
+
+    fn api_outage(&mut self, parameters: &Parameters) {
+        let second = Duration::from_secs(1);
+        self.scale_down(LEAD_IN, 0, parameters);
+        let stopped = LEAD_IN + parameters.delete_delay.mul_f64(0.2);
+        self.add(stopped, 0, Action::StopApiServer);
+        for node in 0..parameters.nodes {
+            self.add(stopped + second, node, Action::RestartAgent);
+        }
+        self.add(
+            LEAD_IN + parameters.delete_delay + second * 2,
+            0,
+            Action::StartApiServer,
+        );
+    }
+
+    /// A Pod terminates; gives when its process ends.
+    fn end_pod(&mut self, at: Duration, node: usize, shutdown: &PodShutdown) -> Duration {
+        self.add(at, node, Action::TerminatePod);
+        let ends = at + shutdown.serving();
+        if shutdown.fails_health_check {
+            self.add(at, node, Action::FailHealthCheck);
+            if at + READINESS_PERIOD < ends {
+                self.add(at + READINESS_PERIOD, node, Action::FailReadiness);
+            }
+        }
+        self.add(ends, node, Action::EndPod);
+        ends
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::probe::Provider;
+
+    fn parameters() -> Parameters {
+        Parameters {
+            nodes: 6,
+            autoscaler: Autoscaler::ClusterAutoscaler,
+            delete_delay: Duration::from_secs(5),
+            notice: Duration::from_secs(30),
+            restart: Duration::from_secs(20),
+            shutdown: PodShutdown {
+                pre_stop: Duration::ZERO,
+                process: Duration::from_secs(5),
+                grace: Duration::from_secs(30),
+                fails_health_check: false,
+            },
+            probe: Provider::Azure.probe(),
+        }
+    }
+
+    fn steps(scenario: Scenario, parameters: &Parameters) -> Vec<(f64, usize, Action)> {
+        let steps = scenario.timeline(parameters).steps;
+        let lead_in = LEAD_IN.as_secs_f64();
+        let short = |step: &Step| (step.at.as_secs_f64() - lead_in, step.node, step.action);
+        steps.iter().map(short).collect()
+    }
+
+    #[test]
+    fn autoscalers_follow_their_measured_times() {
+        let mut parameters = parameters();
+        let taken = steps(Scenario::ScaleDown, &parameters);
+        assert_eq!(taken[0], (0.0, 0, Action::Signal(Signal::AutoscalerTaint)));
+        assert!(
+            (taken[1].0 - 5.01).abs() < 1e-9 && taken[1].2 == Action::PowerOff,
+            "{taken:?}"
+        );
+        parameters.autoscaler = Autoscaler::Karpenter;
+        let taken = steps(Scenario::ScaleDown, &parameters);
+        assert_eq!(taken[1].2, Action::Signal(Signal::Deletion));
+        assert!((taken[2].0 - 5.145).abs() < 1e-9, "{taken:?}");
+        parameters.delete_delay = Duration::from_secs(30);
+        assert!((steps(Scenario::ScaleDown, &parameters)[2].0 - 30.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn maintenance_evicts_after_the_delay_and_switches_off_last() {
+        let parameters = Parameters {
+            delete_delay: Duration::from_secs(30),
+            ..parameters()
+        };
+        let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
+            .into_iter()
+            .map(|step| (step.0, step.2))
+            .collect();
+        assert_eq!(
+            taken,
+            [
+                (0.0, Action::Signal(Signal::MaintenanceTaint)),
+                (30.0, Action::TerminatePod),
+                (35.0, Action::EndPod),
+                (36.0, Action::PowerOff)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_roll_replaces_one_pod_after_another() {
+        let parameters = parameters();
+        let taken = steps(Scenario::RollingUpdate, &parameters);
+        let starts: Vec<_> = taken
+            .iter()
+            .filter(|step| step.2 == Action::StartPod)
+            .map(|step| (step.0, step.1))
+            .collect();
+        assert_eq!(
+            starts,
+            [(25.0, 0), (50.0, 1), (75.0, 2), (100.0, 3), (125.0, 4), (150.0, 5)]
+        );
+        let absent = taken
+            .windows(2)
+            .filter(|pair| pair[0].2 == Action::EndPod && pair[1].2 == Action::StartPod);
+        assert_eq!(absent.count(), 6, "never two nodes at once");
+    }
+
+    #[test]
+    fn readiness_fails_only_while_the_pod_still_serves() {
+        let mut parameters = parameters();
+        parameters.shutdown.fails_health_check = true;
+        let has_failed = |parameters: &Parameters| {
+            let taken = steps(Scenario::RollingUpdate, parameters);
+            taken.iter().any(|step| step.2 == Action::FailReadiness)
+        };
+        assert!(!has_failed(&parameters), "it ends after 5 s");
+        parameters.shutdown.pre_stop = Duration::from_secs(20);
+        assert!(has_failed(&parameters));
+    }
+
+    #[test]
+    fn steps_are_sorted_and_a_run_outlasts_detection() {
+        for scenario in Scenario::value_variants() {
+            let timeline = scenario.timeline(&parameters());
+            assert!(timeline.steps.is_sorted_by_key(|step| step.at), "{scenario:?}");
+            let last = timeline.steps.last().unwrap().at;
+            assert!(timeline.end >= last + Duration::from_secs(15), "{scenario:?}");
+            assert!(timeline.steps.iter().all(|step| step.node < 6), "{scenario:?}");
+        }
+        assert_eq!(Scenario::Mass.empty_nodes(6), 3);
+        assert_eq!(Scenario::RollingUpdate.empty_nodes(6), 0);
+    }
+}

@@ -1,0 +1,215 @@
+//! Strategies: how a load balancer learns that a node or Pod goes away, as plain data.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::endpoints::{Forwarding, TrafficPolicy};
+use crate::scenario::Scenario;
+
+/// A way to take nodes and Pods out of rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// Nothing: TCP probes of the node port, which fail once the node is dead. Rolling updates run as before
+    /// Kubernetes 1.26, without `ProxyTerminatingEndpoints`.
+    None,
+    /// kube-proxy's own health answers: `/healthz` for nodes, `healthCheckNodePort` for Pods.
+    KubeProxy,
+    /// headgate's `/healthz`.
+    Healthz,
+    /// headgate's `/healthz`, and its leader sets `adminState: Down`.
+    AdminState,
+    /// `ProxyTerminatingEndpoints` and a preStop sleep; the Pod stays ready while it terminates.
+    PreStopSleep,
+    /// The same with `healthcheck/fail` in preStop, which is wrong behind kube-proxy.
+    HealthcheckFail,
+    /// The load balancer sends to Pod addresses and probes `/ready`; preStop fails it and sleeps.
+    PodIp,
+    /// Pods on the host's network behind kube-proxy, with a preStop sleep.
+    HostNetwork,
+    /// Pods on the host's network that the load balancer sends to directly, without kube-proxy; preStop fails `/ready`
+    /// and sleeps.
+    HostPort,
+}
+
+/// Where the load balancer sends flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The Service's node port.
+    NodePort,
+    /// Pods' addresses.
+    Pod,
+    /// The Pods' port on the nodes' addresses.
+    HostPort,
+}
+
+/// What the load balancer probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeTarget {
+    /// A TCP handshake with the node port, cloud-provider-azure's default for `Cluster`.
+    NodePort,
+    /// kube-proxy's `/healthz`.
+    KubeProxy,
+    /// The Service's `healthCheckNodePort`.
+    HealthCheckNodePort,
+    /// headgate's `/healthz`.
+    Headgate,
+    /// `/ready` of the Pods.
+    PodReady,
+}
+
+/// How a Pod ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodShutdown {
+    /// The preStop hook's sleep.
+    pub pre_stop: Duration,
+    /// How long the process goes on serving after SIGTERM.
+    pub process: Duration,
+    /// `terminationGracePeriodSeconds`, which bounds both together.
+    pub grace: Duration,
+    /// Whether preStop fails the Pod's own health check.
+    pub fails_health_check: bool,
+}
+
+impl PodShutdown {
+    /// How long it serves from its deletion timestamp on.
+    #[must_use]
+    pub fn serving(&self) -> Duration {
+        (self.pre_stop + self.process).min(self.grace)
+    }
+}
+
+/// A strategy in a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where flows go.
+    pub target: Target,
+    /// What is probed.
+    pub probe: ProbeTarget,
+    /// How kube-proxy forwards.
+    pub forwarding: Forwarding,
+    /// How Pods end.
+    pub shutdown: PodShutdown,
+    /// Whether headgate's agents run.
+    pub runs_agents: bool,
+    /// Whether their leader sets admin states.
+    pub sets_admin_state: bool,
+}
+
+/// Times of Pods that a user can choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodTimes {
+    /// The preStop sleep of strategies that have one.
+    pub pre_stop: Duration,
+    /// How long a process serves after SIGTERM in a rolling update.
+    pub process: Duration,
+    /// The longest that an established connection lives; evicted Pods wait for it.
+    pub connection_lifetime: Duration,
+}
+
+/// The grace period beyond what a Pod needs, as the post has it.
+const GRACE_MARGIN: Duration = Duration::from_secs(5);
+
+impl Strategy {
+    /// Whether it does anything in this scenario: the post's options are about Pods, headgate is about nodes.
+    #[must_use]
+    pub fn applies_to(self, scenario: Scenario) -> bool {
+        match self {
+            Self::None | Self::KubeProxy => true,
+            Self::Healthz | Self::AdminState => scenario != Scenario::RollingUpdate,
+            _ => scenario == Scenario::RollingUpdate,
+        }
+    }
+
+    /// What the strategy means in this scenario.
+    #[must_use]
+    pub fn plan(self, scenario: Scenario, times: &PodTimes) -> Plan {
+        let is_about_pods = scenario == Scenario::RollingUpdate;
+        let has_pre_stop = !matches!(self, Self::None | Self::KubeProxy | Self::Healthz | Self::AdminState);
+        let pre_stop = if has_pre_stop { times.pre_stop } else { Duration::ZERO };
+        let process = if is_about_pods {
+            times.process
+        } else {
+            times.connection_lifetime
+        };
+        let (target, probe) = match self {
+            Self::None | Self::KubeProxy if is_about_pods => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
+            Self::None => (Target::NodePort, ProbeTarget::NodePort),
+            Self::KubeProxy => (Target::NodePort, ProbeTarget::KubeProxy),
+            Self::Healthz | Self::AdminState => (Target::NodePort, ProbeTarget::Headgate),
+            Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork => {
+                (Target::NodePort, ProbeTarget::HealthCheckNodePort)
+            }
+            Self::PodIp => (Target::Pod, ProbeTarget::PodReady),
+            Self::HostPort => (Target::HostPort, ProbeTarget::PodReady),
+        };
+        Plan {
+            target,
+            probe,
+            forwarding: Forwarding {
+                policy: if is_about_pods {
+                    TrafficPolicy::Local
+                } else {
+                    TrafficPolicy::Cluster
+                },
+                uses_terminating: !(is_about_pods && self == Self::None),
+            },
+            shutdown: PodShutdown {
+                pre_stop,
+                process,
+                grace: pre_stop + process + GRACE_MARGIN,
+                fails_health_check: matches!(self, Self::HealthcheckFail | Self::PodIp | Self::HostPort),
+            },
+            runs_agents: matches!(self, Self::Healthz | Self::AdminState),
+            sets_admin_state: self == Self::AdminState,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: PodTimes = PodTimes {
+        pre_stop: Duration::from_secs(30),
+        process: Duration::from_secs(5),
+        connection_lifetime: Duration::from_secs(20),
+    };
+
+    #[test]
+    fn the_posts_recipes_have_opposite_readiness_rules() {
+        let plan = |strategy: Strategy| strategy.plan(Scenario::RollingUpdate, &TIMES);
+        let behind_kube_proxy = plan(Strategy::PreStopSleep);
+        assert!(!behind_kube_proxy.shutdown.fails_health_check);
+        assert!(behind_kube_proxy.forwarding.uses_terminating);
+        let behind_targets = plan(Strategy::PodIp);
+        assert!(behind_targets.shutdown.fails_health_check);
+        assert_eq!(behind_targets.probe, ProbeTarget::PodReady);
+        assert_eq!(behind_targets.shutdown.serving(), Duration::from_secs(35));
+        assert!(!plan(Strategy::None).forwarding.uses_terminating);
+        assert_eq!(plan(Strategy::KubeProxy).shutdown.serving(), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn evicted_pods_outlast_their_connections() {
+        for strategy in [Strategy::None, Strategy::KubeProxy, Strategy::AdminState] {
+            let plan = strategy.plan(Scenario::Maintenance, &TIMES);
+            assert!(plan.shutdown.serving() >= TIMES.connection_lifetime, "{strategy:?}");
+            assert_eq!(plan.forwarding.policy, TrafficPolicy::Cluster);
+        }
+    }
+
+    #[test]
+    fn each_scenario_has_a_baseline_and_something_better() {
+        for scenario in Scenario::value_variants().iter().copied() {
+            let count = Strategy::value_variants()
+                .iter()
+                .filter(|strategy| strategy.applies_to(scenario))
+                .count();
+            assert!(count >= 4, "{scenario:?}");
+            assert!(Strategy::None.applies_to(scenario), "{scenario:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! TCP from a node's loopback to the same address of this process's network namespace.
+//!
+//! Agents run in their nodes' namespaces, the control plane and the ARM emulator outside. A node's listener hands each
+//! accepted stream to a [`dial`] task outside, which connects and copies. The streams stay in the namespaces in which
+//! they were made.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Connections of all nodes through one tunnel at once.
+const MAX_CONNECTIONS: usize = 1024;
+/// How long connecting to the other end may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where agents connect to, and who connects on.
+#[derive(Clone, Debug)]
+pub struct Tunnel {
+    /// The address at both ends; one of loopback.
+    pub address: SocketAddr,
+    /// Receives what was accepted.
+    pub streams: mpsc::Sender<std::net::TcpStream>,
+}
+
+impl Tunnel {
+    /// A tunnel to this address, and what [`dial`] needs.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> (Self, mpsc::Receiver<std::net::TcpStream>) {
+        let (streams, accepted) = mpsc::channel(16);
+        (Self { address, streams }, accepted)
+    }
+}
+
+/// Accepts until the other end is gone. A connection that cannot be carried on is closed.
+pub(crate) async fn accept(listener: TcpListener, streams: mpsc::Sender<std::net::TcpStream>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            continue;
+        };
+        if let Ok(stream) = stream.into_std()
+            && streams.send(stream).await.is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Connects accepted streams to `target`, until all senders are dropped.
+pub async fn dial(target: SocketAddr, mut accepted: mpsc::Receiver<std::net::TcpStream>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            stream = accepted.recv(), if connections.len() < MAX_CONNECTIONS => {
+                let Some(stream) = stream else { return };
+                connections.spawn(carry(stream, target));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn carry(near: std::net::TcpStream, target: SocketAddr) {
+    let Ok(mut near) = TcpStream::from_std(near) else {
+        return;
+    };
+    let Ok(Ok(mut far)) = timeout(CONNECT_TIMEOUT, TcpStream::connect(target)).await else {
+        return;
+    };
+    let _ = near.set_nodelay(true);
+    let _ = far.set_nodelay(true);
+    // Either end may break off; the other sees its connection closed.
+    let _ = copy_bidirectional(&mut near, &mut far).await;
+}

@@ -1,0 +1,60 @@
+//! The names that objects in a cluster carry: groups, finalizers, annotations, taints, classes.
+//!
+//! Finalizers, annotations and evacuator classes are spelled as in KEP-4212 and the first shape of KEP-4563, so that an
+//! evacuator written for them needs no change. The kinds are in headgate's own group, because CRDs in `*.k8s.io` groups
+//! need an approval.
+
+/// The API group of both kinds.
+pub const GROUP: &str = "headgate.dev";
+
+/// The only served version.
+pub const VERSION: &str = "v1alpha1";
+
+/// On a [`NodeMaintenance`](crate::api::NodeMaintenance) from the time its stage is not `Idle` until `Complete` has run.
+pub const COMPLETION_FINALIZER: &str = "nodemaintenance.k8s.io/maintenance-completion";
+
+/// Each instigator of an Evacuation has one finalizer with this prefix on it.
+pub const INSTIGATOR_FINALIZER_PREFIX: &str = "evacuation.coordination.k8s.io/instigator_";
+
+/// The finalizer of the NodeMaintenance controller on the Evacuations it wants.
+pub const INSTIGATOR_FINALIZER: &str = "evacuation.coordination.k8s.io/instigator_nodemaintenance.k8s.io";
+
+/// On an Evacuation as long as its pod exists and its evacuator forbids cancellation.
+pub const PROTECTION_FINALIZER: &str = "evacuation.coordination.k8s.io/evacuation-protection";
+
+/// A pod's annotation with this prefix and a class registers an evacuator; its value is `PRIORITY` or `PRIORITY/ROLE`.
+pub const EVACUATOR_ANNOTATION_PREFIX: &str = "evacuation.coordination.k8s.io/priority_";
+
+/// The class that removes pods of DaemonSets. headgate's leader implements it.
+pub const DAEMON_SET_EVACUATOR: &str = "daemonset.apps.k8s.io";
+
+/// The class that KEP-4212 gives kubelet for static pods. No component implements it.
+pub const KUBELET_EVACUATOR: &str = "kubelet.k8s.io";
+
+/// The role of the evacuator that created the pod.
+pub const CONTROLLER_ROLE: &str = "controller";
+
+/// The priority of the `controller` role, and of no other.
+pub const CONTROLLER_PRIORITY: i32 = 10_000;
+
+/// The taint of a node in the `Drain` stage, effect `NoSchedule`. Its value is the UID of a maintenance; another value
+/// belongs to another writer.
+pub const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
+
+/// The annotation of a Node that keeps `spec.unschedulable` as it was before the first maintenance: `true` or `false`.
+pub const CORDON_ANNOTATION: &str = "headgate.dev/unschedulable-before-maintenance";
+
+/// The annotation that kubelet sets on the mirror of a static pod.
+pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
+/// How long an evacuator may go without progress, for Evacuations of maintenances: 30 minutes, as in KEP-4212.
+pub const PROGRESS_DEADLINE_SECONDS: i32 = 1800;
+
+/// The most nodes a maintenance may select. The status has one entry for each, and an object has to stay below 1.5 MiB.
+pub const MAX_NODES: usize = 500;
+
+/// The most entries of `spec.drainPlan`.
+pub const MAX_DRAIN_PLAN: usize = 32;
+
+/// The most blockers that the status shows for one node.
+pub const MAX_BLOCKERS: usize = 5;

@@ -1,0 +1,192 @@
+//! `NodeMaintenance`: what an administrator asks for.
+//!
+//! The rules that the API server holds are here as CEL. Those that CEL cannot read (the finalizer, the nodes that a
+//! selector matches) are the controller's and the admission policies'.
+
+use k8s_openapi::api::core::v1::NodeSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::schema;
+use super::status::NodeMaintenanceStatus;
+
+/// A request to take nodes out of service: out of the load balancers first, then without pods.
+#[derive(Clone, CustomResource, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[kube(
+    group = "headgate.dev",
+    version = "v1alpha1",
+    kind = "NodeMaintenance",
+    shortname = "nm",
+    status = "NodeMaintenanceStatus",
+    derive = "PartialEq",
+    doc = "A request to take nodes out of service: out of the load balancers first, then without pods.",
+    printcolumn(name = "Stage", type_ = "string", json_path = ".spec.stage"),
+    printcolumn(
+        name = "Nodes",
+        type_ = "integer",
+        json_path = ".status.nodes",
+        description = "Nodes that the selector matches"
+    ),
+    printcolumn(
+        name = "Pods left",
+        type_ = "integer",
+        json_path = ".status.podsLeft",
+        description = "Pods that have to leave their nodes"
+    ),
+    printcolumn(
+        name = "Drained",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Drained\")].status"
+    ),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".spec.reason", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.drainPlan == oldSelf.drainPlan").message("drainPlan is immutable").field_path(".drainPlan"),
+    validation = Rule::new("!self.dryRun || oldSelf.dryRun || oldSelf.stage == 'Idle'")
+        .message("dryRun cannot be switched on after the Idle stage").field_path(".dryRun"),
+)]
+pub struct NodeMaintenanceSpec {
+    /// The nodes of this maintenance.
+    #[schemars(schema_with = "schema::node_selector")]
+    pub node_selector: NodeSelector,
+    /// How far the maintenance may go. The order is Idle, Cordon, Drain, Complete.
+    #[serde(default)]
+    #[x_kube(validation = Rule::new(
+        "oldSelf == 'Idle' || (oldSelf == 'Cordon' && self != 'Idle') || (oldSelf == 'Drain' && self in ['Drain', 'Complete']) || self == 'Complete'"
+    ).message("the order of the stages is Idle, Cordon, Drain, Complete; a stage cannot be left backwards"))]
+    pub stage: Stage,
+    /// The order in which pods leave in the Drain stage: podType Default, DaemonSet, Static; ascending podPriority within
+    /// a type; entries with a podSelector first where both are equal. Twelve default entries are added where they are
+    /// missing; status.drainPlan shows the whole plan.
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    #[x_kube(
+        merge_strategy = ListMerge::Atomic,
+        validation = Rule::new("self.all(e, self.exists_one(o, o == e))").message("duplicate entries are not allowed"),
+        validation = Rule::new(
+            "self.map(e, (e.podType == 'Default' ? 0 : (e.podType == 'DaemonSet' ? 1 : 2)) * 10000000000 + int(e.podPriority) * 2 + (has(e.podSelector) ? 0 : 1)).isSorted()"
+        ).message("entries have to be in the order of podType (Default, DaemonSet, Static), then of podPriority, those with a podSelector first"),
+        validation = Rule::new(
+            "self.all(e, !has(e.podSelector) || !has(e.podSelector.matchExpressions) || e.podSelector.matchExpressions.all(r, (r.operator in ['In', 'NotIn']) == (has(r.values) && size(r.values) > 0)))"
+        ).message("operators In and NotIn need values, Exists and DoesNotExist take none"),
+    )]
+    pub drain_plan: Vec<DrainPlanEntry>,
+    /// Why the maintenance takes place, for people.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub reason: String,
+    /// How the controller waits for the load balancers.
+    #[serde(default)]
+    pub load_balancer: LoadBalancerGate,
+    /// Show in the status what would be done, and change neither nodes nor pods.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// How far a maintenance may go.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum Stage {
+    /// Nothing is done yet.
+    #[default]
+    Idle,
+    /// The nodes are unschedulable.
+    Cordon,
+    /// The nodes are unschedulable and out of their load balancers, and their pods leave.
+    Drain,
+    /// The nodes are schedulable again, unless another maintenance is in progress on them.
+    Complete,
+}
+
+impl Stage {
+    /// The name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "Idle",
+            Self::Cordon => "Cordon",
+            Self::Drain => "Drain",
+            Self::Complete => "Complete",
+        }
+    }
+}
+
+/// Pods that are selected together.
+#[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+pub struct DrainPlanEntry {
+    /// Pods with these labels only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::label_selector")]
+    pub pod_selector: Option<LabelSelector>,
+    /// Pods with this priority or a lower one.
+    pub pod_priority: i32,
+    /// Pods of this type.
+    #[serde(default)]
+    pub pod_type: PodType,
+}
+
+/// What created a pod.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, Hash, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum PodType {
+    /// Anything but a DaemonSet or kubelet.
+    #[default]
+    Default,
+    /// A DaemonSet.
+    DaemonSet,
+    /// kubelet, from a file.
+    Static,
+}
+
+/// How the controller waits for the load balancers before the first pod leaves a node.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancerGate {
+    /// What happens if a read does not confirm that the node is out of its load balancers.
+    #[serde(default)]
+    pub policy: LoadBalancerGatePolicy,
+    /// How long the controller waits for the confirmation where it may go on without, in seconds.
+    #[serde(default = "LoadBalancerGate::default_timeout_seconds")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub timeout_seconds: i32,
+    /// How long open connections may go on between the confirmation and the first Evacuation, in seconds.
+    #[serde(default = "LoadBalancerGate::default_drain_seconds")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub drain_seconds: i32,
+}
+
+/// What happens if a read does not confirm that a node is out of its load balancers.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum LoadBalancerGatePolicy {
+    /// No Evacuation is created.
+    #[default]
+    Block,
+    /// Evacuations are created after timeoutSeconds.
+    ProceedAfter,
+}
+
+impl LoadBalancerGate {
+    /// Ten minutes: several rounds of probes and of writes to Azure.
+    fn default_timeout_seconds() -> i32 {
+        600
+    }
+
+    /// Half a minute, the default grace period of a pod.
+    fn default_drain_seconds() -> i32 {
+        30
+    }
+}
+
+impl Default for LoadBalancerGate {
+    fn default() -> Self {
+        Self {
+            policy: LoadBalancerGatePolicy::default(),
+            timeout_seconds: Self::default_timeout_seconds(),
+            drain_seconds: Self::default_drain_seconds(),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The status of a `NodeMaintenance`: what the controller did and what it waits for.
+//!
+//! A new leader continues from the status alone: `drainPlanIndex` and `drainTargets` are the only state of a drain.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::node_maintenance::{DrainPlanEntry, Stage};
+use super::schema;
+
+/// The status of a [`NodeMaintenance`](super::NodeMaintenance).
+#[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeMaintenanceStatus {
+    /// The generation that the status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// The stages that were started, in order.
+    #[schemars(length(max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
+    #[serde(default)]
+    pub stage_statuses: Vec<StageStatus>,
+    /// The whole drain plan: spec.drainPlan and the default entries.
+    #[schemars(length(max = 44))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[serde(default)]
+    pub drain_plan: Vec<DrainPlanEntry>,
+    /// The entry of drainPlan that this maintenance has reached, from 0. Set from the Drain stage on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 43))]
+    pub drain_plan_index: Option<i32>,
+    /// How many nodes the selector matches.
+    #[serde(default)]
+    pub nodes: i32,
+    /// How many pods have to leave these nodes.
+    #[serde(default)]
+    pub pods_left: i32,
+    /// One entry for each node, ordered by name.
+    #[schemars(length(max = 500))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    #[serde(default)]
+    pub node_statuses: Vec<NodeMaintenanceNodeStatus>,
+    /// Drained, LoadBalancerOut, Progressing.
+    #[schemars(schema_with = "schema::conditions")]
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}
+
+/// A stage that was started.
+#[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StageStatus {
+    /// The stage.
+    pub name: Stage,
+    /// When the controller started it.
+    #[schemars(schema_with = "schema::time")]
+    pub start_timestamp: Time,
+}
+
+/// A reference to a Node.
+#[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
+pub struct NodeReference {
+    /// Its name.
+    pub name: String,
+}
+
+/// How far one node is.
+#[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeMaintenanceNodeStatus {
+    /// The node.
+    pub node_ref: NodeReference,
+    /// The pods that are evacuated now: those that any entry selects. All maintenances of a node have the same.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub drain_targets: Vec<DrainPlanEntry>,
+    /// What happens on the node, or what this maintenance waits for.
+    #[serde(default)]
+    #[schemars(length(max = 1024))]
+    pub drain_message: String,
+    /// Pods that have to leave and have no Evacuation yet, whatever their priority.
+    #[serde(default)]
+    pub pods_pending_evacuation: i32,
+    /// Pods that have to leave and have an Evacuation.
+    #[serde(default)]
+    pub pods_evacuating: i32,
+    /// Pods of DaemonSets that tolerate the maintenance. They would be recreated at once and are not waited for.
+    #[serde(default)]
+    pub pods_exempt: i32,
+    /// Static pods. They cannot be removed through the API and are not waited for.
+    #[serde(default)]
+    pub pods_unsupported: i32,
+    /// Whether the node is out of its load balancers. Set from the Drain stage on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_balancer: Option<LoadBalancerStatus>,
+    /// What keeps evacuating pods on the node. The first five, by namespace and name.
+    #[serde(default)]
+    #[schemars(length(max = 5))]
+    #[x_kube(merge_strategy = ListMerge::Atomic)]
+    pub blockers: Vec<Blocker>,
+    /// How many blockers there are.
+    #[serde(default)]
+    pub blockers_total: i32,
+}
+
+/// Whether a node is out of its load balancers.
+#[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancerStatus {
+    /// How far the node is.
+    pub state: LoadBalancerState,
+    /// When the controller began to wait for the confirmation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::optional_time")]
+    pub waiting_since: Option<Time>,
+    /// Since when the load balancers send no new connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::optional_time")]
+    pub down_since: Option<Time>,
+    /// When a read confirmed that first. A read that no longer confirms it resets this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::optional_time")]
+    pub confirmed_at: Option<Time>,
+}
+
+/// How far a node is on its way out of the load balancers.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub enum LoadBalancerState {
+    /// No read has confirmed that the node is out.
+    Pending,
+    /// A read confirmed it. Open connections may go on until drainSeconds are over.
+    Draining,
+    /// A read confirmed it, and drainSeconds are over.
+    Out,
+    /// No read has confirmed it within timeoutSeconds, and the maintenance goes on without.
+    TimedOut,
+}
+
+/// What keeps one pod on its node.
+#[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocker {
+    /// The pod, as namespace/name.
+    #[schemars(length(max = 317))]
+    pub pod: String,
+    /// The kind of reason, for machines.
+    pub reason: BlockerReason,
+    /// The reason in words.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+    /// Since when.
+    #[schemars(schema_with = "schema::time")]
+    pub since: Time,
+}
+
+/// A kind of reason that keeps a pod on its node.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, JsonSchema, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum BlockerReason {
+    /// A PodDisruptionBudget allows no disruption.
+    DisruptionBudget,
+    /// Several PodDisruptionBudgets select the pod, and the Eviction API refuses that.
+    MultipleDisruptionBudgets,
+    /// The Eviction API refused for another reason.
+    EvictionFailed,
+    /// The pod is terminating for longer than its grace period.
+    Terminating,
+}

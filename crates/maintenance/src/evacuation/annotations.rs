@@ -1,0 +1,221 @@
+//! How evacuators register: a pod's annotations `evacuation.coordination.k8s.io/priority_CLASS: PRIORITY[/ROLE]`.
+//!
+//! Annotations are written by anybody who may write the pod. A malformed one is left out and reported, and never keeps the
+//! others from being used.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::api::Evacuator;
+use crate::api::names::{CONTROLLER_PRIORITY, CONTROLLER_ROLE, EVACUATOR_ANNOTATION_PREFIX};
+
+/// The most evacuators of a pod. One place is kept for the controller.
+const MAX_EVACUATORS: usize = 100;
+/// The name part of an annotation's key has at most 63 characters, 9 of which are `priority_`.
+const MAX_CLASS: usize = 54;
+const MAX_ROLE: usize = 63;
+const MAX_PRIORITY: i32 = 100_000;
+
+/// The evacuators of a pod, and what is wrong with its other annotations.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ParsedEvacuators {
+    /// In the order of their turns.
+    pub evacuators: Vec<Evacuator>,
+    /// One sentence for each annotation that is left out.
+    pub mistakes: Vec<AnnotationError>,
+}
+
+/// An annotation that registers no evacuator.
+#[derive(Clone, Debug, Eq, Error, PartialEq)]
+#[error("annotation {key}: {value:?} is left out: {problem}")]
+pub struct AnnotationError {
+    key: String,
+    value: String,
+    problem: &'static str,
+}
+
+/// Reads the annotations of a pod; others than those of evacuators are ignored.
+#[must_use]
+pub fn parse_evacuators(annotations: &BTreeMap<String, String>) -> ParsedEvacuators {
+    let mut parsed = ParsedEvacuators::default();
+    for (key, value) in annotations {
+        let Some(class) = key.strip_prefix(EVACUATOR_ANNOTATION_PREFIX) else {
+            continue;
+        };
+        let result = parse(class, value).and_then(|evacuator| parsed.check(evacuator));
+        match result {
+            Ok(evacuator) => parsed.evacuators.push(evacuator),
+            Err(problem) => parsed.mistakes.push(AnnotationError {
+                key: key.clone(),
+                value: value.chars().take(80).collect(),
+                problem,
+            }),
+        }
+    }
+    parsed.evacuators.sort_by(|a, b| turn(a).cmp(&turn(b)));
+    parsed
+}
+
+impl ParsedEvacuators {
+    fn check(&self, evacuator: Evacuator) -> Result<Evacuator, &'static str> {
+        let is_controller = |evacuator: &Evacuator| evacuator.priority == CONTROLLER_PRIORITY;
+        let has_controller = self.evacuators.iter().any(is_controller);
+        if is_controller(&evacuator) && has_controller {
+            return Err("there is another evacuator with the role controller");
+        }
+        let others = self.evacuators.len() - usize::from(has_controller);
+        if !is_controller(&evacuator) && others >= MAX_EVACUATORS - 1 {
+            return Err("there are 99 other evacuators");
+        }
+        Ok(evacuator)
+    }
+}
+
+fn parse(class: &str, value: &str) -> Result<Evacuator, &'static str> {
+    if class.len() > MAX_CLASS || !is_subdomain(class) {
+        return Err("the class has to be a lowercase DNS name of at most 54 characters");
+    }
+    let (priority, role) = match value.split_once('/') {
+        Some((priority, role)) => (priority, Some(role)),
+        None => (value, None),
+    };
+    let priority = priority
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| priority.parse().ok())
+        .flatten()
+        .filter(|priority| *priority <= MAX_PRIORITY)
+        .ok_or("the priority has to be an integer from 0 to 100000")?;
+    if role.is_some_and(|role| role.is_empty() || role.len() > MAX_ROLE) {
+        return Err("the role has to have 1 to 63 characters");
+    }
+    if (role == Some(CONTROLLER_ROLE)) != (priority == CONTROLLER_PRIORITY) {
+        return Err("the role controller has priority 10000, and nothing else has");
+    }
+    Ok(Evacuator {
+        evacuator_class: class.to_owned(),
+        priority,
+        role: role.map(str::to_owned),
+    })
+}
+
+/// RFC 1123.
+fn is_subdomain(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    name.split('.').all(|label| {
+        !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_inner)
+    })
+}
+
+/// The order of turns: higher priorities first, then by the labels of the class from the top-level domain down.
+pub(super) fn turn(evacuator: &Evacuator) -> (Reverse<i32>, Vec<&str>) {
+    (
+        Reverse(evacuator.priority),
+        evacuator.evacuator_class.rsplit('.').collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(annotations: &[(&str, &str)]) -> ParsedEvacuators {
+        parse_evacuators(
+            &annotations
+                .iter()
+                .map(|(class, value)| (format!("{EVACUATOR_ANNOTATION_PREFIX}{class}"), (*value).to_owned()))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_value_is_a_priority_and_perhaps_a_role() {
+        let long = "a".repeat(55);
+        let role = format!("5/{}", "r".repeat(64));
+        for (class, value, expected) in [
+            ("a.example", "0", Some((0, None))),
+            ("a.example", "100000", Some((100_000, None))),
+            ("a.example", "5/backup", Some((5, Some("backup")))),
+            ("a.example", "10000/controller", Some((10_000, Some("controller")))),
+            ("a.example", "10000", None),
+            ("a.example", "10000/x", None),
+            ("a.example", "9999/controller", None),
+            ("a.example", "100001", None),
+            ("a.example", "-1", None),
+            ("a.example", "+1", None),
+            ("a.example", "", None),
+            ("a.example", "99999999999999999999", None),
+            ("a.example", "5/", None),
+            ("a.example", &role, None),
+            ("A.example", "5", None),
+            ("a..example", "5", None),
+            ("-a.example", "5", None),
+            (&long, "5", None),
+            ("", "5", None),
+        ] {
+            let result = parsed(&[(class, value)]);
+            let found = result
+                .evacuators
+                .first()
+                .map(|found| (found.priority, found.role.as_deref()));
+            assert_eq!(found, expected, "{class} {value:?}");
+            assert_eq!(
+                result.mistakes.len(),
+                usize::from(expected.is_none()),
+                "{class} {value:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn turns_go_by_priority_then_by_domain() {
+        let result = parsed(&[
+            ("b.example.com", "5"),
+            ("z.example.com", "7"),
+            ("a.example.org", "5"),
+            ("a.zoo.com", "5"),
+            ("a.example.com", "5"),
+        ]);
+        let classes: Vec<_> = result
+            .evacuators
+            .iter()
+            .map(|found| found.evacuator_class.as_str())
+            .collect();
+        assert_eq!(
+            classes,
+            [
+                "z.example.com",
+                "a.example.com",
+                "b.example.com",
+                "a.zoo.com",
+                "a.example.org"
+            ]
+        );
+    }
+
+    #[test]
+    fn one_controller_and_99_others() {
+        let result = parsed(&[("a.example", "10000/controller"), ("b.example", "10000/controller")]);
+        assert_eq!(result.evacuators.len(), 1);
+        assert_eq!(
+            result.mistakes[0].to_string(),
+            "annotation evacuation.coordination.k8s.io/priority_b.example: \"10000/controller\" is left out: \
+             there is another evacuator with the role controller"
+        );
+        let classes: Vec<_> = (0..120).map(|n| format!("e{n:03}.example")).collect();
+        let mut many: Vec<_> = classes.iter().map(|class| (class.as_str(), "5")).collect();
+        many.push(("z.example", "10000/controller"));
+        let result = parsed(&many);
+        assert_eq!(result.evacuators.len(), 100);
+        assert_eq!(result.evacuators[0].evacuator_class, "z.example");
+        assert_eq!(result.mistakes.len(), 21);
+    }
+
+    #[test]
+    fn other_annotations_are_ignored() {
+        let annotations = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
+        assert_eq!(parse_evacuators(&annotations), ParsedEvacuators::default());
+    }
+}

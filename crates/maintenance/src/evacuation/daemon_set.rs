@@ -1,0 +1,66 @@
+//! The evacuator `daemonset.apps.k8s.io`: deletes pods of DaemonSets, within the targets of their node only.
+//!
+//! The DaemonSet controller recreates a pod that it deletes, unless the node has a taint that the pod does not tolerate. So it
+//! waits for the taint, and leaves pods alone that tolerate it. Where it does nothing it does not complete its turn either: an
+//! Evacuation that is above the targets is not to be encouraged.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::api::names::DAEMON_SET_EVACUATOR;
+use crate::api::{Evacuation, EvacuationStatus, PodType};
+use crate::drain_plan::DrainTargets;
+use crate::snapshot::{NodeFacts, PodFacts};
+
+/// Kubernetes' default of `terminationGracePeriodSeconds`.
+pub const DEFAULT_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
+
+/// What the evacuator does now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DaemonSetStep {
+    /// Nothing.
+    Leave,
+    /// Write the status, then delete the pod with its UID as precondition.
+    Delete(Box<EvacuationStatus>),
+}
+
+/// What is known of the node of a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeState<'a> {
+    /// The Node.
+    pub node: &'a NodeFacts,
+    /// Its targets, if a maintenance drains it.
+    pub targets: Option<&'a DrainTargets>,
+    /// The reason of the oldest maintenance, for the message; may be empty.
+    pub reason: &'a str,
+}
+
+/// What the evacuator does now for one Evacuation.
+#[must_use]
+pub fn evacuate(
+    evacuation: &Evacuation,
+    pod: &PodFacts,
+    state: NodeState<'_>,
+    grace_period: SignedDuration,
+    now: Timestamp,
+) -> DaemonSetStep {
+    let status = evacuation.status.clone().unwrap_or_default();
+    let is_our_turn = status.active_evacuator_class.as_deref() == Some(DAEMON_SET_EVACUATOR);
+    let is_the_pod = pod.uid == evacuation.spec.pod_ref.uid && pod.pod_type == PodType::DaemonSet;
+    let is_targeted = state.targets.is_some_and(|targets| pod.is_targeted(targets));
+    let is_kept_away = state.node.maintenance_taint.is_some();
+    let is_terminating = pod.terminating_until.is_some();
+    if !is_our_turn || !is_the_pod || !is_targeted || !is_kept_away || is_terminating {
+        return DaemonSetStep::Leave;
+    }
+    let because = match state.reason {
+        "" => String::new(),
+        reason => format!(" ({reason})"),
+    };
+    DaemonSetStep::Delete(Box::new(EvacuationStatus {
+        evacuation_progress_timestamp: Some(Time(now)),
+        expected_evacuation_finish_time: now.checked_add(grace_period).ok().map(Time),
+        message: format!("{} is terminating the pod due to node maintenance{because}.", pod.name),
+        ..status
+    }))
+}

@@ -1,0 +1,200 @@
+//! Whose turn it is to evacuate a pod: the state machine of an Evacuation, as one pure function.
+//!
+//! Evacuators take turns by priority. A turn passes on when the evacuator has completed and the pod still exists, or when it
+//! made no progress for `progressDeadlineSeconds`. After the last one the controller calls the Eviction API. A fresh progress
+//! timestamp ends these calls. Pods of DaemonSets and static pods are never evicted: the API would answer, and they would come
+//! back.
+//!
+//! The state is in the object alone: `status` and finalizers. Only the pauses between failed evictions are the caller's, see
+//! [`eviction`](super::eviction).
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::api::names::{INSTIGATOR_FINALIZER_PREFIX, PROTECTION_FINALIZER};
+use crate::api::{CancellationPolicy, Evacuation, EvacuationStatus, Evacuator, PodType};
+use crate::snapshot::PodFacts;
+
+use super::annotations::{parse_evacuators, turn};
+
+/// What is to be done for an Evacuation now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// The Evacuation is over: remove these finalizers, and delete it where it is not being deleted.
+    Finish {
+        /// Finalizers of instigators and the protection; those of others stay.
+        remove_finalizers: Vec<String>,
+        /// Why it is over.
+        reason: FinishReason,
+    },
+    /// Add or remove the protection finalizer.
+    SetProtection {
+        /// Whether it is to be there.
+        protected: bool,
+    },
+    /// Fill in `spec.evacuators` from the pod.
+    SetEvacuators(Vec<Evacuator>),
+    /// Write the status.
+    UpdateStatus(Box<EvacuationStatus>),
+    /// Call the Eviction API.
+    Evict,
+    /// The active evacuator works, or the pod terminates. Look again at the time given, if any.
+    Wait(Option<Timestamp>),
+}
+
+/// Why an Evacuation is over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FinishReason {
+    /// Its pod is gone or has ended.
+    PodGone,
+    /// No instigator wants it any more, and it can be cancelled.
+    Cancelled,
+    /// There is a pod of that name with another UID, or there never was one.
+    Invalid,
+}
+
+/// What is known about the pod of an Evacuation.
+#[derive(Clone, Copy, Debug)]
+pub enum PodState<'a> {
+    /// It exists.
+    Exists(&'a PodFacts),
+    /// It does not, by a read that is not older than the Evacuation.
+    Gone,
+}
+
+/// What is to be done for an Evacuation now. One step at a time: the next call sees its result.
+#[must_use]
+pub fn step(evacuation: &Evacuation, pod: PodState<'_>, now: Timestamp) -> Step {
+    let pod = match pod {
+        PodState::Exists(pod) if pod.uid != evacuation.spec.pod_ref.uid => {
+            return finish(evacuation, FinishReason::Invalid);
+        }
+        PodState::Gone => return finish(evacuation, FinishReason::PodGone),
+        PodState::Exists(pod) if pod.is_finished => return finish(evacuation, FinishReason::PodGone),
+        PodState::Exists(pod) => pod,
+    };
+    let status = evacuation.status.clone().unwrap_or_default();
+    let is_forbidden = status.evacuation_cancellation_policy == CancellationPolicy::Forbid;
+    let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
+    if !is_forbidden && (is_deleted || !has_instigator(evacuation)) {
+        return cancelled(evacuation);
+    }
+    let has_protection = finalizers(evacuation).any(|finalizer| finalizer == PROTECTION_FINALIZER);
+    // An object that is being deleted takes no finalizers.
+    if is_forbidden != has_protection && !(is_forbidden && is_deleted) {
+        return Step::SetProtection {
+            protected: is_forbidden,
+        };
+    }
+    match &evacuation.spec.evacuators {
+        None => Step::SetEvacuators(parse_evacuators(&pod.evacuators).evacuators),
+        Some(evacuators) => next_turn(evacuation, evacuators, status, pod, now),
+    }
+}
+
+fn finalizers(evacuation: &Evacuation) -> impl Iterator<Item = &str> {
+    evacuation.metadata.finalizers.iter().flatten().map(String::as_str)
+}
+
+fn has_instigator(evacuation: &Evacuation) -> bool {
+    finalizers(evacuation).any(|finalizer| finalizer.starts_with(INSTIGATOR_FINALIZER_PREFIX))
+}
+
+fn finish(evacuation: &Evacuation, reason: FinishReason) -> Step {
+    let is_ours =
+        |finalizer: &&str| finalizer.starts_with(INSTIGATOR_FINALIZER_PREFIX) || *finalizer == PROTECTION_FINALIZER;
+    let remove_finalizers: Vec<_> = finalizers(evacuation).filter(is_ours).map(str::to_owned).collect();
+    let is_deleted = evacuation.metadata.deletion_timestamp.is_some();
+    if is_deleted && remove_finalizers.is_empty() {
+        // What is left are finalizers of others.
+        return Step::Wait(None);
+    }
+    Step::Finish {
+        remove_finalizers,
+        reason,
+    }
+}
+
+/// No instigator wants it, or it is being deleted. The finalizers of instigators are theirs to remove while the pod exists.
+fn cancelled(evacuation: &Evacuation) -> Step {
+    let protection: Vec<_> = finalizers(evacuation)
+        .filter(|finalizer| *finalizer == PROTECTION_FINALIZER)
+        .map(str::to_owned)
+        .collect();
+    if evacuation.metadata.deletion_timestamp.is_some() && protection.is_empty() {
+        return Step::Wait(None);
+    }
+    Step::Finish {
+        remove_finalizers: protection,
+        reason: FinishReason::Cancelled,
+    }
+}
+
+fn next_turn(
+    evacuation: &Evacuation,
+    evacuators: &[Evacuator],
+    status: EvacuationStatus,
+    pod: &PodFacts,
+    now: Timestamp,
+) -> Step {
+    let mut turns: Vec<_> = evacuators.iter().collect();
+    turns.sort_by(|a, b| turn(a).cmp(&turn(b)));
+    let active = status.active_evacuator_class.clone();
+    let position = turns
+        .iter()
+        .position(|evacuator| Some(&evacuator.evacuator_class) == active.as_ref());
+    let Some(position) = position else {
+        // None has been active yet, or the one that is active is unknown: what it says counts for nothing.
+        return match turns.first() {
+            Some(first) => pass_on(status, first, None, now),
+            None => evict(evacuation, &status, pod, now),
+        };
+    };
+    let deadline = progress_deadline(evacuation, &status);
+    let is_over = status.active_evacuator_completed || now >= deadline;
+    match turns.get(position + 1) {
+        _ if !is_over => Step::Wait(Some(deadline)),
+        Some(next) => pass_on(status, next, active, now),
+        None => evict(evacuation, &status, pod, now),
+    }
+}
+
+/// When the active evacuator has to have made progress.
+fn progress_deadline(evacuation: &Evacuation, status: &EvacuationStatus) -> Timestamp {
+    let progress = status.evacuation_progress_timestamp.as_ref();
+    let since = progress.or(evacuation.metadata.creation_timestamp.as_ref());
+    let allowed = SignedDuration::from_secs(i64::from(evacuation.spec.progress_deadline_seconds));
+    since.map_or(Timestamp::MAX, |since| {
+        since.0.saturating_add(allowed).unwrap_or(Timestamp::MAX)
+    })
+}
+
+fn pass_on(mut status: EvacuationStatus, to: &Evacuator, from: Option<String>, now: Timestamp) -> Step {
+    status.message = match from {
+        Some(from) if status.active_evacuator_completed => {
+            format!(
+                "{from} completed and the pod still exists; it is the turn of {}",
+                to.evacuator_class
+            )
+        }
+        Some(from) => format!("{from} made no progress; it is the turn of {}", to.evacuator_class),
+        None => format!("it is the turn of {}", to.evacuator_class),
+    };
+    status.active_evacuator_class = Some(to.evacuator_class.clone());
+    status.active_evacuator_completed = false;
+    status.evacuation_progress_timestamp = Some(Time(now));
+    status.expected_evacuation_finish_time = None;
+    Step::UpdateStatus(Box::new(status))
+}
+
+fn evict(evacuation: &Evacuation, status: &EvacuationStatus, pod: &PodFacts, now: Timestamp) -> Step {
+    let deadline = progress_deadline(evacuation, status);
+    let is_working = status.active_evacuator_class.is_some() && !status.active_evacuator_completed && now < deadline;
+    if is_working {
+        return Step::Wait(Some(deadline));
+    }
+    if pod.pod_type != PodType::Default || pod.terminating_until.is_some() {
+        return Step::Wait(None);
+    }
+    Step::Evict
+}

@@ -1,0 +1,200 @@
+//! The plan: from all that is known to what is to be done, as one pure function.
+//!
+//! [`plan`] is level-triggered. It compares what the maintenances want with what is there, and gives the difference: a plan that
+//! was executed is empty the next time, and a leader that continues with the statuses of another one repeats nothing.
+//! The caller executes the actions in order and makes a new plan when one fails.
+
+pub mod action;
+pub mod blockers;
+pub mod conditions;
+pub mod evacuations;
+pub mod events;
+pub mod gate;
+pub mod isolation;
+pub mod message;
+pub mod phase;
+pub mod progress;
+mod status;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{Timestamp, TimestampRound, Unit};
+
+use crate::api::Stage;
+use crate::snapshot::{PodFacts, Snapshot};
+
+use action::Action;
+use conditions::NodePhase;
+use isolation::Isolation;
+use phase::{Maintenance, Phase};
+use view::View;
+
+/// What is to be done now, and when to look again where nothing else changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In the order in which they are to be done.
+    pub actions: Vec<Action>,
+    /// The next time at which the passing of time alone changes the plan.
+    pub wake_at: Option<Timestamp>,
+}
+
+/// What is to be done now.
+#[must_use]
+pub fn plan(snapshot: &Snapshot, now: Timestamp) -> Plan {
+    let view = View::new(snapshot, in_whole_seconds(now));
+    let nodes = node_changes(&view);
+    let (requests, cancellations) = evacuation_changes(&view);
+    let mut plan = Plan::default();
+    for maintenance in &view.maintenances {
+        if maintenance.phase == Phase::Starting {
+            plan.actions.push(Action::AddFinalizer {
+                maintenance: maintenance.name.to_owned(),
+            });
+        }
+        if maintenance.is_deleted() && matches!(maintenance.object.spec.stage, Stage::Cordon | Stage::Drain) {
+            plan.actions.push(Action::SetStageComplete {
+                maintenance: maintenance.name.to_owned(),
+            });
+        }
+    }
+    let mut done = Vec::new();
+    for maintenance in &view.maintenances {
+        let is_completing = is_completing(&view, maintenance, &nodes, &cancellations);
+        let status = status::status(&view, maintenance, is_completing);
+        plan.actions.extend(events::events(&view, maintenance, &status));
+        if maintenance.object.status.as_ref() != Some(&status) {
+            plan.actions.push(Action::UpdateStatus {
+                maintenance: maintenance.name.to_owned(),
+                status: Box::new(status),
+            });
+        }
+        let is_over = match maintenance.phase {
+            Phase::Complete => !is_completing,
+            Phase::Idle | Phase::DryRun => true,
+            _ => false,
+        };
+        if maintenance.is_deleted() && maintenance.has_finalizer() && is_over {
+            done.push(Action::RemoveFinalizer {
+                maintenance: maintenance.name.to_owned(),
+            });
+        }
+    }
+    plan.actions.extend(nodes.into_values().flatten());
+    plan.actions.extend(cancellations.into_iter().map(|(_, action)| action));
+    plan.actions.extend(requests);
+    plan.actions.extend(done);
+    plan.wake_at = view.gates.values().filter_map(|gate| gate.wake_at).min();
+    plan
+}
+
+/// Times in objects have no fractions. With them, what was written would never equal what is read.
+fn in_whole_seconds(now: Timestamp) -> Timestamp {
+    let round = TimestampRound::new()
+        .smallest(Unit::Second)
+        .mode(jiff::RoundMode::Floor);
+    now.round(round).unwrap_or(now)
+}
+
+/// What has to change on each Node.
+fn node_changes<'a>(view: &View<'a>) -> BTreeMap<&'a str, Vec<Action>> {
+    let uids: BTreeSet<_> = view.maintenances.iter().map(Maintenance::uid).collect();
+    let mut wanted: BTreeMap<&str, (Isolation<'_>, NodePhase<'_>)> = BTreeMap::new();
+    for maintenance in &view.maintenances {
+        for node in &maintenance.nodes {
+            let (isolation, phase) = wanted.entry(node).or_default();
+            match maintenance.phase {
+                Phase::Cordon => {
+                    isolation.is_cordoned = true;
+                    phase.cordoned_by.push(maintenance.name);
+                }
+                Phase::Drain => {
+                    isolation.is_cordoned = true;
+                    isolation.drained_by.push(maintenance.uid());
+                    phase.drained_by.push(maintenance.name);
+                    phase.is_drained = view.is_drained(node);
+                }
+                Phase::Complete => isolation.is_uncordoned |= uncordons(maintenance),
+                Phase::Idle | Phase::DryRun | Phase::Starting => {}
+            }
+        }
+    }
+    let mut changes = BTreeMap::new();
+    for (name, node) in &view.nodes {
+        let (isolation, phase) = wanted.remove(name).unwrap_or_default();
+        let change = isolation.change(node, &uids);
+        let mut actions = Vec::new();
+        if !change.is_empty() {
+            let node = node.name.clone();
+            actions.push(Action::UpdateNode { node, change });
+        }
+        actions.extend(conditions::node_conditions(node, &phase));
+        if !actions.is_empty() {
+            changes.insert(*name, actions);
+        }
+    }
+    changes
+}
+
+/// A maintenance that goes from `Idle` to `Complete` makes its nodes schedulable, once.
+fn uncordons(maintenance: &Maintenance<'_>) -> bool {
+    !maintenance.is_deleted() && !maintenance.has_started(Stage::Cordon) && !is_completed(maintenance)
+}
+
+fn is_completed(maintenance: &Maintenance<'_>) -> bool {
+    let conditions = maintenance.object.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .clone()
+        .any(|condition| condition.type_ == conditions::PROGRESSING && condition.reason == conditions::COMPLETED)
+}
+
+/// Evacuations that are to exist, and those of ours that are not, with the node of their pod where it is known.
+fn evacuation_changes<'a>(view: &View<'a>) -> (Vec<Action>, Vec<(Option<&'a str>, Action)>) {
+    let pods: BTreeMap<&str, &PodFacts> = view.snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+    let is_targeted = |pod: &PodFacts| {
+        view.progress
+            .targets(&pod.node)
+            .is_some_and(|targets| pod.is_targeted(targets))
+    };
+    let mut requests = Vec::new();
+    for (node, _) in view.progress.nodes().filter(|(node, _)| view.is_open(node)) {
+        for pod in view.pods_of(node).filter(|pod| is_targeted(pod)) {
+            let existing = view.evacuations.get(pod.uid.as_str()).copied();
+            requests.extend(evacuations::request(pod, existing));
+        }
+    }
+    let mut cancellations = Vec::new();
+    for (uid, evacuation) in &view.evacuations {
+        let pod = pods.get(uid);
+        // The Evacuation of a pod that has ended is the Evacuation controller's to remove.
+        let is_wanted = pod.is_some_and(|pod| pod.is_finished || is_targeted(pod));
+        if evacuations::is_ours(evacuation) && !is_wanted {
+            cancellations.push((pod.map(|pod| pod.node.as_str()), evacuations::cancel(evacuation)));
+        }
+    }
+    (requests, cancellations)
+}
+
+/// Whether anything is still to be undone for a maintenance in the `Complete` stage.
+fn is_completing(
+    view: &View<'_>,
+    maintenance: &Maintenance<'_>,
+    changes: &BTreeMap<&str, Vec<Action>>,
+    cancellations: &[(Option<&str>, Action)],
+) -> bool {
+    let status = maintenance
+        .object
+        .status
+        .iter()
+        .flat_map(|status| &status.node_statuses);
+    let nodes: BTreeSet<_> = status
+        .map(|node| node.node_ref.name.as_str())
+        .chain(maintenance.nodes.iter().map(String::as_str))
+        .filter(|node| view.nodes.contains_key(node))
+        .collect();
+    maintenance.phase == Phase::Complete
+        && (nodes.iter().any(|node| changes.contains_key(node))
+            || cancellations
+                .iter()
+                .any(|(node, _)| node.is_none_or(|node| nodes.contains(node))))
+}

@@ -1,0 +1,190 @@
+//! What keeps evacuating pods on a node, in words (ST-04).
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::api::names::MAX_BLOCKERS;
+use crate::api::{Blocker, BlockerReason, Evacuation};
+use crate::snapshot::{BudgetFacts, PodFacts};
+
+/// What keeps the pod on its node, if anything is known to.
+#[must_use]
+pub fn blocker(
+    pod: &PodFacts,
+    evacuation: Option<&Evacuation>,
+    budgets: &[BudgetFacts],
+    node_is_ready: bool,
+    now: Timestamp,
+) -> Option<(BlockerReason, String)> {
+    if let Some(until) = pod.terminating_until {
+        return (now > until).then(|| (BlockerReason::Terminating, terminating(pod, node_is_ready)));
+    }
+    let budgets: Vec<_> = budgets
+        .iter()
+        .filter(|budget| budget.selects(&pod.namespace, &pod.labels))
+        .collect();
+    match budgets.as_slice() {
+        [] => {}
+        [budget] if budget.disruptions_allowed > 0 => {}
+        [budget] => {
+            let message = format!("PodDisruptionBudget {} allows 0 disruptions", budget.name);
+            return Some((BlockerReason::DisruptionBudget, message));
+        }
+        several => {
+            let mut names: Vec<_> = several.iter().map(|budget| budget.name.as_str()).collect();
+            names.sort_unstable();
+            let message = format!(
+                "PodDisruptionBudgets {} select the same pod, which the Eviction API does not support",
+                names.join(", ")
+            );
+            return Some((BlockerReason::MultipleDisruptionBudgets, message));
+        }
+    }
+    let status = evacuation?.status.as_ref()?;
+    (status.failed_eviction_counter > 0).then(|| {
+        let message = format!(
+            "{} evictions failed; {}",
+            status.failed_eviction_counter, status.message
+        );
+        (BlockerReason::EvictionFailed, message.chars().take(1024).collect())
+    })
+}
+
+fn terminating(pod: &PodFacts, node_is_ready: bool) -> String {
+    let mut message = "the pod is terminating for longer than its grace period".to_owned();
+    if !node_is_ready {
+        message.push_str("; its node is not ready");
+    }
+    if !pod.finalizers.is_empty() {
+        message.push_str("; finalizers: ");
+        message.push_str(&pod.finalizers.join(", "));
+    }
+    message.chars().take(1024).collect()
+}
+
+/// The first blockers of a node by pod, and how many there are. One that was there before keeps its time.
+#[must_use]
+pub fn listed(
+    mut found: Vec<(String, BlockerReason, String)>,
+    previous: &[Blocker],
+    now: Timestamp,
+) -> (Vec<Blocker>, i32) {
+    found.sort();
+    let total = i32::try_from(found.len()).unwrap_or(i32::MAX);
+    let listed = found
+        .into_iter()
+        .take(MAX_BLOCKERS)
+        .map(|(pod, reason, message)| {
+            let before = previous
+                .iter()
+                .find(|before| before.pod == pod && before.reason == reason);
+            let since = before.map_or(Time(now), |before| before.since.clone());
+            Blocker {
+                pod,
+                reason,
+                message,
+                since,
+            }
+        })
+        .collect();
+    (listed, total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::EvacuationStatus;
+    use crate::drain_plan::{Labels, PodSelector};
+    use crate::plan::evacuations::evacuation_of;
+
+    const NOW: &str = "2026-01-01T01:00:00Z";
+
+    fn pod() -> PodFacts {
+        PodFacts {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            labels: Labels::from([("app".to_owned(), "web".to_owned())]),
+            ..PodFacts::default()
+        }
+    }
+
+    fn budget(namespace: &str, name: &str, app: &str, allowed: i32) -> BudgetFacts {
+        BudgetFacts {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            selector: PodSelector::label("app", app),
+            disruptions_allowed: allowed,
+        }
+    }
+
+    #[test]
+    fn budgets_block() {
+        let now = NOW.parse().unwrap();
+        let web = || budget("shop", "web", "web", 0);
+        for (budgets, expected) in [
+            (vec![], None),
+            (vec![budget("shop", "web", "web", 1)], None),
+            (vec![budget("shop", "db", "db", 0)], None),
+            (vec![budget("other", "web", "web", 0)], None),
+            (vec![web()], Some("PodDisruptionBudget web allows 0 disruptions")),
+            (
+                vec![web(), budget("shop", "all", "web", 3)],
+                Some("PodDisruptionBudgets all, web select the same pod, which the Eviction API does not support"),
+            ),
+        ] {
+            let found = blocker(&pod(), None, &budgets, true, now).map(|(_, message)| message);
+            assert_eq!(found.as_deref(), expected, "{budgets:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_does_not_end_is_shown_after_its_grace_period() {
+        let now = NOW.parse().unwrap();
+        let mut pod = pod();
+        pod.terminating_until = Some("2026-01-01T01:00:01Z".parse().unwrap());
+        assert_eq!(
+            blocker(&pod, None, &[budget("shop", "web", "web", 0)], false, now),
+            None
+        );
+        pod.terminating_until = Some("2026-01-01T00:59:59Z".parse().unwrap());
+        pod.finalizers = vec!["example.com/backup".to_owned()];
+        let (reason, message) = blocker(&pod, None, &[], false, now).unwrap();
+        assert_eq!(reason, BlockerReason::Terminating);
+        assert_eq!(
+            message,
+            "the pod is terminating for longer than its grace period; its node is not ready; \
+             finalizers: example.com/backup"
+        );
+    }
+
+    #[test]
+    fn failed_evictions_are_shown_with_their_message() {
+        let mut evacuation = evacuation_of(&pod());
+        evacuation.status = Some(EvacuationStatus {
+            failed_eviction_counter: 3,
+            message: "the webhook does not answer".to_owned(),
+            ..EvacuationStatus::default()
+        });
+        let (reason, message) = blocker(&pod(), Some(&evacuation), &[], true, NOW.parse().unwrap()).unwrap();
+        assert_eq!(reason, BlockerReason::EvictionFailed);
+        assert_eq!(message, "3 evictions failed; the webhook does not answer");
+    }
+
+    #[test]
+    fn the_list_is_bounded_and_keeps_times() {
+        let now: Timestamp = NOW.parse().unwrap();
+        let early: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let found = |n: usize| {
+            let names = (0..n).rev().map(|n| format!("shop/web-{n}"));
+            names
+                .map(|pod| (pod, BlockerReason::DisruptionBudget, String::new()))
+                .collect::<Vec<_>>()
+        };
+        let (first, total) = listed(found(2), &[], early);
+        assert_eq!((first.len(), total), (2, 2));
+        let (second, total) = listed(found(9), &first, now);
+        assert_eq!((second.len(), total), (5, 9));
+        let times: Vec<_> = second.iter().map(|blocker| blocker.since.0).collect();
+        assert_eq!(times, [early, early, now, now, now]);
+    }
+}

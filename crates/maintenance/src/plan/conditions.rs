@@ -1,0 +1,238 @@
+//! The conditions of a NodeMaintenance, and those of KEP-5683 on its Nodes (ST-02, ST-03).
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::action::{Action, NodeConditionChange};
+use crate::snapshot::NodeFacts;
+
+/// All pods have left all nodes, and all nodes are out of their load balancers.
+pub const DRAINED: &str = "Drained";
+/// Reads confirm that all nodes are out of their load balancers.
+pub const LOAD_BALANCER_OUT: &str = "LoadBalancerOut";
+/// The controller works on the maintenance.
+pub const PROGRESSING: &str = "Progressing";
+/// The selector matches every node.
+pub const ALL_NODES_SELECTED: &str = "AllNodesSelected";
+/// The selector matches more nodes than a maintenance may have.
+pub const TOO_MANY_NODES: &str = "TooManyNodes";
+
+/// The reason of [`PROGRESSING`] once a maintenance is over.
+pub const COMPLETED: &str = "Completed";
+
+/// The types of KEP-5683 that the controller writes on Nodes.
+const NODE_CONDITIONS: [&str; 4] = [
+    "MaintenancePlanned",
+    "MaintenanceInProgress",
+    "DrainInProgress",
+    "Drained",
+];
+
+/// The messages of the Node conditions that the controller wrote begin with this. It removes no others.
+const NODE_MESSAGE_PREFIX: &str = "NodeMaintenance ";
+
+/// Conditions that keep the time of their last transition.
+#[derive(Debug)]
+pub struct Conditions<'a> {
+    previous: &'a [Condition],
+    generation: Option<i64>,
+    now: Timestamp,
+    current: Vec<Condition>,
+}
+
+impl<'a> Conditions<'a> {
+    /// None yet; `previous` are those in the status before.
+    #[must_use]
+    pub fn new(previous: &'a [Condition], generation: Option<i64>, now: Timestamp) -> Self {
+        Self {
+            previous,
+            generation,
+            now,
+            current: Vec::new(),
+        }
+    }
+
+    /// Adds a condition.
+    pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: String) {
+        let status = if holds { "True" } else { "False" };
+        let since = find(self.previous, kind)
+            .filter(|condition| condition.status == status)
+            .map_or(Time(self.now), |condition| condition.last_transition_time.clone());
+        self.current.push(Condition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message,
+            last_transition_time: since,
+            observed_generation: self.generation,
+        });
+    }
+
+    /// All of them, by type.
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Condition> {
+        self.current.sort_by(|a, b| a.type_.cmp(&b.type_));
+        self.current
+    }
+}
+
+/// A condition by type.
+#[must_use]
+pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// Whether a condition is `True`.
+#[must_use]
+pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
+    find(conditions, kind).is_some_and(|condition| condition.status == "True")
+}
+
+/// What maintenances do with a Node, for its conditions.
+#[derive(Clone, Debug, Default)]
+pub struct NodePhase<'a> {
+    /// The maintenances in the `Cordon` stage.
+    pub cordoned_by: Vec<&'a str>,
+    /// The maintenances in the `Drain` stage.
+    pub drained_by: Vec<&'a str>,
+    /// No pod has to leave any more.
+    pub is_drained: bool,
+}
+
+/// What has to change in the conditions of a Node, if anything has.
+///
+/// `MaintenancePlanned` is for the `Cordon` stage, because the controller touches no node before.
+#[must_use]
+pub fn node_conditions(node: &NodeFacts, phase: &NodePhase<'_>) -> Option<Action> {
+    let message = |names: &[&str]| format!("{NODE_MESSAGE_PREFIX}{}", names.join(", "));
+    let all: Vec<_> = phase.drained_by.iter().chain(&phase.cordoned_by).copied().collect();
+    let mut wanted = Vec::new();
+    let mut want = |kind, reason, names: &[&str]| {
+        wanted.push(NodeConditionChange {
+            kind,
+            reason,
+            message: message(names),
+        });
+    };
+    if !all.is_empty() {
+        want("MaintenanceInProgress", "AdminRequested", &all);
+    }
+    match (phase.drained_by.is_empty(), phase.is_drained) {
+        (true, _) if !all.is_empty() => want("MaintenancePlanned", "AdminRequested", &all),
+        (false, true) => want("Drained", "DrainCompleted", &phase.drained_by),
+        (false, false) => want("DrainInProgress", "AdminRequested", &phase.drained_by),
+        _ => {}
+    }
+    let kinds: BTreeSet<_> = wanted.iter().map(|condition| condition.kind).collect();
+    let remove: Vec<_> = node
+        .conditions
+        .iter()
+        .filter(|(kind, message)| {
+            let is_ours = NODE_CONDITIONS.contains(&kind.as_str()) && message.starts_with(NODE_MESSAGE_PREFIX);
+            is_ours && !kinds.contains(kind.as_str())
+        })
+        .map(|(kind, _)| kind.clone())
+        .collect();
+    let is_set = |wanted: &NodeConditionChange| {
+        let mut conditions = node.conditions.iter();
+        conditions.any(|(kind, message)| kind == wanted.kind && *message == wanted.message)
+    };
+    let set: Vec<_> = wanted.into_iter().filter(|wanted| !is_set(wanted)).collect();
+    (!set.is_empty() || !remove.is_empty()).then(|| Action::UpdateNodeConditions {
+        node: node.name.clone(),
+        set,
+        remove,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changes(has: &[(&str, &str)], phase: &NodePhase<'_>) -> Option<(Vec<&'static str>, Vec<String>)> {
+        let node = NodeFacts {
+            conditions: has
+                .iter()
+                .map(|(kind, message)| ((*kind).to_owned(), (*message).to_owned()))
+                .collect(),
+            ..NodeFacts::default()
+        };
+        match node_conditions(&node, phase)? {
+            Action::UpdateNodeConditions { set, remove, .. } => {
+                Some((set.iter().map(|condition| condition.kind).collect(), remove))
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_node_shows_the_stage_and_nothing_after_the_end() {
+        let cordon = NodePhase {
+            cordoned_by: vec!["a"],
+            ..NodePhase::default()
+        };
+        let drain = NodePhase {
+            drained_by: vec!["a"],
+            ..NodePhase::default()
+        };
+        let drained = NodePhase {
+            drained_by: vec!["a"],
+            is_drained: true,
+            ..NodePhase::default()
+        };
+        let none = NodePhase::default();
+        let ours = "NodeMaintenance a";
+        let remove = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>();
+        assert_eq!(changes(&[], &none), None);
+        assert_eq!(
+            changes(&[], &cordon),
+            Some((vec!["MaintenanceInProgress", "MaintenancePlanned"], Vec::new()))
+        );
+        assert_eq!(
+            changes(&[("MaintenanceInProgress", ours), ("MaintenancePlanned", ours)], &drain),
+            Some((vec!["DrainInProgress"], remove(&["MaintenancePlanned"])))
+        );
+        assert_eq!(
+            changes(&[("MaintenanceInProgress", ours), ("DrainInProgress", ours)], &drained),
+            Some((vec!["Drained"], remove(&["DrainInProgress"])))
+        );
+        assert_eq!(
+            changes(&[("MaintenanceInProgress", ours), ("Drained", ours)], &drained),
+            None
+        );
+        assert_eq!(
+            changes(
+                &[("MaintenanceInProgress", ours), ("Drained", ours), ("Ready", "")],
+                &none
+            ),
+            Some((Vec::new(), remove(&["MaintenanceInProgress", "Drained"])))
+        );
+    }
+
+    #[test]
+    fn the_conditions_of_others_stay() {
+        let none = NodePhase::default();
+        assert_eq!(
+            changes(&[("Drained", "drained by hand"), ("Ready", "NodeMaintenance a")], &none),
+            None
+        );
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_until_its_status_changes() {
+        let early: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let late: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let mut first = Conditions::new(&[], Some(1), early);
+        first.set(DRAINED, false, "PodsLeft", "5 pods".to_owned());
+        let first = first.finish();
+        let mut second = Conditions::new(&first, Some(2), late);
+        second.set(DRAINED, false, "PodsLeft", "4 pods".to_owned());
+        let second = second.finish();
+        assert_eq!(second[0].last_transition_time, Time(early));
+        let mut third = Conditions::new(&second, Some(2), late);
+        third.set(DRAINED, true, "DrainCompleted", String::new());
+        assert_eq!(third.finish()[0].last_transition_time, Time(late));
+    }
+}

@@ -1,0 +1,93 @@
+//! The events of a maintenance: each is recorded once, with the status that shows the same.
+
+use crate::api::{LoadBalancerState, NodeMaintenanceStatus};
+use crate::drain_plan::DrainTargets;
+
+use super::action::{Action, Event, EventReason};
+use super::conditions::{self, is_true};
+use super::phase::{Maintenance, Phase};
+use super::view::{View, previous_status};
+
+/// What became new with `status`.
+pub(super) fn events(view: &View<'_>, maintenance: &Maintenance<'_>, status: &NodeMaintenanceStatus) -> Vec<Action> {
+    let before = maintenance.object.status.clone().unwrap_or_default();
+    let mut events = Vec::new();
+    let mut record = |node: Option<&str>, reason, note| {
+        events.push(Action::RecordEvent(Event {
+            maintenance: maintenance.name.to_owned(),
+            node: node.map(str::to_owned),
+            reason,
+            note,
+        }));
+    };
+    for stage in &status.stage_statuses {
+        if !before.stage_statuses.iter().any(|started| started.name == stage.name) {
+            let note = format!("Stage {} started on {} nodes", stage.name.as_str(), status.nodes);
+            record(None, EventReason::StageStarted, note);
+        }
+    }
+    let became = |kind| is_true(&status.conditions, kind) && !is_true(&before.conditions, kind);
+    if became(conditions::ALL_NODES_SELECTED) {
+        let note =
+            "The selector matches every node of the cluster, which may leave it in a state that cannot be recovered";
+        record(None, EventReason::AllNodesSelected, note.to_owned());
+    }
+    if maintenance.phase == Phase::Drain {
+        fast_forwards(view, maintenance, &mut record);
+        let is_timed_out = |state| state == LoadBalancerState::TimedOut;
+        for node in &status.node_statuses {
+            let name = node.node_ref.name.as_str();
+            let now = node
+                .load_balancer
+                .as_ref()
+                .is_some_and(|status| is_timed_out(status.state));
+            let reason = view
+                .gates
+                .get(&(maintenance.name, name))
+                .and_then(|gate| gate.opened_without.as_deref());
+            if let (true, Some(reason)) = (now, reason) {
+                let note = format!("Pods leave node {name} without a confirmation; it waited for {reason}");
+                record(Some(name), EventReason::LoadBalancerNotConfirmed, note);
+            }
+        }
+        if became(conditions::DRAINED) {
+            record(
+                None,
+                EventReason::Drained,
+                format!("All pods have left {} nodes", status.nodes),
+            );
+        }
+    }
+    let is_completed = |status: &NodeMaintenanceStatus| {
+        let progressing = conditions::find(&status.conditions, conditions::PROGRESSING);
+        progressing.is_some_and(|condition| condition.reason == conditions::COMPLETED)
+    };
+    if is_completed(status) && !is_completed(&before) {
+        record(None, EventReason::Completed, "The maintenance is over".to_owned());
+    }
+    events
+}
+
+/// A maintenance that is new on a node which is further on than its own plan (DT-05).
+fn fast_forwards(
+    view: &View<'_>,
+    maintenance: &Maintenance<'_>,
+    record: &mut impl FnMut(Option<&str>, EventReason, String),
+) {
+    let Some(own) = view.progress.participant(maintenance.name) else {
+        return;
+    };
+    for node in &own.nodes {
+        let is_new = previous_status(maintenance, node).is_none_or(|status| status.drain_targets.is_empty());
+        let position = view.progress.targets(node).and_then(DrainTargets::position);
+        if is_new && position > Some(own.position()) {
+            let others: Vec<_> = view.progress.on(node).filter(|other| other.name != own.name).collect();
+            let names: Vec<_> = others.iter().map(|other| other.name.as_str()).collect();
+            let note = format!(
+                "Node {node} is further on than this drain plan, because of older {}; pods of earlier entries leave at once",
+                names.join(", ")
+            );
+            record(Some(node), EventReason::FastForwarded, note);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! The gate: a node leaves its load balancers, verified by a read, before its first pod is evacuated.
+//!
+//! The state is derived from the last read at each decision. What is kept in the status are times only: since when the
+//! controller waits, and when a read confirmed first. A read that no longer confirms closes the gate; Evacuations that exist
+//! go on. Where there is no read at all, the gate is closed as well, but the times stay.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, LoadBalancerStatus};
+use crate::snapshot::LoadBalancerObservation;
+
+/// What the gate of one node depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct GateInput<'a> {
+    /// `spec.loadBalancer`.
+    pub settings: LoadBalancerGate,
+    /// The status before.
+    pub previous: Option<&'a LoadBalancerStatus>,
+    /// The last read.
+    pub observation: &'a LoadBalancerObservation,
+    /// Whether the node is unschedulable and has the taint that takes it out.
+    pub is_isolated: bool,
+    /// When the node will be gone, for a node with an eviction notice.
+    pub deadline: Option<Timestamp>,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// The gate of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    /// The status now.
+    pub status: LoadBalancerStatus,
+    /// Whether Evacuations may be created.
+    pub is_open: bool,
+    /// When the gate may open by time alone.
+    pub wake_at: Option<Timestamp>,
+    /// What the gate waits for, in words; empty where it is open.
+    pub waiting_for: String,
+    /// The gate opened now without a confirmation, and why.
+    pub opened_without: Option<String>,
+}
+
+impl Gate {
+    /// The gate now.
+    #[must_use]
+    pub fn decide(input: &GateInput<'_>) -> Self {
+        let previous = input.previous;
+        let waiting_since = previous
+            .and_then(|status| status.waiting_since.as_ref())
+            .map_or(input.now, |time| time.0);
+        let before = previous
+            .and_then(|status| status.confirmed_at.as_ref())
+            .map(|time| time.0);
+        let timed_out = previous.is_some_and(|status| status.state == LoadBalancerState::TimedOut);
+        if !input.is_isolated {
+            // A read from before the cordon says nothing.
+            return Self::pending(
+                waiting_since,
+                None,
+                "the cordon and the maintenance taint".to_owned(),
+                None,
+            );
+        }
+        match input.observation {
+            // Once it goes on without, it goes on.
+            LoadBalancerObservation::Out { since } if timed_out => Self::out(waiting_since, Some(*since), input.now),
+            LoadBalancerObservation::NotUsed => Self::out(waiting_since, None, before.unwrap_or(input.now)),
+            LoadBalancerObservation::Out { since } => {
+                Self::confirmed(input, waiting_since, *since, before.unwrap_or(input.now))
+            }
+            _ if timed_out => Self::timed_out(waiting_since, None),
+            LoadBalancerObservation::Unknown { reason } => {
+                let waiting_for = format!("a read of the load balancers: {reason}");
+                Self::unconfirmed(input, waiting_since, before, waiting_for, false)
+            }
+            LoadBalancerObservation::In { detail } => {
+                // The time to wait starts anew where a confirmation was lost.
+                let since = if before.is_some() { input.now } else { waiting_since };
+                Self::unconfirmed(input, since, None, format!("the load balancers: {detail}"), false)
+            }
+            LoadBalancerObservation::HeldBack { detail } => {
+                let since = if before.is_some() { input.now } else { waiting_since };
+                let waiting_for = format!("the load balancers, where too few other nodes are in service: {detail}");
+                Self::unconfirmed(input, since, None, waiting_for, true)
+            }
+        }
+    }
+
+    fn confirmed(input: &GateInput<'_>, waiting_since: Timestamp, since: Timestamp, confirmed_at: Timestamp) -> Self {
+        let window = SignedDuration::from_secs(i64::from(input.settings.drain_seconds));
+        let opens_at = add(confirmed_at, at_most_half(window, confirmed_at, input.deadline));
+        let was_open = input
+            .previous
+            .is_some_and(|status| status.state == LoadBalancerState::Out);
+        if was_open || input.now >= opens_at {
+            return Self::out(waiting_since, Some(since), confirmed_at);
+        }
+        Self {
+            status: status(
+                LoadBalancerState::Draining,
+                waiting_since,
+                Some(since),
+                Some(confirmed_at),
+            ),
+            is_open: false,
+            wake_at: Some(opens_at),
+            waiting_for: format!("open connections, until {opens_at:.0}"),
+            opened_without: None,
+        }
+    }
+
+    fn unconfirmed(
+        input: &GateInput<'_>,
+        waiting_since: Timestamp,
+        confirmed_at: Option<Timestamp>,
+        waiting_for: String,
+        is_held_back: bool,
+    ) -> Self {
+        let gives_up = is_held_back || input.settings.policy == LoadBalancerGatePolicy::ProceedAfter;
+        let timeout = SignedDuration::from_secs(i64::from(input.settings.timeout_seconds));
+        let gives_up_at = add(waiting_since, at_most_half(timeout, waiting_since, input.deadline));
+        if gives_up && input.now >= gives_up_at {
+            return Self::timed_out(waiting_since, Some(waiting_for));
+        }
+        Self::pending(
+            waiting_since,
+            confirmed_at,
+            waiting_for,
+            gives_up.then_some(gives_up_at),
+        )
+    }
+
+    fn pending(
+        waiting_since: Timestamp,
+        confirmed_at: Option<Timestamp>,
+        waiting_for: String,
+        wake_at: Option<Timestamp>,
+    ) -> Self {
+        Self {
+            status: status(LoadBalancerState::Pending, waiting_since, None, confirmed_at),
+            is_open: false,
+            wake_at,
+            waiting_for,
+            opened_without: None,
+        }
+    }
+
+    fn timed_out(waiting_since: Timestamp, opened_without: Option<String>) -> Self {
+        Self {
+            status: status(LoadBalancerState::TimedOut, waiting_since, None, None),
+            is_open: true,
+            wake_at: None,
+            waiting_for: String::new(),
+            opened_without,
+        }
+    }
+
+    fn out(waiting_since: Timestamp, down_since: Option<Timestamp>, confirmed_at: Timestamp) -> Self {
+        Self {
+            status: status(LoadBalancerState::Out, waiting_since, down_since, Some(confirmed_at)),
+            is_open: true,
+            wake_at: None,
+            waiting_for: String::new(),
+            opened_without: None,
+        }
+    }
+}
+
+fn status(
+    state: LoadBalancerState,
+    waiting_since: Timestamp,
+    down_since: Option<Timestamp>,
+    confirmed_at: Option<Timestamp>,
+) -> LoadBalancerStatus {
+    LoadBalancerStatus {
+        state,
+        waiting_since: Some(Time(waiting_since)),
+        down_since: down_since.map(Time),
+        confirmed_at: confirmed_at.map(Time),
+    }
+}
+
+/// Before a deadline, half of the time that is left is for the load balancer at each of its steps, the rest for the pods.
+fn at_most_half(wanted: SignedDuration, from: Timestamp, deadline: Option<Timestamp>) -> SignedDuration {
+    match deadline {
+        Some(deadline) => wanted.min((deadline.duration_since(from) / 2).max(SignedDuration::ZERO)),
+        None => wanted,
+    }
+}
+
+fn add(time: Timestamp, duration: SignedDuration) -> Timestamp {
+    time.saturating_add(duration).unwrap_or(Timestamp::MAX)
+}

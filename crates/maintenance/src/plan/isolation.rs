@@ -1,0 +1,210 @@
+//! Cordon and taint of a Node: wanted while a maintenance is in progress on it, undone after the last one (NM-10, NM-11).
+//!
+//! The value of `spec.unschedulable` before the first maintenance is kept in an annotation, in the same request that changes
+//! it, so a cordon from before survives. A taint whose value is not the UID of a maintenance belongs to another writer and stays.
+
+use std::collections::BTreeSet;
+
+use crate::snapshot::NodeFacts;
+
+use super::action::{Change, NodeChange};
+
+/// What the maintenances want of a Node.
+#[derive(Clone, Debug, Default)]
+pub struct Isolation<'a> {
+    /// A maintenance is in progress on it.
+    pub is_cordoned: bool,
+    /// The UIDs of the maintenances that drain it, the oldest first.
+    pub drained_by: Vec<&'a str>,
+    /// A maintenance that went from `Idle` to `Complete` wants it schedulable, whatever made it unschedulable.
+    pub is_uncordoned: bool,
+}
+
+impl Isolation<'_> {
+    /// What has to change on the Node. `uids` are those of every maintenance that exists.
+    #[must_use]
+    pub fn change(&self, node: &NodeFacts, uids: &BTreeSet<&str>) -> NodeChange {
+        let mut change = NodeChange {
+            taint: self.taint(node, uids),
+            ..NodeChange::default()
+        };
+        let wanted = if self.is_cordoned {
+            if node.was_unschedulable.is_none() {
+                change.remembered = Some(Change::Set(node.is_unschedulable));
+            }
+            true
+        } else if let Some(before) = node.was_unschedulable {
+            change.remembered = Some(Change::Remove);
+            before
+        } else {
+            node.is_unschedulable && !self.is_uncordoned
+        };
+        change.unschedulable = (wanted != node.is_unschedulable).then_some(wanted);
+        change
+    }
+
+    fn taint(&self, node: &NodeFacts, uids: &BTreeSet<&str>) -> Option<Change<String>> {
+        let value = node.maintenance_taint.as_ref().map(|taint| taint.value.as_str());
+        match (value, self.drained_by.first()) {
+            (Some(value), _) if !uids.contains(value) => None,
+            (Some(value), Some(_)) if self.drained_by.contains(&value) => None,
+            (_, Some(oldest)) => Some(Change::Set((*oldest).to_owned())),
+            (Some(_), None) => Some(Change::Remove),
+            (None, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::TaintFacts;
+
+    fn node(unschedulable: bool, before: Option<bool>, taint: Option<&str>) -> NodeFacts {
+        NodeFacts {
+            is_unschedulable: unschedulable,
+            was_unschedulable: before,
+            maintenance_taint: taint.map(|value| TaintFacts {
+                value: value.to_owned(),
+            }),
+            ..NodeFacts::default()
+        }
+    }
+
+    fn change(
+        unschedulable: Option<bool>,
+        remembered: Option<Change<bool>>,
+        taint: Option<Change<&str>>,
+    ) -> NodeChange {
+        let taint = taint.map(|taint| match taint {
+            Change::Set(value) => Change::Set(value.to_owned()),
+            Change::Remove => Change::Remove,
+        });
+        NodeChange {
+            unschedulable,
+            remembered,
+            taint,
+        }
+    }
+
+    #[test]
+    #[allow(clippy::too_many_lines, reason = "one table")]
+    fn what_changes_on_a_node() {
+        use Change::{Remove, Set};
+        let uids = BTreeSet::from(["a", "b", "done"]);
+        let none = Isolation::default();
+        let cordon = Isolation {
+            is_cordoned: true,
+            ..Isolation::default()
+        };
+        let drain = Isolation {
+            is_cordoned: true,
+            drained_by: vec!["a", "b"],
+            ..Isolation::default()
+        };
+        let uncordon = Isolation {
+            is_uncordoned: true,
+            ..Isolation::default()
+        };
+        for (what, wants, node, expected) in [
+            (
+                "nothing of ours",
+                &none,
+                node(false, None, None),
+                change(None, None, None),
+            ),
+            (
+                "a cordon of another writer",
+                &none,
+                node(true, None, None),
+                change(None, None, None),
+            ),
+            (
+                "a new cordon",
+                &cordon,
+                node(false, None, None),
+                change(Some(true), Some(Set(false)), None),
+            ),
+            (
+                "a cordon over another one",
+                &cordon,
+                node(true, None, None),
+                change(None, Some(Set(true)), None),
+            ),
+            (
+                "cordoned already",
+                &cordon,
+                node(true, Some(false), None),
+                change(None, None, None),
+            ),
+            (
+                "reverted by another writer",
+                &cordon,
+                node(false, Some(false), None),
+                change(Some(true), None, None),
+            ),
+            (
+                "a new drain",
+                &drain,
+                node(false, None, None),
+                change(Some(true), Some(Set(false)), Some(Set("a"))),
+            ),
+            (
+                "the taint of either stays",
+                &drain,
+                node(true, Some(false), Some("b")),
+                change(None, None, None),
+            ),
+            (
+                "the taint of one that ended",
+                &drain,
+                node(true, Some(false), Some("done")),
+                change(None, None, Some(Set("a"))),
+            ),
+            (
+                "a taint by hand stays",
+                &drain,
+                node(true, Some(false), Some("kernel")),
+                change(None, None, None),
+            ),
+            (
+                "the end",
+                &none,
+                node(true, Some(false), Some("a")),
+                change(Some(false), Some(Remove), Some(Remove)),
+            ),
+            (
+                "the end over another cordon",
+                &none,
+                node(true, Some(true), Some("a")),
+                change(None, Some(Remove), Some(Remove)),
+            ),
+            (
+                "the end, uncordoned meanwhile",
+                &none,
+                node(false, Some(true), None),
+                change(Some(true), Some(Remove), None),
+            ),
+            (
+                "the end beside a taint by hand",
+                &none,
+                node(true, Some(false), Some("")),
+                change(Some(false), Some(Remove), None),
+            ),
+            (
+                "from Idle to Complete",
+                &uncordon,
+                node(true, None, None),
+                change(Some(false), None, None),
+            ),
+            (
+                "from Idle to Complete, schedulable",
+                &uncordon,
+                node(false, None, None),
+                change(None, None, None),
+            ),
+        ] {
+            assert_eq!(wants.change(&node, &uids), expected, "{what}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `drainMessage`: what happens on a node, or what a maintenance waits for there (DT-07).
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+use crate::drain_plan::{DrainTargets, Position};
+
+use super::progress::{Participant, Progress};
+
+/// The message of one maintenance about one of its nodes, in the words of KEP-4212. Empty once nothing is waited for.
+#[must_use]
+pub fn drain_message(progress: &Progress, own: &Participant, node: &str, busy: &BTreeSet<String>) -> String {
+    let Some(target) = progress.targets(node).and_then(DrainTargets::position) else {
+        return String::new();
+    };
+    if busy.contains(node) {
+        return evacuating(progress, own, node, target);
+    }
+    if let Some(other) = own.nodes.intersection(busy).next() {
+        return format!("Waiting for node {other}.");
+    }
+    let others = progress.participants().iter().filter(|other| other.name != own.name);
+    others
+        .filter(|other| !other.nodes.is_disjoint(&own.nodes))
+        .find_map(|other| {
+            let node = other.nodes.intersection(busy).next()?;
+            Some(format!("Waiting for node {node} ({}).", other.name))
+        })
+        .unwrap_or_default()
+}
+
+fn evacuating(progress: &Progress, own: &Participant, node: &str, target: Position) -> String {
+    let others = || progress.on(node).filter(|other| other.name != own.name);
+    let at = |position| -> Vec<&str> {
+        others()
+            .filter(|other| other.position() == position)
+            .map(|other| other.name.as_str())
+            .collect()
+    };
+    match target.cmp(&own.position()) {
+        Ordering::Equal => "Evacuating".to_owned(),
+        Ordering::Less => {
+            let mut holders = at(target);
+            if holders.is_empty() {
+                // The maintenance that raised the targets is gone; what holds the node now is the lowest cursor.
+                holders = others().map(Participant::position).min().map(at).unwrap_or_default();
+            }
+            format!("Evacuating (limited by {})", holders.join(", "))
+        }
+        Ordering::Greater => match at(target) {
+            // The maintenance that raised the targets is further on in its plan, or gone.
+            holders if holders.is_empty() => "Evacuating (fast-forwarded by older maintenance)".to_owned(),
+            holders => format!("Evacuating (fast-forwarded by older {})", holders.join(", ")),
+        },
+    }
+}

@@ -1,0 +1,273 @@
+//! The status of a NodeMaintenance (ST-01, ST-02, DT-07).
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::api::names::MAX_NODES;
+use crate::api::{
+    LoadBalancerState, NodeMaintenanceNodeStatus, NodeMaintenanceStatus, NodeReference, Stage, StageStatus,
+};
+use crate::drain_plan::DrainTargets;
+use crate::snapshot::PodFacts;
+
+use super::blockers::{blocker, listed};
+use super::conditions::{self, Conditions};
+use super::message::drain_message;
+use super::phase::{Maintenance, Phase};
+use super::view::{View, previous_status};
+
+/// The status of a maintenance now. `is_completing` says that something is still to be undone for it.
+#[must_use]
+pub(super) fn status(view: &View<'_>, maintenance: &Maintenance<'_>, is_completing: bool) -> NodeMaintenanceStatus {
+    let previous = maintenance.object.status.clone().unwrap_or_default();
+    let node_statuses = match maintenance.phase {
+        // Still needed to know what is to be undone.
+        Phase::Complete if is_completing => previous.node_statuses.clone(),
+        Phase::Idle | Phase::Starting | Phase::Complete => Vec::new(),
+        Phase::DryRun | Phase::Cordon | Phase::Drain => maintenance
+            .nodes
+            .iter()
+            .map(|node| node_status(view, maintenance, node))
+            .collect(),
+    };
+    let pods_left = node_statuses
+        .iter()
+        .map(|node| node.pods_pending_evacuation + node.pods_evacuating)
+        .sum();
+    let participant = view.progress.participant(maintenance.name);
+    let mut status = NodeMaintenanceStatus {
+        observed_generation: maintenance.object.metadata.generation,
+        stage_statuses: stage_statuses(view, maintenance, &previous),
+        drain_plan: maintenance.plan.entries().iter().map(Into::into).collect(),
+        drain_plan_index: participant.and_then(|one| i32::try_from(one.cursor).ok()),
+        nodes: count(maintenance.nodes_selected),
+        pods_left,
+        node_statuses,
+        conditions: Vec::new(),
+    };
+    status.conditions = conditions_of(view, maintenance, &previous, &status, is_completing);
+    status
+}
+
+fn stage_statuses(view: &View<'_>, maintenance: &Maintenance<'_>, before: &NodeMaintenanceStatus) -> Vec<StageStatus> {
+    // Cordon always runs before Drain, even where it was not asked for.
+    let started: &[Stage] = match maintenance.phase {
+        Phase::Idle | Phase::Starting | Phase::DryRun => &[],
+        Phase::Cordon => &[Stage::Cordon],
+        Phase::Drain => &[Stage::Cordon, Stage::Drain],
+        Phase::Complete => &[Stage::Complete],
+    };
+    let mut stages = before.stage_statuses.clone();
+    for stage in started {
+        if !stages.iter().any(|before| before.name == *stage) {
+            stages.push(StageStatus {
+                name: *stage,
+                start_timestamp: Time(view.now),
+            });
+        }
+    }
+    stages
+}
+
+fn node_status(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str) -> NodeMaintenanceNodeStatus {
+    let pods: Vec<_> = view.pods_of(node).collect();
+    let has_evacuation = |pod: &&PodFacts| view.evacuations.contains_key(pod.uid.as_str());
+    let (evacuating, pending): (Vec<&PodFacts>, Vec<_>) = pods
+        .iter()
+        .copied()
+        .filter(|pod| pod.has_to_leave())
+        .partition(has_evacuation);
+    let previous = previous_status(maintenance, node);
+    let gate = view.gates.get(&(maintenance.name, node));
+    let targets = match maintenance.phase {
+        Phase::Drain => view.progress.targets(node).cloned().unwrap_or_default(),
+        // What a drain would begin with.
+        Phase::DryRun => maintenance.plan.targets(0),
+        _ => DrainTargets::default(),
+    };
+    let (blockers, blockers_total) = match maintenance.phase {
+        Phase::Drain => blockers(view, node, &evacuating, previous),
+        Phase::DryRun => blockers(view, node, &pending, previous),
+        _ => (Vec::new(), 0),
+    };
+    NodeMaintenanceNodeStatus {
+        node_ref: NodeReference { name: node.to_owned() },
+        drain_targets: targets.to_entries(),
+        drain_message: message(view, maintenance, node, pending.len() + evacuating.len()),
+        pods_pending_evacuation: count(pending.len()),
+        pods_evacuating: count(evacuating.len()),
+        pods_exempt: count(pods.iter().filter(|pod| pod.is_exempt()).count()),
+        pods_unsupported: count(
+            pods.iter()
+                .filter(|pod| pod.pod_type == crate::api::PodType::Static)
+                .count(),
+        ),
+        load_balancer: gate.map(|gate| gate.status.clone()),
+        blockers,
+        blockers_total,
+    }
+}
+
+fn message(view: &View<'_>, maintenance: &Maintenance<'_>, node: &str, pods: usize) -> String {
+    match (maintenance.phase, view.progress.participant(maintenance.name)) {
+        (Phase::DryRun, _) => format!("Dry run: {pods} pods would leave"),
+        (Phase::Drain, Some(own)) => {
+            let waiting = view.progress.on(node).find_map(|one| {
+                let gate = view.gates.get(&(one.name.as_str(), node))?;
+                (!gate.is_open).then_some((one.name.as_str(), gate.waiting_for.as_str()))
+            });
+            match waiting {
+                // Pods that leave already go on; a closed gate holds the others.
+                Some((name, what)) if name == own.name => bounded(format!("Waiting for {what}")),
+                Some((name, what)) => bounded(format!("Waiting for {what} ({name})")),
+                None => drain_message(&view.progress, own, node, &view.busy),
+            }
+        }
+        _ => String::new(),
+    }
+}
+
+fn bounded(text: String) -> String {
+    if text.chars().count() <= 1024 {
+        text
+    } else {
+        text.chars().take(1024).collect()
+    }
+}
+
+fn blockers(
+    view: &View<'_>,
+    node: &str,
+    pods: &[&PodFacts],
+    previous: Option<&NodeMaintenanceNodeStatus>,
+) -> (Vec<crate::api::Blocker>, i32) {
+    let is_ready = view.nodes.get(node).is_some_and(|node| node.is_ready);
+    let found = pods
+        .iter()
+        .filter_map(|pod| {
+            let evacuation = view.evacuations.get(pod.uid.as_str()).copied();
+            let (reason, message) = blocker(pod, evacuation, &view.snapshot.budgets, is_ready, view.now)?;
+            Some((format!("{}/{}", pod.namespace, pod.name), reason, message))
+        })
+        .collect();
+    listed(found, previous.map_or(&[], |previous| &previous.blockers), view.now)
+}
+
+fn conditions_of(
+    view: &View<'_>,
+    maintenance: &Maintenance<'_>,
+    previous: &NodeMaintenanceStatus,
+    status: &NodeMaintenanceStatus,
+    is_completing: bool,
+) -> Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition> {
+    let generation = maintenance.object.metadata.generation;
+    let mut conditions = Conditions::new(&previous.conditions, generation, view.now);
+    let (progressing, reason) = match maintenance.phase {
+        Phase::Idle => (false, "Idle"),
+        Phase::DryRun => (false, "DryRun"),
+        Phase::Starting => (true, "Starting"),
+        Phase::Cordon => (true, "Cordon"),
+        Phase::Drain => (true, "Drain"),
+        Phase::Complete if is_completing => (true, "Completing"),
+        Phase::Complete => (false, conditions::COMPLETED),
+    };
+    conditions.set(conditions::PROGRESSING, progressing, reason, String::new());
+    match maintenance.phase {
+        Phase::Drain => drain_conditions(view, maintenance, status, &mut conditions),
+        Phase::Complete => {
+            let drained = conditions::is_true(&previous.conditions, conditions::DRAINED);
+            if maintenance.has_started(Stage::Drain) {
+                conditions.set(
+                    conditions::DRAINED,
+                    drained,
+                    if drained { "DrainCompleted" } else { "Cancelled" },
+                    String::new(),
+                );
+            }
+        }
+        _ => {}
+    }
+    if maintenance.phase != Phase::Complete {
+        let all: BTreeSet<_> = view.nodes.keys().copied().collect();
+        if maintenance.nodes_selected > 0 && maintenance.nodes_selected == all.len() {
+            let message = "the selector matches every node of the cluster".to_owned();
+            conditions.set(conditions::ALL_NODES_SELECTED, true, "SelectorMatchesAll", message);
+        }
+        if maintenance.nodes_selected > MAX_NODES {
+            let message = format!(
+                "the selector matches {} nodes; the first {MAX_NODES} are maintained",
+                maintenance.nodes_selected
+            );
+            conditions.set(conditions::TOO_MANY_NODES, true, "LimitExceeded", message);
+        }
+    }
+    conditions.finish()
+}
+
+fn drain_conditions(
+    view: &View<'_>,
+    maintenance: &Maintenance<'_>,
+    status: &NodeMaintenanceStatus,
+    conditions: &mut Conditions<'_>,
+) {
+    let waiting = |holds: &dyn Fn(&str) -> bool| -> Vec<&str> {
+        maintenance
+            .nodes
+            .iter()
+            .map(String::as_str)
+            .filter(|node| !holds(node))
+            .collect()
+    };
+    let not_drained = waiting(&|node| view.is_drained(node));
+    match (maintenance.nodes.is_empty(), status.pods_left, not_drained.as_slice()) {
+        (true, ..) => conditions.set(
+            conditions::DRAINED,
+            true,
+            "NoNodes",
+            "the selector matches no node".to_owned(),
+        ),
+        (_, _, []) => conditions.set(conditions::DRAINED, true, "DrainCompleted", String::new()),
+        (_, 0, nodes) => conditions.set(
+            conditions::DRAINED,
+            false,
+            "LoadBalancer",
+            first_of("in a load balancer", nodes),
+        ),
+        (_, pods, nodes) => {
+            let message = first_of(&format!("{pods} pods have to leave"), nodes);
+            conditions.set(conditions::DRAINED, false, "PodsLeft", message);
+        }
+    }
+    let state = |node: &str| view.gates.get(&(maintenance.name, node)).map(|gate| gate.status.state);
+    let not_out = waiting(&|node| matches!(state(node), Some(LoadBalancerState::Out | LoadBalancerState::Draining)));
+    let timed_out = not_out
+        .iter()
+        .any(|node| state(node) == Some(LoadBalancerState::TimedOut));
+    match not_out.as_slice() {
+        [] => conditions.set(conditions::LOAD_BALANCER_OUT, true, "Confirmed", String::new()),
+        nodes => {
+            let reason = if timed_out { "TimedOut" } else { "Waiting" };
+            conditions.set(
+                conditions::LOAD_BALANCER_OUT,
+                false,
+                reason,
+                first_of("not confirmed", nodes),
+            );
+        }
+    }
+}
+
+/// A message with the first nodes that it is about.
+fn first_of(what: &str, nodes: &[&str]) -> String {
+    const NAMED: usize = 5;
+    let first = nodes[..nodes.len().min(NAMED)].join(", ");
+    match nodes.len() {
+        more if more > NAMED => format!("{what}: {first} and {} more nodes", more - NAMED),
+        _ => format!("{what}: {first}"),
+    }
+}
+
+fn count(number: usize) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,150 @@
+//! A snapshot with its indexes: the same data by node, by pod and by name, in an order that does not depend on its arrival.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::api::{Evacuation, NodeMaintenanceNodeStatus};
+use crate::drain_plan::DrainTargets;
+use crate::snapshot::{LoadBalancerObservation, NodeFacts, PodFacts, Snapshot};
+
+use super::evacuations::by_pod;
+use super::gate::{Gate, GateInput};
+use super::phase::{Maintenance, Phase};
+use super::progress::{Participant, Progress};
+
+/// A snapshot with its indexes.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    /// The snapshot.
+    pub(super) snapshot: &'a Snapshot,
+    /// The time.
+    pub(super) now: Timestamp,
+    /// The maintenances, older ones first.
+    pub(super) maintenances: Vec<Maintenance<'a>>,
+    /// The Nodes by name.
+    pub(super) nodes: BTreeMap<&'a str, &'a NodeFacts>,
+    /// The pods of each node that it has, finished ones left out, by namespace and name.
+    pub(super) pods: BTreeMap<&'a str, Vec<&'a PodFacts>>,
+    /// The Evacuations by the UID of their pod.
+    pub(super) evacuations: BTreeMap<&'a str, &'a Evacuation>,
+    /// The drains, settled.
+    pub(super) progress: Progress,
+    /// The nodes with pods left at their targets.
+    pub(super) busy: BTreeSet<String>,
+    /// The gate of each node of each maintenance in the `Drain` stage, by maintenance and node.
+    pub(super) gates: BTreeMap<(&'a str, &'a str), Gate>,
+}
+
+impl<'a> View<'a> {
+    /// Indexes a snapshot, advances the drains and decides the gates.
+    #[must_use]
+    pub(super) fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
+        let mut maintenances: Vec<_> = snapshot
+            .maintenances
+            .iter()
+            .map(|object| Maintenance::new(object, &snapshot.nodes))
+            .collect();
+        maintenances.sort_by(|a, b| a.age().cmp(&b.age()));
+        let nodes: BTreeMap<_, _> = snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+        let mut pods: BTreeMap<&str, Vec<&PodFacts>> = BTreeMap::new();
+        for pod in snapshot.pods.iter().filter(|pod| !pod.is_finished) {
+            pods.entry(&pod.node).or_default().push(pod);
+        }
+        for of_node in pods.values_mut() {
+            of_node.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+        }
+        let mut progress = resume(&maintenances, now);
+        let has_targeted = |node: &str, targets: &DrainTargets| {
+            pods.get(node).into_iter().flatten().any(|pod| pod.is_targeted(targets))
+        };
+        let busy = progress.settle(has_targeted);
+        let mut view = Self {
+            snapshot,
+            now,
+            maintenances,
+            nodes,
+            pods,
+            evacuations: by_pod(&snapshot.evacuations),
+            progress,
+            busy,
+            gates: BTreeMap::new(),
+        };
+        view.gates = view.decide_gates();
+        view
+    }
+
+    /// The pods of a node, finished ones left out.
+    pub(super) fn pods_of(&self, node: &str) -> impl Iterator<Item = &'a PodFacts> {
+        self.pods.get(node).into_iter().flatten().copied()
+    }
+
+    /// Whether every maintenance that drains a node lets Evacuations be created.
+    #[must_use]
+    pub(super) fn is_open(&self, node: &str) -> bool {
+        let mut gates = self.gates.iter().filter(|((_, of), _)| *of == node);
+        gates.all(|(_, gate)| gate.is_open)
+    }
+
+    /// Whether no pod has to leave a node that is drained, and all its gates are open.
+    #[must_use]
+    pub(super) fn is_drained(&self, node: &str) -> bool {
+        self.is_open(node) && !self.pods_of(node).any(PodFacts::has_to_leave)
+    }
+
+    fn decide_gates(&self) -> BTreeMap<(&'a str, &'a str), Gate> {
+        let unknown = LoadBalancerObservation::Unknown {
+            reason: "none has been made yet".to_owned(),
+        };
+        let draining = self.maintenances.iter().filter(|one| one.phase == Phase::Drain);
+        let mut gates = BTreeMap::new();
+        for maintenance in draining {
+            for name in &maintenance.nodes {
+                let Some((name, node)) = self.nodes.get_key_value(name.as_str()) else {
+                    continue;
+                };
+                let previous = previous_status(maintenance, name).and_then(|status| status.load_balancer.as_ref());
+                let gate = Gate::decide(&GateInput {
+                    settings: maintenance.object.spec.load_balancer,
+                    previous,
+                    observation: self.snapshot.load_balancers.get(*name).unwrap_or(&unknown),
+                    is_isolated: node.is_unschedulable && node.maintenance_taint.is_some(),
+                    deadline: node.deadline,
+                    now: self.now,
+                });
+                gates.insert((maintenance.name, *name), gate);
+            }
+        }
+        gates
+    }
+}
+
+/// What the status says about a node.
+#[must_use]
+pub(super) fn previous_status<'a>(maintenance: &Maintenance<'a>, node: &str) -> Option<&'a NodeMaintenanceNodeStatus> {
+    let mut statuses = maintenance.object.status.as_ref()?.node_statuses.iter();
+    statuses.find(|status| status.node_ref.name == node)
+}
+
+/// The drains as the statuses have them.
+fn resume(maintenances: &[Maintenance<'_>], now: Timestamp) -> Progress {
+    let mut reached: BTreeMap<String, DrainTargets> = BTreeMap::new();
+    let mut participants = Vec::new();
+    for maintenance in maintenances.iter().filter(|one| one.phase == Phase::Drain) {
+        let status = maintenance.object.status.as_ref();
+        for node in status.iter().flat_map(|status| &status.node_statuses) {
+            let targets: DrainTargets = node.drain_targets.iter().collect();
+            reached.entry(node.node_ref.name.clone()).or_default().join(&targets);
+        }
+        let cursor = status.and_then(|status| status.drain_plan_index).unwrap_or(0);
+        let created = maintenance.object.metadata.creation_timestamp.as_ref();
+        participants.push(Participant {
+            name: maintenance.name.to_owned(),
+            created: created.map_or(now, |time| time.0),
+            cursor: usize::try_from(cursor).unwrap_or(0).min(maintenance.plan.last()),
+            plan: maintenance.plan.clone(),
+            nodes: maintenance.nodes.clone(),
+        });
+    }
+    Progress::new(participants, reached)
+}

@@ -1,0 +1,126 @@
+//! Which nodes a `v1.NodeSelector` matches, as the scheduler has it.
+
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+
+use crate::drain_plan::Labels;
+
+/// Whether any term of `selector` matches a node. A term without requirements matches none.
+#[must_use]
+pub fn selects(selector: &NodeSelector, name: &str, labels: &Labels) -> bool {
+    selector
+        .node_selector_terms
+        .iter()
+        .any(|term| term_matches(term, name, labels))
+}
+
+fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &Labels) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let of_label = |requirement: &NodeSelectorRequirement| {
+        requirement_matches(requirement, labels.get(&requirement.key).map(String::as_str))
+    };
+    // metadata.name is the only field, here and in Kubernetes.
+    let of_field = |requirement: &NodeSelectorRequirement| {
+        requirement.key == "metadata.name" && requirement_matches(requirement, Some(name))
+    };
+    (!expressions.is_empty() || !fields.is_empty()) && expressions.iter().all(of_label) && fields.iter().all(of_field)
+}
+
+fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|value| values.iter().any(|one| one == value));
+    let numbers = || match values {
+        [limit] => Some((value?.parse::<i64>().ok()?, limit.parse::<i64>().ok()?)),
+        _ => None,
+    };
+    match requirement.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, limit)| value > limit),
+        "Lt" => numbers().is_some_and(|(value, limit)| value < limit),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requirement(key: &str, operator: &str, values: &[&str]) -> NodeSelectorRequirement {
+        NodeSelectorRequirement {
+            key: key.to_owned(),
+            operator: operator.to_owned(),
+            values: Some(values.iter().map(|value| (*value).to_owned()).collect()),
+        }
+    }
+
+    fn term(expressions: Vec<NodeSelectorRequirement>, fields: Vec<NodeSelectorRequirement>) -> NodeSelector {
+        NodeSelector {
+            node_selector_terms: vec![NodeSelectorTerm {
+                match_expressions: Some(expressions),
+                match_fields: Some(fields),
+            }],
+        }
+    }
+
+    #[test]
+    fn requirements_match_as_in_the_scheduler() {
+        let labels = Labels::from([
+            ("pool".to_owned(), "a".to_owned()),
+            ("cores".to_owned(), "8".to_owned()),
+        ]);
+        for (key, operator, values, matches) in [
+            ("pool", "In", &["a", "b"][..], true),
+            ("pool", "In", &["b"], false),
+            ("none", "In", &["a"], false),
+            ("pool", "NotIn", &["a"], false),
+            ("none", "NotIn", &["a"], true),
+            ("pool", "Exists", &[], true),
+            ("none", "Exists", &[], false),
+            ("none", "DoesNotExist", &[], true),
+            ("pool", "DoesNotExist", &[], false),
+            ("cores", "Gt", &["7"], true),
+            ("cores", "Gt", &["8"], false),
+            ("cores", "Lt", &["9"], true),
+            ("pool", "Gt", &["7"], false),
+            ("cores", "Gt", &["x"], false),
+            ("cores", "Gt", &["1", "2"], false),
+            ("none", "Lt", &["9"], false),
+            ("pool", "Like", &["a"], false),
+        ] {
+            let selector = term(vec![requirement(key, operator, values)], Vec::new());
+            assert_eq!(
+                selects(&selector, "one", &labels),
+                matches,
+                "{key} {operator} {values:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_and_terms() {
+        let labels = Labels::from([("pool".to_owned(), "a".to_owned())]);
+        let named = |name| requirement("metadata.name", "In", &[name]);
+        let pool = || requirement("pool", "In", &["a"]);
+        assert!(selects(&term(Vec::new(), vec![named("one")]), "one", &labels));
+        assert!(!selects(&term(Vec::new(), vec![named("two")]), "one", &labels));
+        assert!(
+            !selects(&term(vec![pool()], vec![named("two")]), "one", &labels),
+            "both have to match"
+        );
+        let not = requirement("metadata.name", "NotIn", &["one"]);
+        assert!(!selects(&term(Vec::new(), vec![not.clone()]), "one", &labels));
+        assert!(selects(&term(Vec::new(), vec![not]), "two", &labels));
+        assert!(
+            !selects(&term(Vec::new(), Vec::new()), "one", &labels),
+            "an empty term matches nothing"
+        );
+        let mut either = term(Vec::new(), vec![named("two")]);
+        either
+            .node_selector_terms
+            .extend(term(vec![pool()], Vec::new()).node_selector_terms);
+        assert!(selects(&either, "one", &labels), "any term");
+    }
+}

@@ -1,0 +1,200 @@
+//! A pod, as far as maintenances are concerned.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+
+use crate::api::PodType;
+use crate::api::names::{EVACUATOR_ANNOTATION_PREFIX, MAINTENANCE_TAINT, MIRROR_ANNOTATION};
+use crate::drain_plan::{DrainTargets, Labels};
+
+/// A pod, as far as maintenances are concerned.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct PodFacts {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The node it is bound to.
+    pub node: String,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its annotations that register evacuators.
+    pub evacuators: BTreeMap<String, String>,
+    /// `spec.priority`, 0 where unset.
+    pub priority: i32,
+    /// What created it.
+    pub pod_type: PodType,
+    /// Whether it tolerates the taint of a maintenance.
+    pub tolerates_maintenance: bool,
+    /// Whether its phase is `Succeeded` or `Failed`.
+    pub is_finished: bool,
+    /// When it should be gone, for a pod that is terminating: `metadata.deletionTimestamp`.
+    pub terminating_until: Option<Timestamp>,
+    /// Its finalizers, which may keep it after its containers have ended.
+    pub finalizers: Vec<String>,
+}
+
+impl PodFacts {
+    /// A DaemonSet that tolerates the maintenance would recreate the pod at once.
+    #[must_use]
+    pub fn is_exempt(&self) -> bool {
+        self.pod_type == PodType::DaemonSet && self.tolerates_maintenance
+    }
+
+    /// Whether a drain waits for the pod. It waits neither for finished pods nor for those that the API cannot remove.
+    #[must_use]
+    pub fn has_to_leave(&self) -> bool {
+        !self.is_finished && !self.is_exempt() && self.pod_type != PodType::Static
+    }
+
+    /// Whether the pod has to leave now.
+    #[must_use]
+    pub fn is_targeted(&self, targets: &DrainTargets) -> bool {
+        self.has_to_leave() && targets.select(self.pod_type, self.priority, &self.labels)
+    }
+}
+
+impl From<&Pod> for PodFacts {
+    fn from(pod: &Pod) -> Self {
+        let metadata = &pod.metadata;
+        let spec = pod.spec.as_ref();
+        let annotations = metadata.annotations.as_ref();
+        let controller = metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true));
+        let pod_type = if annotations.is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)) {
+            PodType::Static
+        } else if controller.is_some_and(|owner| owner.kind == "DaemonSet" && owner.api_version.starts_with("apps/")) {
+            PodType::DaemonSet
+        } else {
+            PodType::Default
+        };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        Self {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            node: spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            evacuators: annotations
+                .into_iter()
+                .flatten()
+                .filter(|(key, _)| key.starts_with(EVACUATOR_ANNOTATION_PREFIX))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+            priority: spec.and_then(|spec| spec.priority).unwrap_or(0),
+            pod_type,
+            tolerates_maintenance: spec
+                .iter()
+                .flat_map(|spec| spec.tolerations.iter().flatten())
+                .any(tolerates_maintenance),
+            is_finished: matches!(phase, Some("Succeeded" | "Failed")),
+            terminating_until: metadata.deletion_timestamp.as_ref().map(|time| time.0),
+            finalizers: metadata.finalizers.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// Whether a toleration covers the taint whatever its value is. One of a single value cannot be meant: it is a UID.
+fn tolerates_maintenance(toleration: &Toleration) -> bool {
+    let key = toleration.key.as_deref().unwrap_or_default();
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    toleration.operator.as_deref() == Some("Exists")
+        && matches!(key, "" | MAINTENANCE_TAINT)
+        && matches!(effect, "" | "NoSchedule")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(metadata: &Value, spec: &Value, phase: &str) -> PodFacts {
+        let mut pod = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "u"}, "spec": {"nodeName": "one", "containers": []},
+            "status": {"phase": phase}});
+        for (part, fields) in [("metadata", metadata), ("spec", spec)] {
+            for (field, value) in fields.as_object().unwrap() {
+                pod[part][field] = value.clone();
+            }
+        }
+        PodFacts::from(&serde_json::from_value::<Pod>(pod).unwrap())
+    }
+
+    fn owner(version: &str, kind: &str, controller: bool) -> Value {
+        json!({"ownerReferences": [{"apiVersion": version, "kind": kind, "name": "o", "uid": "o", "controller": controller}]})
+    }
+
+    #[test]
+    fn the_type_comes_from_the_owner() {
+        for (metadata, pod_type) in [
+            (json!({}), PodType::Default),
+            (owner("apps/v1", "ReplicaSet", true), PodType::Default),
+            (owner("apps/v1", "DaemonSet", true), PodType::DaemonSet),
+            (owner("apps/v1", "DaemonSet", false), PodType::Default),
+            (owner("apps.kruise.io/v1alpha1", "DaemonSet", true), PodType::Default),
+            (json!({"annotations": {MIRROR_ANNOTATION: "hash"}}), PodType::Static),
+        ] {
+            assert_eq!(pod(&metadata, &json!({}), "Running").pod_type, pod_type, "{metadata}");
+        }
+    }
+
+    #[test]
+    fn only_a_daemon_set_that_tolerates_is_exempt() {
+        let daemon_set = owner("apps/v1", "DaemonSet", true);
+        for (toleration, exempt) in [
+            (json!({"operator": "Exists"}), true),
+            (json!({"operator": "Exists", "effect": "NoSchedule"}), true),
+            (json!({"operator": "Exists", "effect": "NoExecute"}), false),
+            (json!({"operator": "Exists", "key": MAINTENANCE_TAINT}), true),
+            (
+                json!({"operator": "Exists", "key": "node.kubernetes.io/unschedulable"}),
+                false,
+            ),
+            (json!({"key": MAINTENANCE_TAINT, "value": "x"}), false),
+        ] {
+            let spec = json!({"tolerations": [toleration]});
+            let facts = pod(&daemon_set, &spec, "Running");
+            assert_eq!(facts.is_exempt(), exempt, "{toleration}");
+            assert_eq!(facts.has_to_leave(), !exempt, "{toleration}");
+            assert!(
+                pod(&json!({}), &spec, "Running").has_to_leave(),
+                "not of a DaemonSet: {toleration}"
+            );
+        }
+    }
+
+    #[test]
+    fn finished_and_static_pods_are_not_waited_for() {
+        for (phase, waits) in [
+            ("Pending", true),
+            ("Running", true),
+            ("Unknown", true),
+            ("Succeeded", false),
+            ("Failed", false),
+        ] {
+            assert_eq!(pod(&json!({}), &json!({}), phase).has_to_leave(), waits, "{phase}");
+        }
+        let mirror = json!({"annotations": {MIRROR_ANNOTATION: "hash"}});
+        assert!(!pod(&mirror, &json!({}), "Running").has_to_leave());
+    }
+
+    #[test]
+    fn priority_and_evacuators() {
+        let key = format!("{EVACUATOR_ANNOTATION_PREFIX}a.example");
+        let facts = pod(
+            &json!({"annotations": {&key: "5", "other": "6"}}),
+            &json!({"priority": -7}),
+            "Running",
+        );
+        assert_eq!(facts.priority, -7);
+        assert_eq!(facts.evacuators, BTreeMap::from([(key, "5".to_owned())]));
+        assert_eq!(pod(&json!({}), &json!({}), "Running").priority, 0);
+    }
+}

@@ -1,0 +1,414 @@
+//! An Evacuation from its creation to its end, step by step.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::doc_markdown,
+    clippy::too_many_lines,
+    reason = "a failed precondition fails the test, and tables are long"
+)]
+
+use headgate_maintenance::api::names::{
+    DAEMON_SET_EVACUATOR, EVACUATOR_ANNOTATION_PREFIX, INSTIGATOR_FINALIZER, MAINTENANCE_TAINT, PROTECTION_FINALIZER,
+};
+use headgate_maintenance::api::{CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, Evacuator, PodType};
+use headgate_maintenance::drain_plan::DrainTargets;
+use headgate_maintenance::evacuation::daemon_set::{DEFAULT_GRACE_PERIOD, DaemonSetStep, NodeState, evacuate};
+use headgate_maintenance::evacuation::state::{FinishReason, PodState, Step, step};
+use headgate_maintenance::plan::evacuations::evacuation_of;
+use headgate_maintenance::snapshot::{NodeFacts, PodFacts, TaintFacts};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+const OTHER: &str = "evacuation.coordination.k8s.io/instigator_other.example";
+const FOREIGN: &str = "example.com/backup";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1_767_225_600 + seconds)
+}
+
+fn pod(evacuators: &[(&str, &str)]) -> PodFacts {
+    PodFacts {
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+        uid: "uid".to_owned(),
+        evacuators: evacuators
+            .iter()
+            .map(|(class, value)| (format!("{EVACUATOR_ANNOTATION_PREFIX}{class}"), (*value).to_owned()))
+            .collect(),
+        ..PodFacts::default()
+    }
+}
+
+fn created(pod: &PodFacts) -> Evacuation {
+    let mut evacuation = evacuation_of(pod);
+    evacuation.metadata.creation_timestamp = Some(Time(at(0)));
+    evacuation
+}
+
+fn status(evacuation: &mut Evacuation) -> &mut EvacuationStatus {
+    evacuation.status.get_or_insert_default()
+}
+
+/// Carries out a status write, which is what the step has to be.
+fn write(evacuation: &mut Evacuation, pod: &PodFacts, now: Timestamp) -> String {
+    match step(evacuation, PodState::Exists(pod), now) {
+        Step::UpdateStatus(status) => {
+            evacuation.status = Some(*status.clone());
+            status.message
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn turns_go_from_the_highest_priority_to_the_eviction() {
+    let pod = pod(&[
+        ("last.example", "5"),
+        ("first.example", "20000"),
+        ("app.example", "10000/controller"),
+    ]);
+    let mut evacuation = created(&pod);
+    assert_eq!(write(&mut evacuation, &pod, at(0)), "it is the turn of first.example");
+    let look = |evacuation: &Evacuation, seconds| step(evacuation, PodState::Exists(&pod), at(seconds));
+    assert_eq!(look(&evacuation, 1), Step::Wait(Some(at(1800))));
+    // Progress moves the deadline.
+    status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(1000)));
+    status(&mut evacuation).expected_evacuation_finish_time = Some(Time(at(5000)));
+    assert_eq!(look(&evacuation, 1800), Step::Wait(Some(at(2800))));
+    let message = write(&mut evacuation, &pod, at(2800));
+    assert_eq!(message, "first.example made no progress; it is the turn of app.example");
+    assert_eq!(
+        evacuation.status.as_ref().unwrap().expected_evacuation_finish_time,
+        None
+    );
+    status(&mut evacuation).active_evacuator_completed = true;
+    let message = write(&mut evacuation, &pod, at(2900));
+    assert_eq!(
+        message,
+        "app.example completed and the pod still exists; it is the turn of last.example"
+    );
+    assert!(!evacuation.status.as_ref().unwrap().active_evacuator_completed);
+    assert_eq!(look(&evacuation, 2901), Step::Wait(Some(at(4700))));
+    assert_eq!(look(&evacuation, 4700), Step::Evict);
+    // It makes progress after all.
+    status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(4800)));
+    assert_eq!(look(&evacuation, 4801), Step::Wait(Some(at(6600))));
+    status(&mut evacuation).active_evacuator_completed = true;
+    assert_eq!(look(&evacuation, 4802), Step::Evict);
+}
+
+#[test]
+fn a_pod_without_evacuators_is_evicted_at_once() {
+    let pod = pod(&[]);
+    let evacuation = created(&pod);
+    assert_eq!(step(&evacuation, PodState::Exists(&pod), at(0)), Step::Evict);
+}
+
+#[test]
+fn an_unknown_active_class_counts_for_nothing() {
+    let pod = pod(&[("a.example", "5")]);
+    let mut evacuation = created(&pod);
+    status(&mut evacuation).active_evacuator_class = Some("unknown.example".to_owned());
+    status(&mut evacuation).active_evacuator_completed = true;
+    assert_eq!(write(&mut evacuation, &pod, at(0)), "it is the turn of a.example");
+}
+
+#[test]
+fn some_pods_are_never_evicted() {
+    let mut terminating = pod(&[]);
+    terminating.terminating_until = Some(at(30));
+    for pod_type in [PodType::DaemonSet, PodType::Static] {
+        let kept = PodFacts { pod_type, ..pod(&[]) };
+        let mut evacuation = created(&kept);
+        evacuation.spec.evacuators = Some(Vec::new());
+        assert_eq!(
+            step(&evacuation, PodState::Exists(&kept), at(0)),
+            Step::Wait(None),
+            "{pod_type:?}"
+        );
+    }
+    assert_eq!(
+        step(&created(&terminating), PodState::Exists(&terminating), at(0)),
+        Step::Wait(None)
+    );
+}
+
+#[test]
+fn evacuators_are_filled_in_where_an_instigator_left_them_out() {
+    let pod = pod(&[("a.example", "5"), ("B", "5")]);
+    let mut evacuation = created(&pod);
+    evacuation.spec.evacuators = None;
+    let expected = Evacuator {
+        evacuator_class: "a.example".to_owned(),
+        priority: 5,
+        role: None,
+    };
+    assert_eq!(
+        step(&evacuation, PodState::Exists(&pod), at(0)),
+        Step::SetEvacuators(vec![expected])
+    );
+}
+
+#[test]
+fn how_an_evacuation_ends() {
+    let present = pod(&[("a.example", "5")]);
+    let finished = PodFacts {
+        is_finished: true,
+        ..present.clone()
+    };
+    let other = PodFacts {
+        uid: "another".to_owned(),
+        ..present.clone()
+    };
+    let exists = || PodState::Exists(&present);
+    let finish = |finalizers: &[&str], reason| Step::Finish {
+        remove_finalizers: finalizers.iter().map(|finalizer| (*finalizer).to_owned()).collect(),
+        reason,
+    };
+    let ours = INSTIGATOR_FINALIZER;
+    let protection = PROTECTION_FINALIZER;
+    for (what, finalizers, forbid, deleted, pod, expected) in [
+        (
+            "the pod is gone",
+            &[ours, OTHER, FOREIGN][..],
+            false,
+            false,
+            PodState::Gone,
+            finish(&[ours, OTHER], FinishReason::PodGone),
+        ),
+        (
+            "gone while protected",
+            &[ours, protection],
+            true,
+            true,
+            PodState::Gone,
+            finish(&[ours, protection], FinishReason::PodGone),
+        ),
+        (
+            "gone, a foreign finalizer is left",
+            &[FOREIGN],
+            false,
+            true,
+            PodState::Gone,
+            Step::Wait(None),
+        ),
+        (
+            "the pod has ended",
+            &[ours],
+            false,
+            false,
+            PodState::Exists(&finished),
+            finish(&[ours], FinishReason::PodGone),
+        ),
+        (
+            "another pod of the name",
+            &[ours],
+            false,
+            false,
+            PodState::Exists(&other),
+            finish(&[ours], FinishReason::Invalid),
+        ),
+        (
+            "no instigator",
+            &[],
+            false,
+            false,
+            exists(),
+            finish(&[], FinishReason::Cancelled),
+        ),
+        (
+            "no instigator, foreign finalizer",
+            &[FOREIGN],
+            false,
+            false,
+            exists(),
+            finish(&[], FinishReason::Cancelled),
+        ),
+        (
+            "deleted beside an instigator",
+            &[OTHER],
+            false,
+            true,
+            exists(),
+            Step::Wait(None),
+        ),
+        (
+            "allowed again",
+            &[protection],
+            false,
+            true,
+            exists(),
+            finish(&[protection], FinishReason::Cancelled),
+        ),
+        (
+            "forbidden",
+            &[ours],
+            true,
+            false,
+            exists(),
+            Step::SetProtection { protected: true },
+        ),
+        (
+            "forbidden without instigator",
+            &[],
+            true,
+            false,
+            exists(),
+            Step::SetProtection { protected: true },
+        ),
+        (
+            "allowed again beside an instigator",
+            &[ours, protection],
+            false,
+            false,
+            exists(),
+            Step::SetProtection { protected: false },
+        ),
+        (
+            "protected",
+            &[ours, protection],
+            true,
+            false,
+            exists(),
+            Step::Wait(Some(at(1800))),
+        ),
+        (
+            "protected and deleted",
+            &[protection],
+            true,
+            true,
+            exists(),
+            Step::Wait(Some(at(1800))),
+        ),
+    ] {
+        let mut evacuation = created(&present);
+        evacuation.metadata.finalizers = Some(finalizers.iter().map(|finalizer| (*finalizer).to_owned()).collect());
+        evacuation.metadata.deletion_timestamp = deleted.then(|| Time(at(1)));
+        status(&mut evacuation).active_evacuator_class = Some("a.example".to_owned());
+        status(&mut evacuation).evacuation_progress_timestamp = Some(Time(at(0)));
+        if forbid {
+            status(&mut evacuation).evacuation_cancellation_policy = CancellationPolicy::Forbid;
+        }
+        assert_eq!(step(&evacuation, pod, at(2)), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_switch_keeps_the_cancellation_policy_and_the_counter() {
+    let pod = pod(&[("a.example", "9"), ("b.example", "5")]);
+    let mut evacuation = created(&pod);
+    write(&mut evacuation, &pod, at(0));
+    evacuation
+        .metadata
+        .finalizers
+        .as_mut()
+        .unwrap()
+        .push(PROTECTION_FINALIZER.to_owned());
+    status(&mut evacuation).evacuation_cancellation_policy = CancellationPolicy::Forbid;
+    status(&mut evacuation).failed_eviction_counter = 4;
+    status(&mut evacuation).active_evacuator_completed = true;
+    write(&mut evacuation, &pod, at(1));
+    let status = evacuation.status.unwrap();
+    assert_eq!(status.evacuation_cancellation_policy, CancellationPolicy::Forbid);
+    assert_eq!(status.failed_eviction_counter, 4);
+}
+
+#[test]
+fn the_daemon_set_evacuator_stays_within_the_targets() {
+    let daemon_pod = PodFacts {
+        pod_type: PodType::DaemonSet,
+        priority: 5000,
+        ..pod(&[])
+    };
+    let mut evacuation = created(&daemon_pod);
+    let first = &evacuation.spec.evacuators.as_ref().unwrap()[0];
+    assert_eq!(
+        (first.evacuator_class.as_str(), first.priority),
+        (DAEMON_SET_EVACUATOR, 10_000)
+    );
+    assert_eq!(
+        write(&mut evacuation, &daemon_pod, at(0)),
+        "it is the turn of daemonset.apps.k8s.io"
+    );
+    let node = NodeFacts {
+        maintenance_taint: Some(TaintFacts::default()),
+        ..NodeFacts::default()
+    };
+    let bare = NodeFacts::default();
+    let up_to = |priority| -> DrainTargets {
+        let entry = |pod_type, pod_priority| DrainPlanEntry {
+            pod_selector: None,
+            pod_priority,
+            pod_type,
+        };
+        [entry(PodType::Default, i32::MAX), entry(PodType::DaemonSet, priority)]
+            .iter()
+            .collect()
+    };
+    let (reached, below) = (up_to(5000), up_to(4999));
+    let run = |evacuation: &Evacuation, pod: &PodFacts, node, targets| {
+        let state = NodeState {
+            node,
+            targets,
+            reason: "OS upgrade",
+        };
+        evacuate(evacuation, pod, state, DEFAULT_GRACE_PERIOD, at(10))
+    };
+    let DaemonSetStep::Delete(status) = run(&evacuation, &daemon_pod, &node, Some(&reached)) else {
+        panic!("within the targets");
+    };
+    assert_eq!(
+        status.message,
+        "web is terminating the pod due to node maintenance (OS upgrade)."
+    );
+    assert_eq!(status.expected_evacuation_finish_time, Some(Time(at(40))));
+    assert!(!status.active_evacuator_completed);
+    for (what, left) in [
+        ("above the targets", run(&evacuation, &daemon_pod, &node, Some(&below))),
+        ("no maintenance", run(&evacuation, &daemon_pod, &node, None)),
+        (MAINTENANCE_TAINT, run(&evacuation, &daemon_pod, &bare, Some(&reached))),
+        (
+            "exempt",
+            run(
+                &evacuation,
+                &PodFacts {
+                    tolerates_maintenance: true,
+                    ..daemon_pod.clone()
+                },
+                &node,
+                Some(&reached),
+            ),
+        ),
+        (
+            "terminating",
+            run(
+                &evacuation,
+                &PodFacts {
+                    terminating_until: Some(at(1)),
+                    ..daemon_pod.clone()
+                },
+                &node,
+                Some(&reached),
+            ),
+        ),
+        (
+            "another pod",
+            run(
+                &evacuation,
+                &PodFacts {
+                    uid: "x".to_owned(),
+                    ..daemon_pod.clone()
+                },
+                &node,
+                Some(&reached),
+            ),
+        ),
+        (
+            "the turn of another",
+            run(&created(&daemon_pod), &daemon_pod, &node, Some(&reached)),
+        ),
+    ] {
+        assert_eq!(left, DaemonSetStep::Leave, "{what}");
+    }
+}

@@ -1,0 +1,308 @@
+//! Who may do what, by the admission policies.
+
+use headgate_test_kubernetes::{Cluster, eventually};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::cluster::{EVACUATIONS, MAINTENANCES, SOON, cluster, component, judge, request, request_as, succeeded};
+
+/// May write the kinds, and delete the nodes `n-0` to `n-19` and the pod `web`.
+const SOME: &str = "some-nodes";
+/// May write the kinds, and delete all nodes and pods.
+const ALL: &str = "all-nodes";
+/// May write the kinds.
+const NONE: &str = "no-nodes";
+/// May write the kinds.
+const CONTROLLER: &str = "system:serviceaccount:kube-system:headgate-controller";
+
+/// The cluster with the policies in force and the users' rights.
+async fn guarded() -> &'static Cluster {
+    static READY: OnceCell<()> = OnceCell::const_new();
+    let cluster = cluster().await;
+    READY
+        .get_or_init(|| async {
+            let policies = component().join("policies.yaml");
+            succeeded(&cluster.kubectl().args(["apply", "-f"]).arg(policies).output().unwrap());
+            let client = cluster.client();
+            let kinds = json!({"apiGroups": ["headgate.dev"], "resources": ["*"], "verbs": ["*"]});
+            let delete = |resource: &str, names: &Value| {
+                let mut rule = json!({"apiGroups": [""], "resources": [resource], "verbs": ["delete"]});
+                if names.is_array() {
+                    rule["resourceNames"] = names.clone();
+                }
+                rule
+            };
+            let nodes: Vec<_> = (0..20).map(|n| format!("n-{n}")).collect();
+            for (user, rules) in [
+                (NONE, vec![kinds.clone()]),
+                (CONTROLLER, vec![kinds.clone()]),
+                (
+                    ALL,
+                    vec![
+                        kinds.clone(),
+                        delete("nodes", &Value::Null),
+                        delete("pods", &Value::Null),
+                    ],
+                ),
+                (
+                    SOME,
+                    vec![kinds, delete("nodes", &json!(nodes)), delete("pods", &json!(["web"]))],
+                ),
+            ] {
+                grant(&client, user, &rules).await;
+            }
+            eventually(SOON, "the policies are in force", async || {
+                for (path, object) in [
+                    (MAINTENANCES, maintenance("probe", &[])),
+                    (EVACUATIONS, evacuation("probe")),
+                ] {
+                    match request_as(&client, NONE, "POST", &format!("{path}?dryRun=All"), Some(&object)).await {
+                        Err(refusal) if refusal.message.contains("needs the right") => {}
+                        other => return Err(format!("{other:?}")),
+                    }
+                }
+                // Other rights than those of a user need a moment as well.
+                let object = maintenance("probe", &[]);
+                match request_as(
+                    &client,
+                    ALL,
+                    "POST",
+                    &format!("{MAINTENANCES}?dryRun=All"),
+                    Some(&object),
+                )
+                .await
+                {
+                    Ok(_) => Ok(()),
+                    Err(refusal) => Err(refusal.message),
+                }
+            })
+            .await;
+        })
+        .await;
+    cluster
+}
+
+async fn grant(client: &Client, user: &str, rules: &[Value]) {
+    let name = user.replace(':', "-");
+    let role = json!({"metadata": {"name": name}, "rules": rules});
+    let binding = json!({"metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
+    let group = "/apis/rbac.authorization.k8s.io/v1";
+    request(client, "POST", &format!("{group}/clusterroles"), Some(&role))
+        .await
+        .unwrap();
+    request(client, "POST", &format!("{group}/clusterrolebindings"), Some(&binding))
+        .await
+        .unwrap();
+}
+
+/// Of nodes by name, or without names of all Linux nodes.
+fn maintenance(name: &str, nodes: &[&str]) -> Value {
+    let by_label = json!([{"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]}]);
+    let by_name = nodes
+        .iter()
+        .map(|node| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}));
+    let terms = if nodes.is_empty() { by_label } else { by_name.collect() };
+    json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name},
+        "spec": {"stage": "Drain", "nodeSelector": {"nodeSelectorTerms": terms}}})
+}
+
+fn evacuation(pod: &str) -> Value {
+    json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "Evacuation", "metadata": {"name": format!("uid-{pod}")},
+        "spec": {"podRef": {"name": pod, "uid": "uid"}}})
+}
+
+#[tokio::test]
+async fn a_maintenance_needs_the_right_to_delete_its_nodes() {
+    let client = guarded().await.client();
+    let named: Vec<_> = (0..20).map(|n| format!("n-{n}")).collect();
+    let named: Vec<_> = named.iter().map(String::as_str).collect();
+    let with_other = |at: usize| {
+        let mut nodes = named[..16].to_vec();
+        nodes[at] = "other";
+        nodes
+    };
+    let each = "needs the right to delete each of its nodes";
+    let all = "needs the right to delete all nodes";
+    let mut rows: Vec<(&str, Vec<&str>, &str)> = vec![
+        (NONE, vec!["n-0"], each),
+        (NONE, vec![], all),
+        (SOME, vec!["n-0"], ""),
+        (SOME, named[..2].to_vec(), ""),
+        (SOME, named[..3].to_vec(), ""),
+        (SOME, named[..16].to_vec(), ""),
+        (SOME, named[..17].to_vec(), all),
+        (SOME, vec!["other"], each),
+        (SOME, vec![], all),
+        (ALL, vec!["n-0", "other"], ""),
+        (ALL, named.clone(), ""),
+        (ALL, vec![], ""),
+        (CONTROLLER, vec!["n-0"], each),
+    ];
+    rows.extend((0..16).map(|at| (SOME, with_other(at), each)));
+    for (number, (user, nodes, refused)) in rows.into_iter().enumerate() {
+        let object = maintenance(&format!("by-right-{number}"), &nodes);
+        let path = format!("{MAINTENANCES}?dryRun=All");
+        let answer = request_as(&client, user, "POST", &path, Some(&object)).await;
+        judge(answer.as_ref(), refused, &format!("{user} {nodes:?}"));
+    }
+    let mut half = maintenance("half", &["n-0"]);
+    let term = json!({"matchExpressions": [{"key": "pool", "operator": "Exists"}]});
+    half["spec"]["nodeSelector"]["nodeSelectorTerms"]
+        .as_array_mut()
+        .unwrap()
+        .push(term);
+    let answer = request_as(&client, SOME, "POST", MAINTENANCES, Some(&half)).await;
+    judge(answer.as_ref(), all, "one term without a name");
+}
+
+#[tokio::test]
+async fn changes_and_deletions_need_the_right_as_well() {
+    let client = guarded().await.client();
+    request(
+        &client,
+        "POST",
+        MAINTENANCES,
+        Some(&maintenance("kept", &["n-0", "other"])),
+    )
+    .await
+    .unwrap();
+    request(
+        &client,
+        "POST",
+        MAINTENANCES,
+        Some(&maintenance("mine", &["n-0", "n-1"])),
+    )
+    .await
+    .unwrap();
+    let (kept, mine) = (format!("{MAINTENANCES}/kept"), format!("{MAINTENANCES}/mine"));
+    let reason = json!({"spec": {"reason": "disk"}});
+    let each = "needs the right to delete each of its nodes";
+    let narrower = json!({"spec": maintenance("", &["n-0"])["spec"]});
+    let wider = json!({"spec": maintenance("", &["n-0", "other"])["spec"]});
+    for (user, method, path, patch, refused) in [
+        (NONE, "PATCH", &mine, &reason, each),
+        (SOME, "PATCH", &mine, &reason, ""),
+        (SOME, "PATCH", &kept, &reason, each),
+        (SOME, "PATCH", &kept, &narrower, each),
+        (SOME, "PATCH", &mine, &wider, each),
+        (SOME, "PATCH", &mine, &narrower, ""),
+        (SOME, "DELETE", &kept, &Value::Null, each),
+        (CONTROLLER, "DELETE", &mine, &Value::Null, each),
+        (SOME, "DELETE", &mine, &Value::Null, ""),
+        (ALL, "DELETE", &kept, &Value::Null, ""),
+    ] {
+        let body = patch.is_object().then_some(patch);
+        let answer = request_as(&client, user, method, path, body).await;
+        judge(answer.as_ref(), refused, &format!("{user} {method} {path} {patch}"));
+    }
+}
+
+#[tokio::test]
+async fn the_controller_may_change_finalizers_and_complete() {
+    let client = guarded().await.client();
+    request(&client, "POST", MAINTENANCES, Some(&maintenance("controlled", &[])))
+        .await
+        .unwrap();
+    let path = format!("{MAINTENANCES}/controlled");
+    let only = "may change only finalizers";
+    let finalizers = json!({"metadata": {"finalizers": ["nodemaintenance.k8s.io/maintenance-completion"]}});
+    for (patch, refused) in [
+        (finalizers, ""),
+        (json!({"spec": {"reason": "x"}}), only),
+        (json!({"spec": {"dryRun": true}}), "Invalid"),
+        (json!({"spec": {"loadBalancer": {"policy": "ProceedAfter"}}}), only),
+        (json!({"metadata": {"labels": {"a": "b"}}}), only),
+        (json!({"metadata": {"annotations": {"a": "b"}}}), only),
+        (json!({"spec": maintenance("", &["n-0"])["spec"]}), only),
+        (json!({"spec": {"stage": "Complete"}}), ""),
+        (json!({"metadata": {"finalizers": null}}), ""),
+    ] {
+        let answer = request_as(&client, CONTROLLER, "PATCH", &path, Some(&patch)).await;
+        judge(answer.as_ref(), refused, &patch.to_string());
+    }
+    let status = json!({"status": {"nodes": 1}});
+    let answer = request_as(&client, CONTROLLER, "PATCH", &format!("{path}/status"), Some(&status)).await;
+    judge(answer.as_ref(), "", "the status");
+    request(&client, "DELETE", &path, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_evacuation_needs_the_right_to_delete_its_pod() {
+    let client = guarded().await.client();
+    let path = |pod: &str| format!("{EVACUATIONS}/uid-{pod}");
+    let finalizers = json!({"metadata": {"finalizers": []}});
+    let status = json!({"status": {"message": "working"}});
+    let refused = "needs the right to delete its pod";
+    for (user, method, path, body, refused) in [
+        (NONE, "POST", EVACUATIONS.to_owned(), Some(evacuation("web")), refused),
+        (SOME, "POST", EVACUATIONS.to_owned(), Some(evacuation("db")), refused),
+        (SOME, "POST", EVACUATIONS.to_owned(), Some(evacuation("web")), ""),
+        (ALL, "POST", EVACUATIONS.to_owned(), Some(evacuation("db")), ""),
+        (NONE, "PATCH", path("web"), Some(finalizers.clone()), refused),
+        (SOME, "PATCH", path("web"), Some(finalizers.clone()), ""),
+        (SOME, "PATCH", path("db"), Some(finalizers), refused),
+        (NONE, "PATCH", format!("{}/status", path("web")), Some(status), ""),
+        (SOME, "DELETE", path("db"), None, refused),
+        (NONE, "DELETE", path("web"), None, refused),
+        (SOME, "DELETE", path("web"), None, ""),
+        (ALL, "DELETE", path("db"), None, ""),
+    ] {
+        let answer = request_as(&client, user, method, &path, body.as_ref()).await;
+        judge(answer.as_ref(), refused, &format!("{user} {method} {path}"));
+    }
+}
+
+#[tokio::test]
+async fn a_selector_of_all_nodes_is_warned_of() {
+    let cluster = guarded().await;
+    let expression = |key: &str, operator: &str| json!({"matchExpressions": [{"key": key, "operator": operator}]});
+    for (term, warns) in [
+        (expression("kubernetes.io/hostname", "Exists"), true),
+        (expression("kubernetes.io/os", "Exists"), true),
+        (expression("pool", "Exists"), false),
+        (expression("pool", "DoesNotExist"), false),
+        (
+            maintenance("", &["n-0"])["spec"]["nodeSelector"]["nodeSelectorTerms"][0].clone(),
+            false,
+        ),
+    ] {
+        let mut object = maintenance("warned", &["n-0"]);
+        object["spec"]["nodeSelector"]["nodeSelectorTerms"]
+            .as_array_mut()
+            .unwrap()
+            .push(term.clone());
+        let directory = std::env::temp_dir().join(format!("headgate-warned-{}", std::process::id()));
+        std::fs::write(&directory, object.to_string()).unwrap();
+        let output = cluster
+            .kubectl()
+            .args(["create", "--dry-run=server", "-f"])
+            .arg(&directory)
+            .output()
+            .unwrap();
+        std::fs::remove_file(&directory).unwrap();
+        let warned = String::from_utf8_lossy(&output.stderr).contains("matches every node of the cluster");
+        assert!(output.status.success(), "{term}: {output:?}");
+        assert_eq!(warned, warns, "{term}: {output:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_expressions_are_type_checked_without_a_warning() {
+    let client = guarded().await.client();
+    for name in [
+        "headgate-nodemaintenances",
+        "headgate-nodemaintenances-all-nodes",
+        "headgate-evacuations",
+    ] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}");
+        let policy = request(&client, "GET", &path, None).await.unwrap();
+        assert_eq!(
+            policy["status"]["typeChecking"]["expressionWarnings"],
+            Value::Null,
+            "{name}"
+        );
+    }
+}

@@ -1,0 +1,341 @@
+//! How maintenances begin and end: stages, finalizer, deletion, cancellation, and what is left of them.
+
+use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER};
+use headgate_maintenance::api::{CancellationPolicy, PodType, Stage};
+use headgate_maintenance::plan::action::{Action, EventReason};
+use headgate_maintenance::snapshot::{LoadBalancerObservation, TaintFacts};
+
+use crate::world::World;
+
+fn drained_half() -> World {
+    let mut world = World::default()
+        .nodes(&["one"])
+        .pods("one", 2, PodType::Default, 0)
+        .pods("one", 2, PodType::Default, i32::MAX);
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 2);
+    world
+}
+
+fn assert_nothing_left(world: &mut World) {
+    let node = world.node("one");
+    assert_eq!(
+        (
+            node.is_unschedulable,
+            node.was_unschedulable,
+            node.maintenance_taint.clone()
+        ),
+        (false, None, None)
+    );
+    assert_eq!(node.conditions, []);
+    assert_eq!(world.evacuated_pods().len(), 0);
+}
+
+#[test]
+fn an_idle_maintenance_touches_nothing() {
+    let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
+    let before = world.snapshot.nodes.clone();
+    world.maintain("m", Stage::Idle, &["one"], &[]);
+    world.settle();
+    assert_eq!(world.snapshot.nodes, before);
+    assert_eq!(world.maintenance("m").metadata.finalizers, None);
+    let status = world.maintenance("m").status.clone().unwrap();
+    assert_eq!(
+        (status.nodes, status.drain_plan.len(), status.stage_statuses.len()),
+        (1, 12, 0)
+    );
+    world.delete("m");
+    assert_eq!(world.find("m"), None);
+}
+
+#[test]
+fn the_finalizer_comes_before_anything_else() {
+    for stage in [Stage::Cordon, Stage::Drain, Stage::Complete] {
+        let mut world = World::default().nodes(&["one"]);
+        world.maintain("m", stage, &["one"], &[]);
+        let plan = world.plan();
+        let is_write = |action: &&Action| !matches!(action, Action::UpdateStatus { .. } | Action::RecordEvent(_));
+        let writes: Vec<_> = plan.actions.iter().filter(is_write).collect();
+        assert!(
+            matches!(writes.as_slice(), [Action::AddFinalizer { .. }]),
+            "{stage:?}: {writes:?}"
+        );
+        world.settle();
+        assert_eq!(
+            world.maintenance("m").metadata.finalizers,
+            Some(vec![COMPLETION_FINALIZER.to_owned()])
+        );
+    }
+}
+
+#[test]
+fn stages_are_recorded_once_and_cordon_always_runs() {
+    let mut world = drained_half();
+    world.change("m", |one| one.spec.stage = Stage::Complete);
+    world.settle();
+    let names: Vec<_> = world
+        .maintenance("m")
+        .status
+        .clone()
+        .unwrap()
+        .stage_statuses
+        .iter()
+        .map(|one| one.name)
+        .collect();
+    assert_eq!(names, [Stage::Cordon, Stage::Drain, Stage::Complete]);
+    let started = world
+        .events
+        .iter()
+        .filter(|event| event.reason == EventReason::StageStarted)
+        .count();
+    assert_eq!(started, 3);
+}
+
+#[test]
+fn complete_undoes_all_and_the_pods_stay() {
+    let mut world = drained_half();
+    assert_eq!(world.node("one").conditions.len(), 2);
+    world.change("m", |one| one.spec.stage = Stage::Complete);
+    world.settle();
+    assert_nothing_left(&mut world);
+    assert_eq!(world.snapshot.pods.len(), 4);
+    assert_eq!(
+        world.condition("m", "Drained"),
+        Some(("False".to_owned(), "Cancelled".to_owned()))
+    );
+    assert_eq!(
+        world.condition("m", "Progressing"),
+        Some(("False".to_owned(), "Completed".to_owned()))
+    );
+    world.node("one").is_unschedulable = true;
+    world.settle();
+    assert!(
+        world.node("one").is_unschedulable,
+        "a later cordon belongs to another writer"
+    );
+}
+
+#[test]
+fn a_deletion_completes_first() {
+    for stage in [Stage::Cordon, Stage::Drain] {
+        let mut world = World::default().nodes(&["one"]).pods("one", 2, PodType::Default, 0);
+        world.maintain("m", stage, &["one"], &[]);
+        world.settle();
+        assert!(world.node("one").is_unschedulable);
+        world.delete("m");
+        let plan = world.plan();
+        assert!(plan.actions.contains(&Action::SetStageComplete {
+            maintenance: "m".to_owned()
+        }));
+        assert!(
+            !plan.actions.contains(&Action::RemoveFinalizer {
+                maintenance: "m".to_owned()
+            }),
+            "not before it is done"
+        );
+        world.settle();
+        assert_eq!(world.find("m"), None);
+        assert_nothing_left(&mut world);
+    }
+}
+
+#[test]
+fn a_deletion_before_the_finalizer_leaves_a_cordon_alone() {
+    let mut world = World::default().nodes(&["one"]);
+    world.node("one").is_unschedulable = true;
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.change("m", |one| {
+        one.metadata.finalizers = Some(vec!["example.com/other".to_owned()]);
+    });
+    world.delete("m");
+    world.settle();
+    assert!(world.node("one").is_unschedulable);
+}
+
+#[test]
+fn from_idle_to_complete_makes_nodes_schedulable_once() {
+    let mut world = World::default().nodes(&["one"]);
+    world.node("one").is_unschedulable = true;
+    world.maintain("m", Stage::Complete, &["one"], &[]);
+    world.settle();
+    assert!(!world.node("one").is_unschedulable);
+    world.node("one").is_unschedulable = true;
+    world.settle();
+    assert!(world.node("one").is_unschedulable);
+    world.delete("m");
+    world.settle();
+    assert_eq!(world.find("m"), None);
+    assert!(world.node("one").is_unschedulable);
+}
+
+#[test]
+fn a_cordon_from_before_and_a_taint_by_hand_stay() {
+    let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
+    world.node("one").is_unschedulable = true;
+    world.node("one").maintenance_taint = Some(TaintFacts {
+        value: "kernel".to_owned(),
+    });
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    world.delete("m");
+    world.settle();
+    let node = world.node("one");
+    assert!(node.is_unschedulable);
+    assert_eq!(node.was_unschedulable, None);
+    assert_eq!(node.maintenance_taint.as_ref().unwrap().value, "kernel");
+}
+
+#[test]
+fn a_node_stays_out_while_another_maintenance_is_in_progress() {
+    let mut world = drained_half();
+    world.maintain("cordon", Stage::Cordon, &["one"], &[]);
+    world.maintain("drain", Stage::Drain, &["one"], &[]);
+    world.settle();
+    world.delete("m");
+    world.settle();
+    assert_eq!(
+        world.node("one").maintenance_taint.as_ref().unwrap().value,
+        "uid-of-drain"
+    );
+    assert_eq!(world.evacuated_pods().len(), 2, "the other one wants them as well");
+    world.delete("drain");
+    world.settle();
+    assert!(world.node("one").is_unschedulable);
+    assert_eq!(world.node("one").maintenance_taint, None);
+    assert_eq!(world.evacuated_pods().len(), 0, "a cordon wants no pod to leave");
+    world.delete("cordon");
+    world.settle();
+    assert_nothing_left(&mut world);
+}
+
+#[test]
+fn a_cancelled_evacuation_with_a_foreign_finalizer_or_forbid_is_not_deleted() {
+    let mut world = drained_half();
+    let other = "evacuation.coordination.k8s.io/instigator_other.example";
+    world.snapshot.evacuations[0]
+        .metadata
+        .finalizers
+        .as_mut()
+        .unwrap()
+        .push(other.to_owned());
+    world.set_evacuation_status("pod-0002", CancellationPolicy::Forbid);
+    world.change("m", |one| one.spec.stage = Stage::Complete);
+    world.settle();
+    let left: Vec<_> = world
+        .snapshot
+        .evacuations
+        .iter()
+        .map(|one| {
+            (
+                one.metadata.deletion_timestamp.is_some(),
+                one.metadata.finalizers.clone(),
+            )
+        })
+        .collect();
+    assert_eq!(left, [(false, Some(vec![other.to_owned()])), (false, Some(vec![]))]);
+}
+
+#[test]
+fn an_evacuation_of_another_instigator_gets_our_finalizer() {
+    let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
+    world.observe("one", LoadBalancerObservation::In { detail: String::new() });
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    let mut other = headgate_maintenance::plan::evacuations::evacuation_of(&world.snapshot.pods[0]);
+    other.metadata.finalizers = Some(vec![
+        "evacuation.coordination.k8s.io/instigator_other.example".to_owned(),
+    ]);
+    other.metadata.uid = Some("other".to_owned());
+    world.snapshot.evacuations.push(other);
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 0, "the gate is closed");
+    assert_eq!(world.status("m", "one").pods_evacuating, 1, "it is counted");
+    world.observe("one", LoadBalancerObservation::NotUsed);
+    world.settle();
+    let finalizers = world.snapshot.evacuations[0].metadata.finalizers.clone().unwrap();
+    assert!(finalizers.len() == 2 && finalizers.contains(&INSTIGATOR_FINALIZER.to_owned()));
+    world.delete("m");
+    world.settle();
+    assert_eq!(
+        world.snapshot.evacuations[0]
+            .metadata
+            .finalizers
+            .as_ref()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(world.snapshot.evacuations[0].metadata.deletion_timestamp, None);
+}
+
+#[test]
+fn a_dry_run_writes_its_status_only() {
+    let mut world = World::default().nodes(&["one"]).pods("one", 3, PodType::Default, 0);
+    let before = world.snapshot.nodes.clone();
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.change("m", |one| one.spec.dry_run = true);
+    world.settle();
+    assert_eq!(world.snapshot.nodes, before);
+    assert_eq!(
+        (
+            world.evacuated_pods().len(),
+            world.maintenance("m").metadata.finalizers.clone()
+        ),
+        (0, None)
+    );
+    assert_eq!(world.message("m", "one"), "Dry run: 3 pods would leave");
+    world.change("m", |one| one.spec.dry_run = false);
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 3);
+}
+
+#[test]
+fn a_node_that_is_no_longer_selected_is_given_back() {
+    let mut world = drained_half();
+    world.change("m", |one| {
+        one.spec.node_selector.node_selector_terms[0]
+            .match_fields
+            .as_mut()
+            .unwrap()[0]
+            .values = Some(vec!["two".to_owned()]);
+    });
+    world.settle();
+    assert_nothing_left(&mut world);
+}
+
+#[test]
+fn all_nodes_selected_is_shown_and_recorded_once() {
+    let mut world = World::default().nodes(&["one", "two"]);
+    world.maintain("m", Stage::Idle, &["one", "two"], &[]);
+    world.settle();
+    world.settle();
+    assert_eq!(world.condition("m", "AllNodesSelected").unwrap().0, "True");
+    assert_eq!(
+        world
+            .events
+            .iter()
+            .filter(|event| event.reason == EventReason::AllNodesSelected)
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn no_more_nodes_than_the_limit_are_maintained() {
+    let names: Vec<_> = (0..502).map(|n| format!("node-{n:03}")).collect();
+    let names: Vec<_> = names.iter().map(String::as_str).collect();
+    let mut world = World::default().nodes(&names[1..]);
+    world.maintain("m", Stage::Cordon, &names, &[]);
+    world.settle();
+    let status = world.maintenance("m").status.clone().unwrap();
+    assert_eq!((status.nodes, status.node_statuses.len()), (501, 500));
+    assert_eq!(world.condition("m", "TooManyNodes").unwrap().0, "True");
+    let world = &mut world.nodes(&names[..1]);
+    world.settle();
+    assert!(
+        !world.node("node-000").is_unschedulable,
+        "a node that joins displaces no other"
+    );
+    assert!(world.node("node-500").is_unschedulable);
+}

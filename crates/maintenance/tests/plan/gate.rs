@@ -1,0 +1,259 @@
+//! No Evacuation before the load balancers, unless the policy or the guard allows it.
+
+use headgate_maintenance::api::{LoadBalancerGate, LoadBalancerGatePolicy, LoadBalancerState, PodType, Stage};
+use headgate_maintenance::plan::action::EventReason;
+use headgate_maintenance::snapshot::LoadBalancerObservation;
+use jiff::{SignedDuration, Timestamp};
+
+use crate::world::World;
+
+fn draining(policy: LoadBalancerGatePolicy) -> World {
+    let mut world = World::default().nodes(&["one"]).pods("one", 3, PodType::Default, 0);
+    world.observe("one", in_service());
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.change("m", |one| {
+        one.spec.load_balancer = LoadBalancerGate {
+            policy,
+            timeout_seconds: 100,
+            drain_seconds: 20,
+        };
+    });
+    world.settle();
+    world
+}
+
+fn in_service() -> LoadBalancerObservation {
+    LoadBalancerObservation::In {
+        detail: "pool web still sends traffic".to_owned(),
+    }
+}
+
+fn unknown() -> LoadBalancerObservation {
+    LoadBalancerObservation::Unknown {
+        reason: "Azure answers 500".to_owned(),
+    }
+}
+
+fn out(world: &World) -> LoadBalancerObservation {
+    LoadBalancerObservation::Out { since: world.now }
+}
+
+fn pass(world: &mut World, seconds: i64) {
+    world.now += SignedDuration::from_secs(seconds);
+    world.settle();
+}
+
+fn state(world: &World) -> (LoadBalancerState, usize) {
+    (
+        world.status("m", "one").load_balancer.clone().unwrap().state,
+        world.evacuated_pods().len(),
+    )
+}
+
+fn confirmed_at(world: &World) -> Option<Timestamp> {
+    let status = world.status("m", "one").load_balancer.clone().unwrap();
+    status.confirmed_at.map(|time| time.0)
+}
+
+#[test]
+fn the_first_pod_leaves_after_the_confirmation_and_the_drain_window() {
+    let mut world = draining(LoadBalancerGatePolicy::Block);
+    assert!(world.node("one").is_unschedulable && world.node("one").maintenance_taint.is_some());
+    assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
+    assert_eq!(
+        world.message("m", "one"),
+        "Waiting for the load balancers: pool web still sends traffic"
+    );
+    pass(&mut world, 86_400);
+    assert_eq!(state(&world), (LoadBalancerState::Pending, 0), "Block waits");
+    world.observe("one", out(&world));
+    world.settle();
+    let confirmed = world.now;
+    assert_eq!(state(&world), (LoadBalancerState::Draining, 0));
+    assert_eq!(world.plan().wake_at, Some(confirmed + SignedDuration::from_secs(20)));
+    assert_eq!(world.condition("m", "LoadBalancerOut").unwrap().0, "True");
+    pass(&mut world, 19);
+    assert_eq!(state(&world), (LoadBalancerState::Draining, 0));
+    pass(&mut world, 1);
+    assert_eq!(state(&world), (LoadBalancerState::Out, 3));
+    assert_eq!(confirmed_at(&world), Some(confirmed));
+    assert!(
+        world
+            .events
+            .iter()
+            .all(|event| event.reason != EventReason::LoadBalancerNotConfirmed)
+    );
+}
+
+#[test]
+fn a_read_that_no_longer_confirms_stops_new_evacuations_only() {
+    let mut world = draining(LoadBalancerGatePolicy::Block);
+    world.observe("one", out(&world));
+    world.settle();
+    pass(&mut world, 20);
+    assert_eq!(state(&world), (LoadBalancerState::Out, 3));
+    world.observe("one", in_service());
+    world = world.pods("one", 1, PodType::Default, 0);
+    world.settle();
+    assert_eq!(state(&world), (LoadBalancerState::Pending, 3), "running ones go on");
+    assert_eq!(confirmed_at(&world), None);
+    world.observe("one", out(&world));
+    world.settle();
+    let again = world.now;
+    assert_eq!(
+        (state(&world), confirmed_at(&world)),
+        ((LoadBalancerState::Draining, 3), Some(again))
+    );
+    pass(&mut world, 20);
+    assert_eq!(state(&world), (LoadBalancerState::Out, 4));
+}
+
+#[test]
+fn a_missing_read_closes_the_gate_and_forgets_nothing() {
+    let mut world = draining(LoadBalancerGatePolicy::Block);
+    world.observe("one", out(&world));
+    world.settle();
+    let confirmed = world.now;
+    pass(&mut world, 20);
+    world.observe("one", unknown());
+    world = world.pods("one", 1, PodType::Default, 0);
+    world.settle();
+    assert_eq!(state(&world), (LoadBalancerState::Pending, 3));
+    assert_eq!(
+        world.message("m", "one"),
+        "Waiting for a read of the load balancers: Azure answers 500"
+    );
+    world.observe("one", LoadBalancerObservation::Out { since: confirmed });
+    world.settle();
+    assert_eq!(
+        (state(&world), confirmed_at(&world)),
+        ((LoadBalancerState::Out, 4), Some(confirmed))
+    );
+}
+
+#[test]
+fn proceed_after_goes_on_without_and_says_so() {
+    for observation in [in_service(), unknown()] {
+        let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
+        world.observe("one", observation);
+        pass(&mut world, 99);
+        assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
+        pass(&mut world, 1);
+        assert_eq!(state(&world), (LoadBalancerState::TimedOut, 3));
+        let events: Vec<_> = world
+            .events
+            .iter()
+            .filter(|event| event.reason == EventReason::LoadBalancerNotConfirmed)
+            .collect();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!(
+            world.condition("m", "LoadBalancerOut"),
+            Some(("False".to_owned(), "TimedOut".to_owned()))
+        );
+        world.observe("one", out(&world));
+        world.settle();
+        assert_eq!(
+            state(&world),
+            (LoadBalancerState::Out, 3),
+            "a late confirmation closes nothing"
+        );
+    }
+}
+
+#[test]
+fn a_node_that_the_guard_holds_back_passes_under_either_policy() {
+    for policy in [LoadBalancerGatePolicy::Block, LoadBalancerGatePolicy::ProceedAfter] {
+        let mut world = draining(policy);
+        world.observe(
+            "one",
+            LoadBalancerObservation::HeldBack {
+                detail: "pool web".to_owned(),
+            },
+        );
+        pass(&mut world, 99);
+        assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
+        assert_eq!(
+            world.message("m", "one"),
+            "Waiting for the load balancers, where too few other nodes are in service: pool web"
+        );
+        pass(&mut world, 1);
+        assert_eq!(state(&world), (LoadBalancerState::TimedOut, 3));
+        assert!(
+            world
+                .events
+                .iter()
+                .any(|event| event.reason == EventReason::LoadBalancerNotConfirmed)
+        );
+    }
+}
+
+#[test]
+fn before_a_deadline_half_of_the_time_is_for_the_load_balancer() {
+    let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
+    world.node("one").deadline = Some(world.now + SignedDuration::from_secs(30));
+    pass(&mut world, 14);
+    assert_eq!(state(&world), (LoadBalancerState::Pending, 0));
+    pass(&mut world, 1);
+    assert_eq!(state(&world), (LoadBalancerState::TimedOut, 3));
+
+    let mut world = draining(LoadBalancerGatePolicy::Block);
+    world.node("one").deadline = Some(world.now + SignedDuration::from_secs(30));
+    pass(&mut world, 10);
+    world.observe("one", out(&world));
+    pass(&mut world, 0);
+    pass(&mut world, 9);
+    assert_eq!(state(&world), (LoadBalancerState::Draining, 0));
+    pass(&mut world, 1);
+    assert_eq!(
+        state(&world),
+        (LoadBalancerState::Out, 3),
+        "half of 20 s is shorter than the window"
+    );
+}
+
+#[test]
+fn every_maintenance_of_a_node_has_to_let_pods_go() {
+    let mut world = draining(LoadBalancerGatePolicy::ProceedAfter);
+    world.maintain("strict", Stage::Drain, &["one"], &[]);
+    world.settle();
+    pass(&mut world, 200);
+    assert_eq!(state(&world), (LoadBalancerState::TimedOut, 0));
+    assert_eq!(
+        world.message("m", "one"),
+        "Waiting for the load balancers: pool web still sends traffic (strict)"
+    );
+}
+
+#[test]
+fn a_read_from_before_the_cordon_confirms_nothing() {
+    let mut world = World::default().nodes(&["one"]).pods("one", 1, PodType::Default, 0);
+    world.observe("one", out(&world));
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    let first = world.plan();
+    for action in first.actions {
+        world.apply(action);
+    }
+    // The finalizer is there, the node is not cordoned yet.
+    let second = world.plan();
+    let statuses = format!("{:?}", second.actions);
+    assert!(
+        statuses.contains("Waiting for the cordon and the maintenance taint"),
+        "{statuses}"
+    );
+    assert!(!statuses.contains("CreateEvacuation"), "{statuses}");
+}
+
+#[test]
+fn an_empty_node_is_drained_only_once_it_is_out() {
+    let mut world = World::default().nodes(&["one"]);
+    world.observe("one", in_service());
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    assert_eq!(
+        world.condition("m", "Drained"),
+        Some(("False".to_owned(), "LoadBalancer".to_owned()))
+    );
+    world.observe("one", LoadBalancerObservation::NotUsed);
+    world.settle();
+    assert_eq!(world.condition("m", "Drained").unwrap().0, "True");
+}

@@ -1,0 +1,243 @@
+//! The worked example of KEP-4212 with three maintenances: targets, messages and counts of each step.
+
+use headgate_maintenance::api::{PodType, Stage};
+use headgate_maintenance::plan::action::EventReason;
+
+use crate::world::{World, entry};
+
+/// The only target of a node, as each maintenance of the node shows it.
+fn target(world: &World, node: &str) -> Option<i32> {
+    let mut found = Vec::new();
+    for maintenance in &world.snapshot.maintenances {
+        let statuses = &maintenance.status.as_ref().unwrap().node_statuses;
+        for status in statuses.iter().filter(|status| status.node_ref.name == node) {
+            assert_eq!(status.drain_targets.len(), 1, "{node}");
+            assert_eq!(status.drain_targets[0].pod_type, PodType::Default);
+            found.push(status.drain_targets[0].pod_priority);
+        }
+    }
+    assert!(
+        found.windows(2).all(|pair| pair[0] == pair[1]),
+        "all maintenances of {node} show the same: {found:?}"
+    );
+    found.first().copied()
+}
+
+fn targets(world: &World) -> [Option<i32>; 4] {
+    ["one", "two", "three", "four"].map(|node| target(world, node))
+}
+
+fn counts(world: &World, maintenance: &str, node: &str) -> (i32, i32) {
+    let status = world.status(maintenance, node);
+    (status.pods_pending_evacuation, status.pods_evacuating)
+}
+
+#[test]
+fn three_intersecting_maintenances() {
+    use PodType::{DaemonSet, Default};
+    let mut world = World::default()
+        .nodes(&["one", "two", "three", "four"])
+        .pods("one", 10, Default, 5_000)
+        .pods("one", 30, Default, 10_000)
+        .pods("one", 70, Default, 15_000)
+        .pods("two", 7, Default, 4_000)
+        .pods("two", 9, Default, 15_000)
+        .pods("two", 21, Default, 15_001)
+        .pods("three", 25, Default, 10_000)
+        .pods("three", 45, Default, 10_001)
+        .pods("four", 5, Default, 2_000)
+        .pods("four", 20, Default, 2_001);
+    let plan_a = [entry(Default, 5_000), entry(Default, 15_000), entry(DaemonSet, 3_000)];
+    let plan_b = [entry(Default, 10_000), entry(Default, 15_000), entry(DaemonSet, 4_000)];
+    let plan_c = [entry(Default, 2_000), entry(Default, 15_000)];
+    world.maintain("maintenance-a", Stage::Drain, &["one", "two"], &plan_a);
+    world.maintain("maintenance-b", Stage::Drain, &["one", "three"], &plan_b);
+
+    // V0
+    world.settle();
+    assert_eq!(targets(&world), [Some(5_000), Some(5_000), Some(10_000), None]);
+    assert_eq!(world.message("maintenance-a", "one"), "Evacuating");
+    assert_eq!(world.message("maintenance-a", "two"), "Evacuating");
+    assert_eq!(
+        world.message("maintenance-b", "one"),
+        "Evacuating (limited by maintenance-a)"
+    );
+    assert_eq!(world.message("maintenance-b", "three"), "Evacuating");
+    assert_eq!(counts(&world, "maintenance-a", "one"), (100, 10));
+    assert_eq!(counts(&world, "maintenance-a", "two"), (30, 7));
+    assert_eq!(counts(&world, "maintenance-b", "one"), (100, 10));
+    assert_eq!(counts(&world, "maintenance-b", "three"), (45, 25));
+
+    // V1: node three is done.
+    world.leave("three", 25);
+    world.leave("one", 5);
+    world.settle();
+    assert_eq!(targets(&world), [Some(5_000), Some(5_000), Some(10_000), None]);
+    assert_eq!(
+        world.message("maintenance-b", "one"),
+        "Evacuating (limited by maintenance-a)"
+    );
+    assert_eq!(world.message("maintenance-b", "three"), "Waiting for node one.");
+    assert_eq!(counts(&world, "maintenance-b", "one"), (100, 5));
+    assert_eq!(counts(&world, "maintenance-b", "three"), (45, 0));
+
+    // V2: node one is done too.
+    world.leave("one", 5);
+    world.leave("two", 5);
+    world.settle();
+    assert_eq!(targets(&world), [Some(5_000), Some(5_000), Some(10_000), None]);
+    assert_eq!(world.message("maintenance-a", "one"), "Waiting for node two.");
+    assert_eq!(world.message("maintenance-a", "two"), "Evacuating");
+    assert_eq!(
+        world.message("maintenance-b", "one"),
+        "Waiting for node two (maintenance-a)."
+    );
+    assert_eq!(
+        world.message("maintenance-b", "three"),
+        "Waiting for node two (maintenance-a)."
+    );
+    assert_eq!(counts(&world, "maintenance-a", "one"), (100, 0));
+    assert_eq!(counts(&world, "maintenance-a", "two"), (30, 2));
+
+    // V3: node two is done.
+    world.leave("two", 2);
+    world.settle();
+    assert_eq!(targets(&world), [Some(10_000), Some(15_000), Some(10_000), None]);
+    assert_eq!(
+        world.message("maintenance-a", "one"),
+        "Evacuating (limited by maintenance-b)"
+    );
+    assert_eq!(world.message("maintenance-a", "two"), "Evacuating");
+    assert_eq!(world.message("maintenance-b", "one"), "Evacuating");
+    assert_eq!(world.message("maintenance-b", "three"), "Waiting for node one.");
+    assert_eq!(counts(&world, "maintenance-a", "one"), (70, 30));
+    assert_eq!(counts(&world, "maintenance-a", "two"), (21, 9));
+    assert_eq!(counts(&world, "maintenance-b", "three"), (45, 0));
+
+    // V4: maintenance-c is created.
+    assert!(
+        world
+            .events
+            .iter()
+            .all(|event| event.reason != EventReason::FastForwarded)
+    );
+    world.maintain("maintenance-c", Stage::Drain, &["one", "four"], &plan_c);
+    world.settle();
+    assert_eq!(targets(&world), [Some(10_000), Some(15_000), Some(10_000), Some(2_000)]);
+    assert_eq!(
+        world.message("maintenance-c", "one"),
+        "Evacuating (fast-forwarded by older maintenance-b)"
+    );
+    assert_eq!(world.message("maintenance-c", "four"), "Evacuating");
+    assert_eq!(counts(&world, "maintenance-c", "one"), (70, 30));
+    assert_eq!(counts(&world, "maintenance-c", "four"), (20, 5));
+    let forwarded: Vec<_> = world
+        .events
+        .iter()
+        .filter(|event| event.reason == EventReason::FastForwarded)
+        .collect();
+    assert_eq!(forwarded.len(), 1, "{forwarded:?}");
+    assert_eq!(
+        (forwarded[0].maintenance.as_str(), forwarded[0].node.as_deref()),
+        ("maintenance-c", Some("one"))
+    );
+
+    // V5: only node four has pods left at its target.
+    world.leave("one", 30);
+    world.leave("two", 9);
+    world.settle();
+    assert_eq!(targets(&world), [Some(10_000), Some(15_000), Some(10_000), Some(2_000)]);
+    assert_eq!(
+        world.message("maintenance-b", "one"),
+        "Waiting for node four (maintenance-c)."
+    );
+    assert_eq!(world.message("maintenance-c", "one"), "Waiting for node four.");
+
+    // V6: node four is done.
+    world.leave("four", 5);
+    world.settle();
+    assert_eq!(targets(&world), [15_000; 4].map(Some));
+}
+
+#[test]
+fn one_maintenance_goes_through_its_plan() {
+    use PodType::{DaemonSet, Default};
+    let mut world = World::default()
+        .nodes(&["one"])
+        .pods("one", 1, Default, 0)
+        .pods("one", 1, Default, 2_000_000_000)
+        .pods("one", 1, DaemonSet, 2_000_001_000)
+        .pods("one", 1, PodType::Static, 2_000_001_000);
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    for pod in ["pod-0001", "pod-0002", "pod-0003"] {
+        world.settle();
+        assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), [pod]);
+        assert_eq!(world.condition("m", "Drained").unwrap().0, "False");
+        world.leave("one", 1);
+    }
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 0, "the static pod is left alone");
+    assert_eq!(
+        world.condition("m", "Drained"),
+        Some(("True".to_owned(), "DrainCompleted".to_owned()))
+    );
+    let status = world.status("m", "one");
+    assert_eq!(
+        (
+            status.pods_unsupported,
+            status.pods_pending_evacuation,
+            status.pods_evacuating
+        ),
+        (1, 0, 0)
+    );
+    assert_eq!(status.drain_message, "");
+}
+
+#[test]
+fn a_pod_of_an_earlier_entry_that_appears_later_leaves_too() {
+    let mut world = World::default()
+        .nodes(&["one"])
+        .pods("one", 1, PodType::Default, 2_000_000_000);
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    world = world.pods("one", 1, PodType::Default, 5);
+    world.settle();
+    assert_eq!(world.evacuated_pods().len(), 2);
+}
+
+#[test]
+fn a_node_that_joins_starts_where_the_maintenance_is() {
+    let mut world = World::default()
+        .nodes(&["one"])
+        .pods("one", 1, PodType::Default, 2_000_000_000)
+        .pods("two", 1, PodType::Default, 5)
+        .pods("two", 1, PodType::Default, 2_000_000_000)
+        .pods("two", 1, PodType::Default, i32::MAX);
+    world.maintain("m", Stage::Drain, &["one", "two"], &[]);
+    world.settle();
+    world = world.nodes(&["two"]);
+    world.settle();
+    assert_eq!(counts(&world, "m", "two"), (1, 2));
+    assert!(world.node("two").is_unschedulable);
+    world.snapshot.nodes.retain(|node| node.name != "two");
+    world.remove_pods(|pod| pod.node == "two");
+    world.leave("one", 1);
+    world.settle();
+    assert_eq!(
+        world.condition("m", "Drained").unwrap().0,
+        "True",
+        "a deleted node counts as done"
+    );
+    assert_eq!(world.maintenance("m").status.as_ref().unwrap().node_statuses.len(), 1);
+}
+
+#[test]
+fn without_nodes_there_is_nothing_to_drain() {
+    let mut world = World::default();
+    world.maintain("m", Stage::Drain, &["one"], &[]);
+    world.settle();
+    assert_eq!(
+        world.condition("m", "Drained"),
+        Some(("True".to_owned(), "NoNodes".to_owned()))
+    );
+}

@@ -1,0 +1,323 @@
+//! A cluster as a value, and the API server's side of each action.
+
+use std::collections::BTreeSet;
+
+use headgate_maintenance::api::names::{COMPLETION_FINALIZER, INSTIGATOR_FINALIZER, INSTIGATOR_FINALIZER_PREFIX};
+use headgate_maintenance::api::{
+    CancellationPolicy, DrainPlanEntry, Evacuation, EvacuationStatus, NodeMaintenance, NodeMaintenanceNodeStatus,
+    NodeMaintenanceSpec, PodType, Stage,
+};
+use headgate_maintenance::plan::action::{Action, Change, EvacuationKey, Event};
+use headgate_maintenance::plan::{Plan, plan};
+use headgate_maintenance::snapshot::{LoadBalancerObservation, NodeFacts, PodFacts, Snapshot, TaintFacts};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+/// More plans than any story here takes until nothing is left to do.
+const MOST_ROUNDS: usize = 50;
+
+#[derive(Clone, Debug)]
+pub(super) struct World {
+    pub(super) snapshot: Snapshot,
+    pub(super) now: Timestamp,
+    pub(super) events: Vec<Event>,
+    made: u32,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            snapshot: Snapshot::default(),
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+            events: Vec::new(),
+            made: 0,
+        }
+    }
+}
+
+pub(super) fn entry(pod_type: PodType, priority: i32) -> DrainPlanEntry {
+    DrainPlanEntry {
+        pod_selector: None,
+        pod_priority: priority,
+        pod_type,
+    }
+}
+
+impl World {
+    /// Nodes in no load balancer.
+    pub(super) fn nodes(mut self, names: &[&str]) -> Self {
+        for name in names {
+            self.snapshot.nodes.push(NodeFacts {
+                name: (*name).to_owned(),
+                is_ready: true,
+                ..NodeFacts::default()
+            });
+            self.observe(name, LoadBalancerObservation::NotUsed);
+        }
+        self
+    }
+
+    pub(super) fn observe(&mut self, node: &str, observation: LoadBalancerObservation) {
+        self.snapshot.load_balancers.insert(node.to_owned(), observation);
+    }
+
+    /// Pods of a node with a priority.
+    pub(super) fn pods(mut self, node: &str, count: usize, pod_type: PodType, priority: i32) -> Self {
+        for _ in 0..count {
+            self.made += 1;
+            self.snapshot.pods.push(PodFacts {
+                namespace: "shop".to_owned(),
+                name: format!("pod-{:04}", self.made),
+                uid: format!("uid-{:04}", self.made),
+                node: node.to_owned(),
+                priority,
+                pod_type,
+                ..PodFacts::default()
+            });
+        }
+        self
+    }
+
+    /// A maintenance of nodes by name, created now, a second after the one before.
+    pub(super) fn maintain(&mut self, name: &str, stage: Stage, nodes: &[&str], plan: &[DrainPlanEntry]) {
+        self.now += SignedDuration::from_secs(1);
+        let terms: Vec<_> = nodes
+            .iter()
+            .map(|node| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}))
+            .collect();
+        let spec: NodeMaintenanceSpec = serde_json::from_value(json!({
+            "nodeSelector": {"nodeSelectorTerms": terms}, "stage": stage, "drainPlan": plan,
+        }))
+        .unwrap();
+        let mut object = NodeMaintenance::new(name, spec);
+        object.metadata.uid = Some(format!("uid-of-{name}"));
+        object.metadata.creation_timestamp = Some(Time(self.now));
+        self.snapshot.maintenances.push(object);
+    }
+
+    pub(super) fn maintenance(&self, name: &str) -> &NodeMaintenance {
+        self.find(name).unwrap_or_else(|| panic!("{name} is gone"))
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<&NodeMaintenance> {
+        let mut maintenances = self.snapshot.maintenances.iter();
+        maintenances.find(|one| one.metadata.name.as_deref() == Some(name))
+    }
+
+    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut NodeMaintenance)) {
+        let mut maintenances = self.snapshot.maintenances.iter_mut();
+        change(
+            maintenances
+                .find(|one| one.metadata.name.as_deref() == Some(name))
+                .unwrap(),
+        );
+    }
+
+    pub(super) fn delete(&mut self, name: &str) {
+        let now = self.now;
+        self.change(name, |one| one.metadata.deletion_timestamp = Some(Time(now)));
+        self.collect();
+    }
+
+    pub(super) fn status(&self, name: &str, node: &str) -> &NodeMaintenanceNodeStatus {
+        let statuses = &self.maintenance(name).status.as_ref().unwrap().node_statuses;
+        statuses.iter().find(|status| status.node_ref.name == node).unwrap()
+    }
+
+    pub(super) fn message(&self, name: &str, node: &str) -> &str {
+        &self.status(name, node).drain_message
+    }
+
+    pub(super) fn condition(&self, name: &str, kind: &str) -> Option<(String, String)> {
+        let status = self.maintenance(name).status.as_ref()?;
+        let condition = status.conditions.iter().find(|condition| condition.type_ == kind)?;
+        Some((condition.status.clone(), condition.reason.clone()))
+    }
+
+    pub(super) fn node(&mut self, name: &str) -> &mut NodeFacts {
+        self.snapshot.nodes.iter_mut().find(|node| node.name == name).unwrap()
+    }
+
+    pub(super) fn plan(&self) -> Plan {
+        plan(&self.snapshot, self.now)
+    }
+
+    /// Plans and carries out until nothing is left to do.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..MOST_ROUNDS {
+            let plan = self.plan();
+            if plan.actions.is_empty() {
+                return;
+            }
+            for action in plan.actions {
+                self.apply(action);
+            }
+        }
+        panic!("still to do: {:#?}", self.plan().actions);
+    }
+
+    /// So many pods with an Evacuation leave a node, and their Evacuations with them.
+    pub(super) fn leave(&mut self, node: &str, count: usize) {
+        let evacuating: BTreeSet<_> = self
+            .snapshot
+            .evacuations
+            .iter()
+            .map(|one| one.spec.pod_ref.uid.clone())
+            .collect();
+        let mut leaving = BTreeSet::new();
+        for pod in self
+            .snapshot
+            .pods
+            .iter()
+            .filter(|pod| pod.node == node && evacuating.contains(&pod.uid))
+        {
+            if leaving.len() < count {
+                leaving.insert(pod.uid.clone());
+            }
+        }
+        assert_eq!(leaving.len(), count, "pods with an Evacuation on {node}");
+        self.remove_pods(|pod| leaving.contains(&pod.uid));
+    }
+
+    pub(super) fn remove_pods(&mut self, is_gone: impl Fn(&PodFacts) -> bool) {
+        self.snapshot.pods.retain(|pod| !is_gone(pod));
+        let left: BTreeSet<_> = self.snapshot.pods.iter().map(|pod| pod.uid.clone()).collect();
+        self.snapshot
+            .evacuations
+            .retain(|one| left.contains(&one.spec.pod_ref.uid));
+    }
+
+    pub(super) fn evacuated_pods(&self) -> BTreeSet<String> {
+        let ours = self
+            .snapshot
+            .evacuations
+            .iter()
+            .filter(|one| has(one, INSTIGATOR_FINALIZER));
+        ours.map(|one| one.spec.pod_ref.name.clone()).collect()
+    }
+
+    pub(super) fn apply(&mut self, action: Action) {
+        match action {
+            Action::AddFinalizer { maintenance } => self.change(&maintenance, |one| {
+                assert!(
+                    one.metadata.deletion_timestamp.is_none(),
+                    "a deleted object takes no finalizer"
+                );
+                one.metadata
+                    .finalizers
+                    .get_or_insert_default()
+                    .push(COMPLETION_FINALIZER.to_owned());
+            }),
+            Action::RemoveFinalizer { maintenance } => self.change(&maintenance, |one| {
+                one.metadata
+                    .finalizers
+                    .as_mut()
+                    .unwrap()
+                    .retain(|finalizer| finalizer != COMPLETION_FINALIZER);
+            }),
+            Action::SetStageComplete { maintenance } => {
+                self.change(&maintenance, |one| one.spec.stage = Stage::Complete);
+            }
+            Action::UpdateStatus { maintenance, status } => {
+                // As it is read back from the API server.
+                let status = serde_json::from_value(serde_json::to_value(status).unwrap()).unwrap();
+                self.change(&maintenance, |one| one.status = Some(status));
+            }
+            Action::UpdateNode { node, change } => {
+                let facts = self.node(&node);
+                facts.is_unschedulable = change.unschedulable.unwrap_or(facts.is_unschedulable);
+                match change.remembered {
+                    Some(Change::Set(before)) => facts.was_unschedulable = Some(before),
+                    Some(Change::Remove) => facts.was_unschedulable = None,
+                    None => {}
+                }
+                match change.taint {
+                    Some(Change::Set(value)) => facts.maintenance_taint = Some(TaintFacts { value }),
+                    Some(Change::Remove) => facts.maintenance_taint = None,
+                    None => {}
+                }
+            }
+            Action::UpdateNodeConditions { node, set, remove } => {
+                let conditions = &mut self.node(&node).conditions;
+                conditions.retain(|(kind, _)| !remove.contains(kind) && !set.iter().any(|one| one.kind == kind));
+                conditions.extend(set.into_iter().map(|one| (one.kind.to_owned(), one.message)));
+            }
+            Action::CreateEvacuation { evacuation } => {
+                let mut evacuation = *evacuation;
+                evacuation.metadata.uid = Some(format!("of-{}", evacuation.spec.pod_ref.uid));
+                let is_new = self
+                    .snapshot
+                    .evacuations
+                    .iter()
+                    .all(|one| one.metadata.name != evacuation.metadata.name);
+                assert!(is_new, "it exists");
+                self.snapshot.evacuations.push(evacuation);
+            }
+            Action::AddInstigator { evacuation } => {
+                self.evacuation(&evacuation)
+                    .metadata
+                    .finalizers
+                    .get_or_insert_default()
+                    .push(INSTIGATOR_FINALIZER.to_owned());
+            }
+            Action::RemoveInstigator { evacuation } => remove_instigator(self.evacuation(&evacuation)),
+            Action::DeleteEvacuation { evacuation } => {
+                let now = self.now;
+                let object = self.evacuation(&evacuation);
+                object.metadata.deletion_timestamp = Some(Time(now));
+                remove_instigator(object);
+            }
+            Action::RecordEvent(event) => self.events.push(event),
+        }
+        self.collect();
+    }
+
+    fn evacuation(&mut self, key: &EvacuationKey) -> &mut Evacuation {
+        let mut evacuations = self.snapshot.evacuations.iter_mut();
+        evacuations
+            .find(|one| one.metadata.uid.as_ref() == Some(&key.uid))
+            .unwrap()
+    }
+
+    /// What an evacuator writes.
+    pub(super) fn set_evacuation_status(&mut self, pod: &str, policy: CancellationPolicy) {
+        let mut evacuations = self.snapshot.evacuations.iter_mut();
+        let evacuation = evacuations.find(|one| one.spec.pod_ref.name == pod).unwrap();
+        evacuation.status = Some(EvacuationStatus {
+            evacuation_cancellation_policy: policy,
+            ..EvacuationStatus::default()
+        });
+    }
+
+    /// Objects that are being deleted go with their last finalizer, and so do Evacuations.
+    fn collect(&mut self) {
+        let is_gone =
+            |deleted: bool, finalizers: &Option<Vec<String>>| deleted && finalizers.iter().flatten().count() == 0;
+        self.snapshot
+            .maintenances
+            .retain(|one| !is_gone(one.metadata.deletion_timestamp.is_some(), &one.metadata.finalizers));
+        self.snapshot
+            .evacuations
+            .retain(|one| !is_gone(one.metadata.deletion_timestamp.is_some(), &one.metadata.finalizers));
+    }
+}
+
+fn has(evacuation: &Evacuation, prefix: &str) -> bool {
+    evacuation
+        .metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|finalizer| finalizer.starts_with(prefix))
+}
+
+fn remove_instigator(evacuation: &mut Evacuation) {
+    assert!(has(evacuation, INSTIGATOR_FINALIZER_PREFIX));
+    evacuation
+        .metadata
+        .finalizers
+        .as_mut()
+        .unwrap()
+        .retain(|finalizer| finalizer != INSTIGATOR_FINALIZER);
+}

@@ -1,0 +1,229 @@
+//! `headgate drill`: flags to the options of a drill, its results to a table or JSON.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use headgate_drill::drill::{Options, Progress};
+use headgate_drill::network::namespace::acquire_privileges;
+use headgate_drill::probe::Provider;
+use headgate_drill::report::{assumptions, name, table};
+use headgate_drill::result::rows;
+use headgate_drill::rotation::NoHealthyBackends;
+use headgate_drill::scenario::{Autoscaler, Scenario};
+use headgate_drill::speed::Speed;
+use headgate_drill::strategy::{PodTimes, Strategy};
+use headgate_sandbox::Interrupts;
+
+use super::{Failure, build_runtime, duration_up_to, print, print_json};
+
+/// No scenario needs a longer time.
+const MAX_TIME: Duration = Duration::from_hours(1);
+
+/// Drill nodes going away: real connections through a load balancer on this machine, and which of them are lost
+///
+/// Builds clients, a layer-4 load balancer and nodes as network namespaces: the kernel's nftables spreads flows by a
+/// hash and its conntrack keeps established ones. Clients open connections at a steady rate and hold long-lived ones
+/// while nodes go away as in the scenario. Each strategy is another way for the load balancer to notice. Strategies
+/// with headgate run real agents, kube-apiserver and the ARM emulator; the load balancer's probes, its use of admin
+/// states, kubelet and kube-proxy are modelled.
+///
+/// Needs root or user namespaces, and the programs ip and nft. Ctrl-C ends and removes everything. Nothing outside of
+/// its own namespaces is changed.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// What happens
+    #[arg(long, value_enum)]
+    scenario: Scenario,
+
+    /// What is done about it, separated by commas [default: all strategies that have a part in the scenario]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    strategy: Vec<Strategy>,
+
+    /// How many nodes, from 2 to 50
+    #[arg(long, value_name = "COUNT", default_value_t = 6)]
+    nodes: usize,
+
+    /// New connections for each real second, from 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 100.0)]
+    rate: f64,
+
+    /// How many times faster the scenario runs, from 1 to 100; headgate and the kernel keep their own speed
+    #[arg(long, value_name = "FACTOR", default_value = "10", value_parser = speed)]
+    speed: Speed,
+
+    /// What the first run's random numbers come from; each run has the next seed
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Runs of each strategy, from 1 to 90
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    runs: usize,
+
+    /// Long-lived connections held at once, at most 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 30)]
+    connections: usize,
+
+    /// The longest that a long-lived connection lives before its client ends it, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration_up_to(MAX_TIME))]
+    connection_lifetime: Duration,
+
+    /// Whose probes and thresholds the load balancer has
+    #[arg(long, value_enum, default_value = "azure")]
+    provider: Provider,
+
+    /// What the load balancer does when all backends are down
+    #[arg(long, value_enum, default_value = "all-probed-down")]
+    no_healthy_backends: NoHealthyBackends,
+
+    /// Who removes nodes in scale-down, mass and api-outage
+    #[arg(long, value_enum, default_value = "cluster-autoscaler")]
+    autoscaler: Autoscaler,
+
+    /// Time from the signal to the deletion of an empty node, or to the eviction of Pods in maintenance, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
+    delete_delay: Duration,
+
+    /// Notice that a spot machine gets, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration_up_to(MAX_TIME))]
+    notice: Duration,
+
+    /// Sleep of preStop hooks, in strategies that have one, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration_up_to(MAX_TIME))]
+    pre_stop: Duration,
+
+    /// Time for which a process serves after SIGTERM in rolling updates, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
+    shutdown: Duration,
+
+    /// Time from the end of a Pod until its replacement is ready, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration_up_to(MAX_TIME))]
+    restart: Duration,
+
+    /// Time that an operation of ARM takes, at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration_up_to(MAX_TIME))]
+    operation_delay: Duration,
+
+    /// Time from the end of that operation until the admin state takes effect, at most 1h; Azure publishes none
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration_up_to(MAX_TIME))]
+    propagation_delay: Duration,
+
+    /// Directory with etcd and kube-apiserver [default: `$KUBEBUILDER_ASSETS`, otherwise where `make control-plane`
+    /// puts them]
+    #[arg(long, value_name = "DIR")]
+    assets: Option<PathBuf>,
+
+    /// Output format: a table, or a JSON array with an object for each run
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    let factor = text.parse().map_err(|_| "give a number from 1 to 100".to_owned())?;
+    Speed::new(factor).map_err(|error| error.to_string())
+}
+
+impl Arguments {
+    fn options(&self) -> io::Result<Options> {
+        let all = || Strategy::value_variants().iter().copied();
+        let strategies = match self.strategy.as_slice() {
+            [] => all().filter(|strategy| strategy.applies_to(self.scenario)).collect(),
+            named => named.to_vec(),
+        };
+        Ok(Options {
+            scenario: self.scenario,
+            strategies,
+            nodes: self.nodes,
+            rate: self.rate,
+            speed: self.speed,
+            seed: self.seed,
+            runs: self.runs,
+            long_lived: self.connections,
+            autoscaler: self.autoscaler,
+            delete_delay: self.delete_delay,
+            notice: self.notice,
+            restart: self.restart,
+            pods: PodTimes {
+                pre_stop: self.pre_stop,
+                process: self.shutdown,
+                connection_lifetime: self.connection_lifetime,
+            },
+            probe: self.provider.probe(),
+            no_healthy: self.no_healthy_backends,
+            propagation: self.propagation_delay,
+            operation_delay: self.operation_delay,
+            assets: self.assets.clone(),
+            program: std::env::current_exe()?,
+        })
+    }
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let options = arguments.options().map_err(Failure::runtime)?;
+    options.validate().map_err(Failure::settings)?;
+    // Before the runtime: a process with several threads cannot enter a user namespace.
+    acquire_privileges().map_err(Failure::runtime)?;
+    // On this thread, because the control plane's processes end with the thread that starts them.
+    let results = build_runtime()?.block_on(async {
+        let mut interrupts = Interrupts::listen().map_err(Failure::runtime)?;
+        tokio::select! {
+            results = headgate_drill::drill::run(&options, show) => results.map_err(Failure::runtime),
+            () = interrupts.next() => Err(Failure::runtime(anyhow::anyhow!("interrupted; everything it started is gone"))),
+        }
+    })?;
+    match arguments.output {
+        Output::Json => print_json(&results),
+        Output::Text => {
+            let text = format!("{}\n{}", table(&rows(&results)), assumptions(&options));
+            print(text.as_bytes())
+        }
+    }
+}
+
+/// Shows progress on standard error, which may be closed.
+fn show(progress: Progress) {
+    let text = match progress {
+        Progress::Starting(strategy) => format!("starting for {}", name(&strategy)),
+        Progress::Run { strategy, number, runs } => format!("{}, run {number} of {runs}", name(&strategy)),
+    };
+    let _ = writeln!(io::stderr(), "headgate drill: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use headgate_drill::drill::DrillError;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Whole {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parse(flags: &str) -> Result<Options, clap::Error> {
+        let flags = std::iter::once("drill").chain(flags.split_whitespace());
+        Whole::try_parse_from(flags).map(|whole| whole.arguments.options().unwrap())
+    }
+
+    #[test]
+    fn strategies_are_named_or_all_that_have_a_part() {
+        let named = parse("--scenario scale-down --strategy kube-proxy,admin-state").unwrap();
+        assert_eq!(named.strategies, [Strategy::KubeProxy, Strategy::AdminState]);
+        let all = parse("--scenario rolling-update").unwrap();
+        assert!(all.strategies.contains(&Strategy::PodIp) && !all.strategies.contains(&Strategy::Healthz));
+        all.validate().unwrap();
+        let misplaced = parse("--scenario spot --strategy pod-ip").unwrap();
+        assert!(matches!(misplaced.validate(), Err(DrillError::NotApplicable { .. })));
+        assert!(parse("--scenario scale-down --speed 0").is_err());
+    }
+}
