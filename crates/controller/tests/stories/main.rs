@@ -13,6 +13,7 @@ mod cloud_controller_manager;
 mod invariants;
 mod journey;
 mod one_writer;
+mod other_nodes;
 mod random;
 mod rows;
 mod world;
