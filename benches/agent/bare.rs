@@ -1,5 +1,5 @@
-//! The bare responder: what hyper can do with nothing around it. This benchmark's own program, started
-//! again as a process of its own; it gives the agent's answer, byte for byte, to whatever is asked.
+//! The bare responder: hyper without further code, as a baseline. It is this benchmark's own program, started
+//! again as a child process; it answers every request with the agent's answer, byte for byte.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,9 +20,9 @@ use tokio::net::TcpListener;
 
 use crate::measuring::addresses::written;
 
-/// The word that makes this program the responder.
+/// The argument that makes this program the responder.
 const ROLE: &str = "--respond";
-/// Its listener in the addresses file.
+/// The name of its listener in the addresses file.
 const NAME: &str = "bare";
 
 /// The arguments of the responder.
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Reads them; none where this process is to be something else.
+    /// Parses them; `None` if this process is not the responder.
     pub(crate) fn read(arguments: &[String]) -> Option<Self> {
         match arguments {
             [role, body, file] if role == ROLE => Some(Self {
@@ -44,7 +44,7 @@ impl Arguments {
     }
 }
 
-/// Starts the responder with this body; its address.
+/// Starts the responder with this body; returns its address.
 pub(crate) async fn start(body: &str, directory: &Path) -> anyhow::Result<(Process, SocketAddr)> {
     let addresses_file = directory.join("bare.json");
     let mut command = Command::new(std::env::current_exe()?);
@@ -54,7 +54,7 @@ pub(crate) async fn start(body: &str, directory: &Path) -> anyhow::Result<(Proce
     Ok((process, address))
 }
 
-/// Answers for ever.
+/// Serves until the process is killed.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,4 +1,4 @@
-//! Hostile clients: many connections at once that do wrong, and good probes beside them.
+//! Hostile clients: many invalid connections at once, and valid probes at the same time.
 //!
 //! One thread does both, in turns, so that a probe waits for the server and not for the flood's share
 //! of a core: a burst of hostile connections, one good probe on a connection of its own, and so on; then
@@ -23,21 +23,21 @@ use crate::world::Server;
 const BURST: usize = 50;
 /// From one good probe to the next.
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);
-/// How often hostile connections are looked at to see which are closed.
+/// Interval at which hostile connections are checked for their end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a hostile connection may take to be opened; the queue may be full for a moment.
 const OPENING: Duration = Duration::from_secs(10);
 /// Source addresses of the flood.
 const SOURCES: usize = 16;
-/// What a peer that never reads sends at the most.
+/// Maximum bytes that a peer that never reads sends.
 const PIPELINED_BYTES: usize = 1 << 20;
 
 /// What a hostile client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum Attack {
     /// Sends half a request and stops.
     HalfSent,
-    /// Sends bytes that are no HTTP.
+    /// Sends bytes that are not HTTP.
     Garbage,
     /// Sends a header that has no end.
     OversizedHeader,
@@ -45,8 +45,8 @@ pub(crate) enum Manner {
     NeverReads,
 }
 
-impl Manner {
-    /// What it is called in the raw figures.
+impl Attack {
+    /// The name in the raw figures.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::HalfSent => "halfSent",
@@ -75,31 +75,31 @@ impl Manner {
     }
 }
 
-/// What came of a flood.
+/// The result of a flood.
 #[derive(Clone, Debug)]
-pub(crate) struct Flooded {
-    /// The most memory the server took beyond what it had before.
+pub(crate) struct FloodResult {
+    /// The peak of the server's additional memory in bytes.
     pub(crate) extra_memory: u64,
-    /// When the last hostile connection was closed; none while some are open.
+    /// Time until the last hostile connection was closed; `None` if some are open at the end.
     pub(crate) all_closed_after: Option<Duration>,
     /// Hostile connections still open at the end.
     pub(crate) open: usize,
-    /// How long it lasted.
+    /// The duration of the flood.
     pub(crate) lasted: Duration,
     /// How long each good probe took, connection included.
     pub(crate) probes: Vec<Duration>,
-    /// Good probes without a good answer, and the first one's reason.
+    /// The number of failed probes, and the first one's error.
     pub(crate) failed_probes: usize,
     first_failure: Option<String>,
 }
 
-impl Flooded {
-    /// 99 of 100 probes took less.
+impl FloodResult {
+    /// The 99th percentile of the probes' durations.
     pub(crate) fn p99(&self) -> Duration {
         percentile(&self.probes, 990)
     }
 
-    /// All that was seen, for the record.
+    /// All figures as JSON.
     pub(crate) fn raw(&self) -> Value {
         json!({
             "extraMemoryMiB": rounded(mebibytes(self.extra_memory)),
@@ -120,21 +120,21 @@ impl Flooded {
 /// them are closed, at most for `most`.
 pub(crate) fn flood(
     server: &Server,
-    manner: Manner,
+    attack: Attack,
     count: usize,
     (least, most): (Duration, Duration),
-) -> anyhow::Result<Flooded> {
-    let flood = || -> anyhow::Result<Flooded> {
+) -> anyhow::Result<FloodResult> {
+    let flood = || -> anyhow::Result<FloodResult> {
         memory::forget_peak(server.process)?;
         let before = Memory::of(server.process)?.resident;
-        let bytes = manner.bytes(server.healthz);
+        let bytes = attack.bytes(server.healthz);
         let mut hostile = Vec::with_capacity(count);
         let mut probes = Probes::new(server.healthz);
         let start = Instant::now();
         for number in 0..count {
-            hostile.push(Hostile::open(server.healthz, manner, number, bytes.len())?);
+            hostile.push(Hostile::open(server.healthz, attack, number, bytes.len())?);
             if number % BURST == BURST - 1 {
-                go_on(&mut hostile, manner, &bytes);
+                go_on(&mut hostile, attack, &bytes);
                 probes.ask();
             }
         }
@@ -142,7 +142,7 @@ pub(crate) fn flood(
         let mut all_closed_after = None;
         while start.elapsed() < most && (all_closed_after.is_none() || start.elapsed() < least) {
             if looked.elapsed() >= LOOK_INTERVAL && all_closed_after.is_none() {
-                go_on(&mut hostile, manner, &bytes);
+                go_on(&mut hostile, attack, &bytes);
                 looked = Instant::now();
                 if hostile.is_empty() {
                     all_closed_after = Some(start.elapsed());
@@ -151,7 +151,7 @@ pub(crate) fn flood(
             probes.ask();
             std::thread::sleep(PROBE_INTERVAL);
         }
-        Ok(Flooded {
+        Ok(FloodResult {
             extra_memory: Memory::of(server.process)?.peak.saturating_sub(before),
             all_closed_after,
             open: hostile.len(),
@@ -161,29 +161,29 @@ pub(crate) fn flood(
             first_failure: probes.first_failure,
         })
     }();
-    flood.with_context(|| format!("a flood of {} on {}", manner.name(), server.name))
+    flood.with_context(|| format!("a flood of {} on {}", attack.name(), server.name))
 }
 
-/// Sends what can be sent, and forgets connections that the server has closed.
-fn go_on(hostile: &mut Vec<Hostile>, manner: Manner, bytes: &[u8]) {
-    hostile.retain_mut(|connection| connection.go_on(manner, bytes));
+/// Sends on all connections that accept bytes, and drops connections that the server has closed.
+fn go_on(hostile: &mut Vec<Hostile>, attack: Attack, bytes: &[u8]) {
+    hostile.retain_mut(|connection| connection.go_on(attack, bytes));
 }
 
 /// A hostile connection.
 struct Hostile {
     stream: TcpStream,
-    /// How much is left to be sent.
+    /// Bytes that are left to send.
     left: usize,
 }
 
 impl Hostile {
     /// A connection from one of many addresses, as there are ports for only so many from one.
-    fn open(server: SocketAddr, manner: Manner, number: usize, left: usize) -> anyhow::Result<Self> {
+    fn open(server: SocketAddr, attack: Attack, number: usize, left: usize) -> anyhow::Result<Self> {
         let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
         let host = u8::try_from(number % SOURCES)? + 2;
         socket.bind(&SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0)).into())?;
         socket.set_linger(Some(Duration::ZERO))?;
-        if manner == Manner::NeverReads {
+        if attack == Attack::NeverReads {
             // Segments and buffers as on a network: over loopback megabytes would fit in between.
             socket.set_tcp_mss(1400)?;
             socket.set_recv_buffer_size(4096)?;
@@ -198,8 +198,8 @@ impl Hostile {
         })
     }
 
-    /// Does what there is to do; whether the connection is open still.
-    fn go_on(&mut self, manner: Manner, bytes: &[u8]) -> bool {
+    /// Sends what the attack requires; returns whether the connection is still open.
+    fn go_on(&mut self, attack: Attack, bytes: &[u8]) -> bool {
         while self.left > 0 {
             match self.stream.write(&bytes[bytes.len() - self.left..]) {
                 Ok(written) => self.left -= written,
@@ -207,7 +207,7 @@ impl Hostile {
                 Err(_) => return false,
             }
         }
-        if manner == Manner::NeverReads {
+        if attack == Attack::NeverReads {
             return !reset(&self.stream);
         }
         let mut answer = [0; 1024];
@@ -253,7 +253,7 @@ impl Probes {
             Ok(status) => Some(format!("answer {status}")),
             Err(error) => Some(error.to_string()),
         };
-        // One that failed took its time as well.
+        // A failed probe counts with its duration.
         self.took.push(start.elapsed());
         if let Some(failure) = failure {
             self.failed += 1;

@@ -1,12 +1,12 @@
-//! As much of HTTP/1.1 as a prober needs: one request, an answer found by its Content-Length.
+//! A minimal HTTP/1.1 client for probes: one request, and a response that ends by its Content-Length.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Answers are far shorter.
+/// Maximum length of a response in bytes.
 pub(crate) const ANSWER_BYTES: usize = 4096;
-/// How long one answer may take.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request for `/healthz`, the last on its connection or not.
@@ -15,22 +15,22 @@ pub(crate) fn request(server: SocketAddr, last: bool) -> Vec<u8> {
     format!("GET /healthz HTTP/1.1\r\nHost: {server}\r\n{connection}\r\n").into_bytes()
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Its status.
+    /// The status code.
     pub(crate) status: u16,
-    /// Bytes before its body.
+    /// The length of the head in bytes.
     pub(crate) head: usize,
-    /// Bytes of its body.
+    /// The length of the body in bytes.
     pub(crate) body: usize,
 }
 
 impl Answer {
-    /// The answer that begins `bytes`; none before it is there to the end.
+    /// Parses the response at the start of `bytes`; `None` while it is incomplete.
     ///
     /// # Errors
-    /// When it is none, or too long.
+    /// It is not a response, or too long.
     pub(crate) fn parse(bytes: &[u8]) -> io::Result<Option<Self>> {
         let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidData, what));
         let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
@@ -66,7 +66,7 @@ fn number(digits: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A connection that is kept and asked again and again, blocking.
+/// A blocking keep-alive connection.
 pub(crate) struct Prober {
     stream: TcpStream,
     request: Vec<u8>,
@@ -86,7 +86,7 @@ impl Prober {
         })
     }
 
-    /// Asks once; the answer's status, head and body.
+    /// Sends one request; returns the response.
     pub(crate) fn ask(&mut self) -> io::Result<(u16, &[u8], &[u8])> {
         self.stream.write_all(&self.request)?;
         let mut filled = 0;

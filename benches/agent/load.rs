@@ -21,34 +21,34 @@ use crate::world::Server;
 
 /// Connections at once.
 const CONNECTIONS: u16 = 32;
-/// Load before anything is counted.
+/// Duration of the warm-up, which is not counted.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// A server that gives no answer at all for this long has failed.
+/// Timeout after which a server without any answer has failed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How requests come.
+/// The pattern of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Requests {
-    /// One after the other on connections that are kept.
+    /// One after the other on keep-alive connections.
     Kept,
-    /// Each on a new connection, which both sides give up after the answer; the next follows at once.
+    /// Each on a new connection, which ends after the answer; the next follows at once.
     New,
-    /// Each on a new connection, so many a second. Its time counts from when it was due.
+    /// Each on a new connection, this many per second. Latency counts from the scheduled time.
     NewAt(f64),
 }
 
-/// What a server did under load.
+/// The performance of a server under load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) rate: f64,
-    /// Half of the answers took less; a new connection's time includes opening it.
+    /// The median latency, including the time to open a new connection.
     pub(crate) p50: Duration,
-    /// 99 of 100 took less.
+    /// The 99th percentile of the latency.
     pub(crate) p99: Duration,
     /// The server process's share of one core.
     pub(crate) server_busy: f64,
-    /// The share of time in which the load had something to do.
+    /// The share of time in which the load generator was busy.
     pub(crate) load_busy: f64,
 }
 
@@ -80,7 +80,7 @@ struct Load {
     requests: Requests,
     request: Vec<u8>,
     epoll: Epoll,
-    /// How long to wait when nothing is ready.
+    /// Timeout of one poll.
     wait: EpollTimeout,
     slots: Vec<Option<Slot>>,
     /// Slots without a connection.
@@ -96,7 +96,7 @@ struct Load {
 struct Slot {
     stream: TcpStream,
     since: Instant,
-    /// The connection is not there yet; the request was not written.
+    /// The connection is not established; the request is not written.
     connecting: bool,
     buffer: [u8; ANSWER_BYTES],
     filled: usize,
@@ -124,7 +124,7 @@ impl Load {
         })
     }
 
-    /// Goes on until `time` is over; requests under way then stay so.
+    /// Runs for `time`; requests in progress are then abandoned.
     fn run(&mut self, time: Duration) -> anyhow::Result<()> {
         let mut now = Instant::now();
         let end = now + time;
@@ -169,7 +169,7 @@ impl Load {
         Ok(())
     }
 
-    /// Does what the connection at `index` is ready for; the time after that.
+    /// Processes readiness of the connection at `index`; returns the time afterwards.
     fn go_on(&mut self, index: u16) -> anyhow::Result<Instant> {
         let slot = self.slots[usize::from(index)]
             .as_mut()
@@ -205,7 +205,7 @@ impl Load {
         Ok(now)
     }
 
-    /// Begins a connection and, where it is there at once, its first request.
+    /// Opens a connection and, if it is established at once, sends its first request.
     fn open(&self, index: u16, since: Instant) -> anyhow::Result<Slot> {
         let socket = Socket::new(Domain::for_address(self.server), Type::STREAM.nonblocking(), None)?;
         if matches!(self.requests, Requests::Kept) {

@@ -1,9 +1,9 @@
 //! The benchmarks of the node agent, beside the real kube-proxy and a bare hyper responder.
 //!
 //! `cargo bench` starts a control plane, a kube-proxy and the release `headgate agent` in a network
-//! namespace of its own and measures them in the same run, on the same two cores. Every row of
-//! budgets is a file in `rows/`; its figures are printed as a table and written to
-//! `target/headgate-bench/NAME.json`. Ratios are what counts: absolute figures are the machine's.
+//! namespace of its own and measures them in the same run, on the same two cores. Every row with
+//! budgets has a file in `rows/`; its figures are printed as a table and written to
+//! `target/headgate-bench/NAME.json`. Compare ratios: absolute figures depend on the machine.
 //!
 //! `cargo bench -- taint memory` runs the rows whose names contain one of these words. A budget that is
 //! missed is shown; with `cargo bench -- --strict` it also fails the run. A row that could not be measured always does.
@@ -51,11 +51,11 @@ fn main() -> ExitCode {
     arguments.exit(measure(&arguments))
 }
 
-/// Runs the chosen rows; whether every budget was kept.
+/// Runs the selected rows; returns whether every budget was kept.
 fn measure(arguments: &Arguments) -> anyhow::Result<bool> {
     let chosen = arguments.choose(ROWS)?;
     let assets = Assets::find(None).context("the benchmarks need the real control plane (`make bench` builds it)")?;
-    // Before there is a second thread.
+    // Must run before a second thread exists.
     namespace::enter()?;
     Machine::take()?.report(async |cores, report| {
         say("starting etcd, kube-apiserver, kube-proxy and headgate");

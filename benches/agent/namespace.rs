@@ -1,4 +1,4 @@
-//! A network namespace of its own for everything that is measured: kube-proxy writes iptables rules,
+//! A network namespace for everything that is measured: kube-proxy writes iptables rules,
 //! and no other process uses its ports, queues and addresses.
 
 use std::fs;
@@ -11,7 +11,7 @@ use nix::unistd::{getegid, geteuid};
 /// Moves this process, which must have one thread, into a fresh namespace with loopback up.
 ///
 /// # Errors
-/// What is missing, in one line.
+/// One line that names what is missing.
 pub(crate) fn enter() -> anyhow::Result<()> {
     let (user, group) = (geteuid(), getegid());
     if user.is_root() {

@@ -1,5 +1,5 @@
-//! The rows of budgets, in the order they are measured: memory first, before load has left its traces; last what
-//! changes the world for all that would come after it.
+//! The rows in their order: memory first, before any load; rows that change the cluster
+//! for later ones last.
 
 mod hostile;
 mod memory;

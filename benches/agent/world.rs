@@ -1,4 +1,4 @@
-//! What is measured: the agent and its peers, on one Node of one real control plane.
+//! The agent and its peers, on one Node of one real control plane.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,35 +22,35 @@ use crate::http::Prober;
 use crate::measuring::BINARY;
 use crate::measuring::cores::{Cores, Split};
 
-/// How long a server may take to answer as it should after something changed.
-const SETTLING: Duration = Duration::from_secs(30);
-/// How long Go may take to notice how many cores it has. It looks about once a second.
-const NOTICING: Duration = Duration::from_secs(5);
-/// How long the agent may take to stop.
-const STOPPING: Duration = Duration::from_secs(20);
+/// Time within which a server must answer as expected after a change.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time within which Go must adapt to the number of cores. It checks about once a second.
+const GO_CORES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time within which the agent must stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A process that answers `/healthz`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Server {
-    /// What it is called in the report.
+    /// The name in the report.
     pub(crate) name: &'static str,
-    /// Its process.
+    /// The process id.
     pub(crate) process: u32,
-    /// Where it answers.
+    /// The address of `/healthz`.
     pub(crate) healthz: SocketAddr,
 }
 
 /// The running world.
 pub(crate) struct World {
-    /// What is measured.
+    /// The agent that is measured.
     pub(crate) agent: Server,
     /// The real kube-proxy.
     pub(crate) kube_proxy: Server,
-    /// A hyper responder with nothing around it.
+    /// A hyper server without further code.
     pub(crate) bare: Server,
     nodes: Api<Node>,
     config: AgentConfig,
-    /// The cores they share.
+    /// The cores that load and servers share.
     pub(crate) cores: Cores,
     kube_proxy_metrics: SocketAddr,
     agent_process: Process,
@@ -146,7 +146,7 @@ impl World {
         start_beside(config, name).await
     }
 
-    /// The Node that all of them speak for.
+    /// The Node of all servers.
     pub(crate) fn node(&self) -> &str {
         &self.config.node
     }
@@ -156,7 +156,7 @@ impl World {
         self.nodes.clone().into_client()
     }
 
-    /// Stops kube-proxy, for good: its ports are free then.
+    /// Stops kube-proxy permanently, which frees its ports.
     pub(crate) async fn stop_kube_proxy(&mut self) {
         self.control_plane.stop_optional_components().await;
     }
@@ -166,14 +166,14 @@ impl World {
         let split = self
             .cores
             .split(&[self.agent.process, self.kube_proxy.process, self.bare.process])?;
-        // Go runs as many threads as it sees cores, and looks again from time to time.
+        // Go runs one thread for each core that it sees, and checks the number from time to time.
         let noticed = async {
             while self.kube_proxy_cores().await != Some(1) {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         };
-        // Where it does not look, it is measured with more threads than it has cores.
-        let _ = tokio::time::timeout(NOTICING, noticed).await;
+        // If it does not check, it is measured with more threads than cores.
+        let _ = tokio::time::timeout(GO_CORES_TIMEOUT, noticed).await;
         Ok(split)
     }
 
@@ -187,7 +187,7 @@ impl World {
 
     /// Stops everything in order.
     pub(crate) async fn stop(self) {
-        self.agent_process.stop(STOPPING).await;
+        self.agent_process.stop(STOP_TIMEOUT).await;
         self.control_plane.stop().await;
     }
 }
@@ -231,11 +231,11 @@ pub(crate) async fn settled(server: Server, status: u16) -> anyhow::Result<()> {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let settled = tokio::time::timeout(SETTLING, asked).await;
+    let settled = tokio::time::timeout(SETTLE_TIMEOUT, asked).await;
     settled.with_context(|| format!("{} answers {last}, not {status}", server.name))
 }
 
-/// The process called `name` that this one has started.
+/// The child process with this name.
 fn child(name: &str) -> anyhow::Result<u32> {
     let (ours, name) = (std::process::id().to_string(), format!("({name})"));
     for entry in fs::read_dir("/proc")?.flatten() {
@@ -254,7 +254,7 @@ fn child(name: &str) -> anyhow::Result<u32> {
     anyhow::bail!("no child process {name}")
 }
 
-/// An answer in plain text, its head included.
+/// A whole response in plain text, with its headers.
 pub(crate) async fn get(server: SocketAddr, path: &str) -> anyhow::Result<String> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let mut stream = tokio::net::TcpStream::connect(server).await?;

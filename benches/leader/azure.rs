@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::azure_emulator::EmulatorProcess;
 use crate::documents::{NAMED, RESOURCE_GROUP, SUBSCRIPTION, Shape, load_balancers_path};
 
-/// A running emulator, whose operations end at once.
+/// A running emulator whose operations end at once.
 pub(crate) struct Azure {
     pub(crate) shape: Shape,
     emulator: EmulatorProcess,
@@ -53,12 +53,12 @@ impl Azure {
         self.emulator.stop().await;
     }
 
-    /// Where ARM is.
+    /// The address of ARM.
     pub(crate) fn arm(&self) -> SocketAddr {
         self.emulator.arm
     }
 
-    /// Each request to ARM is answered so much later.
+    /// Delays each answer of ARM by this time.
     pub(crate) async fn answer_later(&self, by: Duration) -> anyhow::Result<()> {
         let stall = format!("{}ms", by.as_millis());
         self.emulator
@@ -67,14 +67,14 @@ impl Azure {
         Ok(())
     }
 
-    /// A load balancer as ARM shows it.
+    /// Reads a load balancer from ARM.
     pub(crate) async fn load_balancer(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let mut client = self.emulator.client().await?;
         let path = format!("{}{name}?api-version=2025-05-01", load_balancers_path());
         Ok(client.ask("GET", &path, b"").await?.body.to_vec())
     }
 
-    /// Where the journal ends.
+    /// The number of the journal's last entry.
     pub(crate) async fn now(&self) -> anyhow::Result<u64> {
         let mut after = 0;
         while let Some((next, _)) = self.page(after).await? {
@@ -83,7 +83,7 @@ impl Azure {
         Ok(after)
     }
 
-    /// What was asked of load balancers since then.
+    /// The requests about load balancers since this entry.
     pub(crate) async fn since(&self, mut after: u64) -> anyhow::Result<Traffic> {
         let mut traffic = Traffic::default();
         while let Some((next, entries)) = self.page(after).await? {
@@ -123,7 +123,7 @@ impl Azure {
         Ok(file)
     }
 
-    /// Its Nodes in all its pools.
+    /// The number of pool entries: the Nodes of all pools.
     pub(crate) fn entries(&self) -> usize {
         self.shape.all_pools() * self.shape.nodes
     }

@@ -1,4 +1,4 @@
-//! Nodes and load balancers as they are made for a benchmark: every Node stands in every pool.
+//! Nodes and load balancers of a benchmark: every Node is in every pool.
 
 use serde_json::{Value, json};
 
@@ -15,19 +15,19 @@ pub(crate) const CLUSTER: &str = "kubernetes";
 pub(crate) const NAMED: &str = "extra";
 const LOAD_BALANCERS: [&str; 4] = [CLUSTER, "kubernetes-internal", NAMED, "extra-internal"];
 
-/// How much there is in Azure.
+/// The size of the fixture in Azure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// At most four.
+    /// Load balancers, at most four.
     pub(crate) load_balancers: usize,
-    /// In each of them.
+    /// Pools in each load balancer.
     pub(crate) pools: usize,
-    /// In each pool.
+    /// Entries in each pool.
     pub(crate) nodes: usize,
 }
 
 impl Shape {
-    /// In all load balancers.
+    /// Pools in all load balancers.
     pub(crate) fn all_pools(self) -> usize {
         self.load_balancers * self.pools
     }
@@ -72,7 +72,7 @@ fn group() -> String {
     format!("/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}")
 }
 
-/// Where load balancers are; a name is to follow.
+/// The path of the load balancers, to which a name is appended.
 pub(crate) fn load_balancers_path() -> String {
     format!("{}/providers/Microsoft.Network/loadBalancers/", group())
 }
@@ -82,7 +82,7 @@ pub(crate) fn leaders_node() -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": LEADERS_NODE}})
 }
 
-/// A Node's object, with about what a kubelet on AKS says.
+/// A Node object, of about the size of those that kubelet on AKS writes.
 pub(crate) fn node(number: usize) -> Value {
     let name = node_name(number);
     let machine = format!(

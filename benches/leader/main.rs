@@ -1,8 +1,8 @@
-//! The benchmarks of the leader: how soon it decides and asks ARM, what it writes, what it costs.
+//! The benchmarks of the leader: its latency until requests to ARM, its writes, its processor time and memory.
 //!
 //! A real control plane, the release `headgate azure-emulator`, and either the release `headgate agent --role=controller`
-//! or, where the times of single requests count, the same leader in this process with spies on both sides. The table and
-//! the files are as the agent's. `make bench-leader ARGS='-- pace memory'` runs those whose names contain one of these
+//! or, for the times of single requests, the same leader in this process with instrumented clients. The table and
+//! the files are like the agent's. `make bench-leader ARGS='-- pace memory'` runs those whose names contain one of these
 //! words; with `--strict` a budget that is missed fails the run.
 
 #[expect(dead_code, reason = "superseded writes are the emulator's")]
@@ -14,9 +14,9 @@ mod measuring;
 
 mod azure;
 mod documents;
+mod instrumented_leader;
 mod program;
 mod rows;
-mod spied;
 mod world;
 
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     arguments.exit(measure(&arguments))
 }
 
-/// Runs the chosen rows; whether every budget was kept.
+/// Runs the selected rows; returns whether every budget was kept.
 fn measure(arguments: &Arguments) -> anyhow::Result<bool> {
     let chosen = arguments.choose(ROWS)?;
     let assets =

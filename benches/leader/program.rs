@@ -1,4 +1,4 @@
-//! A leader as a process of its own, and what any leader's metrics say.
+//! A leader as a child process, and access to the metrics of any leader.
 
 use std::fs;
 use std::future::Future;
@@ -17,12 +17,12 @@ use crate::measuring::BINARY;
 use crate::measuring::addresses::written;
 use crate::world::World;
 
-/// Until a leader leads, has listed everything, and has done what it was given to do.
+/// Time within which a leader must lead, list everything, and complete its work.
 const PATIENCE: Duration = Duration::from_mins(3);
-/// Between looks.
+/// Interval between two reads.
 const LOOK: Duration = Duration::from_millis(5);
-/// For its end, in which it gives the Lease back.
-const STOPPING: Duration = Duration::from_secs(20);
+/// Time within which it must release the Lease and stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A running leader.
 pub(crate) struct Program {
@@ -74,7 +74,7 @@ impl Program {
     }
 
     pub(crate) async fn stop(self) {
-        self.process.stop(STOPPING).await;
+        self.process.stop(STOP_TIMEOUT).await;
     }
 
     pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
@@ -84,13 +84,13 @@ impl Program {
         )?)
     }
 
-    /// Waits until its metrics say so.
+    /// Waits until its metrics satisfy a condition.
     pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         until(what, async || self.metrics().await, reached).await
     }
 }
 
-/// Waits until metrics say so.
+/// Waits until metrics satisfy a condition.
 pub(crate) async fn until<F>(what: &str, read: impl Fn() -> F, reached: impl Fn(&str) -> bool) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<String>>,
@@ -106,12 +106,12 @@ where
         .with_context(|| format!("not in time: {what}"))?
 }
 
-/// The sum over its labels of a metric that counts.
+/// The sum of a counter over its labels.
 pub(crate) fn count(metrics: &str, name: &str) -> usize {
     values::<usize>(metrics, name).sum()
 }
 
-/// The sum over its labels of a metric that measures.
+/// The sum of a gauge over its labels.
 pub(crate) fn sum(metrics: &str, name: &str) -> f64 {
     values::<f64>(metrics, name).sum()
 }

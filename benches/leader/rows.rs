@@ -1,4 +1,4 @@
-//! The rows, in the order they are measured: those with few Nodes first, since Nodes stay.
+//! The rows in their order: those with few Nodes first, because Nodes are not deleted.
 
 mod confirmed;
 mod decision;

@@ -1,4 +1,4 @@
-//! What all benchmarks share: a real control plane, its Nodes, and the ARM Lease in another's hands.
+//! The common part of the benchmarks: a real control plane, its Nodes, and the shared Lease with another holder.
 
 use std::fs;
 use std::ops::Range;
@@ -22,11 +22,11 @@ use tokio::time::{sleep, timeout};
 use crate::azure_emulator::node_name;
 use crate::documents::{SIGNAL, leaders_node, node};
 
-/// Requests to the API server at once.
+/// Concurrent requests to the API server.
 const AT_ONCE: usize = 16;
-/// For a leader to give the ARM Lease back.
+/// Time within which a leader must release the shared Lease.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// The lock between those who write load balancers.
+/// The name of the shared Lease.
 const LOCK: &str = "aks-managed-resource-locker";
 const OTHER: &str = "cloud-controller-manager";
 
@@ -60,7 +60,7 @@ impl World {
         self.control_plane.stop().await;
     }
 
-    /// How the API is reached.
+    /// The client configuration of the API server.
     pub(crate) fn config(&self) -> kube::Config {
         self.control_plane.client_config()
     }
@@ -78,7 +78,7 @@ impl World {
         Ok(directory)
     }
 
-    /// Makes as many Nodes as there have to be; those that are too many stay, and are in no pool.
+    /// Creates Nodes up to this number. Surplus Nodes stay and are in no pool.
     pub(crate) async fn nodes(&mut self, count: usize) -> anyhow::Result<()> {
         let api = Api::<Node>::all(self.client.clone());
         stream::iter((self.nodes..count).map(anyhow::Ok))
@@ -100,7 +100,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives these Nodes the signal, or takes it off them.
+    /// Adds the signal to these Nodes, or removes it.
     pub(crate) async fn taint(&self, nodes: Range<usize>, on: bool) -> anyhow::Result<()> {
         let api = Api::<Node>::all(self.client.clone());
         let taints = on.then(|| json!([{"key": SIGNAL, "effect": "NoExecute"}]));
@@ -114,7 +114,7 @@ impl World {
             .context("tainting Nodes")
     }
 
-    /// Forgets what earlier leaders had on record: their load balancers are gone.
+    /// Deletes the ledger of earlier leaders, whose load balancers no longer exist.
     pub(crate) async fn forget_ledger(&self) -> anyhow::Result<()> {
         let api = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system");
         match api.delete("headgate-admin-state", &DeleteParams::default()).await {

@@ -1,4 +1,4 @@
-//! Where a process listens that has chosen its ports itself, as it says in a file.
+//! The addresses file of a process that chose its own ports.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,9 +10,9 @@ use headgate_sandbox::process::Process;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
-/// Time for the first sign of life.
+/// Time within which the file must appear.
 const STARTING: Duration = Duration::from_mins(1);
-/// Between looks.
+/// Interval between two reads.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The addresses by their listeners' names.
@@ -25,11 +25,11 @@ impl Addresses {
     }
 }
 
-/// What the process has written to its addresses file, once it has.
+/// Waits for the addresses file of the process.
 pub(crate) async fn written(file: &Path, process: &mut Process) -> anyhow::Result<Addresses> {
     let looking = async {
         loop {
-            // A file may be seen before it is whole.
+            // The file may be incomplete at first.
             let text = fs::read(file).unwrap_or_default();
             if let Ok(addresses) = serde_json::from_slice(&text) {
                 return Addresses(addresses);

@@ -1,8 +1,8 @@
 //! CPU affinity and scheduling priority of what is measured.
 //!
-//! Everything measured, load and servers alike, takes precedence over other programs where that is allowed.
-//! A row that asks for what one core can do has the server on one and the load on another. Latency is
-//! measured with everything free to run anywhere, as on a node.
+//! Load and servers get a higher priority than other programs where that is allowed.
+//! Rows about the throughput of one core pin the server to one core and the load to another. Latency is
+//! measured without pinning, as on a node.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// Those this process may run on.
+    /// The cores that this process may run on.
     pub(crate) fn take() -> anyhow::Result<Self> {
         let set = sched_getaffinity(Pid::from_raw(0)).context("the cores to run on cannot be read")?;
         let all = (0..CpuSet::count())
@@ -35,13 +35,13 @@ impl Cores {
         self.count() > 1
     }
 
-    /// The core of what is measured.
+    /// The core of the server that is measured.
     fn server(&self) -> &[usize] {
         let last = self.all.len().saturating_sub(1);
         &self.all[last..]
     }
 
-    /// The core of the load; the server's where there is no other.
+    /// The core of the load; the server's core if there is only one.
     fn load(&self) -> &[usize] {
         &self.all[..1]
     }
@@ -60,7 +60,7 @@ impl Cores {
     }
 }
 
-/// While it lives, load and servers have a core each.
+/// A guard: until it is dropped, load and servers have one core each.
 pub(crate) struct Split {
     cores: Cores,
     servers: Vec<u32>,
@@ -69,7 +69,7 @@ pub(crate) struct Split {
 impl Drop for Split {
     fn drop(&mut self) {
         for process in self.servers.iter().chain([&std::process::id()]) {
-            // One that has ended meanwhile needs no cores.
+            // A process that has ended is skipped.
             let _ = pin(*process, &self.cores.all);
         }
     }
@@ -82,7 +82,7 @@ fn pin(process: u32, cores: &[usize]) -> anyhow::Result<()> {
         set.set(*core)?;
     }
     let mut pinned = Vec::new();
-    // A thread may start another before it is pinned: look again until there is none.
+    // A thread may start another before it is pinned, so repeat until there is no new one.
     loop {
         let threads = fs::read_dir(format!("/proc/{process}/task")).context("threads to pin")?;
         let new: Vec<i32> = threads
@@ -102,18 +102,18 @@ fn pin(process: u32, cores: &[usize]) -> anyhow::Result<()> {
     }
 }
 
-/// While it lives, this process and what it starts run before whatever else the machine is doing, where
+/// A guard: until it is dropped, this process and its children have a higher priority than other programs, where
 /// that is allowed.
-pub(crate) struct Precedence {
-    /// Where the kernel groups processes by session, a priority counts within its group only.
+pub(crate) struct PriorityGuard {
+    /// The previous priority of the session's group, on kernels that group processes by session.
     group: Option<String>,
-    /// Whether it was allowed.
+    /// Whether the kernel allowed the higher priority.
     pub(crate) allowed: bool,
 }
 
 const GROUP: &str = "/proc/self/autogroup";
 
-impl Precedence {
+impl PriorityGuard {
     pub(crate) fn take() -> Self {
         // "/autogroup-33 nice 0"
         let group = fs::read_to_string(GROUP).ok();
@@ -124,10 +124,10 @@ impl Precedence {
     }
 }
 
-impl Drop for Precedence {
+impl Drop for PriorityGuard {
     fn drop(&mut self) {
         if let Some(before) = &self.group {
-            // The session is the caller's and goes on after this process.
+            // The session belongs to the caller and outlives this process.
             let _ = fs::write(GROUP, before);
         }
     }

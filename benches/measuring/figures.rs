@@ -1,4 +1,4 @@
-//! Numbers from many: medians over rounds, percentiles over trials.
+//! Statistics: medians over rounds, percentiles over trials.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ pub(crate) fn mebibytes(bytes: u64) -> f64 {
     float(bytes) / 1024.0 / 1024.0
 }
 
-/// The median: the upper one of an even number. Zero of nothing.
+/// The median, the upper one of an even number of values; zero without values.
 pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// The value that `per_mille` of 1,000 do not exceed (nearest rank). Zero of nothing.
+/// The percentile as a per mille value, by nearest rank; zero without values.
 pub(crate) fn percentile(values: &[Duration], per_mille: usize) -> Duration {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -33,7 +33,7 @@ pub(crate) fn percentile(values: &[Duration], per_mille: usize) -> Duration {
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-/// Rounded to what is worth writing down.
+/// Rounded to its significant digits.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }

@@ -1,5 +1,5 @@
-//! What benchmarks have in common, each of which includes this file: which rows are measured and how, what is taken from
-//! the machine for that, and what becomes of the figures.
+//! The common part of all benchmarks, each of which includes this file: selection of rows, preparation of the
+//! machine, and reports.
 
 pub(crate) mod addresses;
 pub(crate) mod cores;
@@ -11,7 +11,7 @@ pub(crate) mod report;
 pub(crate) mod selection;
 pub(crate) mod services;
 
-use cores::{Cores, Precedence, load_average};
+use cores::{Cores, PriorityGuard, load_average};
 use output::say;
 use report::Report;
 use selection::Benchmark;
@@ -19,29 +19,29 @@ use selection::Benchmark;
 /// The release binary, built with the same profile as this one.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_headgate");
 
-/// The machine, made ready for benchmarks.
+/// The machine, prepared for benchmarks.
 pub(crate) struct Machine {
     cores: Cores,
-    precedence: Precedence,
+    precedence: PriorityGuard,
 }
 
 impl Machine {
-    /// Takes precedence where that is allowed, and enough open files.
+    /// Raises the priority where that is allowed, and the limit on open files.
     pub(crate) fn take() -> anyhow::Result<Self> {
         memory::raise_open_files()?;
         Ok(Self {
-            precedence: Precedence::take(),
+            precedence: PriorityGuard::take(),
             cores: Cores::take()?,
         })
     }
 
-    /// Measures by `measure`, which adds its rows to the report; whether every budget was kept.
+    /// Runs `measure`, which adds rows to the report; returns whether every budget was kept.
     pub(crate) fn report(
         self,
         measure: impl AsyncFnOnce(&Cores, &mut Report) -> anyhow::Result<()>,
     ) -> anyhow::Result<bool> {
         let mut report = Report::new(&self.cores, self.precedence.allowed, output::directory())?;
-        // One thread: children end with the one that starts them and share its cores, and load is made on it as well.
+        // One thread: children end with the thread that starts them and share its cores; it also generates the load.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(measure(&self.cores, &mut report))?;
         report.finish()
@@ -51,7 +51,7 @@ impl Machine {
 /// Measures rows one after the other in one world.
 ///
 /// # Errors
-/// Where it was interrupted; a row that could not be measured is in the report.
+/// The run was interrupted. A row that could not be measured is in the report.
 pub(crate) async fn measure<W>(
     rows: &[&'static Benchmark<W>],
     world: &mut W,

@@ -1,4 +1,4 @@
-//! What a process holds in memory, and how many files this one and its children may open.
+//! Memory of a process, and the limit on open files of this process and its children.
 
 use std::fs;
 
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 
 use super::figures::{mebibytes, rounded};
 
-/// Connections of one flood, with room for everything else.
+/// The limit on open files: the connections of one flood, and room for other files.
 const OPEN_FILES: u64 = 16 * 1024;
 
 /// Memory of a process, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
-    /// Resident: what counts against the machine, pages of files included.
+    /// Resident memory in bytes, including pages of files.
     pub(crate) resident: u64,
-    /// Resident and the process's own.
+    /// Resident anonymous memory in bytes.
     pub(crate) anonymous: u64,
-    /// The most that was resident since the last [`forget_peak`].
+    /// Peak of resident memory in bytes since the last [`forget_peak`].
     pub(crate) peak: u64,
 }
 
 impl Memory {
-    /// The memory of a process now.
+    /// Reads the present memory of a process.
     pub(crate) fn of(process: u32) -> anyhow::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{process}/status")).context("memory of a process")?;
         let field = |name: &str| {
@@ -42,7 +42,7 @@ impl Memory {
         })
     }
 
-    /// All of it, for the record.
+    /// All values as JSON.
     pub(crate) fn raw(self) -> Value {
         json!({
             "residentMiB": rounded(mebibytes(self.resident)),
@@ -52,15 +52,15 @@ impl Memory {
     }
 }
 
-/// Has the kernel count the peak from now.
+/// Resets the kernel's peak of a process.
 pub(crate) fn forget_peak(process: u32) -> anyhow::Result<()> {
     fs::write(format!("/proc/{process}/clear_refs"), "5").context("the peak of a process's memory cannot be reset")
 }
 
-/// Lifts the limit on open files, for this process and what it starts.
+/// Raises the limit on open files for this process and its children.
 ///
 /// # Errors
-/// Where too few are allowed.
+/// The hard limit is too low.
 pub(crate) fn raise_open_files() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if hard < OPEN_FILES {

@@ -1,4 +1,4 @@
-//! What people see of a run, and where its figures are left.
+//! The progress output of a run, and the directory of its results.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What was measured, against what it should be: a table for people, a JSON file for each row.
+//! Results against their budgets: a table, and a JSON file for each row.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,50 +12,50 @@ use super::cores::{Cores, load_average};
 use super::figures::rounded;
 use super::output::say;
 
-/// What a figure must keep to.
+/// The bound of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Budget {
-    /// No more than this.
+    /// At most this value.
     Most(f64),
-    /// No more than this part of the peer's.
+    /// At most this share of the peer's figure.
     ShareAtMost(f64),
-    /// At least this part of the peer's.
+    /// At least this share of the peer's figure.
     ShareAtLeast(f64),
-    /// No more than the peer's; a difference of this much is within the noise.
+    /// At most the peer's figure; a difference up to this value is noise.
     PeerWithin(f64),
-    /// Whatever it is: shown, and held to nothing.
+    /// No bound; the figure is only shown.
     None,
 }
 
 /// One figure, its peer's, and its budget.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Check {
-    /// What was measured.
+    /// The name of the figure.
     pub(crate) figure: &'static str,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
-    /// The peer's figure.
+    /// The peer's figure, in the same unit.
     pub(crate) peer: Option<f64>,
-    /// Who the peer is.
+    /// The peer's name.
     pub(crate) peer_name: Option<&'static str>,
-    /// The figure as a part of the peer's; of several rounds, the median of their ratios.
+    /// The ratio of the figure to the peer's; the median of the ratios of several rounds.
     pub(crate) ratio: Option<f64>,
     /// The budget in words, if there is one.
     pub(crate) budget: Option<String>,
-    /// Whether it is kept.
+    /// Whether the figure is within its budget.
     pub(crate) pass: Option<bool>,
 }
 
-/// A figure beside a peer's.
+/// A figure compared with that of a peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
+pub(crate) struct PeerComparison {
     pub(crate) peer_name: &'static str,
     pub(crate) peer: f64,
     pub(crate) ratio: f64,
 }
 
-impl Beside {
-    /// One figure beside one of a peer's.
+impl PeerComparison {
+    /// Compares one figure with one of a peer.
     pub(crate) fn one(peer_name: &'static str, value: f64, peer: f64) -> Self {
         Self {
             peer_name,
@@ -66,12 +66,12 @@ impl Beside {
 }
 
 impl Check {
-    /// A figure held to its budget.
+    /// Compares a figure with its budget.
     pub(crate) fn new(
         figure: &'static str,
         value: f64,
         unit: &'static str,
-        beside: Option<Beside>,
+        beside: Option<PeerComparison>,
         budget: Budget,
     ) -> Self {
         let ratio = beside.map(|beside| beside.ratio);
@@ -106,14 +106,14 @@ impl Check {
     }
 }
 
-/// What a row found: the figures that have budgets, the first being the row's own, and all others.
+/// The result of a row: its figures with budgets, the row's own first, and all other figures.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) checks: Vec<Check>,
     pub(crate) raw: Value,
 }
 
-/// The rows so far.
+/// The results of the rows so far.
 pub(crate) struct Report {
     directory: PathBuf,
     conditions: Map<String, Value>,
@@ -144,7 +144,7 @@ impl Report {
         })
     }
 
-    /// Takes a row in and writes its file.
+    /// Adds a row and writes its file.
     pub(crate) fn add(&mut self, name: &'static str, measured: anyhow::Result<Row>) -> anyhow::Result<()> {
         let row = match measured {
             Ok(row) => row,
@@ -193,7 +193,7 @@ impl Report {
             .with_context(|| format!("{} cannot be written", path.display()))
     }
 
-    /// Shows the table; whether every budget was kept.
+    /// Prints the table; returns whether every budget was kept.
     ///
     /// # Errors
     /// When a row could not be measured.
@@ -218,7 +218,7 @@ impl Report {
     }
 }
 
-/// A figure with three or four digits that mean something.
+/// A figure with three or four significant digits.
 fn shown(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

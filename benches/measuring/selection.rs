@@ -1,4 +1,4 @@
-//! Which rows are measured: all, or those that were asked for by a part of their names.
+//! Selects the rows to measure: all, or those whose names contain a given word.
 
 use std::env;
 use std::pin::Pin;
@@ -9,25 +9,25 @@ use super::report::Row;
 
 /// One row and how it is measured in a world.
 pub(crate) struct Benchmark<W: 'static> {
-    /// Its name, and its file's.
+    /// The name of the row and of its file.
     pub(crate) name: &'static str,
-    /// What it is about, in a line.
+    /// One line of description.
     pub(crate) about: &'static str,
-    /// Measures it.
+    /// The function that measures the row.
     pub(crate) measure: for<'a> fn(&'a mut W) -> Measuring<'a>,
 }
 
-/// A measurement under way.
+/// The future of a measurement.
 pub(crate) type Measuring<'a> = Pin<Box<dyn Future<Output = anyhow::Result<Row>> + 'a>>;
 
-/// What `cargo bench` hands on.
+/// The arguments from `cargo bench`.
 pub(crate) struct Arguments {
     words: Vec<String>,
     strict: bool,
 }
 
 impl Arguments {
-    /// Reads them; none where this was not started by `cargo bench`, as by `cargo test --benches`.
+    /// Parses them; `None` if `cargo bench` did not start this process, such as with `cargo test --benches`.
     pub(crate) fn read() -> Option<Self> {
         let arguments: Vec<String> = env::args().skip(1).collect();
         let given = |flag: &str| arguments.iter().any(|argument| argument == flag);
@@ -44,7 +44,7 @@ impl Arguments {
     /// The rows whose names contain one of the words, or all.
     ///
     /// # Errors
-    /// Where there are none.
+    /// No row has such a name.
     pub(crate) fn choose<W>(&self, rows: &'static [Benchmark<W>]) -> anyhow::Result<Vec<&'static Benchmark<W>>> {
         let Self { words, .. } = self;
         let chosen: Vec<_> = rows
@@ -58,7 +58,7 @@ impl Arguments {
         Ok(chosen)
     }
 
-    /// How the process ends, by whether every budget was kept.
+    /// The exit code, from whether every budget was kept.
     pub(crate) fn exit(&self, kept: anyhow::Result<bool>) -> ExitCode {
         match kept {
             Ok(kept) if kept || !self.strict => ExitCode::SUCCESS,

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 pub(crate) const SERVICES: usize = 2000;
 /// Endpoints of each Service: the first on the measured node, every other on a node of its own.
 pub(crate) const ENDPOINTS: usize = 10;
-/// Requests to the API server at once.
+/// Concurrent requests to the API server.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// Creates all, with endpoints on these nodes, all of them ready.
+/// Creates all Services and slices, with ready endpoints on these nodes.
 pub(crate) async fn create(client: &Client, node: impl Fn(usize) -> String) -> anyhow::Result<()> {
     let services = Api::<Service>::default_namespaced(client.clone());
     let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
@@ -32,7 +32,7 @@ pub(crate) async fn create(client: &Client, node: impl Fn(usize) -> String) -> a
         .context("creating Services")
 }
 
-/// The slice of a Service, whose first endpoint is ready or not.
+/// The EndpointSlice of a Service; `ready` is about its first endpoint.
 pub(crate) fn slice(number: usize, node: impl Fn(usize) -> String, ready: bool) -> Value {
     let endpoint = |place: usize| {
         json!({"addresses": [format!("10.{}.{}.{}", 64 + number / 250, number % 250, place + 1)], "nodeName": node(place),

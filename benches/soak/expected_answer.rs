@@ -1,27 +1,27 @@
-//! What `/healthz` has to answer: the taint's state as far as the API server has confirmed it.
+//! The expected answer of `/healthz`: the taint's state that the API server has confirmed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long an agent may take to say what the API server has said.
-pub(crate) const LAG: Duration = Duration::from_secs(2);
+/// Time within which an agent must show a change that the API server has confirmed.
+pub(crate) const AGENT_LAG_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The state of the taint, and since when it is certain.
+/// The state of the taint, and the time since which it is certain.
 #[derive(Debug)]
 pub(crate) struct ExpectedAnswer(Mutex<State>);
 
 #[derive(Clone, Copy, Debug)]
 struct State {
     code: u16,
-    /// None while it is being changed.
+    /// `None` during a change.
     since: Option<Instant>,
 }
 
-/// What is demanded of an answer, if anything is.
+/// The expectation for one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Demand {
+pub(crate) struct Expectation {
     pub(crate) code: u16,
     since: Instant,
 }
@@ -40,12 +40,12 @@ impl ExpectedAnswer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The taint is about to be changed: either answer is right.
+    /// Begins a change of the taint: either answer is valid.
     pub(crate) fn changing(&self) {
         self.state().since = None;
     }
 
-    /// The taint is such that `code` is the right answer from now on.
+    /// Ends a change of the taint: `code` is the expected answer from now on.
     pub(crate) fn settled(&self, code: u16) {
         *self.state() = State {
             code,
@@ -53,15 +53,15 @@ impl ExpectedAnswer {
         };
     }
 
-    /// What an answer asked for now has to be; nothing while the taint changes or has just changed.
-    pub(crate) fn demand(&self) -> Option<Demand> {
+    /// The expectation for a probe that starts now; `None` during a change and shortly after it.
+    pub(crate) fn expectation(&self) -> Option<Expectation> {
         let State { code, since } = *self.state();
-        let since = since.filter(|since| since.elapsed() >= LAG)?;
-        Some(Demand { code, since })
+        let since = since.filter(|since| since.elapsed() >= AGENT_LAG_TIMEOUT)?;
+        Some(Expectation { code, since })
     }
 
-    /// Whether a demand made before still holds.
-    pub(crate) fn holds(&self, demand: Demand) -> bool {
-        self.state().since == Some(demand.since)
+    /// Whether an expectation is still valid.
+    pub(crate) fn holds(&self, expectation: Expectation) -> bool {
+        self.state().since == Some(expectation.since)
     }
 }

@@ -1,4 +1,4 @@
-//! Just enough HTTP to ask, so that nothing is retried or reused behind the counter's back.
+//! A minimal HTTP client without retries and connection reuse, so that every request is counted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long an answer may take; a probe that takes longer has failed.
+/// Timeout of a probe.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn bounded<T>(exchange: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -23,7 +23,7 @@ fn status(answer: &[u8]) -> io::Result<u16> {
         .ok_or_else(|| io::Error::other(format!("not an answer: {:?}", String::from_utf8_lossy(answer))))
 }
 
-/// Asks on a connection of its own; status and body.
+/// Sends a GET on a new connection; returns status and body.
 async fn ask(address: SocketAddr, path: &str, accept: &str) -> io::Result<(u16, String)> {
     bounded(async {
         let mut stream = TcpStream::connect(address).await?;
@@ -40,23 +40,23 @@ async fn ask(address: SocketAddr, path: &str, accept: &str) -> io::Result<(u16, 
     .await
 }
 
-/// Asks as a scraper or a load balancer does.
+/// Sends a GET as a scraper or a load balancer does.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     ask(address, path, "*/*").await
 }
 
-/// Asks for JSON.
+/// Sends a GET with `Accept: application/json`.
 pub(crate) async fn get_json(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     ask(address, path, "application/json").await
 }
 
-/// A connection for many probes.
-pub(crate) struct Kept {
+/// A keep-alive connection for many probes.
+pub(crate) struct KeepAliveConnection {
     stream: TcpStream,
     answer: Vec<u8>,
 }
 
-impl Kept {
+impl KeepAliveConnection {
     pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = bounded(TcpStream::connect(address)).await?;
         stream.set_nodelay(true)?;
@@ -66,7 +66,7 @@ impl Kept {
         })
     }
 
-    /// Asks `/healthz` once more.
+    /// Sends a GET to `/healthz`.
     pub(crate) async fn healthz(&mut self) -> io::Result<u16> {
         bounded(async {
             self.stream
@@ -86,7 +86,7 @@ impl Kept {
     }
 }
 
-/// Whether `answer` has come to its end, and not beyond.
+/// Whether `answer` is complete, with no bytes after its end.
 fn whole(answer: &[u8]) -> io::Result<bool> {
     let text = str::from_utf8(answer).map_err(io::Error::other)?;
     let Some((head, body)) = text.split_once("\r\n\r\n") else {

@@ -1,10 +1,10 @@
-//! An agent over a long time, with every probe counted: 200 probes a second, half of them on new
-//! connections, a taint that comes and goes every few seconds, an API server that is away for a while every few
+//! A long run of one agent with every probe counted: 200 probes a second, half of them on new
+//! connections, a taint that is added and removed every few seconds, an outage of the API server every few
 //! minutes, and a scrape every few seconds.
 //!
-//! At the end the agent's counters are exactly the probes that were made, memory and open files are where they
-//! were, each verdict was the taint's, and every task is the one that was started. `make soak` runs it for
-//! `SOAK_SECONDS`, an hour where that is not set; it is no part of `cargo bench` or `cargo test`. The summary
+//! At the end the agent's counters equal the probes that were sent, memory and open files have not
+//! grown, each verdict matched the taint, and no task was restarted. `make soak` runs it for
+//! `SOAK_SECONDS`, by default one hour; it is not part of `cargo bench` or `cargo test`. The summary
 //! goes to `target/headgate-bench/soak.json`.
 
 #[path = "../measuring/output.rs"]
@@ -14,7 +14,7 @@ mod expected_answer;
 mod http;
 mod probes;
 mod samples;
-mod story;
+mod scenario;
 mod summary;
 
 use std::env;
@@ -39,11 +39,11 @@ use probes::ProbeCounts;
 use summary::Summary;
 
 const DEFAULT_SECONDS: u64 = 3600;
-/// A shorter run shows nothing about memory and has no time for an outage.
+/// Minimum duration: a shorter run shows nothing about memory and has no outage.
 const LEAST_SECONDS: u64 = 60;
 
 fn main() -> ExitCode {
-    // `cargo test --benches` runs it without this.
+    // `cargo test --benches` does not set this variable.
     if !env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
@@ -61,7 +61,7 @@ fn run() -> anyhow::Result<bool> {
     let seconds = env::var("SOAK_SECONDS").map_or(Ok(DEFAULT_SECONDS), |text| text.parse());
     let seconds: u64 = seconds.context("SOAK_SECONDS is a number of seconds")?;
     ensure!(seconds >= LEAST_SECONDS, "SOAK_SECONDS is at least {LEAST_SECONDS}");
-    // Child processes end with the thread that starts them: everything is on this one.
+    // Child processes end with the thread that starts them, so this thread starts all of them.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let directory = tempfile::Builder::new().prefix("headgate-soak-").tempdir()?;
     let summary = runtime.block_on(soak(Duration::from_secs(seconds), directory.path()))?;
@@ -105,8 +105,8 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let counts = Arc::new(ProbeCounts::new(Arc::clone(&expected_answer)));
     let probes = probes::start(addresses.healthz, &counts, &stopped);
     let samples = tokio::spawn(samples::take(addresses.metrics, length, stopped.clone()));
-    let story = tokio::select! {
-        story = story::run(&mut control_plane, client, &node, length, &expected_answer, &counts) => story?,
+    let result = tokio::select! {
+        result = scenario::run(&mut control_plane, client, &node, length, &expected_answer, &counts) => result?,
         end = agent.process.wait_for_exit() => return Err(end.into()),
     };
     stop.send_replace(true);
@@ -114,13 +114,13 @@ async fn soak(length: Duration, directory: &Path) -> anyhow::Result<Summary> {
     let samples = samples.await?;
     let metrics = http::get(addresses.metrics, "/metrics").await?.1;
     let end = self::tasks(addresses.metrics).await?;
-    let summary = Summary::new(length, &counts, &story, samples, &metrics, [tasks, end]);
+    let summary = Summary::new(length, &counts, &result, samples, &metrics, [tasks, end]);
     agent.process.stop(Duration::from_secs(20)).await;
     control_plane.stop().await;
     Ok(summary)
 }
 
-/// The agent's tasks and since when each runs, with the start of the process.
+/// The start times of the agent's tasks and of the process.
 async fn tasks(address: SocketAddr) -> anyhow::Result<Value> {
     let (_, body) = http::get_json(address, "/statusz").await?;
     let status: Value = serde_json::from_str(&body)?;

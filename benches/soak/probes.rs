@@ -12,13 +12,13 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use crate::expected_answer::ExpectedAnswer;
-use crate::http::{self, Kept};
+use crate::http::{self, KeepAliveConnection};
 
-/// Probes a second on new connections, and the same on kept ones together.
+/// Probes per second on new connections; keep-alive connections together send the same number.
 const RATE: u32 = 100;
-/// Connections that are kept.
-const KEPT: u32 = 10;
-/// Errors that are kept as text; the others are only counted.
+/// The number of keep-alive connections.
+const KEEP_ALIVE_CONNECTIONS: u32 = 10;
+/// The number of errors that are recorded as text; further ones are only counted.
 const MAX_ERRORS: usize = 20;
 
 /// Counts of the probes by outcome.
@@ -26,12 +26,12 @@ pub(crate) struct ProbeCounts {
     expected_answer: Arc<ExpectedAnswer>,
     pub(crate) good: AtomicU64,
     pub(crate) bad: AtomicU64,
-    /// Answers that were not the expected one.
+    /// Answers that differ from the expected one.
     pub(crate) wrong: AtomicU64,
-    /// Probes without an answer, or with another one.
+    /// Probes with no answer, or with neither 200 nor 503.
     pub(crate) failed: AtomicU64,
     errors: Mutex<Vec<String>>,
-    /// Microseconds.
+    /// From the request to its answer, in microseconds.
     latency: Mutex<Histogram<u64>>,
     latest: watch::Sender<u16>,
 }
@@ -74,7 +74,7 @@ impl ProbeCounts {
     }
 
     async fn probe(&self, kind: &str, ask: impl Future<Output = io::Result<u16>>) -> bool {
-        let (demand, begun) = (self.expected_answer.demand(), Instant::now());
+        let (expectation, begun) = (self.expected_answer.expectation(), Instant::now());
         let outcome = ask.await;
         let took = begun.elapsed();
         let code = match outcome {
@@ -97,16 +97,18 @@ impl ProbeCounts {
             .saturating_record(micros);
         self.latest
             .send_if_modified(|latest| std::mem::replace(latest, code) != code);
-        if let Some(demand) = demand.filter(|demand| demand.code != code && self.expected_answer.holds(*demand)) {
-            self.record_error(&self.wrong, format!("{kind}: {code} instead of {}", demand.code));
+        if let Some(expectation) =
+            expectation.filter(|expectation| expectation.code != code && self.expected_answer.holds(*expectation))
+        {
+            self.record_error(&self.wrong, format!("{kind}: {code} instead of {}", expectation.code));
         }
         true
     }
 }
 
-/// Of times in microseconds.
+/// An empty histogram of times in microseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
-    // Three digits are a valid precision.
+    // `new` fails only for more than five digits.
     Histogram::new(3).unwrap_or_else(|_| unreachable!())
 }
 
@@ -114,7 +116,7 @@ pub(crate) fn histogram() -> Histogram<u64> {
 pub(crate) fn start(address: SocketAddr, counts: &Arc<ProbeCounts>, stopped: &watch::Receiver<bool>) -> JoinSet<()> {
     let mut probers = JoinSet::new();
     probers.spawn(anew(address, Arc::clone(counts), stopped.clone()));
-    for number in 0..KEPT {
+    for number in 0..KEEP_ALIVE_CONNECTIONS {
         let delay = Duration::from_secs(1) / RATE * number;
         probers.spawn(kept(address, Arc::clone(counts), stopped.clone(), delay));
     }
@@ -123,12 +125,12 @@ pub(crate) fn start(address: SocketAddr, counts: &Arc<ProbeCounts>, stopped: &wa
 
 fn ticks(period: Duration) -> Interval {
     let mut ticks = interval(period);
-    // A machine that was busy is not to be flooded afterwards.
+    // After a stall, missed probes are skipped.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// A new connection each, without waiting for one to start the next.
+/// Sends each probe on a new connection, without waiting for the previous one.
 async fn anew(address: SocketAddr, counts: Arc<ProbeCounts>, stopped: watch::Receiver<bool>) {
     let mut ticks = ticks(Duration::from_secs(1) / RATE);
     let mut probes = JoinSet::new();
@@ -144,15 +146,15 @@ async fn anew(address: SocketAddr, counts: Arc<ProbeCounts>, stopped: watch::Rec
     probes.join_all().await;
 }
 
-/// One connection for all.
+/// Sends all probes on one keep-alive connection.
 async fn kept(address: SocketAddr, counts: Arc<ProbeCounts>, stopped: watch::Receiver<bool>, delay: Duration) {
     tokio::time::sleep(delay).await;
-    let mut ticks = ticks(Duration::from_secs(1) * KEPT / RATE);
+    let mut ticks = ticks(Duration::from_secs(1) * KEEP_ALIVE_CONNECTIONS / RATE);
     let mut connection = None;
     while !*stopped.borrow() {
         ticks.tick().await;
         if connection.is_none() {
-            match Kept::open(address).await {
+            match KeepAliveConnection::open(address).await {
                 Ok(opened) => connection = Some(opened),
                 Err(error) => {
                     counts.tell(&counts.failed, format!("kept connection: {error}"));

@@ -1,4 +1,4 @@
-//! What the agent says of itself, scraped as Prometheus does.
+//! Samples of the agent's metrics, scraped as by Prometheus.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::http;
 
-/// The longest time from one scrape to the next.
+/// Maximum interval between two scrapes.
 const MAX_INTERVAL: Duration = Duration::from_secs(5);
-/// As many as a short soak needs for a first and a last tenth.
-const LEAST: u32 = 100;
+/// Samples of a short soak, enough for a first and a last tenth.
+const MIN_SAMPLES: u32 = 100;
 
 /// One scrape.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -38,16 +38,16 @@ pub(crate) fn value(metrics: &str, series: &str) -> Option<u64> {
         .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// Scrapes until it is stopped.
+/// Scrapes until `stopped` is true.
 pub(crate) async fn take(address: SocketAddr, length: Duration, mut stopped: watch::Receiver<bool>) -> Samples {
     let begun = Instant::now();
     let mut samples = Samples::default();
-    let mut ticks = interval(MAX_INTERVAL.min(length / LEAST));
+    let mut ticks = interval(MAX_INTERVAL.min(length / MIN_SAMPLES));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
-            // A sender that is gone means the same.
+            // A dropped sender also stops the scrapes.
             _ = stopped.wait_for(|stopped| *stopped) => return samples,
         }
         match http::get(address, "/metrics").await {

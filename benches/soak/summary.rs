@@ -1,4 +1,4 @@
-//! What came of it: figures and checks, as text and as JSON.
+//! The result of a soak: figures and checks, as text and as JSON.
 
 use std::fmt;
 use std::fs;
@@ -13,18 +13,18 @@ use serde_json::Value;
 
 use crate::probes::{ProbeCounts, histogram};
 use crate::samples::{Sample, Samples, value};
-use crate::story::Story;
+use crate::scenario::ScenarioResult;
 
-/// Memory that has grown by less than this, or by less than [`GROWTH`], is as it was.
-const GROWTH_BYTES: u64 = 512 * 1024;
-/// In hundredths.
-const GROWTH: u64 = 5;
-/// Open files come and go with probes.
-const MORE_FILES: u64 = 3;
-/// Samples in the printed series.
-const SHOWN: usize = 20;
+/// Growth in bytes that passes the check, even if it exceeds [`MAX_GROWTH_PERCENT`].
+const MAX_GROWTH_BYTES: u64 = 512 * 1024;
+/// Growth in percent that passes the check.
+const MAX_GROWTH_PERCENT: u64 = 5;
+/// Growth of open files that passes the check; their number varies with probes.
+const MAX_OPEN_FILE_GROWTH: u64 = 3;
+/// Maximum number of samples in the printed series.
+const MAX_PRINTED_SAMPLES: usize = 20;
 
-/// Everything.
+/// The summary, as it is written to `soak.json`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Summary {
@@ -33,13 +33,13 @@ pub(crate) struct Summary {
     counted: Codes,
     failed: u64,
     wrong: u64,
-    /// What went wrong with probes and scrapes, the first of it.
+    /// The first errors of probes and scrapes.
     errors: Vec<String>,
     latency_micros: Quantiles,
     taint_to_answer_micros: Quantiles,
     after_outage_millis: Vec<u64>,
-    resident_bytes: Tenths,
-    open_files: Tenths,
+    resident_bytes: FirstAndLastTenth,
+    open_files: FirstAndLastTenth,
     series: Vec<Sample>,
     checks: Vec<Check>,
 }
@@ -62,7 +62,7 @@ struct Quantiles {
 
 /// The mean of the first tenth and of the last.
 #[derive(Debug, Serialize)]
-struct Tenths {
+struct FirstAndLastTenth {
     first: u64,
     last: u64,
 }
@@ -85,7 +85,7 @@ impl From<&Histogram<u64>> for Quantiles {
     }
 }
 
-impl Tenths {
+impl FirstAndLastTenth {
     fn of(samples: &[Sample], figure: impl Fn(&Sample) -> u64) -> Self {
         let tenth = (samples.len() / 10).max(1).min(samples.len());
         let mean = |samples: &[Sample]| samples.iter().map(&figure).sum::<u64>() / (samples.len() as u64).max(1);
@@ -100,7 +100,7 @@ impl Summary {
     pub(crate) fn new(
         length: Duration,
         counts: &ProbeCounts,
-        story: &Story,
+        result: &ScenarioResult,
         samples: Samples,
         metrics: &str,
         [before, after]: [Value; 2],
@@ -108,7 +108,7 @@ impl Summary {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counter = |code| value(metrics, &format!("proxy_healthz_total{{code=\"{code}\"}}")).unwrap_or_default();
         let mut taint_to_answer = histogram();
-        for seen in &story.seen {
+        for seen in &result.seen {
             taint_to_answer.saturating_record(u64::try_from(seen.as_micros()).unwrap_or(u64::MAX));
         }
         let mut errors = counts.errors();
@@ -128,19 +128,19 @@ impl Summary {
             errors,
             latency_micros: (&counts.latency()).into(),
             taint_to_answer_micros: (&taint_to_answer).into(),
-            after_outage_millis: (story.seen_after_outage.iter())
+            after_outage_millis: (result.seen_after_outage.iter())
                 .map(|seen| u64::try_from(seen.as_millis()).unwrap_or(u64::MAX))
                 .collect(),
-            resident_bytes: Tenths::of(&samples.taken, |sample| sample.resident_bytes),
-            open_files: Tenths::of(&samples.taken, |sample| sample.open_files),
+            resident_bytes: FirstAndLastTenth::of(&samples.taken, |sample| sample.resident_bytes),
+            open_files: FirstAndLastTenth::of(&samples.taken, |sample| sample.open_files),
             series: samples.taken,
             checks: Vec::new(),
         };
-        summary.check(story, samples.failures.len(), before == after);
+        summary.check(result, samples.failures.len(), before == after);
         summary
     }
 
-    fn check(&mut self, story: &Story, failed_scrapes: usize, same_tasks: bool) {
+    fn check(&mut self, result: &ScenarioResult, failed_scrapes: usize, same_tasks: bool) {
         let (memory, files) = (&self.resident_bytes, &self.open_files);
         let growth = memory.last.saturating_sub(memory.first);
         let check = |about, pass, detail| Check { about, pass, detail };
@@ -153,20 +153,20 @@ impl Summary {
             check("no probe failed", self.failed == 0, format!("{} failed", self.failed)),
             check(
                 "each verdict was the taint's, within 2 s",
-                self.wrong == 0 && story.missed == 0,
+                self.wrong == 0 && result.missed == 0,
                 format!(
                     "{} were not, {} changes were not seen in time",
-                    self.wrong, story.missed
+                    self.wrong, result.missed
                 ),
             ),
             check(
                 "the API server was away and was found again",
-                !story.seen_after_outage.is_empty(),
-                format!("{} times", story.seen_after_outage.len()),
+                !result.seen_after_outage.is_empty(),
+                format!("{} times", result.seen_after_outage.len()),
             ),
             check(
                 "memory is where it was",
-                growth <= GROWTH_BYTES.max(memory.first * GROWTH / 100),
+                growth <= MAX_GROWTH_BYTES.max(memory.first * MAX_GROWTH_PERCENT / 100),
                 format!(
                     "{} KiB at first, {} KiB at last",
                     memory.first / 1024,
@@ -175,7 +175,7 @@ impl Summary {
             ),
             check(
                 "open files are where they were",
-                files.last <= files.first + MORE_FILES,
+                files.last <= files.first + MAX_OPEN_FILE_GROWTH,
                 format!("{} at first, {} at last", files.first, files.last),
             ),
             check(
@@ -207,7 +207,11 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n   s   KiB resident   open files")?;
-        for sample in self.series.iter().step_by((self.series.len() / SHOWN).max(1)) {
+        for sample in self
+            .series
+            .iter()
+            .step_by((self.series.len() / MAX_PRINTED_SAMPLES).max(1))
+        {
             let kib = sample.resident_bytes / 1024;
             writeln!(f, "{:>4} {kib:>14} {:>12}", sample.seconds, sample.open_files)?;
         }

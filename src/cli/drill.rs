@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use headgate_drill::drill::{Options, Progress};
 use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::probe::Provider;
-use headgate_drill::report::{assumptions, name, table};
+use headgate_drill::report::{assumptions, name, table, warning};
 use headgate_drill::result::rows;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Autoscaler, Scenario};
@@ -178,6 +178,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             () = interrupts.next() => Err(Failure::runtime(anyhow::anyhow!("interrupted; everything it started is gone"))),
         }
     })?;
+    if let Some(warning) = warning(&results) {
+        show_line(&warning);
+    }
     match arguments.output {
         Output::Json => print_json(&results),
         Output::Text => {
@@ -193,7 +196,11 @@ fn show(progress: Progress) {
         Progress::Starting(strategy) => format!("starting for {}", name(&strategy)),
         Progress::Run { strategy, number, runs } => format!("{}, run {number} of {runs}", name(&strategy)),
     };
-    let _ = writeln!(io::stderr(), "headgate drill: {text}");
+    show_line(&text);
+}
+
+fn show_line(text: &str) {
+    let _ = writeln!(io::stderr(), "headgate drill: {}", text.trim_end());
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use headgate_clock::Clock;
 use hyper::Request;
 use serde_json::{Value, json};
 
-use crate::like::{Like, time};
+use crate::mutated_corpus::{MutatedCorpus, time};
 
 const NAME: &str = "arm";
 const BASE: &str = "http://emulator";
@@ -119,9 +119,9 @@ async fn send(emulator: &Emulator, token: &str, line: &[u8]) {
 }
 
 #[test]
-fn any_requests_leave_a_working_emulator() {
-    let like = Like::corpus(NAME, WORDS);
-    let files = like.files().to_vec();
+fn any_requests_leave_the_emulator_working() {
+    let mutated_corpus = MutatedCorpus::load(NAME, WORDS);
+    let files = mutated_corpus.files().to_vec();
     let run = |bytes: &[u8]| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -156,7 +156,7 @@ fn any_requests_leave_a_working_emulator() {
             let request = Request::get(format!("{POOL}?api-version=2025-05-01"))
                 .header("Authorization", format!("Bearer {token}"));
             let read = emulator.call(request.body(Bytes::new()).unwrap(), BASE).await.unwrap();
-            // The token may have been made short-lived, or the buckets small.
+            // The input may have shortened the token's lifetime or shrunk the buckets.
             assert!([200, 401, 429].contains(&read.status().as_u16()), "{read:?}");
         });
     };
@@ -164,7 +164,7 @@ fn any_requests_leave_a_working_emulator() {
         run(bytes);
     }
     check!(name = NAME)
-        .with_generator(like)
+        .with_generator(mutated_corpus)
         .with_test_time(time())
         .for_each(|bytes: &Vec<u8>| run(bytes));
 }

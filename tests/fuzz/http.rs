@@ -1,4 +1,4 @@
-//! The health port as a stream of bytes: any bytes in any pieces at any pace, in paused time over memory. Nothing
+//! The health port with any bytes in any pieces at any pace, in paused time over in-memory streams. Nothing
 //! panics, every answer is HTTP/1, every connection ends within its limits, and the next probe is answered.
 
 use std::time::Duration;
@@ -18,9 +18,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::like::{Like, time};
+use crate::mutated_corpus::{MutatedCorpus, time};
 
-/// For all the answers to all that is sent.
+/// A buffer for all answers to one input.
 const ROOM: usize = 1024 * 1024;
 const NAME: &str = "http";
 const WORDS: &[&[u8]] = &[
@@ -68,28 +68,28 @@ const WORDS: &[&[u8]] = &[
 /// How the peer sends its bytes and reads the answers.
 #[derive(Clone, Debug, TypeGenerator)]
 struct Peer {
-    /// Sizes of the pieces; the rest comes in one.
+    /// Sizes of the pieces; the rest is one piece.
     pieces: Vec<u8>,
     /// Seconds before each piece.
     #[generator(bolero::generator::produce_with::<Vec<u8>>().values(0..30))]
     delays: Vec<u8>,
     /// Whether the peer reads answers while it sends.
     reads: bool,
-    /// Whether it says that it has sent everything.
+    /// Whether the peer closes its sending side.
     finishes: bool,
-    /// Room on the way, in each direction; none for all that there is to say.
+    /// Bytes that the stream buffers in each direction; `None` for no limit.
     narrow: Option<u8>,
-    /// What the listener expects.
+    /// The listener's setting for the PROXY protocol.
     #[generator(0..3)]
     proxy_protocol: usize,
     /// Whether the node has a signal.
     tainted: bool,
 }
 
-/// Connections that the test hands in.
-struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+/// A listener whose connections come from the test.
+struct InMemoryListener(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 
-impl Listener for Handed {
+impl Listener for InMemoryListener {
     type Stream = DuplexStream;
 
     async fn accept(&self) -> std::io::Result<DuplexStream> {
@@ -125,7 +125,7 @@ fn statuses(mut bytes: &[u8], whole: bool) -> Vec<u16> {
         let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
         let length: usize = length.map_or(0, |length| length.parse().unwrap());
         bytes = &bytes[end + 4..];
-        // The answer to HEAD has a length and no body; no body of ours begins like an answer.
+        // The answer to HEAD has a length and no body; no body of headgate's begins like an answer.
         if !bytes.is_empty() && !bytes.starts_with(b"HTTP/1.") {
             assert!(bytes.len() >= length || !whole, "a body was cut off: {head}");
             let body = &bytes[..length.min(bytes.len())];
@@ -180,7 +180,15 @@ impl Port {
         let stop = CancellationToken::new();
         let stopping = stop.clone();
         let served = tokio::spawn(async move {
-            server::serve("fuzz", Handed(Mutex::new(handed)), router, limits, &metrics, stopping).await
+            server::serve(
+                "fuzz",
+                InMemoryListener(Mutex::new(handed)),
+                router,
+                limits,
+                &metrics,
+                stopping,
+            )
+            .await
         });
         Self {
             limits,
@@ -214,7 +222,7 @@ impl Port {
             .sum()
     }
 
-    /// Asks as a load balancer does.
+    /// Sends a request as a load balancer does.
     async fn probe(&self) {
         let mut stream = self.connect(ROOM);
         if self.limits.proxy_protocol == ProxyProtocol::Required {
@@ -248,7 +256,7 @@ impl Peer {
         self.reads && self.narrow.is_none()
     }
 
-    /// Sends `bytes` in its way, for as long as they are taken.
+    /// Sends `bytes` as the peer is configured, until the server closes.
     async fn send(&self, bytes: &[u8], mut stream: WriteHalf<DuplexStream>) {
         let mut rest = bytes;
         let mut delays = self.delays.iter();
@@ -261,7 +269,7 @@ impl Peer {
             }
         }
         if stream.write_all(rest).await.is_ok() && self.finishes {
-            // A connection that was closed cannot be finished.
+            // A closed connection cannot be shut down.
             let _ = stream.shutdown().await;
         }
     }
@@ -317,7 +325,7 @@ async fn any_bytes(bytes: &[u8], peer: &Peer) {
 }
 
 #[test]
-fn any_bytes_at_any_pace_end_well_and_the_next_probe_is_answered() {
+fn any_bytes_leave_the_health_port_serving_probes() {
     let holds = |bytes: &[u8], peer: &Peer| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -325,8 +333,8 @@ fn any_bytes_at_any_pace_end_well_and_the_next_probe_is_answered() {
             .build();
         runtime.unwrap().block_on(any_bytes(bytes, peer));
     };
-    let like = Like::corpus(NAME, WORDS);
-    for bytes in like.files() {
+    let mutated_corpus = MutatedCorpus::load(NAME, WORDS);
+    for bytes in mutated_corpus.files() {
         for (proxy_protocol, narrow) in (0..3).flat_map(|setting| [(setting, None), (setting, Some(0))]) {
             for pieces in [vec![], vec![1; bytes.len()], vec![7; bytes.len() / 7]] {
                 let peer = Peer {
@@ -343,7 +351,7 @@ fn any_bytes_at_any_pace_end_well_and_the_next_probe_is_answered() {
         }
     }
     check!(name = NAME)
-        .with_generator((like, produce::<Peer>()))
+        .with_generator((mutated_corpus, produce::<Peer>()))
         .with_test_time(time())
         .for_each(|(bytes, peer)| holds(bytes, peer));
 }

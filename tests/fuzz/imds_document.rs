@@ -11,7 +11,7 @@ use headgate_spot::{
 };
 use serde_json::Value;
 
-use crate::like;
+use crate::mutated_corpus;
 
 const VM: &str = "aks-spot-1-vmss_3";
 const PROVIDER_ID: &str = "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/aks-spot-1-vmss/virtualMachines/3";
@@ -123,7 +123,7 @@ fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
     let vm = VmName::from_provider_id(PROVIDER_ID).unwrap();
     assert_eq!(vm.as_str(), VM);
     let start = Clock::System.now();
-    like::fuzz("imds_document", WORDS, |bytes| {
+    mutated_corpus::fuzz("imds_document", WORDS, |bytes| {
         let mut node = Node {
             record: None,
             tainted: Vec::new(),
@@ -164,7 +164,7 @@ fn eviction_counts_at_once_and_ends_only_by_complete_documents() {
 
 #[test]
 fn records_and_provider_ids_are_read_or_rejected() {
-    like::fuzz("imds_document", WORDS, |bytes| {
+    mutated_corpus::fuzz("imds_document", WORDS, |bytes| {
         let Ok(text) = str::from_utf8(bytes) else { return };
         if let Some(name) = VmName::from_provider_id(text) {
             assert!(!name.as_str().is_empty() && !name.as_str().contains('/'));

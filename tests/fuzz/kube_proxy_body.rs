@@ -7,7 +7,7 @@ use headgate_health::{ProxyPart, ProxyStatus, apply_kube_proxy_answer};
 use hyper::StatusCode;
 use serde::Deserialize;
 
-use crate::like;
+use crate::mutated_corpus;
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 const WORDS: &[&[u8]] = &[
@@ -47,7 +47,7 @@ fn seen(status: &ProxyStatus, now: Moment) -> (Vec<ProxyPart>, bool) {
 #[test]
 fn status_code_decides_with_any_body() {
     let now = Clock::System.now();
-    like::fuzz("kube_proxy_body", WORDS, |bytes| {
+    mutated_corpus::fuzz("kube_proxy_body", WORDS, |bytes| {
         // Several answers may be in one input, a line each.
         let mut status = ProxyStatus::new(TIMEOUT);
         for body in bytes.split(|byte| *byte == b'\n') {
@@ -69,14 +69,14 @@ fn status_code_decides_with_any_body() {
                 } else if !body_is_healthy {
                     assert!(!healthy, "503 is unhealthy unless the body has healthy: true");
                 }
-                // The same answer once more changes nothing; the state is that of the last answer alone.
+                // A repeated answer changes nothing; the state depends on the last answer only.
                 let mut again = status.clone();
                 apply_kube_proxy_answer(&mut again, code, body, now);
                 assert_eq!(again, status);
                 let mut fresh = ProxyStatus::new(TIMEOUT);
                 apply_kube_proxy_answer(&mut fresh, code, body, now);
                 assert_eq!(seen(&fresh, now), seen(&status, now), "history leaves nothing behind");
-                // Silence counts after the timeout, and not before.
+                // No answer counts after the timeout, and not before.
                 let mut silent = status.clone();
                 silent.mark_all_pending(now);
                 let later = |mono| Moment { mono, ..now };

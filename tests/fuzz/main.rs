@@ -1,9 +1,9 @@
-//! Everything that reads bytes from elsewhere, with random bytes: each target makes inputs like
+//! Fuzz targets for everything that parses bytes of a peer: each generates inputs like
 //! those of its corpus and checks what must hold for any of them, not only that nothing panics.
 //!
-//! Plain `cargo test` gives each target a few seconds; `make fuzz` as long as `HEADGATE_FUZZ_SECONDS` says. A
-//! failure prints a seed, which `BOLERO_RANDOM_SEED` tries again, and the bytes; what was found goes into
-//! the corpus, whose files are tried first each time.
+//! `cargo test` runs each target for a few seconds; `make fuzz` for `HEADGATE_FUZZ_SECONDS`. A
+//! failure prints the bytes and a seed, which `BOLERO_RANDOM_SEED` repeats; add the bytes to
+//! the corpus, whose files are run first.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ mod arm;
 mod http;
 mod imds_document;
 mod kube_proxy_body;
-mod like;
+mod mutated_corpus;
 mod proxy_header;
 mod remembered_state;
 mod settings;

@@ -1,10 +1,10 @@
-//! The PROXY protocol header: any bytes are judged the same however they arrive, and any header made as the
-//! protocol says is found where it ends.
+//! The PROXY protocol header: bytes have the same result however they are split, and every valid header is
+//! consumed exactly.
 
 use bolero::{TypeGenerator, check};
 use headgate_http::server::{proxy_protocol::Prefix, proxy_protocol::Version, proxy_protocol::parse_prefix};
 
-use crate::like;
+use crate::mutated_corpus;
 
 const WORDS: &[&[u8]] = &[
     b"PROXY ",
@@ -30,8 +30,8 @@ const WORDS: &[&[u8]] = &[
 ];
 
 #[test]
-fn a_start_is_judged_the_same_however_it_is_split() {
-    like::fuzz("proxy_header", WORDS, |bytes| {
+fn split_headers_parse_like_whole_ones() {
+    mutated_corpus::fuzz("proxy_header", WORDS, |bytes| {
         let whole = parse_prefix(bytes);
         let decided = (0..=bytes.len()).find(|&end| parse_prefix(&bytes[..end]) != Prefix::Incomplete);
         let Some(decided) = decided else {
@@ -52,16 +52,16 @@ fn a_start_is_judged_the_same_however_it_is_split() {
                 assert_eq!(length, decided, "a header is known when it is whole, and not later");
                 assert!(length <= if version == Version::One { 107 } else { 2048 });
             }
-            // The first byte that no signature has.
+            // The first byte that is in no signature.
             Prefix::NoHeader => assert!(decided <= 12),
             Prefix::Invalid | Prefix::Oversized => assert!(decided <= 107),
         }
     });
 }
 
-/// A header made from its parts.
+/// A generated valid header.
 #[derive(Clone, Debug, TypeGenerator)]
-enum Made {
+enum GeneratedHeader {
     Tcp4([u8; 4], [u8; 4], u16, u16),
     Tcp6([u16; 8], [u16; 8], u16, u16),
     Unknown,
@@ -72,7 +72,7 @@ enum Made {
     Unix(bool, [u8; 216], Vec<(u8, Vec<u8>)>),
 }
 
-impl Made {
+impl GeneratedHeader {
     fn encode(&self) -> Vec<u8> {
         let text = match self {
             Self::Tcp4(source, destination, from, to) => {
@@ -106,10 +106,10 @@ fn binary(command: u8, family: u8, addresses: &[u8], tlvs: &[(u8, Vec<u8>)]) -> 
 }
 
 #[test]
-fn a_header_as_it_should_be_is_found_and_what_follows_is_not_touched() {
+fn valid_headers_are_consumed_exactly() {
     check!()
-        .with_type::<(Made, Vec<u8>)>()
-        .with_test_time(like::time())
+        .with_type::<(GeneratedHeader, Vec<u8>)>()
+        .with_test_time(mutated_corpus::time())
         .for_each(|(made, rest)| {
             let header = made.encode();
             let bytes = [&header[..], rest].concat();

@@ -4,7 +4,7 @@
 use headgate_clock::Clock;
 use headgate_node::{NodeReport, RememberedState, RememberedStateError, Source};
 
-use crate::like;
+use crate::mutated_corpus;
 
 const NODE: &str = "node-1";
 const WORDS: &[&[u8]] = &[
@@ -37,12 +37,12 @@ const WORDS: &[&[u8]] = &[
 ];
 
 #[test]
-fn state_is_usable_for_its_node_only_and_survives_being_written() {
+fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("state.json");
     let keys = ["ToBeDeletedByClusterAutoscaler".to_owned(), "a.io/b".to_owned()];
     let now = Clock::System.now();
-    like::fuzz("remembered_state", WORDS, |bytes| {
+    mutated_corpus::fuzz("remembered_state", WORDS, |bytes| {
         std::fs::write(&file, bytes).unwrap();
         let state = match RememberedState::load(directory.path(), NODE) {
             Ok(state) => state.expect("the file is there"),
@@ -74,7 +74,7 @@ fn state_is_usable_for_its_node_only_and_survives_being_written() {
             report.is_eligible(),
             !(facts.deleting || facts.shutting_down || tainted)
         );
-        // The state that is stored for this report has the same facts; keys that are no signals may be missing in `since`.
+        // The stored state of this report has the same facts; keys that are not signals may be missing in `since`.
         let second = RememberedState::from_report(NODE, &report, now).unwrap();
         assert_eq!(second.facts, state.facts);
         assert_eq!(NodeReport::initial(Some(second), &keys, now), report);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use headgate::config::{FlagOverride, load};
 
-use crate::like;
+use crate::mutated_corpus;
 
 const WORDS: &[&[u8]] = &[
     b"healthzBindAddress: ",
@@ -49,11 +49,11 @@ const WORDS: &[&[u8]] = &[
 ];
 
 #[test]
-fn settings_print_as_they_load_and_mistakes_say_what_is_allowed() {
+fn printed_settings_load_again_and_mistakes_name_the_allowed_values() {
     let directory = tempfile::tempdir().unwrap();
     let file: PathBuf = directory.path().join("settings.yaml");
     let again: PathBuf = directory.path().join("again.yaml");
-    like::fuzz("settings", WORDS, |bytes| {
+    mutated_corpus::fuzz("settings", WORDS, |bytes| {
         std::fs::write(&file, bytes).unwrap();
         match load(Some(&file), &[]) {
             Ok(settings) => {
@@ -84,14 +84,14 @@ fn settings_print_as_they_load_and_mistakes_say_what_is_allowed() {
 }
 
 #[test]
-fn a_flag_is_read_like_the_file() {
+fn flags_and_file_values_parse_alike() {
     const FLAGS: [(&str, &str); 4] = [
         ("--healthz-bind-address", "healthzBindAddress"),
         ("--metrics-bind-address", "metricsBindAddress"),
         ("--bind-address-hard-fail", "bindAddressHardFail"),
         ("--state-dir", "stateDir"),
     ];
-    like::fuzz("settings", WORDS, |bytes| {
+    mutated_corpus::fuzz("settings", WORDS, |bytes| {
         let Ok(text) = str::from_utf8(bytes) else { return };
         // The part behind the last colon, such as a port, and the whole line that is a value.
         for value in text
@@ -109,7 +109,7 @@ fn a_flag_is_read_like_the_file() {
                         panic!("{mistakes}");
                     };
                     let found = (mistake.origin.as_str(), mistake.key.as_deref());
-                    // Allowed alone, it may contradict a default: that is said of the settings as a whole.
+                    // A valid value may contradict a default; the violation is then about the whole.
                     let contradicts = matches!(found, ("settings", Some("metricsBindAddress" | "proxy.healthzUrl")));
                     assert!(found == (flag, Some(key)) || contradicts, "{mistake}");
                     assert!(mistake.message.contains("allowed: "), "{mistake}");

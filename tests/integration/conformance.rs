@@ -20,7 +20,7 @@ const V4: ProxyPart = ProxyPart::Family(IpFamily::IPv4);
 const V6: ProxyPart = ProxyPart::Family(IpFamily::IPv6);
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The health port's routes with everything that feeds them in the test's hand.
+/// The health port's routes; the test controls all their inputs.
 struct Server {
     router: Router,
     registry: Registry,
@@ -253,9 +253,9 @@ async fn an_unknown_node_is_eligible() {
     );
 }
 
-/// Upstream never tests it: value and effect of the taint are ignored, and so are duplicates.
+/// Not tested upstream: value and effect of the taint are ignored, and so are duplicates.
 #[tokio::test(start_paused = true)]
-async fn a_taint_counts_by_key_alone() {
+async fn a_taint_matches_by_key_only() {
     let mut server = Server::new("/healthz");
     server.updated(&[V4, V6]);
     step(1).await;
@@ -264,7 +264,7 @@ async fn a_taint_counts_by_key_alone() {
     assert_eq!(body["signals"], serde_json::json!([TAINT]));
 }
 
-/// Upstream never tests it: methods, queries and other paths, over the routes.
+/// Not tested upstream: methods, queries and other paths, over the routes.
 #[tokio::test(start_paused = true)]
 async fn every_method_gets_the_same_answer_and_other_paths_are_not_found() {
     let mut server = Server::new("/healthz");
@@ -308,7 +308,7 @@ async fn every_method_gets_the_same_answer_and_other_paths_are_not_found() {
     server.assert_counts();
 }
 
-/// Upstream never tests it: many at once, while everything changes under them.
+/// Not tested upstream: many concurrent requests while all inputs change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_requests_are_all_counted() {
     let mut server = Server::new("/healthz");

@@ -1,4 +1,4 @@
-//! A kubeconfig that runs a program for its credentials: whatever that does, `/healthz` answers in time.
+//! A kubeconfig with an exec credential program: `/healthz` answers in time even if the program fails or hangs.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::harness::AgentOptions;
 
-/// The port opens after 5 s where nothing is known; the rest is for a busy machine.
+/// The port opens after 5 s without an observation; the rest is for a busy machine.
 const OPEN: Duration = Duration::from_secs(15);
 const SOON: Duration = Duration::from_secs(30);
 
@@ -27,7 +27,7 @@ fn with_program(kubeconfig: &Path, script: &str) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_credential_program_that_does_not_end_holds_nothing_up() {
+async fn a_hanging_credential_program_delays_nothing_else() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "program-hangs").await;
     let kubeconfig = with_program(&cluster.kubeconfig, "exec sleep 60");
@@ -41,7 +41,7 @@ async fn a_credential_program_that_does_not_end_holds_nothing_up() {
 }
 
 #[tokio::test]
-async fn a_credential_program_is_run_again_until_it_has_credentials() {
+async fn a_failed_credential_program_is_retried() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "program-fails").await;

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// How long a drill of a test may take, on a machine that is busy with other tests.
 const DRILL_TIMEOUT: Duration = Duration::from_mins(4);
 
-/// Whether namespaces can be had; elsewhere a test says so in a line and passes, but not under `CI=true`.
+/// Whether namespaces are available; without them a test prints a line and passes, except with `CI=true`.
 fn can_run(test: &str) -> bool {
     let Err(obstacle) = Namespace::create() else {
         return true;
@@ -40,7 +40,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Runs a drill to its end; its results and everything it wrote.
+/// Runs a drill to its end; returns its results and its output.
 fn results(flags: &str) -> Vec<Value> {
     let directory = scratch("drill-output");
     let log = directory.join("drill.log");
@@ -57,11 +57,10 @@ fn results(flags: &str) -> Vec<Value> {
     serde_json::from_str(&format!("[{json}")).unwrap()
 }
 
-/// The times of an event of the first node.
+/// The time of the first such event of the first node.
 fn time(run: &Value, event: &str) -> Option<f64> {
-    let timeline = run["timeline"].as_array().unwrap().iter();
-    let mut found = timeline.filter(|entry| entry["event"] == event && entry["node"] == 0);
-    found.next().and_then(|entry| entry["t"].as_f64())
+    let mut entries = run["timeline"].as_array()?.iter();
+    entries.find(|entry| entry["event"] == event && entry["node"] == 0)?["t"].as_f64()
 }
 
 #[test]

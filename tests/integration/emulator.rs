@@ -14,7 +14,7 @@ pub(crate) mod emulator_process;
 mod evidence;
 
 #[tokio::test]
-async fn it_stops_at_once_with_open_connections() {
+async fn the_emulator_stops_at_once_with_open_connections() {
     let emulator = Emulator::start(&[]).await;
     let addresses = emulator.directory.join("addresses.json");
     assert!(addresses.exists());
@@ -123,7 +123,7 @@ async fn a_body_of_more_than_four_mebibytes_is_refused_with_413() {
 }
 
 #[tokio::test]
-async fn it_stops_at_once_while_a_fault_stalls_an_answer() {
+async fn the_emulator_stops_at_once_during_a_stalled_response() {
     let emulator = Emulator::start(&[]).await;
     let rule = r#"{"action": {"stall": "10m"}}"#;
     let request = format!(

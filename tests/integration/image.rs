@@ -24,7 +24,7 @@ use crate::harness::http;
 const SOON: Duration = Duration::from_secs(20);
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// Where `make static-binary` puts it.
+/// The path to which `make static-binary` writes.
 fn static_binary() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").filter(|directory| !directory.is_empty());
     let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
@@ -35,7 +35,7 @@ fn static_binary() -> PathBuf {
     path
 }
 
-/// A root directory with nothing in it but the program.
+/// A root directory that contains only the program.
 fn empty_root() -> PathBuf {
     let root = scratch("root");
     fs::copy(static_binary(), root.join("headgate")).unwrap();
@@ -99,13 +99,13 @@ const PT_INTERP: u64 = 3;
 const DT_NEEDED: u64 = 1;
 
 #[test]
-fn the_programs_file_asks_for_no_loader_and_no_library() {
+fn the_program_is_statically_linked() {
     let (segments, tags) = elf(&fs::read(static_binary()).unwrap());
     assert!(
         !segments.contains(&PT_INTERP) && !tags.contains(&DT_NEEDED),
         "{segments:?} {tags:?}"
     );
-    // The reader can tell: this very test is dynamically linked.
+    // Checks the reader itself: this test is dynamically linked.
     let (segments, tags) = elf(&fs::read("/proc/self/exe").unwrap());
     assert!(
         segments.contains(&PT_INTERP) && tags.contains(&DT_NEEDED),
@@ -114,7 +114,7 @@ fn the_programs_file_asks_for_no_loader_and_no_library() {
 }
 
 #[test]
-fn in_an_empty_root_the_program_runs_and_has_no_sandbox() {
+fn the_program_runs_in_an_empty_root_without_a_sandbox() {
     let root = empty_root();
     let version = format!("headgate {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(run(headgate_in(&root).args(["--version"])), (Some(0), version));
@@ -132,7 +132,7 @@ fn in_an_empty_root_the_program_runs_and_has_no_sandbox() {
     assert_eq!(files(&root), [root.join("headgate")].into(), "it wrote nothing");
 }
 
-/// Runs the agent of a Node in `root` with this environment, and sees it follow a taint on the Node.
+/// Runs an agent in `root` with this environment, and checks that it observes a taint on its Node.
 async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]) {
     let headgate = || {
         let mut command = headgate_in(root);
@@ -201,7 +201,7 @@ async fn follows_its_taint(node: &str, root: &Path, environment: &[(&str, &str)]
 }
 
 #[tokio::test]
-async fn in_an_empty_root_the_agent_follows_its_taint_over_tls_with_a_kubeconfig() {
+async fn an_agent_in_an_empty_root_watches_its_node_with_a_kubeconfig() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "image").await;
     let root = empty_root();
@@ -209,10 +209,10 @@ async fn in_an_empty_root_the_agent_follows_its_taint_over_tls_with_a_kubeconfig
     follows_its_taint(&node, &root, &[("KUBECONFIG", "/kubeconfig")]).await;
 }
 
-/// As in the Pod: the service account's files, and here the name of an API server instead of an address,
-/// which a static program has to resolve by itself.
+/// As in the Pod, with the service account's files; but with a host name of the API server instead of an address,
+/// which a static program has to resolve without glibc's shared libraries.
 #[tokio::test]
-async fn in_an_empty_root_the_agent_follows_its_taint_as_in_its_pod() {
+async fn an_agent_in_an_empty_root_watches_its_node_with_a_service_account() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "image-pod").await;
     let root = empty_root();
@@ -264,7 +264,7 @@ fn stages() -> Vec<Vec<(String, String)>> {
 }
 
 #[test]
-fn the_dockerfile_puts_the_static_program_and_a_ca_bundle_on_nothing() {
+fn the_image_contains_only_the_static_program_and_a_ca_bundle() {
     let stages = stages();
     let [build, image] = &stages[..] else {
         panic!("two stages")

@@ -1,4 +1,4 @@
-//! Beside the real kube-proxy: the same answers to the same requests, and its health as an input.
+//! The real kube-proxy beside headgate: equal answers to equal requests, and kube-proxy's health as an input.
 //!
 //! kube-proxy writes iptables rules, so these run in a network namespace of their own, with etcd,
 //! kube-apiserver and the agent beside it.
@@ -37,7 +37,7 @@ async fn patch(client: &Client, node: &str, patch: Value) {
         .unwrap();
 }
 
-/// What both must agree on: status, the headers of the contract, and the body without times and additions.
+/// The parts that must be equal: status, headers, and the body without times and headgate's additional fields.
 fn comparable(answer: &Response) -> Value {
     let headers: Vec<_> = ["Content-Type", "X-Content-Type-Options"]
         .iter()
@@ -100,7 +100,7 @@ async fn both_answer(agent: &Agent, proxy: SocketAddr, status: u16, what: &str) 
     .await;
 }
 
-/// Requests good and bad, to both.
+/// Sends valid and invalid requests to both.
 async fn same_requests(agent: &Agent, proxy: SocketAddr) {
     let request = |line: &str| format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n");
     for line in [
@@ -141,8 +141,8 @@ async fn same_requests(agent: &Agent, proxy: SocketAddr) {
 }
 
 #[test]
-fn the_same_answers_to_the_same_requests() {
-    in_network_namespace("kube_proxy::the_same_answers_to_the_same_requests", async || {
+fn headgate_and_kube_proxy_answer_alike() {
+    in_network_namespace("kube_proxy::headgate_and_kube_proxy_answer_alike", async || {
         let mut control_plane = own_control_plane().await;
         let client = Client::try_from(control_plane.client_config()).unwrap();
         let node = create_node(&client, "beside").await;
@@ -200,7 +200,7 @@ fn the_same_answers_to_the_same_requests() {
         })
         .await;
 
-        // kube-proxy falls silent: that counts after the health timeout, and not before.
+        // kube-proxy stops answering; that counts after the health timeout.
         let silent = Instant::now();
         control_plane.stop_optional_components().await;
         eventually(SOON, "/livez follows kube-proxy", async || {
@@ -225,9 +225,9 @@ fn the_same_answers_to_the_same_requests() {
 }
 
 #[test]
-fn a_connection_that_dies_without_a_word_is_noticed_within_a_minute() {
+fn a_silently_dropped_watch_connection_is_detected_within_a_minute() {
     in_network_namespace(
-        "kube_proxy::a_connection_that_dies_without_a_word_is_noticed_within_a_minute",
+        "kube_proxy::a_silently_dropped_watch_connection_is_detected_within_a_minute",
         async || {
             let control_plane = own_control_plane().await;
             let client = Client::try_from(control_plane.client_config()).unwrap();
@@ -287,9 +287,9 @@ fn a_connection_that_dies_without_a_word_is_noticed_within_a_minute() {
     );
 }
 
-/// A stand-in for kube-proxies that cannot be built here any more: before 1.28 there is no `/livez`.
+/// A fake of kube-proxy before 1.28, which has no `/livez`.
 #[tokio::test]
-async fn before_1_28_healthz_is_asked_instead() {
+async fn kube_proxy_before_1_28_is_polled_at_healthz() {
     let old =
         r#"{"lastUpdated": "2020-06-03 23:59:53 +0000 UTC m=+202.6","currentTime": "2020-06-03 23:59:53 +0000 UTC"}"#;
     let code = watch::Sender::new(StatusCode::OK);
@@ -334,7 +334,7 @@ async fn before_1_28_healthz_is_asked_instead() {
     becomes(false).await;
     code.send_replace(StatusCode::OK);
     becomes(true).await;
-    // 404 on both, and other codes, are no answers: they count after the timeout, not at once.
+    // 404 on both paths, and other codes, count as no answer: after the timeout, not at once.
     code.send_replace(StatusCode::BAD_GATEWAY);
     tokio::time::sleep(Duration::from_millis(400)).await;
     becomes(true).await;

@@ -1,5 +1,5 @@
-//! Who leads, by real processes on a real API server: what each role does of it, what becomes of a defect in the
-//! leader's work, and how ARM is come to.
+//! Leader election with real processes on a real API server: what each role does, what a defect in the leader task
+//! does, and how the leader connects to ARM.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -22,22 +22,22 @@ mod access;
 mod defect;
 mod roles;
 
-/// Longer than anything here takes on a busy machine.
+/// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
 /// The one Lease of the shared API server. No other test has a candidate there.
-struct TheLease {
+struct ExclusiveLease {
     leases: Api<Lease>,
     _mine: MutexGuard<'static, ()>,
 }
 
-impl TheLease {
-    /// For one test at a time, as its last holder left it: free to be taken at the first look.
+impl ExclusiveLease {
+    /// Locks the Lease for one test and releases it, so that the first read can acquire it.
     async fn free() -> Self {
         static LEASE: Mutex<()> = Mutex::const_new(());
         let mine = LEASE.lock().await;
         let leases = Api::<Lease>::namespaced(control_plane().client(), "kube-system");
-        // There may be none.
+        // It may not exist.
         let _ = leases.delete("headgate-leader", &DeleteParams::default()).await;
         let spec = json!({
             "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4,
@@ -52,7 +52,7 @@ impl TheLease {
         self.leases.get("headgate-leader").await.unwrap()
     }
 
-    /// Its holder; empty where it was given back.
+    /// Its holder; empty if it was released.
     async fn holder(&self) -> String {
         self.read().await.spec.unwrap().holder_identity.unwrap_or_default()
     }
@@ -75,7 +75,7 @@ impl TheLease {
     }
 }
 
-/// A process and its files.
+/// A child process and its directory.
 struct Instance {
     process: Process,
     directory: PathBuf,
@@ -83,7 +83,7 @@ struct Instance {
 }
 
 impl Instance {
-    /// Starts a program for a Node of its own; it knows where Azure is.
+    /// Starts a program for a Node of its own, with `azure.configFile` set.
     async fn start(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let client: Client = control_plane().client();
         let node = create_node(&client, "leading").await;
@@ -125,7 +125,7 @@ impl Instance {
         last_log_lines(self.process.log())
     }
 
-    /// What it wrote of where it listens, once it has.
+    /// The contents of its addresses file, once that exists.
     async fn addresses(&mut self) -> Value {
         let file = self.directory.join("addresses.json");
         eventually(SOON, "its addresses", async || {
@@ -153,7 +153,7 @@ impl Instance {
         http::exchange(address, request).await.unwrap().json()
     }
 
-    /// Waits until a line stands in its metrics.
+    /// Waits until its metrics contain a line.
     async fn shows(&mut self, line: &str) {
         let address = self.address("metrics").await;
         eventually(SOON, line, async || {
@@ -171,7 +171,7 @@ impl Instance {
         .await;
     }
 
-    /// SIGTERM, and how it ended.
+    /// Sends SIGTERM; returns the exit status.
     async fn stop(mut self) -> ExitStatus {
         self.process.signal(Signal::SIGTERM);
         let status = self.process.wait(SOON).await;
@@ -179,7 +179,7 @@ impl Instance {
     }
 }
 
-/// The program with everything in it.
+/// The program with all features.
 fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_headgate"))
 }

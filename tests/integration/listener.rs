@@ -1,5 +1,5 @@
-//! The listener loop against peers that are slow, rude, or too many: in paused time, over in-memory
-//! streams, so that every second of patience is counted exactly.
+//! The listener loop with slow peers, invalid bytes and too many connections, in paused time over in-memory
+//! streams, so that timeouts are exact.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 
-/// Connections that a test hands in.
-struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+/// A listener whose connections come from the test.
+struct InMemoryListener(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 
-impl Listener for Handed {
+impl Listener for InMemoryListener {
     type Stream = DuplexStream;
 
     async fn accept(&self) -> std::io::Result<DuplexStream> {
@@ -56,10 +56,17 @@ impl TestListener {
         let router = Router::new()
             .route("/", get(|| async { "good" }))
             .route("/panic", get(defect));
-        let served =
-            tokio::spawn(
-                async move { serve("test", Handed(Mutex::new(handed)), router, limits, &metrics, stopping).await },
-            );
+        let served = tokio::spawn(async move {
+            serve(
+                "test",
+                InMemoryListener(Mutex::new(handed)),
+                router,
+                limits,
+                &metrics,
+                stopping,
+            )
+            .await
+        });
         Self {
             hand,
             stop,
@@ -72,12 +79,12 @@ impl TestListener {
         self.connect_with_buffer(64 * 1024)
     }
 
-    /// Makes it close.
+    /// Requests the listener to close.
     pub(crate) fn close(&self) {
         self.stop.cancel();
     }
 
-    /// Waits until it has closed.
+    /// Waits until the listener has closed.
     pub(crate) async fn ended(self) {
         self.served.await.unwrap().unwrap();
     }
@@ -104,7 +111,7 @@ impl TestListener {
     }
 }
 
-/// What the peer sends until it closes or `wait` is over; whether it closed.
+/// Reads until the server closes or `wait` has passed; returns the bytes and whether it closed.
 pub(crate) async fn read(stream: &mut DuplexStream, wait: Duration) -> (String, bool) {
     let mut bytes = Vec::new();
     let closed = timeout(wait, stream.read_to_end(&mut bytes)).await.is_ok();
@@ -119,7 +126,7 @@ async fn ask(stream: &mut DuplexStream) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_request_is_closed_after_15_s_however_it_trickles() {
+async fn an_incomplete_request_is_closed_after_15_s() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut silent = listener.connect();
     let mut half = listener.connect();
@@ -137,7 +144,7 @@ async fn half_a_request_is_closed_after_15_s_however_it_trickles() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_keep_alive_prober_has_two_minutes_between_probes() {
+async fn an_idle_keep_alive_connection_stays_open_for_two_minutes() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut prober = listener.connect();
     for _ in 0..3 {
@@ -149,7 +156,7 @@ async fn a_keep_alive_prober_has_two_minutes_between_probes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_half_request_does_not_get_the_idle_time() {
+async fn an_incomplete_second_request_is_closed_after_15_s() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     assert!(ask(&mut stream).await.ends_with("good"));
@@ -160,11 +167,11 @@ async fn a_second_half_request_does_not_get_the_idle_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_never_reads_is_closed_after_10_s() {
+async fn a_peer_that_reads_nothing_is_closed_after_10_s() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect_with_buffer(256);
     let flood = tokio::spawn(async move {
-        // Ends when the other side closes.
+        // The write fails when the server closes.
         while stream.write_all(REQUEST).await.is_ok() {}
     });
     timeout(12 * SECOND, flood).await.unwrap().unwrap();
@@ -172,7 +179,7 @@ async fn a_peer_that_never_reads_is_closed_after_10_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_the_cap_the_one_that_waited_longest_goes() {
+async fn the_connection_limit_evicts_the_longest_waiting_connection() {
     let listener = TestListener::start(Limits {
         max_connections: 3,
         ..Limits::HEALTH
@@ -200,7 +207,7 @@ async fn at_the_cap_the_one_that_waited_longest_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_half_requests_at_once_keep_no_probe_out() {
+async fn ten_thousand_incomplete_requests_block_no_probe() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut peers = Vec::new();
     for number in 0..10_000 {
@@ -218,7 +225,7 @@ async fn ten_thousand_half_requests_at_once_keep_no_probe_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_are_none() {
+async fn malformed_http_requests_are_refused() {
     let listener = TestListener::start(Limits::HEALTH);
     let huge = format!("GET / HTTP/1.1\r\nHost: x\r\nX: {}\r\n\r\n", "x".repeat(64 * 1024));
     let many = format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(200));
@@ -238,7 +245,7 @@ async fn requests_that_are_none() {
         (many.as_bytes(), "431"),
     ] {
         let mut stream = listener.connect();
-        // A request too large is refused before it is read to its end.
+        // A request that is too large is refused before it is complete.
         let _ = stream.write_all(bytes).await;
         let (answer, closed) = read(&mut stream, 2 * SECOND).await;
         let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(60)]).into_owned();
@@ -251,7 +258,7 @@ async fn requests_that_are_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nonsense_behind_unread_answers_has_no_effect_on_others() {
+async fn invalid_pipelined_bytes_affect_no_other_connection() {
     let listener = TestListener::start(Limits::HEALTH);
     let request = b"GET / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabcnonsense\n";
     for room in 16..200 {
@@ -267,7 +274,7 @@ async fn nonsense_behind_unread_answers_has_no_effect_on_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn http_1_0_is_answered_as_such() {
+async fn an_http_1_0_request_gets_an_http_1_0_response() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
@@ -286,7 +293,7 @@ async fn http_1_0_is_answered_as_such() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_has_finished_sending_still_gets_its_answer() {
+async fn a_half_closed_peer_gets_its_response() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     stream.write_all(REQUEST).await.unwrap();
@@ -296,7 +303,7 @@ async fn a_peer_that_has_finished_sending_still_gets_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_listener_gives_open_connections_a_last_answer() {
+async fn a_closing_listener_answers_one_last_request_of_each_connection() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut prober = listener.connect();
     let answer = ask(&mut prober).await;
@@ -323,7 +330,7 @@ async fn a_closing_listener_gives_open_connections_a_last_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_waits_in_the_queue_is_answered_before_the_listener_goes() {
+async fn queued_connections_are_served_before_the_listener_closes() {
     let listener = TestListener::start(Limits::OPERATIONS);
     listener.stop.cancel();
     let mut queued: Vec<_> = (0..20).map(|_| listener.connect()).collect();
@@ -338,7 +345,7 @@ async fn what_waits_in_the_queue_is_answered_before_the_listener_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_while_serving_is_not_lived_with() {
+async fn a_panic_in_a_handler_ends_the_listener_with_an_error() {
     let listener = TestListener::start(Limits::HEALTH);
     let mut stream = listener.connect();
     stream

@@ -25,6 +25,7 @@ mod kube_proxy;
 mod layering;
 mod leading;
 mod listener;
+mod liveness;
 mod manifests;
 mod node;
 mod process;

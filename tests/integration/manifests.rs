@@ -1,7 +1,7 @@
-//! The manifests as they are shipped: what they say and that it agrees with the program (here, in `settings`
-//! and, for what concerns Azure, in `identity`), that a real cluster takes them (`apply`), that their rights are
-//! enough for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
-//! whatever RBAC grants (`policy`, `leader_policy`), and what the hardened overlay does more (`hardened`).
+//! The shipped manifests: that they agree with the program (here, in `settings`
+//! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
+//! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
+//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`), and what the hardened overlay adds (`hardened`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,11 +18,12 @@ mod hardened;
 mod identity;
 mod leader;
 mod leader_policy;
+mod leader_updates;
 mod policy;
 mod rights;
 mod settings;
 
-/// Longer than anything here takes on a busy machine.
+/// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
 /// A file or folder of the repository.
@@ -45,7 +46,7 @@ fn stdout_of(command: &mut Command) -> String {
     out
 }
 
-/// The objects that kustomize makes of a folder.
+/// The objects that kustomize renders from a folder.
 fn render(folder: &Path) -> Vec<Value> {
     let mut kustomize = Command::new(assets().program("kubectl").unwrap());
     let yaml = stdout_of(kustomize.arg("kustomize").arg(folder));
@@ -129,7 +130,7 @@ fn base() -> Vec<Value> {
     render(&repository("manifests/base"))
 }
 
-/// The part of `whole` that `part` speaks about.
+/// The part of `whole` that has the keys of `part`.
 fn same_part(whole: &Value, part: &Value) -> Value {
     let Value::Object(part) = part else {
         return whole.clone();
@@ -146,7 +147,7 @@ fn assert_says(whole: &Value, part: &Value) {
 }
 
 #[test]
-fn the_daemonset_runs_on_every_linux_node_to_the_end_and_rolls_without_a_gap() {
+fn the_daemonset_runs_on_every_linux_node_and_surges_on_updates() {
     let objects = base();
     let daemonset = only(&objects, "DaemonSet");
     assert_says(
@@ -178,7 +179,7 @@ fn the_daemonset_runs_on_every_linux_node_to_the_end_and_rolls_without_a_gap() {
 }
 
 #[test]
-fn the_container_can_do_nothing_it_need_not() {
+fn the_container_has_least_privilege() {
     let objects = base();
     let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
     assert_says(
@@ -202,7 +203,7 @@ fn the_container_can_do_nothing_it_need_not() {
 }
 
 #[test]
-fn the_daemonsets_commands_paths_and_probes_are_the_programs() {
+fn the_daemonset_matches_the_commands_paths_and_probes_of_the_program() {
     let objects = base();
     let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
@@ -215,7 +216,7 @@ fn the_daemonsets_commands_paths_and_probes_are_the_programs() {
     };
 
     let mut arguments = words(&container["args"]);
-    // In the Pod from the environment, which clap reads itself.
+    // In the Pod, this value comes from the environment.
     assert_says(
         &container["env"][0],
         &json!({"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}),
@@ -234,7 +235,7 @@ fn the_daemonsets_commands_paths_and_probes_are_the_programs() {
         parse(command);
     }
 
-    // The settings are where --config looks, the state and the probes' socket where the defaults say.
+    // The settings are mounted at the path of --config; state and probe socket are at the default paths.
     let mounted = |volume: &str| {
         let mounts = container["volumeMounts"].as_array().unwrap();
         let mount = mounts.iter().find(|mount| mount["name"] == volume).unwrap();
@@ -259,7 +260,7 @@ fn the_daemonsets_commands_paths_and_probes_are_the_programs() {
 }
 
 #[test]
-fn ports_and_versions_are_the_programs() {
+fn ports_and_versions_match_the_program() {
     let objects = render(&repository("manifests/examples/podmonitor"));
     let monitor = only(&objects, "PodMonitor")["spec"]["podMetricsEndpoints"][0].to_string();
     let port = format!(":{METRICS_PORT}\"");
@@ -294,7 +295,7 @@ fn ports_and_versions_are_the_programs() {
 }
 
 #[test]
-fn moving_the_namespace_leaves_the_roles_where_events_and_leases_are() {
+fn another_namespace_keeps_the_roles_for_events_and_leases_in_place() {
     for (on, components) in [
         ("base", [].as_slice()),
         ("base", &["azure"]),

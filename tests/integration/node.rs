@@ -1,6 +1,6 @@
-//! The own Node on a real API server: taints, deletion, re-creation, a Node that does not exist, an API server that is
-//! away or refuses, and the remembered state across a restart. The cases are those of kube-proxy's node manager, and
-//! some that upstream does not test.
+//! The own Node on a real API server: taints, deletion, re-creation, a missing Node, an API server that is down
+//! or refuses requests, and the remembered state across a restart. The cases are those of kube-proxy's node manager
+//! and some that upstream does not test.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::harness::{AgentOptions, http};
 mod api_server;
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-/// Longer than anything here takes on a busy machine.
+/// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
-/// Logged when the health port opens after 5 s because nothing was learnt until then.
+/// Logged when the health port opens after 5 s without an observation of the Node.
 const UNKNOWN: &str = "state of the Node unknown and no remembered state found";
 
 async fn patch(client: &Client, node: &str, patch: Value) {
@@ -118,7 +118,7 @@ async fn each_signal_turns_healthz_503_and_its_end_turns_it_200() {
         taint(&client, &node, other).await;
     }
     patch(&client, &node, json!({"spec": {"unschedulable": true}})).await;
-    // One more signal, to know that the others were seen.
+    // One more signal shows that the events before it were observed.
     patch(
         &client,
         &node,
@@ -130,7 +130,7 @@ async fn each_signal_turns_healthz_503_and_its_end_turns_it_200() {
 }
 
 #[tokio::test]
-async fn own_lists_replace_the_default_ones() {
+async fn configured_signal_lists_replace_the_defaults() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "own-list").await;
@@ -145,7 +145,7 @@ async fn own_lists_replace_the_default_ones() {
 }
 
 #[tokio::test]
-async fn kubelets_shutdown_condition_is_a_signal_and_other_not_ready_is_none() {
+async fn kubelet_shutdown_is_a_signal_and_other_not_ready_reasons_are_not() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "shutdown").await;
@@ -169,7 +169,7 @@ async fn kubelets_shutdown_condition_is_a_signal_and_other_not_ready_is_none() {
 }
 
 #[tokio::test]
-async fn a_missing_node_is_eligible_and_is_observed_once_it_exists() {
+async fn a_missing_node_is_eligible_until_it_is_created() {
     let cluster = control_plane();
     let client = cluster.client();
     let agent = AgentOptions::new("missing-at-first", &cluster.kubeconfig).start().await;
@@ -188,7 +188,7 @@ async fn a_missing_node_is_eligible_and_is_observed_once_it_exists() {
 }
 
 #[tokio::test]
-async fn a_node_being_deleted_fails_and_a_deleted_one_keeps_its_last_verdict() {
+async fn a_terminating_node_is_ineligible_and_a_deleted_node_keeps_its_verdict() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "deleted").await;
@@ -213,7 +213,7 @@ async fn a_node_being_deleted_fails_and_a_deleted_one_keeps_its_last_verdict() {
 }
 
 #[tokio::test]
-async fn a_healthy_node_that_is_deleted_at_once_stays_eligible() {
+async fn a_node_deleted_without_a_signal_stays_eligible() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "vanished").await;
@@ -225,7 +225,7 @@ async fn a_healthy_node_that_is_deleted_at_once_stays_eligible() {
 }
 
 #[tokio::test]
-async fn a_node_created_anew_under_its_name_starts_afresh() {
+async fn a_recreated_node_has_no_signal_of_the_old_one() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "again").await;

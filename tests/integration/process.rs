@@ -1,5 +1,5 @@
-//! The process as operators meet it: exit codes, mistakes in settings, ports that are taken, probes,
-//! metrics that promtool accepts, and what happens on SIGTERM.
+//! The process from outside: exit codes, mistakes in settings, ports in use, probes,
+//! metrics, and signals.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::harness::{AgentOptions, http};
 mod ports;
 mod signals;
 
-/// Longer than anything here takes on a busy machine.
+/// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
 fn headgate(arguments: &[&str]) -> Output {
@@ -158,7 +158,7 @@ fn wrong_arguments_and_a_missing_cluster_exit_with_2() {
 }
 
 #[test]
-fn help_completions_and_man_page_are_there() {
+fn help_completions_and_man_page_are_printed() {
     for (arguments, part) in [
         (&["--help"][..], "agent"),
         (&["agent", "--help"], "--healthz-bind-address"),
@@ -193,7 +193,7 @@ fn promlint(text: &str, arguments: &[&str]) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn metrics_are_what_promtool_accepts_and_count_exactly() {
+async fn metrics_pass_promtool_and_count_every_request() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "metrics").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
@@ -239,10 +239,10 @@ async fn metrics_are_what_promtool_accepts_and_count_exactly() {
 }
 
 #[tokio::test]
-async fn probes_speak_to_this_very_process() {
+async fn headgate_probe_queries_its_own_process() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "probe").await;
-    // Longer than the address of a socket may be.
+    // Longer than a Unix socket's path may be.
     let options = AgentOptions::new(&node, &cluster.kubeconfig).in_subdirectory(&"d".repeat(120));
     let state_dir = options.directory().to_str().unwrap().to_owned();
     let probe = |question: &str| headgate(&["probe", question, "--state-dir", &state_dir]).status.code();
@@ -269,7 +269,7 @@ async fn probes_speak_to_this_very_process() {
 }
 
 #[tokio::test]
-async fn statusz_is_for_people_and_for_tools() {
+async fn statusz_is_served_as_text_and_json() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "statusz").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;

@@ -14,7 +14,7 @@ use crate::listener::{REQUEST, SECOND, TestListener, read};
 
 const V1: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.4 50000 10356\r\n";
 const V1_UNKNOWN: &[u8] = b"PROXY UNKNOWN\r\n";
-/// As Azure's Private Link sends it, with the link's ID behind the addresses.
+/// A header as Azure's Private Link sends it, with the link's ID after the addresses.
 const V2: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x01\x0a\0\0\x04\xc3\x50\x28\x74\xee\0\x05\x01\x04\x03\x02\x01";
 const V2_LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
@@ -33,7 +33,7 @@ fn outcome(listener: &TestListener, outcome: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_header_and_the_first_request_share_15_s_however_they_trickle() {
+async fn a_proxy_header_and_the_first_request_share_one_15_s_timeout() {
     for setting in [ProxyProtocol::Optional, ProxyProtocol::Required] {
         let listener = start(setting);
         let mut half = listener.connect();
@@ -42,7 +42,7 @@ async fn a_header_and_the_first_request_share_15_s_however_they_trickle() {
         let mut patient = listener.connect();
         let mut late = listener.connect();
         for byte in [V1_UNKNOWN, REQUEST].concat().chunks(4) {
-            // The whole takes 10 s, which is well.
+            // The whole request takes 10 s, which is within the limit.
             patient.write_all(byte).await.unwrap();
             sleep(SECOND).await;
         }
@@ -63,14 +63,14 @@ async fn a_header_and_the_first_request_share_15_s_however_they_trickle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_header_delays_no_other_connection() {
+async fn a_slow_proxy_header_delays_no_other_connection() {
     let listener = start(ProxyProtocol::Required);
     let mut slow = Vec::new();
     for _ in 0..2000 {
         let mut stream = listener.connect();
         stream.write_all(&V1[..7]).await.unwrap();
         slow.push(stream);
-        // So that each is read before it may be evicted.
+        // Each connection is read before it can be evicted.
         sleep(Duration::from_millis(1)).await;
     }
     let mut prober = listener.connect();
@@ -84,7 +84,7 @@ async fn a_slow_header_delays_no_other_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closing_listener_waits_for_no_header_longer_than_for_a_request() {
+async fn a_closing_listener_waits_for_a_proxy_header_no_longer_than_for_a_request() {
     let listener = start(ProxyProtocol::Required);
     let mut stream = listener.connect();
     stream.write_all(&V1[..7]).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_closing_listener_waits_for_no_header_longer_than_for_a_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_start_of_a_connection_may_be_a_header() {
+async fn a_proxy_header_is_accepted_only_at_the_start_of_a_connection() {
     let listener = start(ProxyProtocol::Optional);
     let mut stream = listener.connect();
     stream.write_all(&[V1, REQUEST, REQUEST].concat()).await.unwrap();
@@ -107,12 +107,12 @@ async fn only_the_start_of_a_connection_may_be_a_header() {
     assert!(answer.starts_with("HTTP/1.1 400 ") && closed, "{answer}");
 }
 
-/// The bytes before a request, the outcome counted where they are read, and the code with `off`, `optional`
-/// and `required`: 200 is an answer, 400 a refusal by HTTP, none a closed connection.
+/// The bytes before a request, the outcome that is counted, and the status code with `off`, `optional`
+/// and `required`; `None` is a closed connection.
 type Case<'a> = (&'a [u8], &'static str, [Option<u16>; 3]);
 
 #[tokio::test]
-async fn the_agent_stands_in_for_the_health_probe_proxy() {
+async fn the_agent_replaces_the_health_probe_proxy() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "proxy-protocol").await;
     let request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -166,7 +166,7 @@ async fn the_agent_stands_in_for_the_health_probe_proxy() {
             assert_eq!(count(&series), Some(want as u64), "{setting}: {outcome}");
         }
 
-        // The operations port never speaks it.
+        // The operations port does not accept PROXY headers.
         let request = [V1, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"].concat();
         let answer = http::exchange(agent.metrics_address(), &request).await.unwrap();
         assert_eq!(answer.status, 400, "{setting}");
@@ -175,7 +175,7 @@ async fn the_agent_stands_in_for_the_health_probe_proxy() {
 }
 
 #[tokio::test]
-async fn a_peer_that_ends_within_a_header_is_counted() {
+async fn a_truncated_proxy_header_is_counted() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "proxy-half").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig)

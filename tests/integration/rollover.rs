@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 
 use crate::harness::{AgentOptions, http, in_network_namespace};
 
-/// Probes a second, as promised in the README.
+/// Probes per second.
 const RATE: u32 = 500;
 const ROLLS: usize = 4;
 
@@ -50,7 +50,7 @@ async fn probe(address: SocketAddr, counts: Arc<ProbeCounts>) {
     while probes.join_next().await.is_some() {}
 }
 
-/// Probes on one kept connection each second, as some load balancers do; a close that was announced is no loss.
+/// Probes each second on one keep-alive connection, as some load balancers do; an announced close is no loss.
 async fn probe_kept(address: SocketAddr, counts: Arc<ProbeCounts>) {
     let mut connection = None;
     while !counts.stop.load(Ordering::Relaxed) {
@@ -83,12 +83,12 @@ async fn probe_kept(address: SocketAddr, counts: Arc<ProbeCounts>) {
     }
 }
 
-/// An address to probe a listener at, which may be bound to the wildcard.
+/// The address at which to probe a listener that may be bound to the wildcard address.
 fn probed(bound: SocketAddr) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, bound.port()))
 }
 
-/// Rolls an agent that listens at `bind` under probes: so many at once.
+/// Replaces `leaving_at_once` agents that listen at `bind`, under probes.
 async fn roll(kubeconfig: &Path, node: &str, bind: SocketAddr, leaving_at_once: usize) {
     let options = |address| AgentOptions::new(node, kubeconfig).healthz(address);
     let first = options(bind).start().await;
@@ -101,7 +101,7 @@ async fn roll(kubeconfig: &Path, node: &str, bind: SocketAddr, leaving_at_once: 
     let probes = tokio::spawn(probe(probed(address), Arc::clone(&counts)));
     let kept = tokio::spawn(probe_kept(probed(address), Arc::clone(&counts)));
     for _ in 0..ROLLS {
-        // As the DaemonSet does it: the new ones are ready before the old ones are stopped.
+        // As with the DaemonSet, the new processes are ready before the old ones are stopped.
         let mut new = Vec::new();
         for _ in 0..leaving_at_once {
             new.push(options(address).start().await);
@@ -131,7 +131,7 @@ async fn roll(kubeconfig: &Path, node: &str, bind: SocketAddr, leaving_at_once: 
 }
 
 #[tokio::test]
-async fn a_roll_under_500_probes_a_second_loses_none() {
+async fn a_rolling_update_under_500_probes_per_second_loses_no_probe() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "roll").await;
     for bind in ["127.0.0.1:0", "[::]:0"] {
@@ -140,7 +140,7 @@ async fn a_roll_under_500_probes_a_second_loses_none() {
 }
 
 #[tokio::test]
-async fn two_that_leave_at_once_lose_none() {
+async fn two_simultaneous_handovers_lose_no_probe() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "roll-two").await;
     roll(&cluster.kubeconfig, &node, "127.0.0.1:0".parse().unwrap(), 2).await;
@@ -148,8 +148,8 @@ async fn two_that_leave_at_once_lose_none() {
 
 /// `[::]` binds where IPv6 is switched off by sysctl, but `::1` cannot be reached.
 #[test]
-fn a_roll_without_ipv6_loses_none() {
-    in_network_namespace("rollover::a_roll_without_ipv6_loses_none", async || {
+fn a_rolling_update_without_ipv6_loses_no_probe() {
+    in_network_namespace("rollover::a_rolling_update_without_ipv6_loses_no_probe", async || {
         for interface in ["all", "lo"] {
             let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
             if Path::new(&path).exists() {

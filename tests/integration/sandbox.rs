@@ -60,7 +60,7 @@ async fn a_taint_shows_as_503_and_ctrl_c_removes_everything() {
 }
 
 #[tokio::test]
-async fn it_exits_by_itself_and_keeps_only_the_logs_of_a_named_directory() {
+async fn a_sandbox_with_a_duration_exits_and_keeps_only_the_logs() {
     let directory = scratch("named").join("made");
     let mut sandbox = Sandbox::start(&[
         "--nodes",
@@ -104,7 +104,7 @@ async fn a_killed_sandbox_leaves_no_process() {
 
 /// One test for all of this, because the names of the Nodes in a given cluster are fixed: only one sandbox at a time.
 #[tokio::test]
-async fn in_a_given_cluster_it_deletes_only_what_it_made() {
+async fn a_sandbox_in_an_existing_cluster_deletes_only_its_own_objects() {
     let cluster = control_plane();
     let nodes = Api::<Node>::all(cluster.client());
     let before = headgate_sandbox::nodes::ready_node("node-1", 1, "another-sandbox");
@@ -267,7 +267,7 @@ async fn kube_controller_manager_and_kube_scheduler_work() {
 }
 
 #[tokio::test]
-async fn its_emulator_has_the_nodes_in_load_balancers_and_its_output_shows_admin_states() {
+async fn the_sandbox_adds_its_nodes_to_load_balancers_and_prints_admin_states() {
     let mut sandbox = Sandbox::start(&["--nodes", "2"]);
     let emulator = sandbox.description().await["emulator"].clone();
     let address = |name: &str| emulator[name].as_str().unwrap().parse::<SocketAddr>().unwrap();

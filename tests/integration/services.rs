@@ -41,10 +41,10 @@ mod off;
 mod ports;
 mod upstream;
 
-/// Connections that a test hands in.
-struct Handed(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
+/// A listener whose connections come from the test.
+struct InMemoryListener(Mutex<mpsc::UnboundedReceiver<DuplexStream>>);
 
-impl Listener for Handed {
+impl Listener for InMemoryListener {
     type Stream = DuplexStream;
 
     async fn accept(&self) -> io::Result<DuplexStream> {
@@ -59,22 +59,22 @@ impl Listener for Handed {
     }
 }
 
-/// A machine without a network: upstream's fake listener.
+/// Sockets in memory, as upstream's fake listener.
 #[derive(Clone, Default)]
-struct Machine(Arc<SyncMutex<Inside>>);
+struct FakeSockets(Arc<SyncMutex<FakeSocketsState>>);
 
 #[derive(Default)]
-struct Inside {
+struct FakeSocketsState {
     open: BTreeMap<SocketAddr, mpsc::UnboundedSender<DuplexStream>>,
     taken: BTreeSet<SocketAddr>,
     local: Vec<IpAddr>,
     attempts: usize,
 }
 
-impl Sockets for Machine {
-    type Listener = Handed;
+impl Sockets for FakeSockets {
+    type Listener = InMemoryListener;
 
-    fn bind(&self, address: SocketAddr) -> io::Result<Handed> {
+    fn bind(&self, address: SocketAddr) -> io::Result<InMemoryListener> {
         let mut inside = self.inside();
         inside.attempts += 1;
         if inside.taken.contains(&address) {
@@ -82,7 +82,7 @@ impl Sockets for Machine {
         }
         let (hand, handed) = mpsc::unbounded_channel();
         inside.open.insert(address, hand);
-        Ok(Handed(Mutex::new(handed)))
+        Ok(InMemoryListener(Mutex::new(handed)))
     }
 
     fn local_addresses(&self) -> io::Result<Vec<IpAddr>> {
@@ -90,8 +90,8 @@ impl Sockets for Machine {
     }
 }
 
-impl Machine {
-    fn inside(&self) -> MutexGuard<'_, Inside> {
+impl FakeSockets {
+    fn inside(&self) -> MutexGuard<'_, FakeSocketsState> {
         self.0.lock().unwrap()
     }
 
@@ -118,11 +118,11 @@ impl Machine {
     }
 }
 
-/// The two watches' events, the proxy and the machine in the test's hand.
+/// Answers about Services; the test controls the events of both watches, the proxy's health and the sockets.
 struct Server {
     index: ServiceIndex,
     known: Vec<SlimService>,
-    machine: Machine,
+    sockets: FakeSockets,
     tables: watch::Sender<Option<Arc<ServiceTable>>>,
     proxy: watch::Sender<ProxyStatus>,
     ports: watch::Receiver<PortStates>,
@@ -133,7 +133,7 @@ struct Server {
     _others: (watch::Sender<NodeReport>, watch::Sender<bool>),
 }
 
-/// `ns/name` as its parts.
+/// Splits `namespace/name`.
 fn parts(key: &str) -> (&str, &str) {
     key.split_once('/').unwrap()
 }
@@ -156,7 +156,7 @@ fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimEndpointSlice> {
         }
     };
     let endpoint = |number, node: &str, ready: bool| json!({"addresses": [address(number)], "nodeName": node, "conditions": {"ready": ready}});
-    // Every address stands in two slices, as with two named target ports.
+    // Every address is in two slices, as with two named target ports.
     let slice = |part: &str| {
         let mut endpoints: Vec<Value> = (1..=count).map(|number| endpoint(number, "here", true)).collect();
         endpoints.extend([endpoint(201, "there", true), endpoint(202, "here", false)]);
@@ -190,20 +190,20 @@ impl Server {
             metrics,
             clock,
         };
-        let machine = Machine::default();
-        machine.inside().local = local.iter().map(|ip| ip.parse().unwrap()).collect();
+        let sockets = FakeSockets::default();
+        sockets.inside().local = local.iter().map(|ip| ip.parse().unwrap()).collect();
         let path = routes.clone().path_router();
         let node_ports = NodePortServer {
             routes,
             selection: selection.iter().map(|range| range.parse::<Cidr>().unwrap()).collect(),
-            sockets: machine.clone(),
+            sockets: sockets.clone(),
             state,
         };
         let stop = CancellationToken::new();
         Self {
             index: ServiceIndex::new("here".to_owned()),
             known: Vec::new(),
-            machine,
+            sockets,
             tables,
             proxy,
             ports,
@@ -215,7 +215,7 @@ impl Server {
         }
     }
 
-    /// Both kinds are listed, and empty.
+    /// Lists no Services and no EndpointSlices.
     async fn synced(selection: &[&str], local: &[&str]) -> Self {
         let mut server = Self::new(selection, local);
         server.sync_endpoints(&[]).await;
@@ -227,11 +227,11 @@ impl Server {
         if let Some(table) = self.index.table() {
             self.tables.send_replace(Some(Arc::new(table)));
         }
-        // Virtual time: all that can be done is done, and what is closed is closed.
+        // In paused time, a sleep ends after all tasks are idle and all closed sockets are gone.
         sleep(Duration::from_secs(1)).await;
     }
 
-    /// Upstream's `SyncServices`: exactly these Services are there.
+    /// Upstream's `SyncServices`: replaces all Services.
     async fn sync_services(&mut self, services: &[(&str, u16)]) {
         let services = services.iter().map(|(key, port)| service(key, *port, &["10.0.0.1"]));
         self.list_services(services.collect()).await;
@@ -247,7 +247,7 @@ impl Server {
         self.settled().await;
     }
 
-    /// Upstream's `SyncEndpoints`: exactly these counts are there.
+    /// Upstream's `SyncEndpoints`: replaces all counts.
     async fn sync_endpoints(&mut self, counts: &[(&str, u8)]) {
         let slices = counts.iter().flat_map(|(key, count)| slices(key, "IPv4", *count));
         self.list_slices(slices.collect()).await;
@@ -280,7 +280,7 @@ impl Server {
     async fn expect(&self, key: &str, address: &str, endpoints: u32, proxy_healthy: bool) {
         let good = endpoints > 0 && proxy_healthy;
         let mut counts = self.answered();
-        let mut connection = self.machine.connect(address);
+        let mut connection = self.sockets.connect(address);
         let answer = ask(&mut connection, "GET /any/path?at=all").await;
         assert_answer(&answer, key, endpoints, proxy_healthy);
         counts[usize::from(!good)] += 1;
@@ -303,7 +303,7 @@ fn body(key: &str, endpoints: u32, proxy_healthy: bool) -> String {
     )
 }
 
-/// The whole answer, headers included, save for its date.
+/// The whole response with its headers, except `Date`.
 fn assert_answer(answer: &str, key: &str, endpoints: u32, proxy_healthy: bool) {
     let (head, text) = answer.split_once("\r\n\r\n").unwrap();
     assert_eq!(text, body(key, endpoints, proxy_healthy), "{answer}");
@@ -333,7 +333,7 @@ fn assert_answer(answer: &str, key: &str, endpoints: u32, proxy_healthy: bool) {
     );
 }
 
-/// One request on an open connection, and its whole answer.
+/// Sends one request on an open connection; returns the whole response.
 async fn ask(connection: &mut DuplexStream, line: &str) -> String {
     let request = format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n");
     connection.write_all(request.as_bytes()).await.unwrap();

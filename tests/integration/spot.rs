@@ -1,5 +1,5 @@
-//! Notices of eviction, from an IMDS made up here to the own Node on a real API server: the signal, the
-//! taint and its record, what an IMDS can do wrong, and who else writes the Node meanwhile.
+//! Eviction notices from a fake IMDS to the own Node on a real API server: the signal, the
+//! taint and its record, faults of IMDS, and concurrent writes to the Node.
 
 mod faults;
 mod imds;
@@ -20,7 +20,7 @@ use crate::harness::{AgentOptions, http};
 use imds::{Fault, Imds, document, event};
 
 const SOON: Duration = Duration::from_secs(20);
-/// A poll each second, and a busy machine.
+/// Time for a poll, on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(3);
 const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
 const OTHER: &str = "example.com/other";
@@ -79,7 +79,7 @@ async fn answers(agent: &Agent, within: Duration, signals: &[&str]) {
     .await;
 }
 
-/// Sees that `/healthz` answers so now.
+/// Asserts the present answer of `/healthz`.
 async fn holds(agent: &Agent, signals: &[&str]) {
     let answer = agent.healthz().await;
     let status = if signals.is_empty() { 200 } else { 503 };
@@ -92,7 +92,7 @@ async fn statusz(agent: &Agent) -> Value {
     http::exchange(agent.metrics_address(), request).await.unwrap().json()
 }
 
-/// The value of a series, its fraction cut off.
+/// The integer part of a series' value.
 async fn metric(agent: &Agent, series: &str) -> u64 {
     let text = agent.metrics().await;
     let line = text
@@ -122,7 +122,7 @@ fn our_taint() -> String {
     format!("{DRAINING}=spot-eviction:NoSchedule")
 }
 
-/// Waits for the Node's taints to be the other one and, if `tainted`, ours; gives the record.
+/// Waits until the Node has the foreign taint and, if `tainted`, headgate's; returns the record.
 async fn tainted(client: &Client, name: &str, tainted: bool) -> NoticeRecord {
     let mut want = vec![other_taint()];
     want.extend(tainted.then(our_taint));
@@ -136,9 +136,9 @@ async fn tainted(client: &Client, name: &str, tainted: bool) -> NoticeRecord {
     .await
 }
 
-/// Of the Node `spot-story`, which is called as its scale set is.
+/// Uses the Node `spot-story`, which has the name of its scale set.
 async fn others_events_and_other_types_are_only_shown(client: &Client, agent: &Agent, imds: &Imds) {
-    // Another VM's eviction, and every other event of this one.
+    // The eviction of another VM, and all other types of events of this one.
     let harmless = [
         event("other", "Preempt", LATER, &["spot-story_30", "other_3"]),
         event("f", "Freeze", LATER, &["SPOT-Story_3"]),
@@ -188,7 +188,7 @@ async fn others_events_and_other_types_are_only_shown(client: &Client, agent: &A
 }
 
 #[tokio::test]
-async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_once() {
+async fn a_preempt_event_of_this_vm_fails_healthz_and_taints_the_node_once() {
     let cluster = control_plane();
     let client = cluster.client();
     let imds = Imds::start().await;
@@ -198,7 +198,7 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
 
     others_events_and_other_types_are_only_shown(&client, &agent, &imds).await;
 
-    // Its own.
+    // The eviction of this VM.
     imds.set(Fault::None(document(
         8,
         &[event("A-1", "Preempt", LATER, &["other_1", "Spot-STORY_3"])],
@@ -228,7 +228,7 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
         1
     );
 
-    // An administrator's word holds against a recorded notice, whatever becomes of that.
+    // After an administrator removes the taint, the recorded notice does not set it again.
     let others = json!([{"key": OTHER, "value": "v", "effect": "NoSchedule"}]);
     patch(&client, "spot-story", json!({"spec": {"taints": others}})).await;
     for again in [
@@ -250,7 +250,7 @@ async fn a_preempt_of_this_very_vm_fails_healthz_at_once_and_taints_the_node_onc
     let new = tainted(&client, "spot-story", true).await;
     assert_eq!(new.event_id, "C-3");
 
-    // A boot ends it, though the notice is still there.
+    // A boot ends the notice, although it is still listed.
     boot(&client, "spot-story", "boot-2").await;
     let over = tainted(&client, "spot-story", false).await;
     assert_eq!((over.event_id.as_str(), over.tainted_at), ("C-3", None));

@@ -1,4 +1,4 @@
-//! `headgate status` and `headgate restore`, against the real kube-apiserver and the emulator on a socket.
+//! `headgate status` and `headgate restore` with the real kube-apiserver and the emulator on a socket.
 
 use std::process::{Command, Output};
 
@@ -33,10 +33,10 @@ fn entry<'a>(report: &'a Value, node: &str, pool: &str) -> &'a Value {
 }
 
 #[tokio::test]
-async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
+async fn status_shows_a_down_and_restore_removes_headgates_downs() {
     let world = World::start().await;
 
-    // Nothing has happened yet.
+    // The initial state.
     let text = world.status(&[]);
     println!("{text}");
     for part in [
@@ -127,7 +127,7 @@ async fn status_before_and_after_a_down_and_restore_gives_back_what_is_ours() {
 }
 
 fn in_other_ways(world: &World) {
-    // One node by name, by way of kubectl.
+    // One node by name, with the kubectl plugin.
     let mut kubectl = Command::new(assets().program("kubectl").unwrap());
     kubectl.args([
         "headgate",
@@ -147,7 +147,7 @@ fn in_other_ways(world: &World) {
     assert!(text.contains("node-2") && !text.contains("node-1"), "{text}");
     assert!(text.contains("kubernetes/kubernetes-IPv6"), "{text}");
 
-    // Without Azure the ledger is all there is.
+    // Without Azure, entries come from the ledger only.
     let text = stdout_of(world.headgate(&["status", "--no-agents"]));
     println!("{text}");
     assert!(
@@ -157,7 +157,7 @@ fn in_other_ways(world: &World) {
     assert!(text.contains("? ours (down "), "{text}");
 }
 
-/// The second half: all that is ours goes back, and nothing else.
+/// The second half: all of headgate's `Down`s are restored, and no others.
 async fn restored(world: &World) {
     let before = world.writes().await;
     let text = stdout_of(world.with_azure(&["restore", "--dry-run"]));
@@ -173,7 +173,7 @@ async fn restored(world: &World) {
     );
     let error = refused(&world.with_azure(&["restore", "--yes", "--wait", "3s"]), 1);
     assert!(error.contains("was not acquired within 3 s"), "{error}");
-    // It has gone.
+    // The leader has stopped.
     world.lead("").await;
     let error = refused(&world.with_azure(&["restore"]), 2);
     assert!(error.contains("give --yes"), "{error}");
@@ -194,7 +194,7 @@ async fn restored(world: &World) {
         "what is foreign stays"
     );
 
-    // What is left behind: free Leases, and a ledger that says so.
+    // Afterwards, both Leases are released and the ledger has the restores.
     for (lease, holder) in [("headgate-leader", ""), ("aks-managed-resource-locker", "")] {
         let spec = world.leases().get(lease).await.unwrap().spec.unwrap();
         assert_eq!(spec.holder_identity.unwrap_or_default(), holder, "{lease}");
@@ -211,7 +211,7 @@ async fn restored(world: &World) {
     let text = stdout_of(world.with_azure(&["restore", "--yes"]));
     assert!(text.contains("Nothing is Down by headgate."), "{text}");
 
-    // What is ours in a pool that lost its rules is shown with its node, and asked about as all else.
+    // A `Down` of headgate's in a pool that lost its rules is shown with its node and restored.
     world.down("outbound", &[2, 3], false).await;
     world
         .write_ledger(&[("outbound/127.0.0.3", "down 2026-11-21T10:00:00Z")])
@@ -246,7 +246,7 @@ async fn restored(world: &World) {
 }
 
 #[test]
-fn what_cannot_be_asked_is_said() {
+fn unavailable_sources_are_reported() {
     let headgate = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.args(arguments).output().unwrap()

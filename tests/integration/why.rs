@@ -1,4 +1,4 @@
-//! `headgate why NODE`, against a real agent and the real API server; also by way of kubectl.
+//! `headgate why NODE` with a real agent and the real API server; also as a kubectl plugin.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn stdout_of(output: Output) -> String {
 }
 
 #[tokio::test]
-async fn a_taint_is_explained_while_it_lasts() {
+async fn why_explains_a_taint_until_it_is_removed() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "why").await;
@@ -73,7 +73,7 @@ async fn a_taint_is_explained_while_it_lasts() {
         (&json!("no"), &json!("karpenter.sh/disrupted"))
     );
 
-    // Without its agent the API server's word is all there is.
+    // Without its agent, only the Node object explains the state.
     agent.kill().await;
     let text = stdout_of(why(&node, &["--statusz", &statusz]));
     assert!(
@@ -83,7 +83,7 @@ async fn a_taint_is_explained_while_it_lasts() {
 }
 
 #[tokio::test]
-async fn as_a_plugin_of_kubectl() {
+async fn why_runs_as_a_kubectl_plugin() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "plugin").await;
     let agent = AgentOptions::new(&node, &cluster.kubeconfig).start().await;
@@ -105,7 +105,7 @@ async fn as_a_plugin_of_kubectl() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_said() {
+fn unavailable_sources_are_reported() {
     let output = why("no-such-node", &[]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no Node \"no-such-node\""));

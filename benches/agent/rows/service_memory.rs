@@ -1,5 +1,5 @@
-//! Memory with per-Service health: 2,000 Services of type `LoadBalancer` with the policy `Local`, each with one
-//! EndpointSlice. No budget is set for it. kube-proxy keeps the same Services and opens their ports; it has to go
+//! Memory with health answers for Services: 2,000 Services of type `LoadBalancer` and policy `Local`, each with one
+//! EndpointSlice. There is no budget. kube-proxy keeps the same Services and opens their ports; it has to stop
 //! before an agent can open them in its place.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,22 +18,22 @@ use super::memory::memory;
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{mebibytes, rounded};
 use crate::measuring::memory::Memory;
-use crate::measuring::report::{Beside, Budget, Check, Row};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::measuring::services::{self, AT_ONCE, ENDPOINTS, SERVICES, slice};
 use crate::world::{Server, World, get, image_binary};
 
 /// Slices whose local endpoint turns not ready, so that counts change.
 const CHANGES: usize = 1000;
-/// How long it may take until all Services are answered for: kube-proxy writes its rules first.
+/// Time within which all Services must be served; kube-proxy writes its rules first.
 const KNOWN: Duration = Duration::from_mins(3);
-/// Time for the last change to be dealt with.
-const SETTLING: Duration = Duration::from_secs(5);
-/// How long an agent is left alone, to see what it costs then.
+/// Time for the last change to take effect.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for which an idle agent is measured.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long it may take to stop.
-const STOPPING: Duration = Duration::from_secs(20);
+/// Time within which it must stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What was measured of one mode.
+/// The figures of one mode.
 struct Measured {
     mode: &'static str,
     listed: Memory,
@@ -42,7 +42,7 @@ struct Measured {
 }
 
 impl Measured {
-    /// The largest of both times.
+    /// The larger memory of the two measurements.
     fn largest(&self, field: impl Fn(&Memory) -> u64) -> f64 {
         mebibytes(field(&self.listed).max(field(&self.changed)))
     }
@@ -78,7 +78,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
         (&off, ["off: resident", "off: anonymous"]),
     ] {
         let resident = measured.largest(|memory| memory.resident);
-        let beside = Beside::one("kube-proxy", resident, peer);
+        let beside = PeerComparison::one("kube-proxy", resident, peer);
         checks.push(Check::new(figures[0], resident, "MiB", Some(beside), Budget::None));
         let anonymous = measured.largest(|memory| memory.anonymous);
         checks.push(Check::new(figures[1], anonymous, "MiB", None, Budget::None));
@@ -100,7 +100,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-/// One mode, in an agent of its own. `last` is where it answers for the last Service.
+/// Measures one mode in a new agent. `last` is the address of its answers about the last Service.
 async fn mode(
     world: &World,
     objects: &Objects,
@@ -112,7 +112,7 @@ async fn mode(
         let known = answers(port.unwrap_or(agent.healthz), path).await;
         known.with_context(|| format!("the agent with serviceHealth: {mode}"))?;
     }
-    tokio::time::sleep(SETTLING).await;
+    tokio::time::sleep(SETTLE_TIMEOUT).await;
     let listed = memory(agent)?;
     let used = cpu_time::process(agent.process)?;
     tokio::time::sleep(IDLE).await;
@@ -121,9 +121,9 @@ async fn mode(
     for ready in [false, true] {
         objects.change(ready).await?;
     }
-    tokio::time::sleep(SETTLING).await;
+    tokio::time::sleep(SETTLE_TIMEOUT).await;
     let changed = memory(agent)?;
-    process.stop(STOPPING).await;
+    process.stop(STOP_TIMEOUT).await;
     Ok(Measured {
         mode,
         listed,
@@ -132,7 +132,7 @@ async fn mode(
     })
 }
 
-/// Waits until a Service is answered for with 200.
+/// Waits until the answer about a Service is 200.
 async fn answers(server: SocketAddr, path: &str) -> anyhow::Result<()> {
     let mut last = String::new();
     let asked = async {
@@ -164,7 +164,7 @@ impl Objects {
         }
     }
 
-    /// Creates all; gives the last Service's own port.
+    /// Creates all objects; returns the last Service's node port.
     async fn create(&self) -> anyhow::Result<SocketAddr> {
         let client = self.services.clone().into_client();
         services::create(&client, |place| self.node(place)).await?;
@@ -192,7 +192,7 @@ impl Objects {
             .context("changing EndpointSlices")
     }
 
-    /// The node of an endpoint at this place.
+    /// The node of the endpoint with this index.
     fn node(&self, place: usize) -> String {
         if place == 0 {
             self.node.clone()

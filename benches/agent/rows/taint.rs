@@ -1,8 +1,8 @@
-//! From the API server's answer to a taint until `/healthz` says 503: the agent and kube-proxy in the
-//! same trial, asked in turn on kept connections from the moment the answer is there.
+//! Time from the API server's answer to a taint until `/healthz` answers 503: the agent and kube-proxy in the
+//! same trial, polled alternately on keep-alive connections from that answer on.
 //!
-//! What is seen is later than what happened by half a round of asking in the mean, for both, as they take
-//! turns at being asked first. A smaller difference between the two is not significant.
+//! Polling adds half a round to both times on average, because the two
+//! alternate in being polled first. A smaller difference between them is not significant.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use serde_json::{Value, json};
 
 use crate::http::Prober;
 use crate::measuring::figures::{millis, percentile, rounded};
-use crate::measuring::report::{Beside, Budget, Check, Row};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::world::{World, settled};
 
-/// Trials; 1 of 100 is what p99 leaves out.
+/// The number of trials.
 const TRIALS: u32 = 400;
-/// How long a change may take to be seen.
+/// Time within which a change must be visible.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest pause between two trials; they differ, so that no timer beats in step with them.
+/// Maximum pause between two trials; pauses vary, so that no timer is in phase with them.
 const PAUSE_MS: u32 = 7;
-/// The one taint both know.
+/// The only taint to which both react.
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
@@ -49,7 +49,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let error = millis(percentile(&rounds, 500)) / 2.0;
     let check = |figure, per_mille| {
         let [agent, kube_proxy] = [0, 1].map(|index| millis(percentile(&seen[index], per_mille)));
-        let beside = Beside::one("kube-proxy", agent, kube_proxy);
+        let beside = PeerComparison::one("kube-proxy", agent, kube_proxy);
         Check::new(figure, agent, "ms", Some(beside), Budget::PeerWithin(error))
     };
     let first = seen[0]
@@ -73,14 +73,14 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-/// Asks both in turn until each has said 503; when each did.
+/// Polls both alternately until each has answered 503; returns the times.
 fn watch(probers: &mut [Prober; 2], first: usize, rounds: &mut Vec<Duration>) -> anyhow::Result<[Duration; 2]> {
     let start = Instant::now();
     let mut seen = [None, None];
     loop {
         let round = Instant::now();
         for index in [first, 1 - first] {
-            // Both are asked to the end, so that neither gets faster when the other is done.
+            // Both are polled to the end, so that neither gets faster when the other is done.
             let status = ask(&mut probers[index])?;
             if status == 503 && seen[index].is_none() {
                 seen[index] = Some(start.elapsed());

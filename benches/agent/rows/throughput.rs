@@ -1,7 +1,7 @@
-//! What one core gives: `/healthz` under full load, the agent and its peers in turns.
+//! Throughput of one core: `/healthz` under full load, the agent and its peers alternately.
 //!
-//! Rounds go forth and back through the servers, so that a machine that is busy for a while is busy for
-//! all; a ratio is the median of the rounds' ratios.
+//! Rounds alternate between the servers, so that other load on the machine affects
+//! all of them; a ratio is the median of the rounds' ratios.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::load::{self, Measured, Requests};
 use crate::measuring::figures::{median, millis, rounded};
-use crate::measuring::report::{Beside, Budget, Check, Row};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::world::{Server, World};
 
 /// Rounds for each server.
@@ -19,7 +19,7 @@ const ROUND: Duration = Duration::from_millis(1700);
 
 /// Rounds in which new connections come at a given rate.
 const PACED_ROUNDS: usize = 4;
-/// That rate, as a part of what kube-proxy can do: both are probed alike, and neither is overwhelmed.
+/// That rate, as a share of kube-proxy's maximum: both get the same load, and neither is saturated.
 const PACE: f64 = 0.5;
 
 /// Positions in [`Rounds`].
@@ -67,7 +67,7 @@ pub(super) async fn new_connections(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-/// Every server's rounds.
+/// The rounds of every server.
 struct Rounds {
     servers: [Server; 3],
     rounds: [Vec<Measured>; 3],
@@ -93,13 +93,13 @@ impl Rounds {
         Ok(all)
     }
 
-    /// The agent's median figure, beside a peer's.
-    fn beside(&self, peer: usize, figure: impl Fn(&Measured) -> f64) -> (f64, Beside) {
+    /// The agent's median figure, compared with a peer's.
+    fn beside(&self, peer: usize, figure: impl Fn(&Measured) -> f64) -> (f64, PeerComparison) {
         let of = |index: usize| self.rounds[index].iter().map(&figure);
         let ratio = median(of(AGENT).zip(of(peer)).map(|(agent, peer)| agent / peer));
         (
             median(of(AGENT)),
-            Beside {
+            PeerComparison {
                 peer_name: self.servers[peer].name,
                 peer: median(of(peer)),
                 ratio,

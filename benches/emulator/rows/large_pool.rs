@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::azure_emulator::client::OperationOutcome;
 use crate::fixture::{Fixture, load_balancer_path, pool_path};
 use crate::measuring::figures::{float, millis, percentile, rounded};
-use crate::measuring::report::{Beside, Budget, Check, Row};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 
 const ADDRESSES: usize = 5000;
 const ROUNDS: usize = 200;
@@ -76,7 +76,7 @@ pub(super) async fn measure(fixture: &Fixture) -> anyhow::Result<Row> {
     let at = |times: &[Duration], per_mille| millis(percentile(times, per_mille));
     let beside = |times: &[Duration], floor: &[Duration], per_mille| {
         let (value, peer) = (at(times, per_mille), at(floor, per_mille));
-        (value, Some(Beside::one("serde_json", value, peer)))
+        (value, Some(PeerComparison::one("serde_json", value, peer)))
     };
     let check = |figure, (value, beside), unit| Check::new(figure, value, unit, beside, Budget::None);
     Ok(Row {

@@ -7,7 +7,7 @@ use crate::fixture::{Fixture, pool_path};
 use crate::load::{self, ADDRESSES, LOAD_BALANCERS};
 use crate::measuring::figures::mebibytes;
 use crate::measuring::memory::{Memory, forget_peak};
-use crate::measuring::report::{Beside, Budget, Check, Row};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 
 /// The number of large pools, each in a load balancer of its own, and of their addresses.
 const LARGE_POOLS: usize = 4;
@@ -43,7 +43,7 @@ pub(super) async fn measure(fixture: &Fixture) -> anyhow::Result<Row> {
     let connected = fixture.memory()?;
     drop(open);
     let check = |figure, bytes, beside| Check::new(figure, mebibytes(bytes), "MiB", beside, Budget::None);
-    let after = Beside::one("when full", mebibytes(last.resident), mebibytes(full.resident));
+    let after = PeerComparison::one("when full", mebibytes(last.resident), mebibytes(full.resident));
     Ok(Row {
         checks: vec![
             check("at the start", start.resident, None),

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::azure::Azure;
 use crate::documents::Shape;
 use crate::measuring::figures::{float, percentile, rounded};
-use crate::measuring::report::{Beside, Budget, Check, Row};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::{Program, count, sum};
 use crate::world::World;
 
@@ -60,7 +60,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
             }
             for (figure, per_mille) in [(p50, 500), (p99, 990)] {
                 let value = percentile(&times, per_mille).as_secs_f64();
-                let beside = Beside::one("2 probes", value, PROBING);
+                let beside = PeerComparison::one("2 probes", value, PROBING);
                 checks.push(Check::new(figure, value, "s", Some(beside), Budget::None));
             }
             let own = (own_time(&leader).await? - before) / float(TRIALS as u64);

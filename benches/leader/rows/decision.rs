@@ -1,4 +1,4 @@
-//! What deciding and encoding cost, as pure calls on this thread's processor clock: no sockets, no other task.
+//! Processor time of decisions and encoding, as pure calls on one thread: no sockets, no other task.
 //!
 //! The documents are the emulator's answers. Counted is what the leader does from 1,000 events of Nodes to four bodies
 //! of PUTs: the Nodes' target states, a plan of each load balancer when the signals come and one after the read under the
@@ -37,9 +37,9 @@ const POLICY: Policy = Policy {
     foreign_down: ForeignDown::Keep,
 };
 
-/// Processor time by what it was spent on.
+/// Processor time by step.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spent {
+struct CpuTimes {
     targets: Duration,
     published: Duration,
     plans: Duration,
@@ -51,7 +51,7 @@ struct Spent {
     dropped: Duration,
 }
 
-impl Spent {
+impl CpuTimes {
     fn decision(&self) -> Duration {
         self.targets + self.published + self.plans
     }
@@ -65,7 +65,7 @@ impl Spent {
     }
 }
 
-/// Does it and adds what it cost.
+/// Runs a step and adds its processor time.
 fn spend<T>(on: &mut Duration, work: impl FnOnce() -> T) -> anyhow::Result<T> {
     let before = cpu_time::thread()?;
     let done = work();
@@ -83,9 +83,9 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
     let received: usize = answers.iter().map(|(_, answer)| answer.len()).sum();
     let events: Vec<Value> = (0..SHAPE.nodes).map(|number| object(number, false)).collect();
     let tainted: Vec<Value> = (0..TAINTED).map(|number| object(number, true)).collect();
-    // The first round is not counted.
-    round(&answers, &events, &tainted, &mut Spent::default())?;
-    let (mut spent, mut written) = (Spent::default(), 0);
+    // The first round is a warm-up.
+    round(&answers, &events, &tainted, &mut CpuTimes::default())?;
+    let (mut spent, mut written) = (CpuTimes::default(), 0);
     for _ in 0..ROUNDS {
         written = round(&answers, &events, &tainted, &mut spent)?;
     }
@@ -119,8 +119,13 @@ pub(super) async fn measure() -> anyhow::Result<Row> {
     })
 }
 
-/// One flood; the bytes of all bodies.
-fn round(answers: &[(&str, Vec<u8>)], events: &[Value], tainted: &[Value], spent: &mut Spent) -> anyhow::Result<usize> {
+/// Runs one flood; returns the bytes of all bodies.
+fn round(
+    answers: &[(&str, Vec<u8>)],
+    events: &[Value],
+    tainted: &[Value],
+    spent: &mut CpuTimes,
+) -> anyhow::Result<usize> {
     let keys: Vec<String> = DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect();
     let (clock, interfaces) = (Clock::System, InterfaceCache::default());
     let mut desired = TargetStates::default();

@@ -1,8 +1,8 @@
 //! A leader's whole processor time, all parsing, HTTP and TLS of the API server's side included, and its bytes, for
 //! 1,000 of 5,000 Nodes tainted at once.
 //!
-//! Nodes cannot be tainted at once: another writer holds the shared Lease meanwhile. What the leader spends while the taints
-//! come in is counted apart from what it spends once it may write.
+//! Nodes cannot be tainted at the same instant, so another writer holds the shared Lease meanwhile. The time that the leader
+//! uses while the taints arrive is counted separately from the time after it gets the Lease.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const SHAPE: Shape = Shape {
     nodes: 5000,
 };
 const TAINTED: usize = 1000;
-/// After the last change: events are written, the ledger too.
+/// Time after the last change in which events and the ledger are written.
 const QUIET: Duration = Duration::from_secs(5);
 
 pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
@@ -36,7 +36,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let tainting = Instant::now();
     world.taint(0..TAINTED, true).await?;
     let tainting = tainting.elapsed();
-    // Metrics are asked for rarely here: each answer costs processor time too.
+    // Metrics are read rarely, because each answer costs processor time too.
     quiet(&leader, |metrics| {
         count(metrics, "headgate_pool_desired_down") == expected
     })
@@ -94,7 +94,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-/// Waits until the metrics say so, looking only ten times a second.
+/// Waits for a metric, with only ten reads per second.
 async fn quiet(leader: &Program, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     for _ in 0..1800 {
         if reached(&leader.metrics().await?) {

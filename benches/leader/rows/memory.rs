@@ -21,8 +21,8 @@ const SHAPE: Shape = Shape {
     nodes: 5000,
 };
 const TAINTED: usize = 1000;
-/// A list of load balancers every 15 s is among what is measured.
-const SETTLING: Duration = Duration::from_secs(20);
+/// The time includes several lists of load balancers, one every 15 s.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     world.nodes(SHAPE.nodes).await?;
@@ -79,11 +79,11 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-/// One leader: after the lists, with Nodes Down, and after they came back.
+/// Measures one leader: after the lists, with Nodes Down, and after they are restored.
 async fn one(world: &mut World, role: &str, settings: &str) -> anyhow::Result<[Memory; 3]> {
     let azure = Azure::start(SHAPE).await?;
     let leader = Program::start(world, &azure, role, settings).await?;
-    tokio::time::sleep(SETTLING).await;
+    tokio::time::sleep(SETTLE_TIMEOUT).await;
     let listed = Memory::of(leader.id)?;
     let mut after = Vec::new();
     for tainted in [true, false] {
@@ -96,7 +96,7 @@ async fn one(world: &mut World, role: &str, settings: &str) -> anyhow::Result<[M
                     && count(metrics, "headgate_pool_desired_down") == expected
             })
             .await?;
-        tokio::time::sleep(SETTLING).await;
+        tokio::time::sleep(SETTLE_TIMEOUT).await;
         after.push(Memory::of(leader.id)?);
     }
     leader.stop().await;

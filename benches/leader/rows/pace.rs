@@ -10,17 +10,17 @@ use tokio::time::sleep;
 
 use crate::azure::Azure;
 use crate::documents::Shape;
+use crate::instrumented_leader::InstrumentedLeader;
 use crate::measuring::figures::{millis, percentile, rounded};
 use crate::measuring::report::{Budget, Check, Row};
 use crate::program::count;
-use crate::spied::Spied;
 use crate::world::World;
 
 /// Nodes tainted one after the other.
 const TRIALS: usize = 200;
-/// Nodes that are tainted before all get their traffic back.
+/// Nodes that are tainted before all taints are removed.
 const WAVE: usize = 10;
-/// After the last request to ARM all is quiet.
+/// Time without a request to ARM after which a wave has ended.
 const QUIET: Duration = Duration::from_millis(150);
 
 pub(super) async fn small(world: &mut World) -> anyhow::Result<Row> {
@@ -50,13 +50,13 @@ pub(super) async fn large(world: &mut World) -> anyhow::Result<Row> {
 async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
     world.nodes(shape.nodes).await?;
     let azure = Azure::start(shape).await?;
-    let leader = Spied::start(world, &azure).await?;
+    let leader = InstrumentedLeader::start(world, &azure).await?;
     let (mut decided, mut sent, mut together, mut lease) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    // The first wave makes the ARM Lease and is not counted.
+    // The first wave creates the shared Lease and is not counted.
     for trial in 0..WAVE + TRIALS {
         leader.forget();
         world.taint(trial..trial + 1, true).await?;
-        // The leader is left alone meanwhile.
+        // The leader gets no other work meanwhile.
         sleep(QUIET).await;
         leader
             .until("one more Node is Down", |metrics| {
@@ -77,7 +77,7 @@ async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
             lease.push(held - asked);
         }
         if (trial + 1) % WAVE == 0 {
-            // So that there are never more than these at once.
+            // Limits the number of tainted Nodes.
             world.taint(trial + 1 - WAVE..trial + 1, false).await?;
             leader
                 .until("all are free again", |metrics| {
@@ -110,8 +110,8 @@ async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
     })
 }
 
-/// Waits until ARM is not asked any more.
-async fn quiet(leader: &Spied) {
+/// Waits until there are no more requests to ARM.
+async fn quiet(leader: &InstrumentedLeader) {
     while leader.seen().last.is_some_and(|last| last.elapsed() < QUIET) {
         sleep(QUIET).await;
     }

@@ -14,7 +14,7 @@ use crate::program::{Program, count};
 use crate::world::World;
 
 const NODES: usize = 1000;
-/// Tainted Nodes, and what their row is called.
+/// The number of tainted Nodes, and the name of their row.
 const COUNTS: [(usize, &str); 4] = [
     (1, "PUTs a pool, 1 Node"),
     (10, "PUTs a pool, 10 Nodes"),
@@ -54,7 +54,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     })
 }
 
-/// So many Nodes are tainted, and later are not: the PUTs for each.
+/// Taints this number of Nodes and removes the taints; returns the PUTs of each half.
 async fn story(
     world: &World,
     azure: &Azure,
@@ -81,7 +81,7 @@ async fn story(
                 "written although another writer holds the Lease"
             );
             if !down {
-                // The signal's end counts a moment later.
+                // The end of a signal counts after the debounce.
                 let pending = tainted * azure.shape.all_pools();
                 leader
                     .until("all are to be restored", |metrics| {

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_bounded_and_spent_ones_make_room() {
+    fn fault_rules_are_bounded_and_used_up_ones_are_replaced() {
         let mut faults = FaultRules::default();
         faults.add(json!({"times": 1, "action": {"cut": "after"}})).unwrap();
         for _ in 1..MAX_RULES {

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
+use crate::control_plane::Observed;
 use crate::network::addresses::{self, HEADGATE_HEALTH_PORT, NODE_PORT};
 use crate::result::Event;
 use crate::rotation::AdminState;
-use crate::world::Observed;
 
 /// Between two requests for the emulator's state. It bounds the error of the times that a drill shows.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

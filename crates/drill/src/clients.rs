@@ -59,6 +59,8 @@ pub struct Observations {
     pub attempts: Vec<Attempted>,
     /// Long-lived connections.
     pub held: Vec<Held>,
+    /// The longest time by which a new connection was begun too late, because this machine was busy.
+    pub longest_lag: Duration,
 }
 
 /// Connects until `stop` is true or its sender is gone, then waits for answers on their way.
@@ -77,7 +79,10 @@ pub async fn run(settings: ClientSettings, mut stop: watch::Receiver<bool>) -> O
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
             Some(Ok(attempted)) = attempts.join_next() => observed.attempts.push(attempted),
-            _ = due.tick() => { attempts.spawn(attempt(settings)); }
+            scheduled = due.tick() => {
+                observed.longest_lag = observed.longest_lag.max(scheduled.elapsed());
+                attempts.spawn(attempt(settings));
+            }
         }
     }
     while let Some(joined) = attempts.join_next().await {

@@ -28,12 +28,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::azure;
+use crate::control_plane::{ControlPlane, Observed};
 use crate::machine::AgentSetup;
 use crate::network::addresses::{self, HEADGATE_HEALTH_PORT};
 use crate::rotation::AdminState;
 use crate::scenario::{Action, Signal, Step};
 use crate::tunnel::{self, Tunnel};
-use crate::world::{ControlPlane, Observed, WorldError};
+use crate::world::WorldError;
 
 /// Keeps a Node that is deleted visible with its `deletionTimestamp`, as Karpenter's finalizer does.
 const FINALIZER: &str = "headgate.dev/drill";

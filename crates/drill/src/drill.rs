@@ -6,24 +6,28 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_sandbox::assets::{Assets, AssetsError};
-use tokio::sync::watch;
+use headgate_sandbox::assets::AssetsError;
 
+use self::control::Control;
 use crate::clients::ClientSettings;
-use crate::cluster::{Cluster, ClusterError, ClusterSettings};
+use crate::cluster::ClusterError;
+use crate::control_plane::Observed;
 use crate::network::addresses::{CLIENTS, MAX_NODES};
 use crate::probe::ProbeSettings;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
-use crate::rotation::{AdminState, NoHealthyBackends};
+use crate::rotation::NoHealthyBackends;
 use crate::scenario::{Autoscaler, Parameters, Scenario, Step, Timeline};
 use crate::speed::Speed;
 use crate::strategy::{Plan, PodTimes, Strategy};
-use crate::world::{ControlPlane, NoControlPlane, Observed, Recording, RunSettings, World, WorldError, WorldSettings};
+use crate::world::{Recording, RunSettings, World, WorldError, WorldSettings};
+
+mod control;
 
 /// How long a client waits for an answer. A SYN is sent again after 1 s, so this is two attempts.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(3);
-/// At any speed a client waits this long, so that this machine's own scheduling is never taken for a loss.
-const CLIENT_TIMEOUT_MIN: Duration = Duration::from_millis(300);
+/// At any speed a client waits this long, so that a busy machine is not taken for a loss. It is less than the second after
+/// which Linux sends a SYN again: a shortened scenario has one attempt.
+const CLIENT_TIMEOUT_MIN: Duration = Duration::from_millis(900);
 /// Between two requests of a long-lived connection, and likewise at any speed at least.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 const REQUEST_INTERVAL_MIN: Duration = Duration::from_millis(50);
@@ -284,68 +288,10 @@ impl Options {
             seed,
             speed: self.speed.factor(),
             nodes: self.nodes,
+            longest_lag: observations.longest_lag,
         };
         let timeline = recording.events.iter().map(event).collect();
         summarize(&run, attempts.collect(), &connections, timeline)
-    }
-}
-
-/// The control plane of a strategy: strategies without agents need none.
-enum Control {
-    None(NoControlPlane),
-    Cluster(Box<Cluster>),
-}
-
-impl Control {
-    async fn start(options: &Options, plan: &Plan) -> Result<Self, DrillError> {
-        if !plan.runs_agents {
-            return Ok(Self::None(NoControlPlane::new(options.nodes)));
-        }
-        let settings = ClusterSettings {
-            program: options.program.clone(),
-            assets: Assets::find(options.assets.as_deref())?,
-            nodes: options.nodes,
-            sets_admin_state: plan.sets_admin_state,
-            operation_delay: options.speed.real(options.operation_delay),
-        };
-        Ok(Self::Cluster(Box::new(Cluster::start(settings).await?)))
-    }
-
-    async fn restore(&mut self) -> Result<(), ClusterError> {
-        match self {
-            Self::None(_) => Ok(()),
-            Self::Cluster(cluster) => cluster.restore().await,
-        }
-    }
-
-    async fn wait_for_leader(&self) -> Result<(), ClusterError> {
-        match self {
-            Self::None(_) => Ok(()),
-            Self::Cluster(cluster) => cluster.wait_for_leader().await,
-        }
-    }
-}
-
-impl ControlPlane for Control {
-    async fn carry_out(&mut self, step: &Step) -> Result<(), WorldError> {
-        match self {
-            Self::None(none) => none.carry_out(step).await,
-            Self::Cluster(cluster) => cluster.carry_out(step).await,
-        }
-    }
-
-    fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
-        match self {
-            Self::None(none) => none.admin_states(),
-            Self::Cluster(cluster) => cluster.admin_states(),
-        }
-    }
-
-    fn take_events(&mut self) -> Vec<Observed> {
-        match self {
-            Self::None(none) => none.take_events(),
-            Self::Cluster(cluster) => cluster.take_events(),
-        }
     }
 }
 
@@ -416,7 +362,7 @@ mod tests {
         assert_eq!(timeline.steps[1].at, Duration::from_millis(1001));
         assert_eq!(options.real_probe().interval, Duration::from_millis(500));
         let clients = options.clients(1);
-        assert_eq!(clients.timeout, Duration::from_millis(300));
+        assert_eq!(clients.timeout, Duration::from_millis(900));
         assert_eq!(clients.lifetime, Duration::from_secs(2));
     }
 }

@@ -8,6 +8,7 @@ pub mod azure;
 pub mod budget;
 pub mod clients;
 pub mod cluster;
+pub mod control_plane;
 pub mod controller;
 pub mod drill;
 pub mod endpoints;

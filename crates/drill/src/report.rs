@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::drill::Options;
-use crate::result::{Row, Spread};
+use crate::result::{LAG_LIMIT, Row, RunResult, Spread};
 
 const HEADER: [&str; 7] = [
     "strategy",
@@ -58,6 +58,26 @@ pub fn name(value: &impl clap::ValueEnum) -> String {
         .unwrap_or_default()
 }
 
+/// A warning, if this machine was too busy for what the results say.
+#[must_use]
+pub fn warning(results: &[RunResult]) -> Option<String> {
+    let limit = LAG_LIMIT.as_secs_f64();
+    let late: Vec<_> = results
+        .iter()
+        .map(|run| run.longest_lag_seconds)
+        .filter(|lag| *lag > limit)
+        .collect();
+    let longest = Spread::new(&late).max;
+    (!late.is_empty()).then(|| {
+        format!(
+            "In {} of {} runs this machine was so busy that clients started up to {longest:.1} s late; their results are not \
+             reliable. Run the drill again on an idle machine, or with a lower --speed.\n",
+            late.len(),
+            results.len(),
+        )
+    })
+}
+
 /// What the results assume, one sentence on each line.
 #[must_use]
 pub fn assumptions(options: &Options) -> String {
@@ -94,8 +114,10 @@ pub fn assumptions(options: &Options) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::result::{Spread, rows};
+    use crate::result::{RunIdentity, rows, summarize};
     use crate::scenario::Scenario;
     use crate::strategy::Strategy;
 
@@ -118,5 +140,26 @@ mod tests {
         }
         assert_eq!(text.lines().count(), 2);
         assert!(rows(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_busy_machine_is_named() {
+        let run = |lag: u64| {
+            let identity = RunIdentity {
+                scenario: Scenario::Spot,
+                strategy: Strategy::None,
+                seed: 1,
+                speed: 1.0,
+                nodes: 2,
+                longest_lag: Duration::from_millis(lag),
+            };
+            summarize(&identity, Vec::new(), &[], Vec::new())
+        };
+        assert_eq!(warning(&[run(20), run(300)]), None);
+        let text = warning(&[run(20), run(1500), run(400)]).unwrap();
+        assert!(
+            text.starts_with("In 2 of 3 runs") && text.contains("1.5 s late"),
+            "{text}"
+        );
     }
 }

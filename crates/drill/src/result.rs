@@ -82,6 +82,9 @@ pub struct RunResult {
     /// Seconds for which the new connections of one node were lost, summed over nodes: the failed share, times the
     /// length of the run, times the nodes.
     pub blackhole_seconds: f64,
+    /// The longest real time by which a new connection was begun too late, because this machine was busy. Above
+    /// [`LAG_LIMIT`] the run shows this machine more than its strategy.
+    pub longest_lag_seconds: f64,
     /// What happened when, in order.
     pub timeline: Vec<TimelineEvent>,
     /// For plots; not in the JSON object.
@@ -102,7 +105,12 @@ pub struct RunIdentity {
     pub speed: f64,
     /// How many nodes.
     pub nodes: usize,
+    /// See [`RunResult::longest_lag_seconds`].
+    pub longest_lag: Duration,
 }
+
+/// A run whose clients lagged longer is not trusted, in real time.
+pub const LAG_LIMIT: Duration = Duration::from_millis(300);
 
 /// A request is sent and a machine dies at nearly the same time: within this, the machine was first.
 const DEATH_TOLERANCE: Duration = Duration::from_millis(50);
@@ -140,6 +148,7 @@ pub fn summarize(
         established_lost: lost.len(),
         established_lost_before_node_gone: lost.iter().filter(before).count(),
         blackhole_seconds: failed_share * length * float(run.nodes),
+        longest_lag_seconds: run.longest_lag.as_secs_f64(),
         timeline,
         attempts,
     }
@@ -268,6 +277,7 @@ mod tests {
         seed: 7,
         speed: 10.0,
         nodes: 4,
+        longest_lag: Duration::ZERO,
     };
 
     fn attempts(failed: impl Fn(usize) -> bool) -> Vec<Attempt> {

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clients::{self, ClientSettings, Observations};
+use crate::control_plane::{ControlPlane, Observed};
 use crate::controller::{self, Change, Changed, Channels, ControllerSettings};
 use crate::endpoints::{Endpoint, has_ready_endpoint};
 use crate::http::Probe;
@@ -20,7 +21,7 @@ use crate::network::tool::ToolError;
 use crate::network::{Network, NetworkError, addresses};
 use crate::probe::{ProbeSettings, ProbeStatus};
 use crate::result::Event;
-use crate::rotation::{AdminState, NoHealthyBackends};
+use crate::rotation::NoHealthyBackends;
 use crate::scenario::{Action, Step, Timeline};
 use crate::strategy::{Plan, ProbeTarget, Target};
 
@@ -85,64 +86,6 @@ pub struct WorldSettings {
     pub propagation: Duration,
     /// headgate's agents, one for each node, or none at all.
     pub agents: Vec<AgentSetup>,
-}
-
-/// Receives the actions of a run that concern the control plane, and gives admin states.
-pub trait ControlPlane {
-    /// Carries out its part of a step, and returns once that is done.
-    ///
-    /// # Errors
-    /// It cannot be done.
-    fn carry_out(&mut self, step: &Step) -> impl Future<Output = Result<(), WorldError>>;
-
-    /// What it shows for each backend.
-    fn admin_states(&self) -> watch::Receiver<Vec<AdminState>>;
-
-    /// Events of its own since the last call.
-    fn take_events(&mut self) -> Vec<Observed>;
-}
-
-/// No control plane: no admin states, and signals reach kube-proxy alone.
-#[derive(Debug)]
-pub struct NoControlPlane(watch::Sender<Vec<AdminState>>);
-
-impl NoControlPlane {
-    /// For this many nodes.
-    #[must_use]
-    pub fn new(nodes: usize) -> Self {
-        Self(watch::Sender::new(vec![AdminState::None; nodes]))
-    }
-
-    /// Sets what it shows.
-    #[must_use]
-    pub fn clone_sender(&self) -> watch::Sender<Vec<AdminState>> {
-        self.0.clone()
-    }
-}
-
-impl ControlPlane for NoControlPlane {
-    async fn carry_out(&mut self, _step: &Step) -> Result<(), WorldError> {
-        Ok(())
-    }
-
-    fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
-        self.0.subscribe()
-    }
-
-    fn take_events(&mut self) -> Vec<Observed> {
-        Vec::new()
-    }
-}
-
-/// Something that happened to a node, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Observed {
-    /// When.
-    pub at: Instant,
-    /// The node's index.
-    pub node: usize,
-    /// What.
-    pub event: Event,
 }
 
 /// What one run gave.

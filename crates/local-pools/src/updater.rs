@@ -1,10 +1,11 @@
 //! The updater of Local Services' pools: what was observed, what is pending, and what a tick does.
 //!
-//! Invariants: an operation is queued where the observed pool differs from the members that it is to have, or where one is
-//! pending already; so a pool that cloud-controller-manager has updated costs nothing, and an update that was lost is found
-//! again by the next observation. One that was given up waits for a change or for the resync interval (`given_up`). An
-//! operation without such a pool of its Service is dropped before ARM is called,
-//! before it is put back, and before anything is reported.
+//! Invariants: nothing is queued before Services, EndpointSlices and Nodes were listed and the load balancers were read; an
+//! operation is queued where the observed pool differs from the members that it is to have, or where one is pending
+//! already. So a pool that cloud-controller-manager has updated costs nothing, and an update that was lost is found again by
+//! the next observation. One that was given up waits for a change or for the resync interval (`given_up`). An operation
+//! without such a pool of its Service is dropped before ARM is called, before it is put back, and before anything is
+//! reported.
 //!
 //! A tick: [`Updater::prepare_tick`]; if that returns true, acquire the shared Lease; then [`Updater::drain`]; the writer of
 //! each load balancer takes its batches with [`Updater::take_batch`] and hands back their outcome with
@@ -68,6 +69,20 @@ impl Default for UpdaterSettings {
     }
 }
 
+/// The objects that were listed completely at least once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Listed {
+    services: bool,
+    slices: bool,
+    nodes: bool,
+}
+
+impl Listed {
+    fn is_complete(self) -> bool {
+        self.services && self.slices && self.nodes
+    }
+}
+
 /// The state of the updater.
 #[derive(Clone, Debug)]
 pub struct Updater {
@@ -76,6 +91,7 @@ pub struct Updater {
     /// `None` until the load balancers were read once.
     load_balancers: Option<Vec<LoadBalancer>>,
     is_observation_new: bool,
+    listed: Listed,
     placement: Placement,
     queue: OperationQueue,
     due: DueBatches,
@@ -92,6 +108,7 @@ impl Updater {
             index: LocalServiceIndex::default(),
             load_balancers: None,
             is_observation_new: false,
+            listed: Listed::default(),
             placement: Placement::default(),
             queue: OperationQueue::new(settings.capacity),
             due: DueBatches::default(),
@@ -114,8 +131,9 @@ impl Updater {
         self.queue.remove_service(name);
     }
 
-    /// Services were listed anew, and these are all of them.
+    /// Services were listed, and these are all of them. Call it after the first list, too.
     pub fn retain_services(&mut self, listed: &HashSet<NamespacedName>) {
+        self.listed.services = true;
         for name in self.index.retain_services(listed) {
             self.queue.remove_service(&name);
         }
@@ -131,8 +149,9 @@ impl Updater {
         self.index.delete_slice(name);
     }
 
-    /// EndpointSlices were listed anew, and these are all of them.
+    /// EndpointSlices were listed, and these are all of them. Call it after the first list, too.
     pub fn retain_slices(&mut self, listed: &HashSet<NamespacedName>) {
+        self.listed.slices = true;
         self.index.retain_slices(listed);
     }
 
@@ -146,8 +165,9 @@ impl Updater {
         self.index.delete_node(name);
     }
 
-    /// Nodes were listed anew, and these are all of them, by name in lower case.
+    /// Nodes were listed, and these are all of them, by name in lower case. Call it after the first list, too.
     pub fn retain_nodes(&mut self, listed: &HashSet<String>) {
+        self.listed.nodes = true;
         self.index.retain_nodes(listed);
     }
 
@@ -183,7 +203,7 @@ impl Updater {
 
     /// Queues what is to be changed, from everything that was observed.
     pub fn reconcile(&mut self, now: Instant) {
-        let Some(load_balancers) = &self.load_balancers else {
+        let Some(load_balancers) = self.load_balancers.as_ref().filter(|_| self.listed.is_complete()) else {
             return;
         };
         let is_observation_new = std::mem::take(&mut self.is_observation_new);

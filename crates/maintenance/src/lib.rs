@@ -7,6 +7,7 @@
 )]
 
 pub mod api;
+pub mod cordon_race;
 pub mod drain_plan;
 pub mod evacuation;
 pub mod plan;

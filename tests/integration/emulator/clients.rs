@@ -1,4 +1,4 @@
-//! Microsoft's Python and Go clients against the emulator, one scenario for each test. tests/azure-clients has the
+//! Microsoft's Python and Go clients on the emulator, one scenario for each test. tests/azure-clients has the
 //! steps and their assertions; a failure shows the output of the whole scenario.
 
 use std::path::{Path, PathBuf};

@@ -185,7 +185,7 @@ fn children(load_balancer: &Value) -> Vec<&Value> {
 }
 
 #[tokio::test]
-async fn requests_of_the_cloud_controller_manager_succeed_over_the_life_of_a_service() {
+async fn cloud_controller_manager_requests_succeed_for_the_life_of_a_service() {
     let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
     let controller = Controller::start(emulator.arm).await;
     let group = format!("{GROUP}/Microsoft.Network/networkSecurityGroups/nsg");
@@ -281,7 +281,7 @@ async fn requests_of_the_cloud_controller_manager_succeed_over_the_life_of_a_ser
 }
 
 #[tokio::test]
-async fn admin_states_beside_the_cloud_controller_manager_are_kept_or_lost_as_measured() {
+async fn cloud_controller_manager_keeps_or_resets_admin_states_as_measured() {
     let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
     let controller = Controller::start(emulator.arm).await;
     let network = format!("{GROUP}/Microsoft.Network");

@@ -220,7 +220,7 @@ fn node(number: u8) -> Node {
 }
 
 #[tokio::test]
-async fn it_reconciles_a_service_from_its_creation_to_its_deletion() {
+async fn reconciles_a_service_from_creation_to_deletion() {
     let control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let mut fixture = Fixture::start(client.clone(), control_plane.kubeconfig()).await;

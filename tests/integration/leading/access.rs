@@ -1,4 +1,4 @@
-//! From `azure.json` and a Secret to an ARM that answers.
+//! From `azure.json` and a Secret to a connection to ARM.
 
 use headgate::agent::{ArmConnectError, AzureAccess};
 use headgate::config::Settings;
@@ -14,21 +14,21 @@ const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
 const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";
 const SUBSCRIPTION: &str = "5b0c0de0-0000-4000-8000-000000000005";
 
-/// The Secret's text is this.
-async fn say(name: &str, data: &Value) {
+/// Writes the Secret with this data.
+async fn write_secret(name: &str, data: &Value) {
     let secrets = Api::<Secret>::namespaced(control_plane().client(), "kube-system");
-    // There may be none.
+    // It may not exist.
     let _ = secrets.delete(name, &DeleteParams::default()).await;
     let secret = serde_json::from_value(json!({"metadata": {"name": name}, "stringData": data})).unwrap();
     secrets.create(&PostParams::default(), &secret).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_time() {
+async fn azure_config_is_read_again_from_file_and_secret_for_each_connection() {
     let emulator = Emulator::start(&[]).await;
     let directory = scratch("access");
     let file = directory.join("azure.json");
-    // In the case and the form of people; the cloud finds its item in the ARM's own metadata by this name.
+    // Keys in mixed case, as operators write them; the name of the cloud selects its item in ARM's metadata.
     let base = json!({
         "cloud": "azureChinaCloud", "resourceManagerEndpoint": format!("http://{}", emulator.arm),
         "tenantID": TENANT, "SubscriptionId": SUBSCRIPTION, "resourceGroup": "Traffic", "aadClientId": APPLICATION,
@@ -52,9 +52,9 @@ async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_
         matches!(&error, ArmConnectError::Secret { reason, .. } if reason == "is not there"),
         "{error}"
     );
-    say("headgate-access-test", &json!({"other": "x"})).await;
+    write_secret("headgate-access-test", &json!({"other": "x"})).await;
     assert!(refused().await.to_string().contains("has no key cloud-config"));
-    say(
+    write_secret(
         "headgate-access-test",
         &json!({"cloud-config": "aadClientSecret: [hunter2]\n"}),
     )
@@ -66,12 +66,12 @@ async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_
     );
     assert!(!error.contains("hunter2"));
     // Without a credential there is no identity.
-    say("headgate-access-test", &json!({"cloud-config": "{}"})).await;
+    write_secret("headgate-access-test", &json!({"cloud-config": "{}"})).await;
     let error = refused().await.to_string();
     assert!(error.contains("there is no credential for Azure"), "{error}");
 
     let over = "aadClientSecret: a secret\nloadBalancerName: from the Secret\n";
-    say("headgate-access-test", &json!({"cloud-config": over})).await;
+    write_secret("headgate-access-test", &json!({"cloud-config": over})).await;
     let connected = access.connect().await.unwrap_or_else(|error| panic!("{error}"));
     let config = &connected.config;
     assert_eq!(config.load_balancer_name.as_deref(), Some("from the Secret"));
@@ -87,7 +87,7 @@ async fn a_file_and_a_secret_lead_to_an_arm_that_answers_and_are_read_anew_each_
             .is_empty()
     );
 
-    // The file of the next term.
+    // The next term reads the changed file.
     let mut other = base.clone();
     other["cloud"] = json!("AzureOfNobody");
     write(&other);

@@ -1,9 +1,9 @@
-//! A defect in the leader's work, in a program built with the image's profile (`make static-binary`), but for what has it
-//! panic, and not optimised, which saves minutes.
+//! A panic of the leader task, in a program built like the image's (`make static-binary`) but with the feature that
+//! panics and without optimisation, which saves minutes.
 
 use super::*;
 
-/// Where `make static-binary` puts it.
+/// The path to which `make static-binary` writes.
 fn with_a_defect() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").filter(|directory| !directory.is_empty());
     let target = target.map_or_else(|| PathBuf::from("target"), PathBuf::from);
@@ -14,8 +14,8 @@ fn with_a_defect() -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_panic_in_the_leaders_work_ends_the_term_and_not_the_process() {
-    let lease = TheLease::free().await;
+async fn a_panic_of_the_leader_task_ends_the_term_and_not_the_process() {
+    let lease = ExclusiveLease::free().await;
     let program = with_a_defect();
     let mut first = Instance::start(&program, &[], &[("HEADGATE_PANIC_DRILL", "1")]).await;
     let (healthz, node) = (first.address("healthz").await, first.node.clone());
@@ -48,7 +48,7 @@ async fn a_panic_in_the_leaders_work_ends_the_term_and_not_the_process() {
         "{log}"
     );
 
-    // An instance without the defect takes over, while the first one abstains and still answers.
+    // An instance without the panic takes over, while the first one abstains and still answers probes.
     let second = Instance::start(&program, &[], &[]).await;
     lease.held_by(&second.node).await;
     assert_eq!(http::get(healthz, "/healthz").await.unwrap().status, 200);

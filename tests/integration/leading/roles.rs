@@ -1,19 +1,19 @@
-//! What each role does.
+//! The roles `agent`, `controller` and `all`.
 
 use std::time::Instant;
 
 use super::*;
 
-/// Within this a candidate has looked at the Lease, and taken it if it is free: first looks come within 5 s.
-const FIRST_LOOKS: Duration = Duration::from_secs(8);
+/// Time within which a candidate reads the Lease, and acquires it if it is free; the first read comes within 5 s.
+const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(8);
 
 #[tokio::test]
-async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigterm() {
-    let lease = TheLease::free().await;
+async fn role_agent_never_leads_and_role_all_hands_over_on_sigterm() {
+    let lease = ExclusiveLease::free().await;
     let before = lease.version().await;
     let mut agent = Instance::start(program(), &["--role=agent"], &[]).await;
     let healthz = agent.address("healthz").await;
-    tokio::time::sleep(FIRST_LOOKS).await;
+    tokio::time::sleep(FIRST_READ_TIMEOUT).await;
     assert_eq!(lease.version().await, before, "its log:\n{}", agent.log());
     assert_eq!(
         agent.statusz().await["leader"],
@@ -25,12 +25,12 @@ async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigt
     );
     assert_eq!(http::get(healthz, "/healthz").await.unwrap().status, 200);
 
-    // Such as stands takes it in the same time, as everything else is the same.
+    // Cross-check: with the same settings, a candidate acquires the Lease in this time.
     let began = Instant::now();
     let mut all = Instance::start(program(), &[], &[]).await;
     let node = all.node.clone();
     let holder = lease.held_by(&node).await;
-    assert!(began.elapsed() < 2 * FIRST_LOOKS, "{:?}", began.elapsed());
+    assert!(began.elapsed() < 2 * FIRST_READ_TIMEOUT, "{:?}", began.elapsed());
     for line in [
         "headgate_leader 1",
         "headgate_leader_term 5",
@@ -52,7 +52,7 @@ async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigt
     assert!(text.contains("role       all, leads in term 5 since "), "{text}");
     assert!(all.log().contains("connected to arm"), "{}", all.log());
 
-    // Released at once, so the others do not wait until it expires.
+    // The Lease is released, so that others do not wait until it expires.
     let began = Instant::now();
     let version = lease.version().await;
     let status = all.stop().await;
@@ -68,12 +68,12 @@ async fn an_agent_never_touches_the_lease_which_all_takes_and_hands_over_on_sigt
 }
 
 #[tokio::test]
-async fn a_controller_opens_no_health_port_and_leads() {
-    let lease = TheLease::free().await;
+async fn role_controller_leads_without_a_health_port() {
+    let lease = ExclusiveLease::free().await;
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let healthz = free.to_string();
     let arguments = ["--role", "controller", "--healthz-bind-address", &healthz];
-    // A collector that is not there changes nothing.
+    // A missing OTLP collector has no effect.
     let environment = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")];
     let mut controller = Instance::start(program(), &arguments, &environment).await;
     let node = controller.node.clone();
@@ -112,7 +112,7 @@ async fn a_controller_opens_no_health_port_and_leads() {
         "it remembers nothing for answers it does not give"
     );
 
-    // The signals of its own node count: with one it hands over if another candidate can take over.
+    // With a signal on its own node, the leader hands over if another candidate can take over.
     let nodes = Api::<Node>::all(control_plane().client());
     let taint = json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]}});
     let patch = kube::api::Patch::Merge(taint);

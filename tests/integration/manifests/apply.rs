@@ -1,5 +1,5 @@
-//! A real cluster, with its controllers and scheduler, takes the manifests, and the `DaemonSet` does what
-//! it says.
+//! A real cluster with its controllers and scheduler accepts the manifests, and the `DaemonSet` behaves
+//! as described.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,14 +9,14 @@ use headgate_test_kubernetes::kubectl;
 use headgate_test_kubernetes::{eventually, own_control_plane};
 use serde_json::{Value, json};
 
-use super::caller::{Ask, Caller};
+use super::caller::{ApiRequest, Caller};
 use super::settings::overlay;
 use super::{SOON, of_kind, repository, stdout_of};
 
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 pub(super) const PODS: &str = "/api/v1/namespaces/kube-system/pods";
 
-/// A control plane with its controllers. The one that taints Nodes without a kubelet stays out.
+/// A control plane with its controllers, except the one that taints Nodes without a kubelet.
 pub(super) async fn with_controllers() -> (ControlPlane, Caller) {
     let mut control_plane = own_control_plane().await;
     let arguments = ["--controllers=*,-node-lifecycle-controller"];
@@ -25,7 +25,7 @@ pub(super) async fn with_controllers() -> (ControlPlane, Caller) {
     (control_plane, administrator)
 }
 
-/// As much of the Prometheus operator as the manifests need.
+/// The CRD `PodMonitor` of the Prometheus operator, without a schema.
 fn podmonitor_definition() -> Value {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({"metadata": {"name": "podmonitors.monitoring.coreos.com"}, "spec": {
@@ -35,12 +35,12 @@ fn podmonitor_definition() -> Value {
     }})
 }
 
-/// What became of each object: the last word of each line that kubectl says.
+/// The result for each object: the last word of each line of kubectl's output.
 fn outcomes(command: &mut Command) -> Vec<String> {
     let stdout = stdout_of(command);
     let last = |line: &str| match line.rsplit(' ').next().unwrap() {
-        // kubectl takes a Secret's base64, which kustomize folds, and a budget's selector, which patches replace, for
-        // changes; the API server does not.
+        // kubectl reports a Secret's base64, which kustomize folds, and a budget's selector, which patches replace, as
+        // changed; the API server does not change them.
         "configured" if line.starts_with("secret/") || line.starts_with("poddisruptionbudget.") => {
             "unchanged".to_owned()
         }
@@ -56,13 +56,15 @@ pub(super) fn in_folder(caller: &Caller, verb: &[&str], folder: &Path) -> Comman
 }
 
 #[tokio::test]
-async fn each_folder_applies_dry_and_for_real_and_again_unchanged_and_goes_without_a_trace() {
+async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
     let (control_plane, administrator) = with_controllers().await;
     let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    administrator.done(&Ask::post(crds, podmonitor_definition())).await;
+    administrator
+        .done(&ApiRequest::post(crds, podmonitor_definition()))
+        .await;
     eventually(SOON, "PodMonitors are served", async || {
         match administrator
-            .ask(&Ask::get("/apis/monitoring.coreos.com/v1/podmonitors"))
+            .ask(&ApiRequest::get("/apis/monitoring.coreos.com/v1/podmonitors"))
             .await
         {
             (200, _) => Ok(()),
@@ -89,7 +91,7 @@ async fn each_folder_applies_dry_and_for_real_and_again_unchanged_and_goes_witho
     for (folder, objects) in folders {
         let path = repository("manifests").join(folder);
         let run = |verb: &[&str]| outcomes(&mut in_folder(&administrator, verb, &path));
-        // A dry run makes no namespace, so nothing could be tried in it.
+        // A dry run creates no namespace, so objects in it cannot be dry_run.
         if path.join("namespace.yaml").exists() {
             stdout_of(
                 kubectl(&administrator.kubeconfig)
@@ -115,7 +117,7 @@ async fn each_folder_applies_dry_and_for_real_and_again_unchanged_and_goes_witho
 }
 
 #[tokio::test]
-async fn the_policys_expressions_are_type_checked_without_a_warning() {
+async fn admission_policy_expressions_pass_type_checking() {
     let (control_plane, administrator) = with_controllers().await;
     stdout_of(&mut in_folder(
         &administrator,
@@ -125,7 +127,7 @@ async fn the_policys_expressions_are_type_checked_without_a_warning() {
     let mut wrong = administrator.get(&format!("{POLICIES}/headgate-nodes")).await;
     wrong["metadata"] = json!({"name": "wrong"});
     wrong["spec"]["validations"] = json!([{"expression": "object.spec.nosuchfield == 1"}]);
-    administrator.done(&Ask::post(POLICIES, wrong)).await;
+    administrator.done(&ApiRequest::post(POLICIES, wrong)).await;
     for (name, warnings) in [("wrong", true), ("headgate-nodes", false), ("headgate-leader", false)] {
         let path = format!("{POLICIES}/{name}");
         let checked = eventually(SOON, "type-checked", async || {
@@ -147,12 +149,14 @@ async fn the_policys_expressions_are_type_checked_without_a_warning() {
 }
 
 #[tokio::test]
-async fn the_host_network_is_all_that_pod_security_holds_against_it() {
+async fn pod_security_restricted_rejects_only_the_host_network() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     let labels = json!({"pod-security.kubernetes.io/warn": "restricted"});
     let namespace = json!({"metadata": {"name": "headgate", "labels": labels}});
-    administrator.done(&Ask::post("/api/v1/namespaces", namespace)).await;
+    administrator
+        .done(&ApiRequest::post("/api/v1/namespaces", namespace))
+        .await;
     let folder = repository("manifests/examples/other-namespace");
     let rendered = stdout_of(kubectl(&administrator.kubeconfig).arg("kustomize").arg(folder));
     let daemonset = rendered
@@ -170,19 +174,19 @@ async fn the_host_network_is_all_that_pod_security_holds_against_it() {
     control_plane.stop().await;
 }
 
-/// Makes a ready Node with room for Pods.
+/// Creates a ready Node with capacity for Pods.
 pub(super) async fn node(administrator: &Caller, name: &str, labels: Value, spec: Value) {
     let node = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
-    administrator.done(&Ask::post("/api/v1/nodes", node)).await;
+    administrator.done(&ApiRequest::post("/api/v1/nodes", node)).await;
     let room = json!({"cpu": "1", "memory": "1Gi", "pods": "10"});
     let status = json!({"status": {"capacity": room, "allocatable": room,
         "conditions": [{"type": "Ready", "status": "True"}]}});
     administrator
-        .done(&Ask::merge(&format!("/api/v1/nodes/{name}/status"), status))
+        .done(&ApiRequest::merge(&format!("/api/v1/nodes/{name}/status"), status))
         .await;
 }
 
-/// Waits until so many Pods of headgate are on their Nodes and none is still to be placed.
+/// Waits until this number of headgate's Pods is scheduled and none is pending.
 async fn placed(administrator: &Caller, count: usize) -> Vec<Value> {
     eventually(SOON, &format!("{count} Pods are placed"), async || {
         let pods = administrator.get(PODS).await["items"].as_array().unwrap().clone();
@@ -203,18 +207,18 @@ async fn placed(administrator: &Caller, count: usize) -> Vec<Value> {
     .await
 }
 
-/// What kubelet would report.
+/// Writes the status that kubelet would write.
 pub(super) async fn ready(administrator: &Caller, pod: &Value) {
     let name = pod["metadata"]["name"].as_str().unwrap();
     let status = json!({"status": {"phase": "Running", "conditions": [
         {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
     administrator
-        .done(&Ask::strategic(&format!("{PODS}/{name}/status"), status))
+        .done(&ApiRequest::strategic(&format!("{PODS}/{name}/status"), status))
         .await;
 }
 
 #[tokio::test]
-async fn a_tainted_and_cordoned_node_gets_its_pod_and_new_settings_roll_it_side_by_side() {
+async fn the_daemonset_pod_runs_on_a_cordoned_node_and_surges_on_new_settings() {
     let (mut control_plane, administrator) = with_controllers().await;
     control_plane.start_scheduler().unwrap();
     let linux = json!({"kubernetes.io/os": "linux"});
@@ -273,7 +277,7 @@ async fn a_tainted_and_cordoned_node_gets_its_pod_and_new_settings_roll_it_side_
     ready(&administrator, new).await;
     let name = old["metadata"]["name"].as_str().unwrap();
     eventually(SOON, "the old one is asked to stop", async || {
-        let (_, pod) = administrator.ask(&Ask::get(&format!("{PODS}/{name}"))).await;
+        let (_, pod) = administrator.ask(&ApiRequest::get(&format!("{PODS}/{name}"))).await;
         if pod["kind"] == "Status" || pod["metadata"].get("deletionTimestamp").is_some() {
             Ok(())
         } else {

@@ -22,13 +22,13 @@ pub(super) struct Account {
     pub(super) name: &'static str,
 }
 
-/// The `DaemonSet`'s.
+/// The account of the `DaemonSet`.
 pub(super) const AGENT: Account = Account {
     namespace: "kube-system",
     name: "headgate",
 };
 
-/// The controllers', where they are apart.
+/// The account of the controllers in the hardened overlay.
 pub(super) const CONTROLLER: Account = Account {
     namespace: "kube-system",
     name: "headgate-controller",
@@ -36,14 +36,14 @@ pub(super) const CONTROLLER: Account = Account {
 
 /// One request.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct ApiRequest {
     pub(super) method: &'static str,
     pub(super) path: String,
     pub(super) content_type: &'static str,
     pub(super) body: Value,
 }
 
-impl Ask {
+impl ApiRequest {
     pub(super) fn get(path: &str) -> Self {
         Self {
             method: "GET",
@@ -104,7 +104,7 @@ impl Ask {
     }
 }
 
-/// Who asks.
+/// A caller with its kubeconfig.
 pub(super) struct Caller {
     pub(super) client: Client,
     pub(super) kubeconfig: PathBuf,
@@ -119,7 +119,7 @@ impl Caller {
     }
 
     /// The caller that the token identifies.
-    pub(super) async fn bearing(control_plane: &ControlPlane, token: &str) -> Self {
+    pub(super) async fn with_token(control_plane: &ControlPlane, token: &str) -> Self {
         Self::with(&with_token(control_plane.kubeconfig(), token)).await
     }
 
@@ -135,7 +135,7 @@ impl Caller {
     }
 
     /// The status and body of the answer.
-    pub(super) async fn ask(&self, ask: &Ask) -> (u16, Value) {
+    pub(super) async fn ask(&self, ask: &ApiRequest) -> (u16, Value) {
         let bytes = match &ask.body {
             Value::Null => Vec::new(),
             body => serde_json::to_vec(body).unwrap(),
@@ -153,13 +153,13 @@ impl Caller {
         (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
-    /// What is there; it must be.
+    /// Reads an object, which must exist.
     pub(super) async fn get(&self, path: &str) -> Value {
-        self.done(&Ask::get(path)).await
+        self.done(&ApiRequest::get(path)).await
     }
 
-    /// Asks, and is not refused.
-    pub(super) async fn done(&self, ask: &Ask) -> Value {
+    /// Sends a request, which must succeed.
+    pub(super) async fn done(&self, ask: &ApiRequest) -> Value {
         let (status, body) = self.ask(ask).await;
         assert!(
             matches!(status, 200 | 201),
@@ -181,7 +181,7 @@ impl Caller {
         granted.unwrap().status.unwrap().token
     }
 
-    /// What an account's token is bound to: a new Pod, on a Node if one is named.
+    /// Creates the Pod to which an account's token is bound, on a Node if one is named.
     pub(super) async fn pod(&self, account: Account, name: &str, node: Option<&str>) -> Value {
         let pod = json!({"metadata": {"name": name}, "spec": {"serviceAccountName": account.name, "nodeName": node,
             "containers": [{"name": "c", "image": "none"}]}});
@@ -202,17 +202,17 @@ pub(super) fn apply(kubeconfig: &Path, folder: &Path) {
     stdout_of(kubectl(kubeconfig).args(["apply", "-k"]).arg(folder));
 }
 
-/// Has the control plane, with the manifests applied, give out what kubelet would: a token of
+/// Requests a token as kubelet does, from a control plane with the manifests applied: a token of
 /// `headgate` bound to a Pod on this Node.
 pub(super) async fn agent_on(control_plane: &ControlPlane, node: &str) -> Caller {
     acting_on(control_plane, AGENT, node).await
 }
 
-/// The same of any account.
+/// The same for any account.
 pub(super) async fn acting_on(control_plane: &ControlPlane, account: Account, node: &str) -> Caller {
     let administrator = Caller::administrator(control_plane);
     let name = format!("{}-on-{node}", account.name);
     let pod = administrator.pod(account, &name, Some(node)).await;
     let token = administrator.token(account.namespace, account.name, Some(pod)).await;
-    Caller::bearing(control_plane, &token).await
+    Caller::with_token(control_plane, &token).await
 }

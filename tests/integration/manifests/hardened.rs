@@ -1,12 +1,12 @@
-//! The hardened overlay: what its two kinds of pods are and are not, that a real cluster places the controllers
-//! apart and away from nodes that go, and what Pod Security says of them.
+//! The hardened overlay: its two kinds of pods, that a real cluster schedules the controllers
+//! apart and away from signalled nodes, and how Pod Security judges them.
 
 use headgate::config::Settings;
 use headgate_test_kubernetes::{eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::apply::{PODS, in_folder, node, ready, with_controllers};
-use super::caller::{Ask, Caller};
+use super::caller::{ApiRequest, Caller};
 use super::{SOON, assert_says, base, only, render, repository, stdout_of};
 
 fn hardened() -> Vec<Value> {
@@ -18,7 +18,7 @@ fn words(value: &Value) -> Vec<String> {
 }
 
 #[test]
-fn the_daemonset_is_that_of_base_in_another_role() {
+fn the_hardened_daemonset_differs_from_base_only_in_its_role() {
     let (plain, hardened) = (base(), hardened());
     let mut expected = only(&plain, "DaemonSet").clone();
     expected["metadata"]["labels"]["headgate.dev/role"] = json!("agent");
@@ -28,7 +28,7 @@ fn the_daemonset_is_that_of_base_in_another_role() {
 }
 
 #[test]
-fn each_workload_says_which_role_it_has_and_the_program_takes_its_arguments() {
+fn each_workload_sets_its_role_with_valid_arguments() {
     for (folder, kind, role) in [
         ("base", "DaemonSet", "all"),
         ("examples/azure-workload-identity", "DaemonSet", "all"),
@@ -52,7 +52,7 @@ fn each_workload_says_which_role_it_has_and_the_program_takes_its_arguments() {
 }
 
 #[test]
-fn the_controllers_are_two_apart_and_can_do_nothing_they_need_not() {
+fn two_controllers_are_spread_and_have_least_privilege() {
     let objects = hardened();
     let deployment = only(&objects, "Deployment");
     let labels = json!({"app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": "controller"});
@@ -81,7 +81,7 @@ fn the_controllers_are_two_apart_and_can_do_nothing_they_need_not() {
         &json!({"spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}}}),
     );
 
-    // Otherwise the pod is as one of the DaemonSet, except for the network and the arguments above.
+    // Apart from the network and the arguments above, the pod equals one of the DaemonSet.
     let (pod, agent) = (
         &deployment["spec"]["template"]["spec"],
         &only(&objects, "DaemonSet")["spec"]["template"]["spec"],
@@ -110,7 +110,7 @@ fn the_controllers_are_two_apart_and_can_do_nothing_they_need_not() {
 }
 
 #[test]
-fn no_controller_is_put_where_a_node_goes() {
+fn controllers_tolerate_no_drain_signal() {
     let objects = hardened();
     let pod = &only(&objects, "Deployment")["spec"]["template"]["spec"];
     let signals = Settings::default().signals;
@@ -122,7 +122,7 @@ fn no_controller_is_put_where_a_node_goes() {
     }
 }
 
-/// The controllers that are on Nodes and stay, by their Nodes.
+/// The Nodes of the controllers that are scheduled and not terminating.
 async fn controllers(administrator: &Caller) -> Vec<(String, Value)> {
     let path = format!("{PODS}?labelSelector=app.kubernetes.io/component%3Dcontroller");
     let pods = administrator.get(&path).await["items"].as_array().unwrap().clone();
@@ -147,17 +147,17 @@ async fn on_nodes(administrator: &Caller, nodes: &[&str]) -> Vec<Value> {
     .await
 }
 
-/// Evicts a Pod; the status of the answer. The administrator's client would ask again for minutes.
+/// Evicts a Pod; returns the status. The administrator's client would retry for minutes.
 async fn evict(drainer: &Caller, pod: &Value) -> u16 {
     let name = pod["metadata"]["name"].as_str().unwrap();
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name},
         "deleteOptions": {"gracePeriodSeconds": 0}});
-    let ask = Ask::post(&format!("{PODS}/{name}/eviction"), eviction);
+    let ask = ApiRequest::post(&format!("{PODS}/{name}/eviction"), eviction);
     drainer.ask(&ask).await.0
 }
 
 #[tokio::test]
-async fn the_controllers_are_placed_apart_where_no_node_goes_and_are_drained_one_by_one() {
+async fn controllers_are_scheduled_apart_on_unsignalled_nodes_and_evicted_one_by_one() {
     let (mut control_plane, administrator) = with_controllers().await;
     control_plane.start_scheduler().unwrap();
     let linux = |zone: &str| json!({"kubernetes.io/os": "linux", "topology.kubernetes.io/zone": zone});
@@ -179,7 +179,7 @@ async fn the_controllers_are_placed_apart_where_no_node_goes_and_are_drained_one
         &["apply"],
         &repository("manifests/examples/hardened"),
     ));
-    // Agents are everywhere; of the controllers one has no place yet, because it is not put beside the other.
+    // Agents run on every Node; one controller is pending, because two must not share a Node.
     eventually(SOON, "three agents", async || {
         let path = format!("{PODS}?labelSelector=app.kubernetes.io/component%3Dagent");
         let pods = administrator.get(&path).await["items"].as_array().unwrap().clone();
@@ -215,10 +215,10 @@ async fn the_controllers_are_placed_apart_where_no_node_goes_and_are_drained_one
         }
     })
     .await;
-    // n4 is drained: cordoned first. The other one has to wait for a successor of the first, which has no place.
+    // n4 is cordoned and drained. The budget protects the other controller while the first one's successor is pending.
     let cordon = json!({"spec": {"unschedulable": true, "taints": [
         {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}});
-    administrator.done(&Ask::merge("/api/v1/nodes/n4", cordon)).await;
+    administrator.done(&ApiRequest::merge("/api/v1/nodes/n4", cordon)).await;
     let drainer = Caller::with(control_plane.kubeconfig()).await;
     assert_eq!(evict(&drainer, &pods[1]).await, 201);
     eventually(SOON, "no more may go", async || {
@@ -245,12 +245,14 @@ async fn the_controllers_are_placed_apart_where_no_node_goes_and_are_drained_one
 }
 
 #[tokio::test]
-async fn pod_security_restricted_takes_a_controller_and_of_an_agent_refuses_the_network_only() {
+async fn pod_security_restricted_admits_controllers_and_rejects_agents_for_host_network() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     let namespace = json!({"metadata": {"name": "restricted", "labels": labels}});
-    administrator.done(&Ask::post("/api/v1/namespaces", namespace)).await;
+    administrator
+        .done(&ApiRequest::post("/api/v1/namespaces", namespace))
+        .await;
     let objects = render(&repository("manifests/examples/hardened"));
     let path = "/api/v1/namespaces/restricted/pods";
     for (kind, complaint) in [
@@ -262,10 +264,10 @@ async fn pod_security_restricted_takes_a_controller_and_of_an_agent_refuses_the_
         let account = pod["spec"]["serviceAccountName"].clone();
         let accounts = "/api/v1/namespaces/restricted/serviceaccounts";
         administrator
-            .done(&Ask::post(accounts, json!({"metadata": {"name": account}})))
+            .done(&ApiRequest::post(accounts, json!({"metadata": {"name": account}})))
             .await;
-        // Priority classes of the system are for kube-system by default quota only where one is set; here is none.
-        let (status, body) = administrator.ask(&Ask::post(path, pod)).await;
+        // Without a quota, system priority classes are allowed in every namespace.
+        let (status, body) = administrator.ask(&ApiRequest::post(path, pod)).await;
         match complaint {
             None => assert_eq!(status, 201, "{body}"),
             Some(words) => {

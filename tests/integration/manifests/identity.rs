@@ -1,5 +1,5 @@
-//! The identity of headgate in Azure in the examples: the pods that may lead find azure.json and a token at the
-//! configured paths, and no other pods do.
+//! headgate's identity in Azure in the examples: pods that can lead have azure.json and a token at the
+//! configured paths, and no other pods have them.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn arguments(pod: &Value) -> Vec<String> {
     serde_json::from_value(pod["containers"][0]["args"].clone()).unwrap()
 }
 
-/// The sources of the projected volume that is mounted, read-only, where the path leads; and the path in it.
+/// The sources of the projected volume that is mounted read-only at the path, and the path within the volume.
 fn projected<'a>(pod: &'a Value, path: &'a str) -> (&'a Vec<Value>, &'a str) {
     let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
     let inside = |mount: &'a Value| {
@@ -39,7 +39,7 @@ fn projected<'a>(pod: &'a Value, path: &'a str) -> (&'a Vec<Value>, &'a str) {
     (volume["projected"]["sources"].as_array().unwrap(), below)
 }
 
-/// What a pod of these objects takes from azure.json with its environment and this.
+/// The configuration of a pod of these objects, from azure.json, its environment and these variables.
 fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
     let pod = pod(objects, kind);
     let arguments = arguments(pod);
@@ -50,7 +50,7 @@ fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
     assert_eq!(flags.len(), 1, "{arguments:?}");
     let (sources, file) = projected(pod, flags[0]);
     let secret = only(objects, "Secret");
-    // The settings are still there beside it.
+    // The settings are still mounted.
     let settings = &only(objects, "ConfigMap")["metadata"]["name"];
     assert_eq!(sources[0], json!({"configMap": {"name": settings}}));
     let item = json!({"key": "azure.json", "path": file, "mode": 0o440});
@@ -63,7 +63,7 @@ fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
         "who reads it"
     );
 
-    // kustomize folds it.
+    // kustomize folds the base64 text.
     let data = secret["data"]["azure.json"].as_str().unwrap().replace('\n', "");
     let text: ByteString = serde_json::from_value(json!(data)).unwrap();
     let path = scratch("azure").join("azure.json");
@@ -88,7 +88,7 @@ fn loaded(objects: &[Value], kind: &str, more: &[(&str, &str)]) -> AzureJson {
 }
 
 #[test]
-fn a_workload_identity_finds_its_token_without_the_webhook() {
+fn the_workload_identity_component_projects_the_token() {
     for (name, kind) in [("azure-workload-identity", "DaemonSet"), ("hardened", "Deployment")] {
         let objects = example(name);
         let taken = loaded(&objects, kind, &[]);
@@ -105,7 +105,7 @@ fn a_workload_identity_finds_its_token_without_the_webhook() {
 }
 
 #[test]
-fn a_workload_identity_is_what_the_webhook_says() {
+fn the_webhook_example_matches_what_the_webhook_injects() {
     let objects = example("azure-workload-identity-webhook");
     let account = &only(&objects, "ServiceAccount")["metadata"]["annotations"];
     assert_eq!(account, &json!({"azure.workload.identity/client-id": CLIENT}));
@@ -126,7 +126,7 @@ fn a_workload_identity_is_what_the_webhook_says() {
 }
 
 #[test]
-fn an_agent_that_never_leads_knows_nothing_of_azure() {
+fn role_agent_has_no_azure_configuration() {
     let hardened = example("hardened");
     let agent = pod(&hardened, "DaemonSet").to_string();
     for word in ["azure", "AZURE", "secret"] {
@@ -135,16 +135,16 @@ fn an_agent_that_never_leads_knows_nothing_of_azure() {
 }
 
 #[test]
-fn any_pod_that_may_lead_has_the_memory_for_it() {
+fn pods_that_can_lead_have_a_larger_memory_limit() {
     let memory = |objects: &[Value], kind| pod(objects, kind)["containers"][0]["resources"]["limits"]["memory"].clone();
     assert_eq!(memory(&example("azure-workload-identity"), "DaemonSet"), "256Mi");
     assert_eq!(memory(&example("hardened"), "Deployment"), "256Mi");
     assert_eq!(memory(&example("hardened"), "DaemonSet"), "64Mi");
 }
 
-/// The README's `azure.json`s for the other kinds of credential.
+/// The examples of `azure.json` in the README for the other kinds of credential.
 #[test]
-fn the_readmes_configurations_are_those_kinds() {
+fn azure_json_examples_of_the_readme_have_the_documented_credential_kinds() {
     let readme = text("manifests/azure/README.md");
     let blocks = readme.split("```json\n").skip(1);
     let kinds: Vec<Credential> = blocks

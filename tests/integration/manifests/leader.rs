@@ -1,5 +1,5 @@
-//! A leader with nothing but what kubelet would give it, whatever of the manifests it runs from: the shipped
-//! rights are enough for its requests and for the election, allow nothing more, and each of them is needed.
+//! A leader with a token bound to its Pod, from each overlay that can lead: the shipped
+//! permissions suffice for its requests and the election, allow nothing more, and each of them is needed.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::caller::{AGENT, Account, Ask, CONTROLLER, Caller, acting_on, apply};
-use super::rights::{RBAC, events_in, in_force, node};
+use super::caller::{AGENT, Account, ApiRequest, CONTROLLER, Caller, acting_on, apply};
+use super::rights::{RBAC, events_in, node, wait_for_status};
 use super::{SOON, moved, overlay_of, repository};
 
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
@@ -25,21 +25,21 @@ pub(super) const OWN: &str = "headgate-leader";
 pub(super) const LOCK: &str = "aks-managed-resource-locker";
 pub(super) const LEDGER: &str = "headgate-admin-state";
 
-/// A request of a leader, and the right it takes.
+/// A request of a leader, and the permission that it needs.
 struct Right {
-    /// The role it is in, below [`RBAC`].
+    /// The role with the permission, below [`RBAC`].
     role: String,
     resource: &'static str,
-    /// What the right is limited to.
+    /// The resource names that the permission is limited to.
     name: Option<&'static str>,
     verb: &'static str,
-    ask: Ask,
-    /// The status code for a caller that has the right.
+    ask: ApiRequest,
+    /// The status code for a caller with the permission.
     answer: u16,
 }
 
 impl Right {
-    fn new(role: &str, what: (&'static str, Option<&'static str>), verb: &'static str, ask: Ask) -> Self {
+    fn new(role: &str, what: (&'static str, Option<&'static str>), verb: &'static str, ask: ApiRequest) -> Self {
         Self {
             role: role.to_owned(),
             resource: what.0,
@@ -55,12 +55,12 @@ impl Right {
     }
 }
 
-/// As a leader on the Node `node` makes them.
-pub(super) fn new_objects(node: &str) -> [Ask; 3] {
+/// Objects as a leader creates them.
+pub(super) fn new_objects(node: &str) -> [ApiRequest; 3] {
     let named = |path: &str, name: &str, body: Value| {
         let mut body = body;
         body["metadata"] = json!({"name": name});
-        Ask::post(path, body)
+        ApiRequest::post(path, body)
     };
     [
         named(
@@ -77,7 +77,7 @@ pub(super) fn new_objects(node: &str) -> [Ask; 3] {
     ]
 }
 
-/// Everything a leader asks, once its objects are there; on the side of Kubernetes the whole of its work.
+/// Every request of a leader to the API server, once its objects exist.
 async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Right> {
     let role = "namespaces/kube-system/roles/headgate-leader";
     let mut rights = Vec::new();
@@ -90,39 +90,39 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
         let selected = format!("{path}?fieldSelector=metadata.name%3D{name}");
         for &verb in verbs {
             let ask = match verb {
-                "get" => Ask::get(&object),
-                "list" => Ask::get(&selected),
-                "watch" => Ask::get(&format!("{selected}&watch=true&timeoutSeconds=1")),
-                _ => Ask::put(&format!("{object}?dryRun=All"), administrator.get(&object).await),
+                "get" => ApiRequest::get(&object),
+                "list" => ApiRequest::get(&selected),
+                "watch" => ApiRequest::get(&format!("{selected}&watch=true&timeoutSeconds=1")),
+                _ => ApiRequest::put(&format!("{object}?dryRun=All"), administrator.get(&object).await),
             };
             rights.push(Right::new(role, (resource, Some(name)), verb, ask));
         }
     }
     for ask in new_objects(name) {
         let resource = if ask.path == LEASES { "leases" } else { "configmaps" };
-        // They are there already.
+        // The objects exist already.
         rights.push(Right::new(role, (resource, None), "create", ask).answered(409));
     }
     let role = format!("clusterroles/{}", account.name);
     for (verb, ask) in [
-        ("get", Ask::get(&node(name))),
-        ("list", Ask::get("/api/v1/nodes?limit=1")),
-        ("watch", Ask::get("/api/v1/nodes?watch=true&timeoutSeconds=1")),
+        ("get", ApiRequest::get(&node(name))),
+        ("list", ApiRequest::get("/api/v1/nodes?limit=1")),
+        ("watch", ApiRequest::get("/api/v1/nodes?watch=true&timeoutSeconds=1")),
     ] {
         rights.push(Right::new(&role, ("nodes", None), verb, ask));
     }
     let role = format!("namespaces/default/roles/{}", account.name);
     let events = events_in("default");
-    // What is refused for what it asks, once it is not for want of the right.
-    let create = Ask::post(&events, json!({}));
+    // With the permission, these requests are answered 422 and 404; without it, 403.
+    let create = ApiRequest::post(&events, json!({}));
     rights.push(Right::new(&role, ("events", None), "create", create).answered(422));
-    let patch = Ask::merge(&format!("{events}/nothing"), json!({}));
+    let patch = ApiRequest::merge(&format!("{events}/nothing"), json!({}));
     rights.push(Right::new(&role, ("events", None), "patch", patch).answered(404));
     rights
 }
 
-/// Takes the verb out of the rule; gives the rules as they were.
-async fn take_away(administrator: &Caller, right: &Right) -> Value {
+/// Removes the verb from the rule; returns the previous rules.
+async fn remove_verb(administrator: &Caller, right: &Right) -> Value {
     let path = format!("{RBAC}/{}", right.role);
     let rules = administrator.get(&path).await["rules"].clone();
     let mut fewer = rules.as_array().unwrap().clone();
@@ -136,11 +136,13 @@ async fn take_away(administrator: &Caller, right: &Right) -> Value {
     rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != right.verb);
     fewer.retain(|rule| rule["verbs"] != json!([]));
     assert_ne!(rules, json!(fewer));
-    administrator.done(&Ask::merge(&path, json!({"rules": fewer}))).await;
+    administrator
+        .done(&ApiRequest::merge(&path, json!({"rules": fewer})))
+        .await;
     rules
 }
 
-/// A control plane with a folder applied, the administrator, a Node, and who leads there.
+/// A control plane with a folder applied, the administrator, a Node, and the leader's account.
 pub(super) async fn scene(folder: &Path, account: Account) -> (ControlPlane, Caller, String, Caller) {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
@@ -150,7 +152,7 @@ pub(super) async fn scene(folder: &Path, account: Account) -> (ControlPlane, Cal
     (control_plane, administrator, name, leader)
 }
 
-/// The folders whose pods may lead, each with its account.
+/// The folders whose pods can lead, each with its account.
 fn ways_to_lead() -> [(PathBuf, Account); 3] {
     let elsewhere = Account {
         namespace: "headgate",
@@ -163,7 +165,7 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
     ]
 }
 
-/// Stands for election, leads, stops and releases the Lease, with the real elector.
+/// Runs the real elector: acquires the Lease, leads, stops and releases the Lease.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let clock = Clock::System;
     let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
@@ -198,24 +200,26 @@ async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
 }
 
 #[tokio::test]
-async fn with_its_pods_token_alone_a_leader_does_its_job() {
+async fn a_pod_token_has_every_permission_that_a_leader_needs() {
     for (folder, account) in ways_to_lead() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
-        in_force(&leader, Ask::get(&format!("{LEASES}/{OWN}")), 404).await;
+        wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
         leads(&administrator, &leader, &name).await;
-        administrator.done(&Ask::delete(&format!("{LEASES}/{OWN}"))).await;
+        administrator
+            .done(&ApiRequest::delete(&format!("{LEASES}/{OWN}")))
+            .await;
         for ask in new_objects(&name) {
             leader.done(&ask).await;
         }
         for right in rights(&administrator, account, &name).await {
-            in_force(&leader, right.ask, right.answer).await;
+            wait_for_status(&leader, right.ask, right.answer).await;
         }
         control_plane.stop().await;
     }
 }
 
 #[tokio::test]
-async fn without_any_of_its_rights_that_very_request_of_a_leader_is_refused() {
+async fn each_removed_permission_of_a_leader_rejects_its_request() {
     let [with_all, hardened, _] = ways_to_lead();
     for (folder, account) in [with_all, hardened] {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
@@ -223,16 +227,16 @@ async fn without_any_of_its_rights_that_very_request_of_a_leader_is_refused() {
             administrator.done(&ask).await;
         }
         for right in rights(&administrator, account, &name).await {
-            in_force(&leader, right.ask.clone(), right.answer).await;
-            let rules = take_away(&administrator, &right).await;
-            in_force(&leader, right.ask.clone(), 403).await;
+            wait_for_status(&leader, right.ask.clone(), right.answer).await;
+            let rules = remove_verb(&administrator, &right).await;
+            wait_for_status(&leader, right.ask.clone(), 403).await;
             let (_, body) = leader.ask(&right.ask).await;
             let words = format!("cannot {} resource \"{}\"", right.verb, right.resource);
             assert!(body["message"].as_str().unwrap().contains(&words), "{body}");
             let given_back = json!({"rules": rules});
             let path = format!("{RBAC}/{}", right.role);
-            administrator.done(&Ask::merge(&path, given_back)).await;
-            in_force(&leader, right.ask, right.answer).await;
+            administrator.done(&ApiRequest::merge(&path, given_back)).await;
+            wait_for_status(&leader, right.ask, right.answer).await;
         }
         control_plane.stop().await;
     }
@@ -242,7 +246,7 @@ async fn without_any_of_its_rights_that_very_request_of_a_leader_is_refused() {
 async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
     let review = json!({"spec": {"namespace": namespace}});
     let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
-    let rules = caller.done(&Ask::post(path, review)).await["status"]["resourceRules"].clone();
+    let rules = caller.done(&ApiRequest::post(path, review)).await["status"]["resourceRules"].clone();
     let mut own: Vec<String> = rules
         .as_array()
         .unwrap()
@@ -262,7 +266,7 @@ async fn rules(caller: &Caller, namespace: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_leader_may_do_nothing_else_and_a_hardened_agent_less() {
+async fn leaders_and_hardened_agents_have_no_other_permissions() {
     let leading = [
         "create configmaps ",
         "create leases ",
@@ -275,8 +279,8 @@ async fn a_leader_may_do_nothing_else_and_a_hardened_agent_less() {
     let events = ["create,patch events ", "get,list,watch nodes "];
     for (folder, account) in ways_to_lead() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
-        in_force(&leader, Ask::get(&format!("{LEASES}/{OWN}")), 404).await;
-        in_force(&leader, Ask::get("/api/v1/nodes?limit=1"), 200).await;
+        wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
+        wait_for_status(&leader, ApiRequest::get("/api/v1/nodes?limit=1"), 200).await;
         assert_eq!(rules(&leader, "kube-system").await, leading, "{account:?}");
         assert_eq!(rules(&leader, "default").await, events, "{account:?}");
         assert_eq!(rules(&leader, "headgate").await, plain, "{account:?}");
@@ -290,7 +294,7 @@ async fn a_leader_may_do_nothing_else_and_a_hardened_agent_less() {
     }
 }
 
-/// Neither the leader's Leases and `ConfigMap`, nor any Node, its own included.
+/// The agent may write neither the leader's Leases and `ConfigMap` nor any Node.
 async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own: &str) {
     let other = create_node(&administrator.client, "other").await;
     for ask in new_objects(own) {
@@ -298,21 +302,24 @@ async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own
     }
     let all = rights(administrator, AGENT, own).await;
     let theirs = all.into_iter().filter(|right| right.role.ends_with("headgate-leader"));
-    let mut asks: Vec<Ask> = theirs.map(|right| right.ask).collect();
+    let mut asks: Vec<ApiRequest> = theirs.map(|right| right.ask).collect();
     assert_eq!(asks.len(), 11);
     for path in [
         format!("{LEASES}/{OWN}"),
         format!("{LEASES}/{LOCK}"),
         format!("{MAPS}/{LEDGER}"),
     ] {
-        asks.push(Ask::merge(&path, json!({"metadata": {"annotations": {"a": "b"}}})));
-        asks.push(Ask::delete(&path));
+        asks.push(ApiRequest::merge(
+            &path,
+            json!({"metadata": {"annotations": {"a": "b"}}}),
+        ));
+        asks.push(ApiRequest::delete(&path));
     }
-    asks.push(Ask::get(&format!("{SECRETS}/headgate-azure")));
+    asks.push(ApiRequest::get(&format!("{SECRETS}/headgate-azure")));
     for name in [own, &other] {
         let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
-        asks.push(Ask::merge(&node(name), annotations));
-        asks.push(Ask::merge(&node(name), json!({"spec": {"taints": []}})));
+        asks.push(ApiRequest::merge(&node(name), annotations));
+        asks.push(ApiRequest::merge(&node(name), json!({"spec": {"taints": []}})));
     }
     for ask in asks {
         let (status, body) = agent.ask(&ask).await;
@@ -321,7 +328,7 @@ async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own
 }
 
 #[tokio::test]
-async fn the_secret_with_the_clouds_configuration_is_read_by_a_right_of_its_own() {
+async fn reading_the_azure_config_secret_needs_its_own_role() {
     for (on, components, account) in [
         ("base", "  - @/components/leader\n", AGENT),
         ("overlays/hardened", "", CONTROLLER),
@@ -330,14 +337,14 @@ async fn the_secret_with_the_clouds_configuration_is_read_by_a_right_of_its_own(
         let (control_plane, administrator, name, leader) = scene(&overlay_of(&text, &[]), account).await;
         for secret in ["azure-cloud-provider", "another"] {
             let body = json!({"metadata": {"name": secret}, "stringData": {"cloud-config": "{}"}});
-            administrator.done(&Ask::post(SECRETS, body)).await;
+            administrator.done(&ApiRequest::post(SECRETS, body)).await;
         }
         let wanted = format!("{SECRETS}/azure-cloud-provider");
-        in_force(&leader, Ask::get(&wanted), 200).await;
+        wait_for_status(&leader, ApiRequest::get(&wanted), 200).await;
         for (ask, verb) in [
-            (Ask::get(&format!("{SECRETS}/another")), "get"),
-            (Ask::get(SECRETS), "list"),
-            (Ask::merge(&wanted, json!({"stringData": {"a": "b"}})), "patch"),
+            (ApiRequest::get(&format!("{SECRETS}/another")), "get"),
+            (ApiRequest::get(SECRETS), "list"),
+            (ApiRequest::merge(&wanted, json!({"stringData": {"a": "b"}})), "patch"),
         ] {
             let (status, body) = leader.ask(&ask).await;
             let message = body["message"].as_str().unwrap_or_default();
@@ -349,15 +356,17 @@ async fn the_secret_with_the_clouds_configuration_is_read_by_a_right_of_its_own(
         }
         if account == CONTROLLER {
             let agent = acting_on(&control_plane, AGENT, &name).await;
-            assert_eq!(agent.ask(&Ask::get(&wanted)).await.0, 403);
+            assert_eq!(agent.ask(&ApiRequest::get(&wanted)).await.0, 403);
         }
-        // The component's is the last rule.
+        // The component's rule is the last one.
         let role = format!("{RBAC}/namespaces/kube-system/roles/headgate-leader");
         let mut rules = administrator.get(&role).await["rules"].clone();
         let last = rules.as_array_mut().unwrap().pop().unwrap();
         assert_eq!(last["resources"], json!(["secrets"]));
-        administrator.done(&Ask::merge(&role, json!({"rules": rules}))).await;
-        in_force(&leader, Ask::get(&wanted), 403).await;
+        administrator
+            .done(&ApiRequest::merge(&role, json!({"rules": rules})))
+            .await;
+        wait_for_status(&leader, ApiRequest::get(&wanted), 403).await;
         control_plane.stop().await;
     }
 }

@@ -1,18 +1,18 @@
-//! The policy `headgate-nodes`, under a role that grants every verb on Nodes: what it still allows and
-//! what it refuses, for each account.
+//! The policy `headgate-nodes` with a role that grants every verb on Nodes: what it allows and
+//! what it rejects, for each account.
 
 use headgate_sandbox::control_plane::ControlPlane;
 use headgate_test_kubernetes::{eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
-use super::caller::{AGENT, Ask, CONTROLLER, Caller, acting_on, agent_on, install};
+use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, agent_on, install};
 
 const N1: &str = "/api/v1/nodes/n1";
 const PLAIN: &str = "/api/v1/nodes/plain";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// Two taints of others, in the order they have on n1.
+/// Two foreign taints, in their order on n1.
 fn others() -> [Value; 2] {
     [
         json!({"key": "example.com/a", "value": "x", "effect": "NoSchedule"}),
@@ -24,7 +24,7 @@ fn taint(key: &str, effect: &str) -> Value {
     json!({"key": key, "effect": effect})
 }
 
-/// n1, with a bit of everything; n2, cordoned; n3, with a taint of ours that evicts; plain, with nothing.
+/// n1 has labels, annotations and taints; n2 is cordoned; n3 has headgate's taint with NoExecute; plain is empty.
 async fn create_nodes(administrator: &Caller) {
     let draining = taint("cloudprovider.azure.microsoft.com/draining", "NoExecute");
     for (name, spec) in [
@@ -42,31 +42,40 @@ async fn create_nodes(administrator: &Caller) {
         let metadata = json!({"name": name, "labels": {"kubernetes.io/hostname": name},
             "annotations": {"node.alpha.kubernetes.io/ttl": "0"}, "finalizers": ["example.com/keep"]});
         administrator
-            .done(&Ask::post("/api/v1/nodes", json!({"metadata": metadata, "spec": spec})))
+            .done(&ApiRequest::post(
+                "/api/v1/nodes",
+                json!({"metadata": metadata, "spec": spec}),
+            ))
             .await;
     }
     let plain = json!({"metadata": {"name": "plain"}});
-    administrator.done(&Ask::post("/api/v1/nodes", plain)).await;
+    administrator.done(&ApiRequest::post("/api/v1/nodes", plain)).await;
 }
 
 /// Grants every verb on Nodes to the service accounts `headgate`, `headgate-controller`, `other`, and `headgate`
-/// elsewhere.
+/// in another namespace.
 async fn grant_everything(administrator: &Caller) {
     let account = |name: &str, namespace: &str| json!({"metadata": {"name": name, "namespace": namespace}});
     for name in ["other", CONTROLLER.name] {
         let account = account(name, "kube-system");
         administrator
-            .done(&Ask::post("/api/v1/namespaces/kube-system/serviceaccounts", account))
+            .done(&ApiRequest::post(
+                "/api/v1/namespaces/kube-system/serviceaccounts",
+                account,
+            ))
             .await;
     }
     let elsewhere = account("headgate", "default");
     administrator
-        .done(&Ask::post("/api/v1/namespaces/default/serviceaccounts", elsewhere))
+        .done(&ApiRequest::post(
+            "/api/v1/namespaces/default/serviceaccounts",
+            elsewhere,
+        ))
         .await;
     let role = json!({"metadata": {"name": "test-only"},
         "rules": [{"apiGroups": [""], "resources": ["nodes", "nodes/status", "nodes/proxy"], "verbs": ["*"]}]});
     administrator
-        .done(&Ask::post(&format!("{RBAC}/clusterroles"), role))
+        .done(&ApiRequest::post(&format!("{RBAC}/clusterroles"), role))
         .await;
     let subject = |name: &str, namespace: &str| json!({"kind": "ServiceAccount", "name": name, "namespace": namespace});
     let binding = json!({"metadata": {"name": "test-only"},
@@ -74,12 +83,12 @@ async fn grant_everything(administrator: &Caller) {
         "subjects": [subject("headgate", "kube-system"), subject(CONTROLLER.name, "kube-system"),
             subject("other", "kube-system"), subject("headgate", "default")]});
     administrator
-        .done(&Ask::post(&format!("{RBAC}/clusterrolebindings"), binding))
+        .done(&ApiRequest::post(&format!("{RBAC}/clusterrolebindings"), binding))
         .await;
 }
 
-/// Refused by the policy, with these words.
-async fn refused(caller: &Caller, ask: Ask, words: &str) {
+/// Asserts that the policy rejects the request with this message.
+async fn refused(caller: &Caller, ask: ApiRequest, words: &str) {
     let (status, body) = caller.ask(&ask).await;
     let message = body["message"].as_str().unwrap_or_default();
     let context = format!("{} {} {}: {status} {message}", ask.method, ask.path, ask.body);
@@ -90,7 +99,7 @@ async fn refused(caller: &Caller, ask: Ask, words: &str) {
     );
 }
 
-/// A control plane with the manifests and the test's role, once the policy is in force; the
+/// A control plane with the manifests and the test's role, once the policy is enforced; the
 /// administrator, and the agent of n1.
 async fn scene() -> (ControlPlane, Caller, Caller) {
     let control_plane = own_control_plane().await;
@@ -99,7 +108,7 @@ async fn scene() -> (ControlPlane, Caller, Caller) {
     create_nodes(&administrator).await;
     grant_everything(&administrator).await;
     let agent = agent_on(&control_plane, "n1").await;
-    let ask = Ask::merge(
+    let ask = ApiRequest::merge(
         &format!("{N1}?dryRun=All"),
         json!({"metadata": {"labels": {"not": "yet"}}}),
     );
@@ -121,37 +130,37 @@ fn annotation(key: &str, value: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_policy_allows_own_taints_and_annotations() {
+async fn the_node_policy_allows_headgate_taints_and_annotations() {
     let (control_plane, administrator, agent) = scene().await;
     let draining = taint("cloudprovider.azure.microsoft.com/draining", "NoSchedule");
     let maintenance = taint("headgate.dev/maintenance", "NoSchedule");
     let version = administrator.get(N1).await["metadata"]["resourceVersion"].clone();
     for ask in [
-        Ask::json(
+        ApiRequest::json(
             N1,
             json!([{"op": "test", "path": "/metadata/resourceVersion", "value": version},
                 {"op": "add", "path": "/spec/taints/-", "value": draining}]),
         ),
-        Ask::json(
+        ApiRequest::json(
             N1,
             json!([{"op": "add", "path": "/spec/taints/0", "value": maintenance}]),
         ),
-        Ask::json(
+        ApiRequest::json(
             N1,
             json!([{"op": "replace", "path": "/spec/taints/0/value", "value": "changed"}]),
         ),
-        Ask::json(
+        ApiRequest::json(
             N1,
             json!([{"op": "remove", "path": "/spec/taints/3"}, {"op": "remove", "path": "/spec/taints/0"}]),
         ),
-        Ask::merge(N1, annotation("headgate.dev/admin-state", &json!("Down"))),
-        Ask::merge(N1, annotation("headgate.dev/admin-state", &Value::Null)),
-        Ask::json(
+        ApiRequest::merge(N1, annotation("headgate.dev/admin-state", &json!("Down"))),
+        ApiRequest::merge(N1, annotation("headgate.dev/admin-state", &Value::Null)),
+        ApiRequest::json(
             N1,
             json!([{"op": "add", "path": "/spec/taints/2", "value": draining},
                 {"op": "add", "path": "/metadata/annotations/headgate.dev~1notice", "value": "e1"}]),
         ),
-        Ask::apply(
+        ApiRequest::apply(
             N1,
             json!({"apiVersion": "v1", "kind": "Node", "metadata": {"annotations": {"headgate.dev/applied": "1"}}}),
         ),
@@ -160,16 +169,16 @@ async fn the_policy_allows_own_taints_and_annotations() {
     }
     let mut whole = administrator.get(N1).await;
     whole["metadata"]["annotations"]["headgate.dev/put"] = json!("1");
-    let left = agent.done(&Ask::put(N1, whole)).await;
+    let left = agent.done(&ApiRequest::put(N1, whole)).await;
     let [a, b] = others();
     assert_eq!(left["spec"]["taints"], json!([a, b, draining]));
 
-    // Only the controllers write other Nodes. A taint of ours that evicts may stay or go.
+    // Only the controllers write other Nodes. headgate's taint with NoExecute may stay or be removed.
     let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
     for ask in [
-        Ask::merge("/api/v1/nodes/n3", annotation("headgate.dev/x", &json!("1"))),
-        Ask::json("/api/v1/nodes/n3", json!([{"op": "remove", "path": "/spec/taints/1"}])),
-        Ask::merge(
+        ApiRequest::merge("/api/v1/nodes/n3", annotation("headgate.dev/x", &json!("1"))),
+        ApiRequest::json("/api/v1/nodes/n3", json!([{"op": "remove", "path": "/spec/taints/1"}])),
+        ApiRequest::merge(
             PLAIN,
             json!({"spec": {"taints": [taint("headgate.dev/maintenance", "PreferNoSchedule")]}}),
         ),
@@ -180,8 +189,8 @@ async fn the_policy_allows_own_taints_and_annotations() {
     control_plane.stop().await;
 }
 
-/// What may not be changed on n1 and other Nodes, and the message of the refusal.
-fn forbidden_changes(n1: &Value) -> Vec<(Ask, &'static str)> {
+/// Changes that are rejected on n1 and other Nodes, each with its message.
+fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
     let [a, b] = others();
     let labels = |labels: Value| json!({"metadata": {"labels": labels}});
     let taints = |taints: Value| json!({"spec": {"taints": taints}});
@@ -191,40 +200,43 @@ fn forbidden_changes(n1: &Value) -> Vec<(Ask, &'static str)> {
     cordoned["spec"]["unschedulable"] = json!(true);
     let add = |taint: Value| json!([{"op": "add", "path": "/spec/taints/-", "value": taint}]);
     vec![
-        (Ask::merge(N1, labels(json!({"foo": "bar"}))), "not metadata.labels"),
         (
-            Ask::merge(N1, labels(json!({"kubernetes.io/hostname": null}))),
+            ApiRequest::merge(N1, labels(json!({"foo": "bar"}))),
             "not metadata.labels",
         ),
         (
-            Ask::merge("/api/v1/nodes/n2", labels(json!({"foo": "bar"}))),
+            ApiRequest::merge(N1, labels(json!({"kubernetes.io/hostname": null}))),
             "not metadata.labels",
         ),
         (
-            Ask::merge(N1, json!({"metadata": {"finalizers": null}})),
+            ApiRequest::merge("/api/v1/nodes/n2", labels(json!({"foo": "bar"}))),
+            "not metadata.labels",
+        ),
+        (
+            ApiRequest::merge(N1, json!({"metadata": {"finalizers": null}})),
             "not metadata.finalizers",
         ),
         (
-            Ask::merge(N1, json!({"metadata": {"ownerReferences": [owner]}})),
+            ApiRequest::merge(N1, json!({"metadata": {"ownerReferences": [owner]}})),
             "not metadata.ownerReferences",
         ),
         (
-            Ask::strategic(N1, json!({"spec": {"unschedulable": true}})),
+            ApiRequest::strategic(N1, json!({"spec": {"unschedulable": true}})),
             "not spec.unschedulable",
         ),
         (
-            Ask::strategic("/api/v1/nodes/n2", json!({"spec": {"unschedulable": null}})),
+            ApiRequest::strategic("/api/v1/nodes/n2", json!({"spec": {"unschedulable": null}})),
             "not spec.unschedulable",
         ),
         (
-            Ask::merge(
+            ApiRequest::merge(
                 N1,
                 json!({"metadata": {"labels": {"a": "b"}}, "spec": {"unschedulable": true}}),
             ),
             "not metadata.labels, spec.unschedulable",
         ),
         (
-            Ask::merge(
+            ApiRequest::merge(
                 PLAIN,
                 json!({"spec": {"podCIDR": "10.250.0.0/24", "podCIDRs": ["10.250.0.0/24"]}}),
             ),
@@ -232,85 +244,88 @@ fn forbidden_changes(n1: &Value) -> Vec<(Ask, &'static str)> {
             "not spec.podCIDR",
         ),
         (
-            Ask::merge(PLAIN, json!({"spec": {"providerID": "azure:///x"}})),
+            ApiRequest::merge(PLAIN, json!({"spec": {"providerID": "azure:///x"}})),
             "not spec.providerID",
         ),
-        (Ask::put(N1, cordoned), "not spec.unschedulable"),
+        (ApiRequest::put(N1, cordoned), "not spec.unschedulable"),
         (
-            Ask::apply(
+            ApiRequest::apply(
                 N1,
                 json!({"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {"applied": "1"}}}),
             ),
             "not metadata.labels",
         ),
         (
-            Ask::merge(N1, annotation("example.com/x", &json!("1"))),
+            ApiRequest::merge(N1, annotation("example.com/x", &json!("1"))),
             "not example.com/x",
         ),
         (
-            Ask::merge(N1, annotation("node.alpha.kubernetes.io/ttl", &Value::Null)),
+            ApiRequest::merge(N1, annotation("node.alpha.kubernetes.io/ttl", &Value::Null)),
             "not node.alpha",
         ),
         (
-            Ask::merge(
+            ApiRequest::merge(
                 N1,
                 json!({"metadata": {"annotations": {"headgate.dev/x": "1", "node.alpha.kubernetes.io/ttl": "9"}}}),
             ),
             "headgate.dev/*, not node.alpha.kubernetes.io/ttl",
         ),
         (
-            Ask::merge(N1, annotation("headgate.devil/x", &json!("1"))),
+            ApiRequest::merge(N1, annotation("headgate.devil/x", &json!("1"))),
             "not headgate.devil/x",
         ),
         (
-            Ask::merge(N1, json!({"metadata": {"annotations": null}})),
+            ApiRequest::merge(N1, json!({"metadata": {"annotations": null}})),
             "not node.alpha",
         ),
         (
-            Ask::json(N1, json!([{"op": "remove", "path": "/spec/taints/0"}])),
+            ApiRequest::json(N1, json!([{"op": "remove", "path": "/spec/taints/0"}])),
             "would become [example.com/b",
         ),
-        (Ask::merge(N1, taints(json!([maintenance]))), "would become []"),
-        (Ask::merge(N1, taints(Value::Null)), "would become []"),
+        (ApiRequest::merge(N1, taints(json!([maintenance]))), "would become []"),
+        (ApiRequest::merge(N1, taints(Value::Null)), "would become []"),
         (
-            Ask::json(
+            ApiRequest::json(
                 N1,
                 json!([{"op": "replace", "path": "/spec/taints/0/value", "value": "y"}]),
             ),
             "would become [example.com/a=y:NoSchedule",
         ),
         (
-            Ask::merge(N1, taints(json!([b, a]))),
+            ApiRequest::merge(N1, taints(json!([b, a]))),
             "would become [example.com/b=:PreferNoSchedule, example.com/a",
         ),
         (
-            Ask::json(N1, add(taint("node.kubernetes.io/out-of-service", "NoExecute"))),
+            ApiRequest::json(N1, add(taint("node.kubernetes.io/out-of-service", "NoExecute"))),
             "the taints cloudprovider.azure.microsoft.com/draining, headgate.dev/maintenance; the others were",
         ),
         (
-            Ask::json(N1, add(taint("headgate.dev/maintenance", "NoExecute"))),
+            ApiRequest::json(N1, add(taint("headgate.dev/maintenance", "NoExecute"))),
             "the effect NoExecute",
         ),
         (
-            Ask::merge(&format!("{N1}/status"), json!({"status": {"capacity": {"cpu": "99"}}})),
+            ApiRequest::merge(&format!("{N1}/status"), json!({"status": {"capacity": {"cpu": "99"}}})),
             "refused: UPDATE nodes/status",
         ),
         (
-            Ask::merge(&format!("{N1}/status"), annotation("headgate.dev/x", &json!("1"))),
+            ApiRequest::merge(&format!("{N1}/status"), annotation("headgate.dev/x", &json!("1"))),
             "refused: UPDATE nodes/status",
         ),
-        (Ask::delete(N1), "refused: DELETE nodes"),
-        (Ask::delete("/api/v1/nodes"), "refused: DELETE nodes"),
+        (ApiRequest::delete(N1), "refused: DELETE nodes"),
+        (ApiRequest::delete("/api/v1/nodes"), "refused: DELETE nodes"),
         (
-            Ask::post("/api/v1/nodes", json!({"metadata": {"name": "created"}})),
+            ApiRequest::post("/api/v1/nodes", json!({"metadata": {"name": "created"}})),
             "refused: CREATE nodes",
         ),
-        (Ask::get(&format!("{N1}/proxy/healthz")), "refused: CONNECT nodes/proxy"),
+        (
+            ApiRequest::get(&format!("{N1}/proxy/healthz")),
+            "refused: CONNECT nodes/proxy",
+        ),
     ]
 }
 
 #[tokio::test]
-async fn the_policy_refuses_everything_else_and_changes_nothing() {
+async fn the_node_policy_rejects_every_other_change() {
     let (control_plane, administrator, agent) = scene().await;
     let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
     let before = administrator.get("/api/v1/nodes").await;
@@ -324,9 +339,9 @@ async fn the_policy_refuses_everything_else_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_policy_wants_a_token_bound_to_a_pod_on_a_node_and_leaves_others_alone() {
+async fn the_node_policy_requires_a_pod_bound_token_and_ignores_other_users() {
     let (control_plane, administrator, agent) = scene().await;
-    let ours = || Ask::merge(N1, annotation("headgate.dev/x", &json!("1")));
+    let ours = || ApiRequest::merge(N1, annotation("headgate.dev/x", &json!("1")));
     let uid = administrator.get(N1).await["metadata"]["uid"].clone();
     let nowhere = administrator.pod(AGENT, "headgate-nowhere", None).await;
     for bound in [
@@ -335,22 +350,22 @@ async fn the_policy_wants_a_token_bound_to_a_pod_on_a_node_and_leaves_others_alo
         Some(json!({"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid})),
     ] {
         let token = administrator.token("kube-system", "headgate", bound).await;
-        let caller = Caller::bearing(&control_plane, &token).await;
+        let caller = Caller::with_token(&control_plane, &token).await;
         refused(&caller, ours(), "bound to a Pod on a node").await;
         caller.get(N1).await;
     }
     let token = administrator.token("default", "headgate", None).await;
-    let elsewhere = Caller::bearing(&control_plane, &token).await;
+    let elsewhere = Caller::with_token(&control_plane, &token).await;
     refused(&elsewhere, ours(), "bound to a Pod on a node").await;
     let token = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
-    let controller = Caller::bearing(&control_plane, &token).await;
+    let controller = Caller::with_token(&control_plane, &token).await;
     refused(&controller, ours(), "bound to a Pod on a node").await;
 
     let token = administrator.token("kube-system", "other", None).await;
-    let other = Caller::bearing(&control_plane, &token).await;
+    let other = Caller::with_token(&control_plane, &token).await;
     let theirs = json!({"metadata": {"labels": {"other": "1"}}, "spec": {"unschedulable": true}});
     for caller in [&other, &administrator] {
-        caller.done(&Ask::merge(N1, theirs.clone())).await;
+        caller.done(&ApiRequest::merge(N1, theirs.clone())).await;
     }
 
     agent.done(&ours()).await;

@@ -1,5 +1,5 @@
-//! The agent with nothing but what kubelet would give it, a token bound to its Pod: the shipped rights
-//! are enough for its work, allow nothing more, and each of them is needed.
+//! The agent with a token bound to its Pod, as kubelet would mount it: the shipped permissions
+//! suffice for its work, allow nothing more, and each of them is needed.
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
@@ -9,7 +9,7 @@ use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
 
 use super::SOON;
-use super::caller::{Ask, Caller, agent_on, install};
+use super::caller::{ApiRequest, Caller, agent_on, install};
 use crate::harness::AgentOptions;
 use crate::harness::agent::Agent;
 
@@ -24,7 +24,7 @@ pub(super) fn node(name: &str) -> String {
 
 async fn set_taint(administrator: &Caller, name: &str, taints: Value) {
     administrator
-        .done(&Ask::merge(&node(name), json!({"spec": {"taints": taints}})))
+        .done(&ApiRequest::merge(&node(name), json!({"spec": {"taints": taints}})))
         .await;
 }
 
@@ -44,7 +44,7 @@ pub(super) fn events_in(namespace: &str) -> String {
     format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")
 }
 
-/// The events about something of this name that `headgate` has written.
+/// The events that `headgate` has written about an object of this name.
 async fn events_of(administrator: &Caller, namespace: &str, name: &str) -> Vec<Value> {
     let events = administrator.get(&events_in(namespace)).await;
     let ours = |event: &&Value| event["reportingController"] == "headgate" && event["regarding"]["name"] == name;
@@ -65,8 +65,8 @@ async fn log_says(agent: &Agent, words: &str) {
     .await;
 }
 
-/// Waits until the caller is answered `status` to `ask`: rights take a moment to be in force.
-pub(super) async fn in_force(caller: &Caller, ask: Ask, status: u16) {
+/// Waits until the request gets `status`; RBAC changes take a moment.
+pub(super) async fn wait_for_status(caller: &Caller, ask: ApiRequest, status: u16) {
     eventually(SOON, &format!("{status} to {} {}", ask.method, ask.path), async || {
         let (answer, body) = caller.ask(&ask).await;
         if answer == status {
@@ -78,7 +78,7 @@ pub(super) async fn in_force(caller: &Caller, ask: Ask, status: u16) {
     .await;
 }
 
-/// A port that another process has.
+/// A port that another process uses.
 fn taken() -> (TcpListener, SocketAddr) {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = stranger.local_addr().unwrap();
@@ -86,13 +86,13 @@ fn taken() -> (TcpListener, SocketAddr) {
 }
 
 #[tokio::test]
-async fn with_its_pods_token_alone_the_agent_does_its_job() {
+async fn a_pod_token_has_every_permission_that_the_agent_needs() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "base");
     let name = create_node(&administrator.client, "rights").await;
     let caller = agent_on(&control_plane, &name).await;
-    in_force(&caller, Ask::get("/api/v1/nodes"), 200).await;
+    wait_for_status(&caller, ApiRequest::get("/api/v1/nodes"), 200).await;
 
     let (stranger, address) = taken();
     let options = AgentOptions::new(&name, &caller.kubeconfig).healthz(address);
@@ -123,38 +123,38 @@ async fn with_its_pods_token_alone_the_agent_does_its_job() {
 }
 
 #[tokio::test]
-async fn the_token_of_its_pod_alone_changes_no_node() {
+async fn an_agent_token_cannot_change_nodes() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "base");
     let own = create_node(&administrator.client, "own").await;
     let other = create_node(&administrator.client, "other").await;
     let caller = agent_on(&control_plane, &own).await;
-    in_force(&caller, Ask::get("/api/v1/nodes"), 200).await;
+    wait_for_status(&caller, ApiRequest::get("/api/v1/nodes"), 200).await;
 
     let before = administrator.get("/api/v1/nodes").await;
     for name in [&own, &other] {
         for (ask, verb) in [
             (
-                Ask::merge(&node(name), json!({"metadata": {"labels": {"a": "b"}}})),
+                ApiRequest::merge(&node(name), json!({"metadata": {"labels": {"a": "b"}}})),
                 "patch resource \"nodes\"",
             ),
             (
-                Ask::merge(&node(name), json!({"spec": {"unschedulable": true}})),
+                ApiRequest::merge(&node(name), json!({"spec": {"unschedulable": true}})),
                 "patch resource \"nodes\"",
             ),
             (
-                Ask::put(&node(name), administrator.get(&node(name)).await),
+                ApiRequest::put(&node(name), administrator.get(&node(name)).await),
                 "update resource \"nodes\"",
             ),
             (
-                Ask::merge(
+                ApiRequest::merge(
                     &format!("{}/status", node(name)),
                     json!({"status": {"phase": "Running"}}),
                 ),
                 "patch resource \"nodes/status\"",
             ),
-            (Ask::delete(&node(name)), "delete resource \"nodes\""),
+            (ApiRequest::delete(&node(name)), "delete resource \"nodes\""),
         ] {
             let (status, body) = caller.ask(&ask).await;
             let message = body["message"].as_str().unwrap_or_default();
@@ -168,11 +168,11 @@ async fn the_token_of_its_pod_alone_changes_no_node() {
     }
     assert_eq!(administrator.get("/api/v1/nodes").await["items"], before["items"]);
 
-    // What everybody may do aside, this is all, in whatever namespace.
+    // Apart from every user's permissions, these are all, in any namespace.
     for (namespace, events) in [("default", true), ("kube-system", false)] {
         let review = json!({"spec": {"namespace": namespace}});
         let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
-        let mut rules = caller.done(&Ask::post(path, review)).await["status"]["resourceRules"].clone();
+        let mut rules = caller.done(&ApiRequest::post(path, review)).await["status"]["resourceRules"].clone();
         let rules = rules.as_array_mut().unwrap();
         rules.retain(|rule| !rule["resources"][0].as_str().unwrap().starts_with("selfsubject"));
         rules.sort_by_key(ToString::to_string);
@@ -187,8 +187,8 @@ async fn the_token_of_its_pod_alone_changes_no_node() {
     control_plane.stop().await;
 }
 
-/// Takes one verb on a resource out of a role; gives the rules as they were.
-async fn take_away(administrator: &Caller, role: &str, resource: &str, verb: &str) -> Value {
+/// Removes one verb on a resource from a role; returns the previous rules.
+async fn remove_verb(administrator: &Caller, role: &str, resource: &str, verb: &str) -> Value {
     let path = format!("{RBAC}/{role}");
     let rules = administrator.get(&path).await["rules"].clone();
     let mut fewer = rules.clone();
@@ -197,19 +197,21 @@ async fn take_away(administrator: &Caller, role: &str, resource: &str, verb: &st
     let verbs = found["verbs"].as_array_mut().unwrap();
     assert!(verbs.contains(&json!(verb)));
     verbs.retain(|other| other != verb);
-    administrator.done(&Ask::merge(&path, json!({"rules": fewer}))).await;
+    administrator
+        .done(&ApiRequest::merge(&path, json!({"rules": fewer})))
+        .await;
     rules
 }
 
-async fn give_back(administrator: &Caller, role: &str, rules: Value) {
+async fn restore_rules(administrator: &Caller, role: &str, rules: Value) {
     administrator
-        .done(&Ask::merge(&format!("{RBAC}/{role}"), json!({"rules": rules})))
+        .done(&ApiRequest::merge(&format!("{RBAC}/{role}"), json!({"rules": rules})))
         .await;
 }
 
 /// `kubectl exec` in its Pod runs `headgate why` with the same rights.
 #[tokio::test]
-async fn without_the_right_to_get_a_node_the_pod_cannot_say_why() {
+async fn headgate_why_needs_permission_to_get_nodes() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "base");
@@ -220,11 +222,11 @@ async fn without_the_right_to_get_a_node_the_pod_cannot_say_why() {
         command.args(["why", &name, "--statusz", "http://127.0.0.1:1/statusz"]);
         command.env("KUBECONFIG", &caller.kubeconfig).output().unwrap()
     };
-    in_force(&caller, Ask::get(&node(&name)), 200).await;
+    wait_for_status(&caller, ApiRequest::get(&node(&name)), 200).await;
     let output = why();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    take_away(&administrator, CLUSTER_ROLE, "nodes", "get").await;
-    in_force(&caller, Ask::get(&node(&name)), 403).await;
+    remove_verb(&administrator, CLUSTER_ROLE, "nodes", "get").await;
+    wait_for_status(&caller, ApiRequest::get(&node(&name)), 403).await;
     let output = why();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -233,7 +235,7 @@ async fn without_the_right_to_get_a_node_the_pod_cannot_say_why() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_list_or_watch_nodes_the_agent_misses_its_taint() {
+async fn an_agent_without_list_and_watch_permission_misses_its_taint() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "base");
@@ -243,9 +245,9 @@ async fn without_the_right_to_list_or_watch_nodes_the_agent_misses_its_taint() {
     ] {
         let name = create_node(&administrator.client, verb).await;
         let caller = agent_on(&control_plane, &name).await;
-        in_force(&caller, Ask::get(question), 200).await;
-        let rules = take_away(&administrator, CLUSTER_ROLE, "nodes", verb).await;
-        in_force(&caller, Ask::get(question), 403).await;
+        wait_for_status(&caller, ApiRequest::get(question), 200).await;
+        let rules = remove_verb(&administrator, CLUSTER_ROLE, "nodes", verb).await;
+        wait_for_status(&caller, ApiRequest::get(question), 403).await;
 
         let agent = AgentOptions::new(&name, &caller.kubeconfig).start().await;
         log_says(&agent, &format!("cannot {verb} resource \\\"nodes\\\"")).await;
@@ -263,28 +265,28 @@ async fn without_the_right_to_list_or_watch_nodes_the_agent_misses_its_taint() {
         })
         .await;
         assert_eq!(agent.healthz().await.status, 200, "{verb}: it knows no better");
-        give_back(&administrator, CLUSTER_ROLE, rules).await;
+        restore_rules(&administrator, CLUSTER_ROLE, rules).await;
         answers(&agent, 503).await;
     }
     control_plane.stop().await;
 }
 
 #[tokio::test]
-async fn without_a_right_of_the_component_services_are_not_followed() {
+async fn service_health_needs_each_permission_of_its_component() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     install(&administrator.kubeconfig, "examples/no-kube-proxy");
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     let service = json!({"metadata": {"name": "local"}, "spec": spec});
     administrator
-        .done(&Ask::post("/api/v1/namespaces/default/services", service))
+        .done(&ApiRequest::post("/api/v1/namespaces/default/services", service))
         .await;
     for (group, resource) in [("/api/v1", "services"), ("/apis/discovery.k8s.io/v1", "endpointslices")] {
         for verb in ["list", "watch"] {
             let question = format!("{group}/{resource}?timeoutSeconds=1&watch={}", verb == "watch");
             let name = create_node(&administrator.client, &format!("{resource}-{verb}")).await;
             let caller = agent_on(&control_plane, &name).await;
-            in_force(&caller, Ask::get(&question), 200).await;
+            wait_for_status(&caller, ApiRequest::get(&question), 200).await;
             let settings = "proxy: {healthzUrl: off}\nserviceHealth: path\n";
             let options = AgentOptions::new(&name, &caller.kubeconfig).settings(settings);
             let agent = options.start().await;
@@ -300,24 +302,24 @@ async fn without_a_right_of_the_component_services_are_not_followed() {
             assert!(!agent.log().contains("watch failed"), "{}", agent.log());
             agent.kill().await;
 
-            let rules = take_away(&administrator, CLUSTER_ROLE, resource, verb).await;
-            in_force(&caller, Ask::get(&question), 403).await;
+            let rules = remove_verb(&administrator, CLUSTER_ROLE, resource, verb).await;
+            wait_for_status(&caller, ApiRequest::get(&question), 403).await;
             let agent = options.start().await;
             log_says(&agent, &format!("cannot {verb} resource \\\"{resource}\\\"")).await;
-            give_back(&administrator, CLUSTER_ROLE, rules).await;
+            restore_rules(&administrator, CLUSTER_ROLE, rules).await;
         }
     }
     control_plane.stop().await;
 }
 
-/// A folder, the role in it that lets headgate write events about `Node`s or `Service`s, and where those are.
+/// A folder, its role that permits events about `Node`s or `Service`s, and the events' namespace.
 const EVENT_RIGHTS: [(&str, &str, &str); 2] = [
     ("base", ROLE, "default"),
     ("examples/no-kube-proxy", CLUSTER_ROLE, "kube-system"),
 ];
 
 #[tokio::test]
-async fn without_a_right_to_write_events_there_are_none_on_the_node_or_the_service() {
+async fn events_need_permission_in_their_namespace() {
     let control_plane = own_control_plane().await;
     let administrator = Caller::administrator(&control_plane);
     for (folder, role, namespace) in EVENT_RIGHTS {
@@ -350,24 +352,24 @@ async fn without_a_right_to_write_events_there_are_none_on_the_node_or_the_servi
             events.into_iter().map(count).collect::<Vec<_>>()
         };
         let events = events_in(namespace);
-        // What is refused for want of the right, and otherwise for what it asks.
-        let create = || Ask::post(&events, json!({}));
-        let patch = || Ask::merge(&format!("{events}/nothing"), json!({}));
-        in_force(&caller, create(), 422).await;
+        // With the permission, these requests are answered 422 and 404; without it, 403.
+        let create = || ApiRequest::post(&events, json!({}));
+        let patch = || ApiRequest::merge(&format!("{events}/nothing"), json!({}));
+        wait_for_status(&caller, create(), 422).await;
 
-        let rules = take_away(&administrator, role, "events", "create").await;
-        in_force(&caller, create(), 403).await;
+        let rules = remove_verb(&administrator, role, "events", "create").await;
+        wait_for_status(&caller, create(), 403).await;
         assert_eq!(write("first").await, []);
-        give_back(&administrator, role, rules).await;
-        in_force(&caller, create(), 422).await;
+        restore_rules(&administrator, role, rules).await;
+        wait_for_status(&caller, create(), 422).await;
         assert_eq!(write("first").await, [("first".to_owned(), None)]);
 
-        let rules = take_away(&administrator, role, "events", "patch").await;
-        in_force(&caller, patch(), 403).await;
+        let rules = remove_verb(&administrator, role, "events", "patch").await;
+        wait_for_status(&caller, patch(), 403).await;
         assert_eq!(write("again").await, [("first".to_owned(), None)]);
-        give_back(&administrator, role, rules).await;
-        in_force(&caller, patch(), 404).await;
-        // Counted up, not written anew.
+        restore_rules(&administrator, role, rules).await;
+        wait_for_status(&caller, patch(), 404).await;
+        // The event's count grows; there is no second event.
         assert_eq!(write("again").await, [("first".to_owned(), Some(2))]);
     }
     control_plane.stop().await;

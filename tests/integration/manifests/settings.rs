@@ -49,7 +49,7 @@ fn uncommented(file: &str) -> (String, BTreeSet<String>) {
 }
 
 #[test]
-fn the_shipped_settings_are_the_defaults_and_show_every_one_of_them() {
+fn the_shipped_settings_list_every_key_with_its_default() {
     let objects = base();
     let file = only(&objects, "ConfigMap")["data"]["settings.yaml"].as_str().unwrap();
     let defaults = Settings::default().to_yaml();
@@ -57,7 +57,7 @@ fn the_shipped_settings_are_the_defaults_and_show_every_one_of_them() {
     let (yaml, found) = uncommented(file);
     assert_eq!(found, names());
     assert_eq!(in_effect(&yaml), defaults);
-    // Each alone, in case one only passes for another's sake.
+    // Each key alone, in case one is valid only together with another.
     for section in ["signals", "proxy"] {
         let start = yaml.find(&format!("{section}:")).unwrap();
         let lines = yaml[start..].lines().enumerate();
@@ -78,13 +78,13 @@ fn snippets() -> Vec<String> {
         .collect()
 }
 
-/// The way from one absolute directory to another, as kustomize wants it.
+/// The relative path from one absolute directory to another, as kustomize requires.
 pub(super) fn relative(from: &Path, to: &Path) -> PathBuf {
     let up = from.components().skip(1).map(|_| "..");
     up.collect::<PathBuf>().join(to.strip_prefix("/").unwrap())
 }
 
-/// An overlay of all the README offers, with settings of its own, in a fresh directory.
+/// An overlay with everything that the README describes and its own settings, in a new directory.
 pub(super) fn overlay(settings: &str) -> PathBuf {
     let directory = scratch("overlay").canonicalize().unwrap();
     let snippets = snippets();
@@ -103,7 +103,7 @@ pub(super) fn overlay(settings: &str) -> PathBuf {
 }
 
 #[test]
-fn the_readmes_overlay_names_image_settings_and_api_server() {
+fn the_readme_overlay_sets_image_settings_and_api_server() {
     let settings = "shutdownDelay: 5s\n";
     let objects = render(&overlay(settings));
     let map = only(&objects, "ConfigMap");

@@ -1,4 +1,4 @@
-//! An API server that is away or refuses, and what is remembered across a restart meanwhile.
+//! The agent while the API server is down or refuses requests, and the remembered state across a restart.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::{SOON, TAINT, UNKNOWN, answers, create, statusz, taint, untaint, with
 use crate::harness::{AgentOptions, http};
 
 #[tokio::test]
-async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {
+async fn an_api_server_outage_keeps_the_verdict_until_the_watch_resumes() {
     let mut control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     create(&client, "good", json!([])).await;
@@ -36,7 +36,7 @@ async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {
     answers(&good, 200, &[], "watch").await;
     answers(&drained, 503, &[TAINT], "watch").await;
     control_plane.start_apiserver().await.unwrap();
-    // Recovery is seen without anything happening to the Node.
+    // The watch recovers although the Node does not change.
     eventually(Duration::from_mins(1), "the watch is good again", async || {
         let error = statusz(&good).await["node"].get("watchError").cloned();
         error.map_or(Ok(()), |error| Err(error.to_string()))
@@ -44,7 +44,7 @@ async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {
     .await;
     taint(&client, "good", TAINT).await;
     untaint(&client, "drained").await;
-    // The watch's backoff may have grown to some seconds meanwhile.
+    // The watch's backoff may have grown to some seconds.
     answers(&good, 503, &[TAINT], "watch").await;
     answers(&drained, 200, &[], "watch").await;
     assert!(good.log().contains("watch recovered"), "{}", good.log());
@@ -58,7 +58,7 @@ async fn an_api_server_that_goes_away_changes_nothing_and_is_caught_up_with() {
 }
 
 #[tokio::test]
-async fn restarts_while_the_api_server_is_away() {
+async fn a_restart_during_an_api_server_outage_uses_the_remembered_state() {
     let mut control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     create(&client, "drained", json!([{"key": TAINT, "effect": "NoSchedule"}])).await;
@@ -80,7 +80,7 @@ async fn restarts_while_the_api_server_is_away() {
     first.kill().await;
     second.kill().await;
 
-    // With something remembered the port opens at once, and the last verdict goes on.
+    // With a remembered state, the port opens at once with the last verdict.
     let agent = drained.start().await;
     assert!(!agent.log().contains(UNKNOWN), "{}", agent.log());
     answers(&agent, 503, &[TAINT], "remembered").await;
@@ -93,7 +93,7 @@ async fn restarts_while_the_api_server_is_away() {
     let eligible = good.start().await;
     answers(&eligible, 200, &[], "remembered").await;
 
-    // With nothing remembered it opens after 5 s, as eligible, and is not ready.
+    // Without a remembered state, the port opens after 5 s, the node is eligible, and the process is not ready.
     let forgetful = AgentOptions::new("drained", control_plane.kubeconfig());
     let started = Instant::now();
     let forgetful = forgetful.start().await;
@@ -113,7 +113,7 @@ async fn restarts_while_the_api_server_is_away() {
         (503, true)
     );
 
-    // With another node's memory, or a broken one, it starts from nothing, and says so.
+    // A remembered state of another node, or a corrupt one, is ignored with a log message.
     for (text, complaint) in [
         ("{", "is corrupt"),
         (

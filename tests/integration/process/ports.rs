@@ -1,4 +1,4 @@
-//! Ports that are taken, and the file that says which ones an agent has.
+//! Ports that are in use, and the addresses file.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
@@ -46,7 +46,7 @@ fn with_taken_port(
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_retried_and_has_an_event_on_the_node() {
+async fn a_port_in_use_is_retried_and_reported_as_a_node_event() {
     let cluster = control_plane();
     let client = cluster.client();
     let node = create_node(&client, "taken").await;
@@ -108,7 +108,7 @@ async fn a_port_in_use_is_retried_and_has_an_event_on_the_node() {
 }
 
 #[tokio::test]
-async fn a_hard_failure_exits_with_1_and_names_the_cause() {
+async fn bind_address_hard_fail_exits_with_1_and_names_the_cause() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "hard").await;
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -128,7 +128,7 @@ async fn a_hard_failure_exits_with_1_and_names_the_cause() {
 }
 
 #[tokio::test]
-async fn the_addresses_file_is_there_while_it_is_true() {
+async fn the_addresses_file_exists_while_the_ports_are_bound() {
     let cluster = control_plane();
     let node = create_node(&cluster.client(), "addresses").await;
     let options = AgentOptions::new(&node, &cluster.kubeconfig);
@@ -142,7 +142,7 @@ async fn the_addresses_file_is_there_while_it_is_true() {
     assert!(agent.stop(SOON).await.success());
     assert!(!file.exists(), "no process answers at the address any more");
 
-    // What a process that was killed has left is removed before anything is bound.
+    // The file of a killed process is removed before anything is bound.
     options.start().await.kill().await;
     assert!(file.exists());
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -161,7 +161,7 @@ async fn the_addresses_file_is_there_while_it_is_true() {
 }
 
 #[tokio::test]
-async fn an_addresses_file_that_cannot_be_written_ends_it_at_start() {
+async fn an_unwritable_addresses_file_ends_the_process_at_start() {
     let cluster = control_plane();
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = stranger.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What happens on SIGTERM and its kin.
+//! SIGTERM, SIGINT and SIGHUP: exit codes and the shutdown delay.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ async fn a_shutdown_delay_answers_503_first_and_a_second_signal_cuts_it_short() 
     agent.signal(Signal::SIGTERM);
     assert_eq!(agent.wait(SOON).await.unwrap().code(), Some(1));
 
-    // Left alone it ends when the delay is over, and not before.
+    // Without a second signal the process ends after the delay.
     let settings = "proxy: {healthzUrl: off}\nshutdownDelay: 2s\n";
     let mut agent = AgentOptions::new(&node, &cluster.kubeconfig)
         .settings(settings)

@@ -18,7 +18,7 @@ use crate::harness::{AgentOptions, http};
 
 mod kube_proxy;
 
-/// Longer than anything here takes on a busy machine.
+/// Timeout of every wait, long enough for a busy sockets.
 const SOON: Duration = Duration::from_mins(1);
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -52,7 +52,7 @@ struct Story {
 }
 
 impl Story {
-    /// Both agents come to say so: one at its path, one on the Service's port.
+    /// Waits until both agents give this answer: one at the path, one on the Service's port.
     async fn both_say(&self, endpoints: u32, what: &str) {
         let port = health_check_port(&self.services.get("web").await.unwrap());
         eventually(SOON, what, async || {
@@ -77,7 +77,7 @@ impl Story {
         .await;
     }
 
-    /// Neither knows the Service any more.
+    /// Waits until neither agent serves the Service.
     async fn both_know_nothing(&self, port: u16) {
         eventually(SOON, "the Service is gone", async || {
             let at_path = http::get(self.at_path.healthz_address(), "/healthz/services/default/web").await;
@@ -90,7 +90,7 @@ impl Story {
         .await;
     }
 
-    /// The Deployment's Pods that are not terminating, once there are so many.
+    /// Waits for this number of Pods of the Deployment that are not terminating; returns them.
     async fn pods(&self, count: usize) -> Vec<String> {
         eventually(SOON, "the Pods", async || {
             let mut pods = self.pods.list(&ListParams::default()).await.unwrap().items;
@@ -104,7 +104,7 @@ impl Story {
         .await
     }
 
-    /// What kubelet would say of a Pod.
+    /// Writes the status of a Pod that kubelet would write.
     async fn pod_is(&self, name: &str, ip: &str, ready: bool) {
         let condition = json!({"type": "Ready", "status": if ready { "True" } else { "False" }});
         let status =
@@ -130,7 +130,7 @@ impl Story {
     }
 }
 
-/// A Pod of the kind, on a node.
+/// A Pod of the Deployment's kind, on a node.
 fn pod(name: &str, node: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"app": "web"}}, "spec": pod_spec(node)})
 }
@@ -147,7 +147,7 @@ async fn pods_become_ready(story: &Story, here: &str, there: &str) -> Vec<String
     let deployment = object(deployment);
     deployments.create(&PostParams::default(), &deployment).await.unwrap();
     let pods = story.pods(2).await;
-    // Its service account was there for the others.
+    // The service account exists by now.
     let elsewhere = object(pod("elsewhere", there));
     story.pods.create(&PostParams::default(), &elsewhere).await.unwrap();
     story.pod_is("elsewhere", "10.244.1.1", true).await;
@@ -162,7 +162,7 @@ async fn pods_become_ready(story: &Story, here: &str, there: &str) -> Vec<String
     pods
 }
 
-/// Without a kubelet they stay, terminating and still ready themselves: KEP-1669. Then they are gone.
+/// Without a kubelet the Pods stay terminating and ready (KEP-1669) until they are deleted by force.
 async fn pods_terminate(story: &Story, here: &str, pods: &[String]) {
     story.scale(0).await;
     story.both_say(0, "only terminating Pods").await;
@@ -187,7 +187,7 @@ async fn pods_terminate(story: &Story, here: &str, pods: &[String]) {
     story.both_say(0, "the Pods are gone").await;
 }
 
-/// A drain signal is no business of a Service's.
+/// A drain signal does not change the answers about Services.
 async fn node_goes_away(story: &Story, here: &str) {
     let taint =
         Patch::Merge(json!({"spec": {"taints": [{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]}}));
@@ -203,7 +203,7 @@ async fn node_goes_away(story: &Story, here: &str) {
     story.both_say(1, "a node that goes away still serves").await;
 }
 
-/// Both agents go on without the API server; whether they have noticed that it is gone is asked first.
+/// Both agents keep their answers without the API server, after their watches have failed.
 async fn api_server_is_away(story: &Story, port: u16) {
     for agent in [&story.at_path, &story.on_port] {
         eventually(SOON, "the loss is seen", async || {
@@ -225,9 +225,9 @@ async fn api_server_is_away(story: &Story, port: u16) {
     );
 }
 
-/// Pods set ready, terminating and gone; a path and a node port say the same at each step.
+/// Pods become ready, terminate and disappear; path and node port agree at each step.
 #[tokio::test]
-async fn a_deployment_through_the_real_endpoint_slice_controller() {
+async fn service_health_follows_the_real_endpoint_slice_controller() {
     let mut control_plane = own_control_plane().await;
     control_plane
         .start_controller_manager(&["--controllers=*,-node-lifecycle-controller,-taint-eviction-controller"])

@@ -1,4 +1,4 @@
-//! Peers of the Services' ports that do wrong: the ports are many, the process is one.
+//! Hostile peers on many Services' ports of one process.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use tokio::time::timeout;
 
 use super::Server;
 
-/// Services, and half-sent requests to each: fewer than one port alone may have.
+/// The number of Services, and of incomplete requests to each: below the limit of one port.
 const SERVICES: u16 = 40;
 const OF_EACH: usize = 200;
 /// The connection limit of all ports together.
 const MAX_CONNECTIONS: usize = 512;
 
 #[tokio::test(start_paused = true)]
-async fn all_ports_together_hold_no_more_than_a_bound() {
+async fn all_service_ports_share_one_connection_limit() {
     let mut server = Server::synced(&[], &[]).await;
     let keys: Vec<(String, u16)> = (0..SERVICES).map(|n| (format!("a/s{n}"), 30000 + n)).collect();
     let services: Vec<_> = keys.iter().map(|(key, port)| (key.as_str(), *port)).collect();
@@ -25,7 +25,7 @@ async fn all_ports_together_hold_no_more_than_a_bound() {
     let mut half = Vec::new();
     for _ in 0..OF_EACH {
         for (_, port) in &keys {
-            let mut stream = server.machine.connect(&address(*port));
+            let mut stream = server.sockets.connect(&address(*port));
             stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
             half.push(stream);
         }
@@ -37,7 +37,7 @@ async fn all_ports_together_hold_no_more_than_a_bound() {
         open += usize::from(read.is_err());
     }
     assert!(open <= MAX_CONNECTIONS, "{open} of {} are open", half.len());
-    // A good probe gets in everywhere, also where it is the first.
+    // A complete probe is answered on every port.
     for (key, port) in &keys {
         server.expect(key, &address(*port), 1, true).await;
     }

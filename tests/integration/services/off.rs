@@ -1,4 +1,4 @@
-//! Which kinds of objects an agent asks for: Services and EndpointSlices only where their health is served.
+//! Which kinds of objects an agent lists: Services and EndpointSlices only if their health is served.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use hyper::{Request, Response};
 use kube::Client;
 use kube::client::Body;
 
-/// The paths an agent with this mode asks for within some seconds, of an API server that refuses everything.
+/// The paths that an agent in this mode requests within some seconds, from an API server that refuses everything.
 async fn asked_for(mode: &str) -> BTreeSet<String> {
     let paths = Arc::new(Mutex::new(BTreeSet::new()));
     let asked = Arc::clone(&paths);

@@ -1,4 +1,4 @@
-//! What kube-proxy's tests leave out: ports that come, go and cannot be opened, and that a path answers the same.
+//! Not in kube-proxy's tests: ports that open, close or cannot be opened, and equal answers on the path.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::{Server, ask, assert_answer, body, service, slices};
 
 /// Upstream resolves the addresses once, and listens on all where none is found.
 #[tokio::test(start_paused = true)]
-async fn a_selected_address_may_come_and_go() {
+async fn service_ports_follow_the_selected_addresses() {
     let mut server = Server::synced(&["192.0.2.0/24", "2001:db8::/32"], &["127.0.0.1", "::1"]).await;
     server
         .list_services(vec![service("a/b", 9376, &["10.0.0.1", "fd00::1"])])
         .await;
-    assert_eq!(server.machine.open().len(), 0, "none is not all");
+    assert_eq!(server.sockets.open().len(), 0, "none is not all");
     let local = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
     for (addresses, open) in [
         (local(&["192.0.2.7"]), vec!["192.0.2.7:9376"]),
@@ -24,13 +24,13 @@ async fn a_selected_address_may_come_and_go() {
         ),
         (local(&["192.0.2.8"]), vec!["192.0.2.8:9376"]),
     ] {
-        server.machine.inside().local = addresses;
+        server.sockets.inside().local = addresses;
         sleep(Duration::from_secs(7)).await;
-        assert_eq!(server.machine.open(), open);
+        assert_eq!(server.sockets.open(), open);
     }
 }
 
-/// Upstream never tests it (nor did two families work there until after 1.35).
+/// Not tested upstream, where two families did not work until after 1.35.
 #[tokio::test(start_paused = true)]
 async fn each_family_has_its_own_socket_and_count() {
     let mut server = Server::synced(&[], &[]).await;
@@ -38,7 +38,7 @@ async fn each_family_has_its_own_socket_and_count() {
     server
         .list_services(vec![dual, service("c/d", 9377, &["fd00::2"])])
         .await;
-    assert_eq!(server.machine.open(), ["0.0.0.0:9376", "[::]:9376", "[::]:9377"]);
+    assert_eq!(server.sockets.open(), ["0.0.0.0:9376", "[::]:9376", "[::]:9377"]);
     let both = |v4, v6| {
         [
             slices("a/b", "IPv4", v4),
@@ -58,14 +58,14 @@ async fn each_family_has_its_own_socket_and_count() {
             (if any > 0 { 200 } else { 503 }, body("a/b", any, true))
         );
     }
-    // One family fails alone, and a Service that loses a family closes its port.
-    server.machine.taken("[::]:9376", true);
+    // One family fails while the other works; a Service that loses a family closes its port.
+    server.sockets.taken("[::]:9376", true);
     server.list_services(vec![service("a/b", 9376, &["10.0.0.1"])]).await;
-    assert_eq!(server.machine.open(), ["0.0.0.0:9376"]);
+    assert_eq!(server.sockets.open(), ["0.0.0.0:9376"]);
     server
         .list_services(vec![service("a/b", 9376, &["10.0.0.1", "fd00::1"])])
         .await;
-    assert_eq!(server.machine.open(), ["0.0.0.0:9376"]);
+    assert_eq!(server.sockets.open(), ["0.0.0.0:9376"]);
     assert_eq!(server.ports.borrow().failed.len(), 1);
 }
 
@@ -75,8 +75,8 @@ async fn an_open_connection_to_a_service_just_removed_gets_503() {
     let mut server = Server::synced(&[], &[]).await;
     server.sync_endpoints(&[("a/b", 2), ("c/d", 1)]).await;
     server.sync_services(&[("a/b", 9376), ("c/d", 9377)]).await;
-    let mut removed = server.machine.connect("0.0.0.0:9376");
-    let mut moved = server.machine.connect("0.0.0.0:9377");
+    let mut removed = server.sockets.connect("0.0.0.0:9376");
+    let mut moved = server.sockets.connect("0.0.0.0:9377");
     for connection in [&mut removed, &mut moved] {
         assert!(ask(connection, "GET /").await.starts_with("HTTP/1.1 200"));
     }
@@ -93,10 +93,10 @@ async fn an_open_connection_to_a_service_just_removed_gets_503() {
 #[tokio::test(start_paused = true)]
 async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
     let mut server = Server::synced(&[], &[]).await;
-    server.machine.taken("0.0.0.0:9376", true);
+    server.sockets.taken("0.0.0.0:9376", true);
     server.sync_endpoints(&[("a/b", 2)]).await;
     server.sync_services(&[("a/b", 9376)]).await;
-    let attempts = |server: &Server| server.machine.inside().attempts;
+    let attempts = |server: &Server| server.sockets.inside().attempts;
     assert_eq!(attempts(&server), 1);
     let failed = server.ports.borrow().failed.clone();
     let (key, failure) = failed.first_key_value().unwrap();
@@ -111,7 +111,7 @@ async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
     server.sync_services(&[("a/b", 9376), ("c/d", 9377)]).await;
     assert_eq!(attempts(&server), 5, "at a change");
     assert_eq!(server.counted("headgate_service_port_bind_failures_total"), 4);
-    server.machine.taken("0.0.0.0:9376", false);
+    server.sockets.taken("0.0.0.0:9376", false);
     sleep(Duration::from_secs(5)).await;
     server.expect("a/b", "0.0.0.0:9376", 2, true).await;
     assert!(server.ports.borrow().failed.is_empty());
@@ -119,7 +119,7 @@ async fn a_port_that_cannot_be_opened_is_tried_every_5_s_and_at_each_change() {
     assert_eq!(attempts(&server), 6, "then no more");
 }
 
-/// Upstream never tests it.
+/// Not tested upstream.
 #[tokio::test(start_paused = true)]
 async fn two_services_on_one_port() {
     let mut server = Server::synced(&[], &[]).await;
@@ -146,10 +146,10 @@ async fn every_method_and_path_of_a_port_gets_the_same_answer() {
         "PUT /%ff",
         "GET http://elsewhere/x",
     ] {
-        let answer = ask(&mut server.machine.connect("0.0.0.0:9376"), line).await;
+        let answer = ask(&mut server.sockets.connect("0.0.0.0:9376"), line).await;
         assert_answer(&answer, "a/b", 2, true);
     }
-    let answer = ask(&mut server.machine.connect("0.0.0.0:9376"), "HEAD /").await;
+    let answer = ask(&mut server.sockets.connect("0.0.0.0:9376"), "HEAD /").await;
     assert!(
         answer.starts_with("HTTP/1.1 200") && answer.ends_with("\r\n\r\n"),
         "{answer}"
@@ -158,7 +158,7 @@ async fn every_method_and_path_of_a_port_gets_the_same_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_path_knows_the_services_that_need_it_and_no_others() {
+async fn the_service_path_serves_only_services_that_need_it() {
     let mut server = Server::new(&[], &[]);
     let unknown = server.at_path(Method::GET, "/healthz/services/a/b").await;
     assert_eq!(unknown, (503, body("a/b", 0, true)), "nothing is listed yet");
@@ -174,7 +174,7 @@ async fn the_path_knows_the_services_that_need_it_and_no_others() {
         200,
         "it needs no port"
     );
-    assert_eq!(server.machine.open(), ["0.0.0.0:9376"]);
+    assert_eq!(server.sockets.open(), ["0.0.0.0:9376"]);
     let counts = server.answered();
     for path in [
         "/healthz/services/a/c",

@@ -1,4 +1,4 @@
-//! kube-proxy's own tests, by their names there.
+//! kube-proxy's own tests, under their upstream names.
 
 use headgate_health::ProxyPart;
 
@@ -12,12 +12,12 @@ async fn test_server() {
     server.sync_endpoints(&[]).await;
     assert_eq!(server.services(), 0);
     server.sync_endpoints(&[("a/b", 93)]).await;
-    assert_eq!((server.services(), server.machine.open().len()), (0, 0), "unknown");
+    assert_eq!((server.services(), server.sockets.open().len()), (0, 0), "unknown");
 
     server.sync_endpoints(&[]).await;
     server.sync_services(&[("a/b", 9376)]).await;
     assert_eq!(
-        (server.services(), server.machine.open()),
+        (server.services(), server.sockets.open()),
         (1, vec!["0.0.0.0:9376".to_owned()])
     );
     server.expect("a/b", "0.0.0.0:9376", 0, true).await;
@@ -29,13 +29,13 @@ async fn test_server() {
     server.expect("a/b", "0.0.0.0:9376", 0, true).await;
     server.sync_endpoints(&[("a/b", 18)]).await;
     server.sync_services(&[]).await;
-    assert_eq!((server.services(), server.machine.open().len()), (0, 0));
+    assert_eq!((server.services(), server.sockets.open().len()), (0, 0));
 
     server.sync_endpoints(&[]).await;
     server
         .sync_services(&[("a/b", 9376), ("c/d", 12909), ("e/f", 11113)])
         .await;
-    assert_eq!((server.services(), server.machine.open().len()), (3, 3));
+    assert_eq!((server.services(), server.sockets.open().len()), (3, 3));
     for (key, address) in [
         ("a/b", "0.0.0.0:9376"),
         ("c/d", "0.0.0.0:12909"),
@@ -51,22 +51,22 @@ async fn test_server() {
     ] {
         server.expect(key, address, count, true).await;
     }
-    let before = server.machine.inside().attempts;
+    let before = server.sockets.inside().attempts;
     server
         .sync_services(&[("c/d", 12909), ("e/f", 11114), ("g/h", 11878)])
         .await;
     assert_eq!(server.services(), 3);
     assert_eq!(
-        server.machine.open(),
+        server.sockets.open(),
         ["0.0.0.0:11114", "0.0.0.0:11878", "0.0.0.0:12909"]
     );
     assert_eq!(
-        server.machine.inside().attempts,
+        server.sockets.inside().attempts,
         before + 2,
         "what is open is left alone"
     );
     server.expect("c/d", "0.0.0.0:12909", 3, true).await;
-    // Upstream: 0 until the counts come, right afterwards.
+    // Upstream: 0 until the counts are set right afterwards.
     server.expect("e/f", "0.0.0.0:11114", 7, true).await;
     server.expect("g/h", "0.0.0.0:11878", 0, true).await;
     server
@@ -104,7 +104,7 @@ async fn test_server() {
     assert_eq!(server.counted("headgate_service_ports{state=\"open\"}"), 3);
     server.stop.cancel();
     server.serving.await.unwrap().unwrap();
-    assert_eq!(server.machine.open().len(), 0);
+    assert_eq!(server.sockets.open().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,11 +113,11 @@ async fn test_server_with_selective_listening_address() {
     server.sync_services(&[]).await;
     server.sync_endpoints(&[]).await;
     server.sync_endpoints(&[("a/b", 93)]).await;
-    assert_eq!((server.services(), server.machine.open().len()), (0, 0));
+    assert_eq!((server.services(), server.sockets.open().len()), (0, 0));
     server.sync_endpoints(&[]).await;
     server.sync_services(&[("a/b", 9376)]).await;
     assert_eq!(
-        (server.services(), server.machine.open()),
+        (server.services(), server.sockets.open()),
         (1, vec!["127.0.0.1:9376".to_owned()])
     );
     server.expect("a/b", "127.0.0.1:9376", 0, true).await;

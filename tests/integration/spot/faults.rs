@@ -1,4 +1,4 @@
-//! What an IMDS can do wrong, and an API server that is away.
+//! Faults of IMDS, and an API server that is down.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{
 use crate::harness::http;
 
 #[tokio::test]
-async fn whatever_imds_does_wrong_changes_nothing_else() {
+async fn imds_faults_change_neither_verdict_nor_taints() {
     let cluster = control_plane();
     let client = cluster.client();
     let imds = Imds::start().await;
@@ -55,20 +55,20 @@ async fn whatever_imds_does_wrong_changes_nothing_else() {
             assert_eq!(livez.status, 200, "{what:.100}");
         }
     };
-    // Before there is a notice, with an error's body that looks like one.
+    // Faults before a notice; the error's body looks like a notice.
     walk(&[], &good).await;
     assert!(statusz(&agent).await["scheduledEvents"]["trouble"]["reason"] == "timeout");
     assert_eq!(state(&client, "spot-faults").await, (vec![other_taint()], None));
 
-    // A slow answer is an answer.
+    // A slow response counts.
     imds.set(Fault::Slow(Duration::from_secs(3), good.clone()));
     tainted(&client, "spot-faults", true).await;
     answers(&agent, SOON, &["azurePreempt", DRAINING]).await;
 
-    // While there is one, with an error's body that lists none.
+    // Faults during a notice; the error's body lists no events.
     walk(&["azurePreempt", DRAINING], &document(2, &[])).await;
     tainted(&client, "spot-faults", true).await;
-    // Logged once for each change of the reason, with any number of polls and on a busy machine.
+    // Logged once for each change of the reason, whatever the number of polls.
     let log = agent.log();
     let mut logged = None;
     for line in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
@@ -86,7 +86,7 @@ async fn whatever_imds_does_wrong_changes_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_first_answer_may_take_long_and_nothing_waits_for_it() {
+async fn a_slow_first_imds_response_delays_nothing_else() {
     let cluster = control_plane();
     let client = cluster.client();
     let imds = Imds::start().await;
@@ -107,7 +107,7 @@ async fn the_first_answer_may_take_long_and_nothing_waits_for_it() {
 }
 
 #[tokio::test]
-async fn without_an_api_server_the_signal_comes_all_the_same_and_the_taint_later() {
+async fn a_preempt_event_during_an_api_server_outage_fails_healthz_and_taints_later() {
     let mut control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let imds = Imds::start().await;
@@ -130,7 +130,7 @@ async fn without_an_api_server_the_signal_comes_all_the_same_and_the_taint_later
         &[event("a", "Preempt", LATER, &["spot-alone_3"])],
     )));
     answers(&agent, AT_ONCE, &["azurePreempt"]).await;
-    // A new process knows from what was remembered which VM it is on.
+    // A new process knows its VM from the remembered state.
     agent.kill().await;
     let agent = options.start().await;
     answers(&agent, AT_ONCE, &["azurePreempt"]).await;

@@ -1,4 +1,4 @@
-//! An IMDS that answers what a test wants, badly if need be, and remembers what it was asked.
+//! A fake IMDS with injected faults, which records its requests.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-/// How it answers.
+/// How the fake answers.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     /// 200 with this body.
@@ -26,13 +26,13 @@ pub(crate) enum Fault {
     Status(u16, String),
     /// 200 with this body, later.
     Slow(Duration, String),
-    /// Not at all.
+    /// Never answers.
     Hang,
 }
 
-/// A question it was asked.
+/// A request that the fake received.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) line: String,
     pub(crate) metadata: Option<String>,
     pub(crate) conditional: bool,
@@ -42,17 +42,17 @@ pub(crate) struct Asked {
 #[derive(Clone)]
 struct Shared {
     fault: Arc<Mutex<Fault>>,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
-/// A running IMDS; it ends with the test.
+/// A running fake IMDS; it ends with the test.
 pub(crate) struct Imds {
     pub(crate) address: SocketAddr,
     shared: Shared,
 }
 
 impl Imds {
-    /// Starts one that lists no events.
+    /// Starts a fake that lists no events.
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -69,17 +69,17 @@ impl Imds {
         Self { address, shared }
     }
 
-    /// Answers so from now on.
+    /// Sets how further requests are answered.
     pub(crate) fn set(&self, fault: Fault) {
         *self.shared.fault.lock().unwrap() = fault;
     }
 
-    /// What it was asked so far.
-    pub(crate) fn requests(&self) -> Vec<Asked> {
+    /// The requests so far.
+    pub(crate) fn requests(&self) -> Vec<RecordedRequest> {
         self.shared.asked.lock().unwrap().clone()
     }
 
-    /// Waits until it was asked so often more.
+    /// Waits for this number of further requests.
     pub(crate) async fn asked(&self, times: usize) {
         let before = self.requests().len();
         eventually(Duration::from_secs(20), "more questions", async || {
@@ -96,7 +96,7 @@ impl Imds {
 
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     let headers: &HeaderMap = request.headers();
-    shared.asked.lock().unwrap().push(Asked {
+    shared.asked.lock().unwrap().push(RecordedRequest {
         line: format!("{} {}", request.method(), request.uri()),
         metadata: headers.get("metadata").map(|value| value.to_str().unwrap().to_owned()),
         conditional: headers.keys().any(|name| name.as_str().starts_with("if-")),
@@ -104,7 +104,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     });
     let fault = shared.fault.lock().unwrap().clone();
     match fault {
-        // A validator that no client may use.
+        // An etag; clients must not send it back.
         Fault::None(body) => ([("etag", "\"1\"")], body).into_response(),
         Fault::Status(status, body) => (StatusCode::from_u16(status).unwrap(), body).into_response(),
         Fault::Slow(delay, body) => {
@@ -115,14 +115,14 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     }
 }
 
-/// An event as Azure writes it; one without a time has started.
+/// An event in Azure's format; without a time it has started.
 pub(crate) fn event(id: &str, kind: &str, not_before: &str, resources: &[&str]) -> Value {
     let status = if not_before.is_empty() { "Started" } else { "Scheduled" };
     json!({"EventId": id, "EventStatus": status, "EventType": kind, "ResourceType": "VirtualMachine",
         "Resources": resources, "NotBefore": not_before, "Description": "", "EventSource": "Platform", "DurationInSeconds": -1})
 }
 
-/// A document as Azure writes it.
+/// A document in Azure's format.
 pub(crate) fn document(incarnation: i64, events: &[Value]) -> String {
     json!({"DocumentIncarnation": incarnation, "Events": events}).to_string()
 }

@@ -1,4 +1,4 @@
-//! With the rights of the manifests, bound to the own Node: the taint, and nothing else.
+//! The permissions of the spot component, with a token bound to the own Node: only the taint can be written.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ async fn pod_token(client: &Client, node: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_manifests_allow_the_taint_and_no_more() {
+async fn the_spot_component_allows_only_the_draining_taint() {
     let control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
     let imds = Imds::start().await;
@@ -47,7 +47,7 @@ async fn the_manifests_allow_the_taint_and_no_more() {
     assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
     let token = pod_token(&client, "spot-rights").await;
     let kubeconfig = with_token(control_plane.kubeconfig(), &token);
-    // The policy holds once the API server has compiled it.
+    // The policy is enforced once the API server has compiled it.
     let mut number = 0;
     eventually(SOON, "a label is refused", async || {
         number += 1;
@@ -74,7 +74,7 @@ async fn the_manifests_allow_the_taint_and_no_more() {
     boot(&client, "spot-rights", "boot-2").await;
     tainted(&client, "spot-rights", false).await;
 
-    // Without the component: one log message, counted, and the signal counts all the same.
+    // Without the component: one log message, a counter, and the signal still counts.
     let mut command = kubectl(control_plane.kubeconfig());
     let deleted = command
         .args(["delete", "clusterrolebinding", "headgate-spot"])

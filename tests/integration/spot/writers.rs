@@ -1,5 +1,5 @@
-//! Who writes the Node: a notice that comes and goes with the taint that is ours, and others' writes meanwhile. The room's
-//! parts run in this process.
+//! Writes to the Node: headgate's taint for a notice that begins and ends, and concurrent writes of others. The tasks
+//! of the spot module run in this process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,12 +19,12 @@ use tokio::time::sleep;
 use super::imds::{Fault, Imds, document, event};
 use super::{DRAINING, LATER, LATER_STILL, OTHER, SOON, create, other_taint, our_taint, patch, state, tainted};
 
-/// The room's parts in this process, with shorter times; they end with the test.
-struct Room {
+/// The tasks of the spot module, with shorter times; they end with the test.
+struct SpotTasks {
     snapshots: watch::Receiver<EventsSnapshot>,
 }
 
-impl Room {
+impl SpotTasks {
     fn start(name: &str, watch_client: Client, write_client: Client, imds: &Imds) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
@@ -77,34 +77,34 @@ impl Room {
 }
 
 #[tokio::test]
-async fn a_notice_that_vanishes_is_over_after_the_grace_and_only_our_taint_goes() {
+async fn a_withdrawn_notice_removes_only_headgates_taint_after_the_grace_period() {
     let cluster = control_plane();
     let client = cluster.client();
     let imds = Imds::start().await;
     create(&client, "spot-gone").await;
-    let mut room = Room::start("spot-gone", client.clone(), client.clone(), &imds);
+    let mut spot_tasks = SpotTasks::start("spot-gone", client.clone(), client.clone(), &imds);
     let a = document(2, &[event("a", "Preempt", LATER, &["spot-gone_3"])]);
     imds.set(Fault::None(a.clone()));
-    room.signalled(true).await;
+    spot_tasks.signalled(true).await;
     tainted(&client, "spot-gone", true).await;
 
-    // Within the grace nothing changes.
+    // Within the grace period nothing changes.
     imds.set(Fault::None(document(3, &[])));
     sleep(Duration::from_secs(1)).await;
     imds.set(Fault::None(a.clone()));
     sleep(Duration::from_millis(1500)).await;
-    assert_eq!(room.snapshots.borrow().signals().len(), 1);
+    assert_eq!(spot_tasks.snapshots.borrow().signals().len(), 1);
     tainted(&client, "spot-gone", true).await;
 
     let gone = Instant::now();
     imds.set(Fault::None(document(4, &[])));
-    room.signalled(false).await;
+    spot_tasks.signalled(false).await;
     assert!(gone.elapsed() >= Duration::from_secs(2), "{:?}", gone.elapsed());
     assert_eq!(tainted(&client, "spot-gone", false).await.tainted_at, None);
 
-    // The same notice again is a signal and no taint.
+    // The same notice again is a signal but sets no taint.
     imds.set(Fault::None(a));
-    room.signalled(true).await;
+    spot_tasks.signalled(true).await;
     imds.asked(5).await;
     tainted(&client, "spot-gone", false).await;
 
@@ -126,7 +126,7 @@ async fn a_notice_that_vanishes_is_over_after_the_grace_and_only_our_taint_goes(
     })
     .await;
     imds.set(Fault::None(document(6, &[])));
-    room.signalled(false).await;
+    spot_tasks.signalled(false).await;
     imds.asked(5).await;
     assert_eq!(
         tainted(&client, "spot-gone", true).await.tainted_at,
@@ -136,12 +136,12 @@ async fn a_notice_that_vanishes_is_over_after_the_grace_and_only_our_taint_goes(
 }
 
 #[tokio::test]
-async fn a_node_that_others_write_meanwhile_is_read_again_and_nothing_of_theirs_is_lost() {
+async fn concurrent_writes_to_the_node_are_preserved() {
     let cluster = control_plane();
     let client = cluster.client();
     let imds = Imds::start().await;
     create(&client, "spot-conflict").await;
-    // Each of the first reads is out of date before it arrives.
+    // Another write makes each of the first reads stale.
     let (reads, writes) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (admin, counted) = (client.clone(), (Arc::clone(&reads), Arc::clone(&writes)));
     let service = tower::service_fn(move |request: hyper::Request<Body>| {
@@ -162,7 +162,7 @@ async fn a_node_that_others_write_meanwhile_is_read_again_and_nothing_of_theirs_
             Ok::<_, kube::Error>(response)
         }
     });
-    let _room = Room::start("spot-conflict", client.clone(), Client::new(service, "default"), &imds);
+    let _spot_tasks = SpotTasks::start("spot-conflict", client.clone(), Client::new(service, "default"), &imds);
     imds.set(Fault::None(document(
         2,
         &[event("a", "Preempt", LATER, &["spot-conflict_3"])],

@@ -1,4 +1,4 @@
-//! What `headgate status` is asked about: Nodes, their entries in Azure, the ledger, who leads.
+//! The cluster that `headgate status` shows: Nodes, their entries in Azure, the ledger, the leader's Lease.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -56,7 +56,7 @@ fn address(number: u8, v6: bool) -> String {
     }
 }
 
-/// Entries of the three nodes, and of one that there is not.
+/// Entries of the three nodes, and of one that does not exist.
 fn entries(v6: bool) -> Value {
     let entry = |number| json!({"name": format!("node-{number}"), "properties": {"ipAddress": address(number, v6)}});
     [1, 2, 3, 9].into_iter().map(entry).collect()
@@ -128,7 +128,7 @@ impl World {
         nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// Sets these entries of a pool Down, as anybody with a token can.
+    /// Sets these entries of a pool Down, as another client of ARM.
     pub(super) async fn down(&self, pool: &str, numbers: &[u8], v6: bool) {
         let token = http::get(self.emulator.control, "/emulator/v1/token")
             .await

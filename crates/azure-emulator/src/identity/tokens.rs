@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_valid_only_whole_and_for_its_own_key() {
+    fn altered_tokens_and_tokens_of_other_keys_are_refused() {
         let account = Account {
             tenant: "t".to_owned(),
             client: "c".to_owned(),

@@ -149,7 +149,7 @@ fn an_invalid_document_changes_nothing() {
 }
 
 #[test]
-fn the_first_answer_is_late_and_so_are_those_beside_it() {
+fn the_first_imds_requests_are_delayed() {
     let delay = Duration::from_mins(2);
     let mut imds = Imds::new(ImdsSettings {
         first_call_delay: delay,
@@ -217,7 +217,7 @@ fn requests_without_header_version_or_method_are_refused() {
 }
 
 #[test]
-fn the_instance_is_readable_whole_in_parts_and_as_text() {
+fn instance_metadata_is_served_whole_in_parts_and_as_text() {
     let mut imds = imds();
     let mut get = |path: &str| {
         let (status, _, body) = send(&mut imds, Method::GET, &format!("{INSTANCE}{path}"), &Value::Null);

@@ -68,7 +68,7 @@ async fn a_public_address_is_assigned_kept_and_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn children_of_other_resources_have_ids_names_and_etags_too() {
+async fn children_of_other_resources_have_ids_names_and_etags() {
     let group = network("networkSecurityGroups", "nsg");
     let rule = json!({"name": "web", "properties": {"priority": 500, "direction": "Inbound"}});
     let client = Client::new(&[
@@ -244,7 +244,7 @@ async fn resource_groups_are_created_listed_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn operations_of_deleted_groups_do_not_add_up() {
+async fn operations_of_deleted_groups_are_removed() {
     let client = Client::new(&[]);
     assert_eq!(
         client

@@ -30,7 +30,7 @@ fn names(items: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_list_is_whole_and_in_pages_of_three() {
+async fn every_list_is_complete_in_pages_of_three() {
     let lbs: Vec<Value> = (1..=7)
         .map(|number| {
             load_balancer(
@@ -76,7 +76,7 @@ async fn every_list_is_whole_and_in_pages_of_three() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_continue_after_writes_in_between() {
+async fn paging_continues_after_concurrent_writes() {
     let lbs: Vec<Value> = (1..=5)
         .map(|number| load_balancer(&format!("lb{number}"), &[("a", &[])]))
         .collect();

@@ -137,7 +137,7 @@ async fn if_match_guards_against_writers_of_other_pools() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_is_where_its_resource_is() {
+async fn operation_urls_contain_the_location_of_the_resource() {
     let client = client();
     for (name, location) in [("new", "West Europe"), ("lb1", "eastus")] {
         let written = client.put(&lb_path(name), &json!({"location": location})).await;
@@ -224,7 +224,7 @@ async fn an_operation_ends_after_its_delay_and_can_be_polled_for_a_day() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn admin_state_set_back_to_none_is_shown_either_way() {
+async fn admin_state_none_is_omitted_or_shown_by_setting() {
     for (shown, expected) in [
         (AdminStateNone::Omitted, None),
         (AdminStateNone::Shown, Some("None".to_owned())),

@@ -134,7 +134,7 @@ fn principals_share_a_bucket_and_the_network_provider_has_its_own() {
 }
 
 #[test]
-fn buckets_are_bounded_and_the_full_ones_go_first() {
+fn buckets_are_bounded_and_full_ones_are_removed_first() {
     let (mut throttle, now) = (small(), Instant::now());
     for _ in 0..3 {
         throttle.take("kept", "me", Kind::Read, false, now).unwrap();
@@ -152,7 +152,7 @@ fn buckets_are_bounded_and_the_full_ones_go_first() {
 }
 
 #[test]
-fn settings_read_back_and_the_snapshot_shows_what_is_missing() {
+fn throttle_settings_round_trip_and_the_snapshot_lists_used_buckets() {
     let settings: ThrottleSettings =
         serde_json::from_value(json!({"reads": {"capacity": 1, "refillPerSecond": 0.5}})).unwrap();
     assert_eq!(settings.writes, RateLimit::new(200, 10.0));

@@ -30,6 +30,7 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         excluded: None,
         taints: taints.iter().map(taint).collect(),
         ready: true,
+        is_deleting: false,
     }
 }
 

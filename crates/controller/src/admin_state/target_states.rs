@@ -256,6 +256,7 @@ mod tests {
             excluded: None,
             taints: taints.iter().map(taint).collect(),
             ready: true,
+            is_deleting: false,
         }
     }
 

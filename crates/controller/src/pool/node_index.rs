@@ -37,6 +37,8 @@ pub struct ClusterNode {
     pub taints: Vec<Taint>,
     /// Whether the condition `Ready` is `True`.
     pub ready: bool,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub is_deleting: bool,
 }
 
 /// All Nodes of the cluster. Cloning copies the index, not the Nodes.
@@ -144,6 +146,7 @@ mod tests {
             excluded: None,
             taints: Vec::new(),
             ready: true,
+            is_deleting: false,
         }
     }
 

@@ -103,6 +103,7 @@ impl ClusterNodeObject {
             excluded: excluding_label(&labels, exclude_control_plane),
             taints: self.spec.taints.into_iter().map(taint).collect(),
             ready,
+            is_deleting: self.metadata.deletion_timestamp.is_some(),
         })
     }
 }

@@ -147,6 +147,7 @@ mod tests {
                 excluded: None,
                 taints: Vec::new(),
                 ready: true,
+                is_deleting: false,
             });
         }
         nodes

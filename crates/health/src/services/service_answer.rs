@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answer_is_kube_proxys_to_the_byte() {
+    fn service_answer_equals_kube_proxys_byte_for_byte() {
         let key = ObjectKey::new("a", "b");
         let good = service_answer(&key, 18, true);
         let body = "{\n\t\"service\": {\n\t\t\"namespace\": \"a\",\n\t\t\"name\": \"b\"\n\t},\n\t\"localEndpoints\": 18,\n\t\"serviceProxyHealthy\": true\n}";

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_that_count() {
+    fn ready_local_endpoints_are_counted() {
         let ports = json!([{"name": "", "port": 80, "protocol": "TCP"}]);
         let endpoint = |address: &str, node: Value, conditions: Value| json!({"addresses": [address], "nodeName": node, "conditions": conditions});
         for (conditions, counts) in [

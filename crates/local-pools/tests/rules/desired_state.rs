@@ -295,6 +295,35 @@ fn nothing_is_done_before_the_load_balancers_were_read() {
 }
 
 #[test]
+fn nothing_is_done_before_everything_was_listed() {
+    for missing in ["services", "slices", "nodes"] {
+        let mut world = World::new();
+        world.updater = headgate_local_pools::Updater::new(UpdaterSettings::default());
+        world.updater.apply_node(node("n1", &["10.0.0.1"]));
+        world.add_service("default/web", &[], "lb");
+        world.set_addresses("lb", "default-web", &["10.0.0.2"]);
+        world.updater.apply_slice(&slice("default/web-1", "web", &["n1"]));
+        world.observe();
+        if missing != "services" {
+            world.updater.retain_services(&[name("default/web")].into());
+        }
+        if missing != "slices" {
+            world.updater.retain_slices(&[name("default/web-1")].into());
+        }
+        if missing != "nodes" {
+            world.updater.retain_nodes(&["n1".to_owned()].into());
+        }
+        world.tick();
+        assert!(world.take_calls().is_empty(), "{missing}");
+        world.updater.retain_services(&[name("default/web")].into());
+        world.updater.retain_slices(&[name("default/web-1")].into());
+        world.updater.retain_nodes(&["n1".to_owned()].into());
+        world.tick();
+        assert_eq!(world.take_calls(), [Call::Get, Call::Put], "{missing}");
+    }
+}
+
+#[test]
 fn a_moved_service_is_updated_where_it_is_now() {
     let mut world = world();
     world.updater.reconcile(world.now);

@@ -67,7 +67,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// What the cluster is, apart from what the updater knows.
 #[derive(Default)]
-struct Truth {
+struct ExpectedPools {
     services: BTreeMap<usize, (bool, u8)>,
     places: BTreeMap<usize, usize>,
     slices: BTreeMap<(usize, u8), Vec<u8>>,
@@ -134,7 +134,7 @@ fn all_pools() -> impl Iterator<Item = (usize, usize, IpFamily)> {
     places.flat_map(|(place, service)| families(2).iter().map(move |family| (place, service, *family)))
 }
 
-impl Truth {
+impl ExpectedPools {
     /// The Service's rules are where cloud-controller-manager has placed it.
     fn place(&self, world: &mut World) {
         world.rules.clear();
@@ -155,6 +155,7 @@ impl Truth {
         for node in self.nodes.values() {
             world.updater.apply_node(node.clone());
         }
+        world.complete_lists();
         for (index, (is_local, kind)) in &self.services {
             let mut object = service(SERVICES[*index], families(*kind));
             object.is_local = *is_local;
@@ -254,7 +255,7 @@ proptest! {
     #[test]
     fn pools_converge_after_any_history(history in steps()) {
         let mut world = World::with_settings(UpdaterSettings::default());
-        let mut truth = Truth::default();
+        let mut truth = ExpectedPools::default();
         for number in 1..=9_u8 {
             let addresses = [format!("10.0.0.{number}"), format!("fd00::{number}")];
             truth.nodes.insert(number, node(&format!("n{number}"), &addresses.each_ref().map(String::as_str)));

@@ -25,14 +25,14 @@ pub(crate) enum Call {
 }
 
 /// What happens while a request is answered.
-pub(crate) type Meanwhile = Box<dyn FnOnce(&mut World)>;
+pub(crate) type ConcurrentChange = Box<dyn FnOnce(&mut World)>;
 
 /// How a request is answered.
 pub(crate) enum Answer {
     Ok,
     Fails(Failure),
     /// Something happens during the request, which then is answered so.
-    After(Meanwhile, Box<Answer>),
+    After(ConcurrentChange, Box<Answer>),
     /// The process ends during the request.
     ShutDown,
 }
@@ -136,7 +136,16 @@ impl World {
             let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
             world.updater.apply_node(node(&format!("n{number}"), &addresses));
         }
+        world.complete_lists();
         world
+    }
+
+    /// The first lists are complete; there are no Services and slices yet.
+    pub(crate) fn complete_lists(&mut self) {
+        let nodes = self.updater.nodes().names().map(str::to_owned).collect();
+        self.updater.retain_nodes(&nodes);
+        self.updater.retain_services(&[].into());
+        self.updater.retain_slices(&[].into());
     }
 
     pub(crate) fn new() -> Self {

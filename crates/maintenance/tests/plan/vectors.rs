@@ -1,6 +1,7 @@
 //! The worked example of KEP-4212 with three maintenances: targets, messages and counts of each step.
 
 use headgate_maintenance::api::{PodType, Stage};
+use headgate_maintenance::drain_plan::PodSelector;
 use headgate_maintenance::plan::action::EventReason;
 
 use crate::world::{World, entry};
@@ -240,4 +241,28 @@ fn without_nodes_there_is_nothing_to_drain() {
         world.condition("m", "Drained"),
         Some(("True".to_owned(), "NoNodes".to_owned()))
     );
+}
+
+#[test]
+fn a_newer_maintenance_adds_nothing_to_a_node_that_is_further_on() {
+    let mut world = World::default()
+        .nodes(&["one"])
+        .pods("one", 1, PodType::Default, 10)
+        .pods("one", 1, PodType::Default, 3);
+    world.snapshot.pods[0].labels.insert("app".to_owned(), "db".to_owned());
+    let mut labelled = entry(PodType::Default, 10);
+    labelled.pod_selector = Some(PodSelector::label("app", "db").to_label_selector());
+    world.maintain("older", Stage::Drain, &["one"], &[labelled.clone()]);
+    world.settle();
+    world.maintain("newer", Stage::Drain, &["one"], &[entry(PodType::Default, 5)]);
+    world.settle();
+    assert_eq!(world.status("newer", "one").drain_targets, [labelled]);
+    assert_eq!(
+        world.message("newer", "one"),
+        "Evacuating (fast-forwarded by older older)"
+    );
+    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0001"]);
+    world.leave("one", 1);
+    world.settle();
+    assert_eq!(world.evacuated_pods().into_iter().collect::<Vec<_>>(), ["pod-0002"]);
 }

@@ -29,6 +29,7 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
         excluded: None,
         taints: if tainted { vec![taint] } else { Vec::new() },
         ready: true,
+        is_deleting: false,
     }
 }
 

@@ -91,7 +91,7 @@ async fn failure_is_reported(client: &Client, agent: &Agent, node: &str, service
     assert_eq!(agent.healthz().await.status, 200, "the node is none the worse");
 }
 
-/// Another process takes the ports over; probes without a pause all get an answer.
+/// Another process takes over the ports; every probe gets an answer meanwhile.
 async fn ports_are_handed_on(agent: Agent, next: &AgentOptions) {
     let probing = tokio::spawn(async {
         for asked in 0_u32.. {
@@ -116,9 +116,9 @@ async fn ports_are_handed_on(agent: Agent, next: &AgentOptions) {
 
 /// On kube-proxy's own port, with the example's settings and rights; a port that is taken first.
 #[test]
-fn where_there_is_no_kube_proxy() {
+fn service_ports_without_kube_proxy() {
     in_network_namespace(
-        "services::cluster::kube_proxy::where_there_is_no_kube_proxy",
+        "services::cluster::kube_proxy::service_ports_without_kube_proxy",
         async || {
             let control_plane = own_control_plane().await;
             let client = Client::try_from(control_plane.client_config()).unwrap();
@@ -175,78 +175,81 @@ fn comparable(answer: &http::Response) -> (String, Vec<(String, String)>, String
 /// The real kube-proxy has the port: headgate's path answers the same to the byte, and a second agent in the mode
 /// `nodePorts` opens the port once kube-proxy is gone.
 #[test]
-fn beside_kube_proxy() {
-    in_network_namespace("services::cluster::kube_proxy::beside_kube_proxy", async || {
-        let mut control_plane = own_control_plane().await;
-        let client = Client::try_from(control_plane.client_config()).unwrap();
-        let node = create_node(&client, "beside").await;
-        let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
-        let services = Api::<Service>::default_namespaced(client.clone());
-        let service = object(web(&json!({"healthCheckNodePort": 31235})));
-        services.create(&PostParams::default(), &service).await.unwrap();
-        let start = async |settings: &str| {
-            let settings = format!("proxy: {{healthzUrl: \"http://{proxy}\"}}\n{settings}");
-            let options = AgentOptions::new(&node, control_plane.kubeconfig()).settings(&settings);
-            options.start().await
-        };
-        let at_path = start("serviceHealth: path\n").await;
+fn service_health_beside_kube_proxy() {
+    in_network_namespace(
+        "services::cluster::kube_proxy::service_health_beside_kube_proxy",
+        async || {
+            let mut control_plane = own_control_plane().await;
+            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let node = create_node(&client, "beside").await;
+            let proxy = control_plane.start_kube_proxy(&node).await.unwrap().healthz;
+            let services = Api::<Service>::default_namespaced(client.clone());
+            let service = object(web(&json!({"healthCheckNodePort": 31235})));
+            services.create(&PostParams::default(), &service).await.unwrap();
+            let start = async |settings: &str| {
+                let settings = format!("proxy: {{healthzUrl: \"http://{proxy}\"}}\n{settings}");
+                let options = AgentOptions::new(&node, control_plane.kubeconfig()).settings(&settings);
+                options.start().await
+            };
+            let at_path = start("serviceHealth: path\n").await;
 
-        let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
-        let conditions = json!({"ready": false, "serving": true, "terminating": true});
-        let (ready, terminating) = (json!({}), &conditions);
-        for (endpoints, count) in [
-            (json!([]), 0),
-            (
-                json!([{"addresses": ["10.244.0.1"], "nodeName": node, "conditions": ready}, {"addresses": ["10.244.0.2"], "nodeName": node},
+            let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
+            let conditions = json!({"ready": false, "serving": true, "terminating": true});
+            let (ready, terminating) = (json!({}), &conditions);
+            for (endpoints, count) in [
+                (json!([]), 0),
+                (
+                    json!([{"addresses": ["10.244.0.1"], "nodeName": node, "conditions": ready}, {"addresses": ["10.244.0.2"], "nodeName": node},
                 {"addresses": ["10.244.0.3"], "nodeName": "elsewhere"}, {"addresses": ["10.244.0.4"], "nodeName": node, "conditions": terminating}]),
-                2,
-            ),
-            (
-                json!([{"addresses": ["10.244.0.4"], "nodeName": node, "conditions": terminating}]),
-                0,
-            ),
-        ] {
-            let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                    2,
+                ),
+                (
+                    json!([{"addresses": ["10.244.0.4"], "nodeName": node, "conditions": terminating}]),
+                    0,
+                ),
+            ] {
+                let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
                 "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}}, "endpoints": endpoints,
                 "ports": [{"name": "http", "port": 8080}, {"name": "https", "port": 8443}]});
-            let apply = PatchParams::apply("test").force();
-            slices.patch("web-1", &apply, &Patch::Apply(slice)).await.unwrap();
-            eventually(SOON, "both say the same", async || {
-                let ours = http::get(at_path.healthz_address(), "/healthz/services/default/web").await;
-                let theirs = http::get(local(31235), "/").await;
-                let (ours, theirs) = (ours.map_err(|e| e.to_string())?, theirs.map_err(|e| e.to_string())?);
-                let settled = |answer: &http::Response| answer.text() == body("default/web", count, true);
-                if !settled(&theirs) || !settled(&ours) {
-                    return Err(format!("ours {} theirs {}", ours.text(), theirs.text()));
+                let apply = PatchParams::apply("test").force();
+                slices.patch("web-1", &apply, &Patch::Apply(slice)).await.unwrap();
+                eventually(SOON, "both say the same", async || {
+                    let ours = http::get(at_path.healthz_address(), "/healthz/services/default/web").await;
+                    let theirs = http::get(local(31235), "/").await;
+                    let (ours, theirs) = (ours.map_err(|e| e.to_string())?, theirs.map_err(|e| e.to_string())?);
+                    let settled = |answer: &http::Response| answer.text() == body("default/web", count, true);
+                    if !settled(&theirs) || !settled(&ours) {
+                        return Err(format!("ours {} theirs {}", ours.text(), theirs.text()));
+                    }
+                    assert_eq!(comparable(&ours), comparable(&theirs));
+                    Ok(())
+                })
+                .await;
+            }
+
+            let on_port = start("serviceHealth: nodePorts\n").await;
+            eventually(SOON, "the port is kube-proxy's", async || {
+                let status = statusz(&on_port).await["services"].clone();
+                if status["failedPorts"][0]["port"] == 31235 {
+                    Ok(())
+                } else {
+                    Err(status.to_string())
                 }
-                assert_eq!(comparable(&ours), comparable(&theirs));
-                Ok(())
             })
             .await;
-        }
-
-        let on_port = start("serviceHealth: nodePorts\n").await;
-        eventually(SOON, "the port is kube-proxy's", async || {
-            let status = statusz(&on_port).await["services"].clone();
-            if status["failedPorts"][0]["port"] == 31235 {
-                Ok(())
-            } else {
-                Err(status.to_string())
-            }
-        })
-        .await;
-        control_plane.stop_optional_components().await;
-        eventually(SOON, "the port is ours", async || {
-            let status = statusz(&on_port).await["services"].clone();
-            if status["openPorts"] == 1 {
-                Ok(())
-            } else {
-                Err(status.to_string())
-            }
-        })
-        .await;
-        assert_eq!(http::get(local(31235), "/").await.unwrap().status, 503);
-        drop((at_path, on_port));
-        control_plane.stop().await;
-    });
+            control_plane.stop_optional_components().await;
+            eventually(SOON, "the port is ours", async || {
+                let status = statusz(&on_port).await["services"].clone();
+                if status["openPorts"] == 1 {
+                    Ok(())
+                } else {
+                    Err(status.to_string())
+                }
+            })
+            .await;
+            assert_eq!(http::get(local(31235), "/").await.unwrap().status, 503);
+            drop((at_path, on_port));
+            control_plane.stop().await;
+        },
+    );
 }

@@ -1,4 +1,4 @@
-//! Inputs like those of a corpus: its files cut, joined, repeated, overwritten, with words of the field in them.
+//! Mutations of a corpus: its files cut, joined, repeated and overwritten, with keywords of the format inserted.
 //!
 //! A stable compiler does not report which input reaches new code, so the corpus has to contain the formats.
 
@@ -8,14 +8,14 @@ use std::time::Duration;
 use bolero::generator::bolero_generator::driver::Driver;
 use bolero::{ValueGenerator, check};
 
-/// Time for each target where nothing else is said.
+/// Seconds for each target unless `HEADGATE_FUZZ_SECONDS` is set.
 const DEFAULT_SECONDS: u64 = 3;
-/// Larger inputs only take longer.
+/// Maximum size of an input; larger ones only take longer.
 const MAX_BYTES: usize = 16 * 1024;
 
-/// A corpus, and the words that matter beside it.
+/// A corpus, and keywords of its format.
 #[derive(Debug)]
-pub(crate) struct Like {
+pub(crate) struct MutatedCorpus {
     corpus: Vec<Vec<u8>>,
     words: &'static [&'static [u8]],
 }
@@ -28,17 +28,17 @@ pub(crate) fn time() -> Duration {
 
 /// Checks that `holds` for each file of the corpus `tests/fuzz/corpus/NAME`, then for inputs like them.
 pub(crate) fn fuzz(name: &str, words: &'static [&'static [u8]], holds: impl Fn(&[u8]) + std::panic::RefUnwindSafe) {
-    let like = Like::corpus(name, words);
-    like.corpus.iter().for_each(|bytes| holds(bytes));
+    let mutated_corpus = MutatedCorpus::load(name, words);
+    mutated_corpus.corpus.iter().for_each(|bytes| holds(bytes));
     check!(name = name)
-        .with_generator(like)
+        .with_generator(mutated_corpus)
         .with_test_time(time())
         .for_each(|bytes: &Vec<u8>| holds(bytes));
 }
 
-impl Like {
-    /// The corpus of that name; an empty input is always part of it.
-    pub(crate) fn corpus(name: &str, words: &'static [&'static [u8]]) -> Self {
+impl MutatedCorpus {
+    /// Loads the corpus of that name and adds an empty input.
+    pub(crate) fn load(name: &str, words: &'static [&'static [u8]]) -> Self {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/fuzz/corpus")
             .join(name);
@@ -51,7 +51,7 @@ impl Like {
         Self { corpus, words }
     }
 
-    /// The files themselves.
+    /// The unchanged files.
     pub(crate) fn files(&self) -> &[Vec<u8>] {
         &self.corpus
     }
@@ -108,7 +108,7 @@ impl Like {
     }
 }
 
-impl ValueGenerator for Like {
+impl ValueGenerator for MutatedCorpus {
     type Output = Vec<u8>;
 
     fn generate<D: Driver>(&self, driver: &mut D) -> Option<Vec<u8>> {

@@ -1,7 +1,7 @@
-//! The same leader in this process, with spies where it meets the API server and where it meets ARM.
+//! A leader in this process with instrumented clients of the API server and of ARM.
 //!
-//! It goes over sockets as in a process of its own, and has a thread to itself. What is seen is when the bytes of a Node's event
-//! are handed to its watch, when the ARM Lease is asked for and had, and when ARM is first asked for one load balancer.
+//! It uses sockets as in a process of its own, and has its own thread. Recorded are the times when the bytes of a Node's event
+//! reach its watch, when the shared Lease is requested and acquired, and when ARM first gets a request for a load balancer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,71 +39,71 @@ use crate::documents::{CLUSTER, NAMED, RESOURCE_GROUP, SIGNAL, SUBSCRIPTION, loa
 use crate::program::{count, until};
 use crate::world::World;
 
-/// When what was seen of one signal, each for the first time.
+/// The first time of each step after one signal.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct SignalTimes {
     /// An event with the signal was read.
     pub(crate) signal: Option<Instant>,
-    /// The ARM Lease was asked for: it was decided that something is to be written.
+    /// The shared Lease was requested, so a write is planned.
     pub(crate) asked: Option<Instant>,
-    /// The answer to that.
+    /// The response to that request.
     pub(crate) held: Option<Instant>,
-    /// A load balancer was asked for.
+    /// The first request to ARM for a load balancer.
     pub(crate) arm: Option<Instant>,
     /// The last request to ARM.
     pub(crate) last: Option<Instant>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Spy(Arc<Mutex<Seen>>);
+struct Recorder(Arc<Mutex<SignalTimes>>);
 
-impl Spy {
-    fn note(&self, note: impl FnOnce(&mut Seen, Instant)) {
+impl Recorder {
+    fn note(&self, note: impl FnOnce(&mut SignalTimes, Instant)) {
         let now = Instant::now();
         note(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), now);
     }
 }
 
 /// A leader in this process.
-pub(crate) struct Spied {
-    spy: Spy,
+pub(crate) struct InstrumentedLeader {
+    recorder: Recorder,
     registry: Registry,
     stop: CancellationToken,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
-impl Spied {
+impl InstrumentedLeader {
     /// Starts it and waits until it leads and knows every pool.
     pub(crate) async fn start(world: &World, azure: &Azure) -> anyhow::Result<Self> {
         world.forget_ledger().await?;
-        let (spy, mut registry) = (Spy::default(), Registry::default());
+        let (recorder, mut registry) = (Recorder::default(), Registry::default());
         let metrics = Registered {
             azure: headgate_azure::Metrics::register(&mut registry),
             admin_state: admin_state::Metrics::register(&mut registry),
             lock: LockMetrics::register(&mut registry),
         };
         let stop = CancellationToken::new();
-        let (config, arm, seen, stopping) = (world.config(), azure.arm(), spy.clone(), stop.clone());
+        let (config, arm, seen, stopping) = (world.config(), azure.arm(), recorder.clone(), stop.clone());
         let thread = thread::Builder::new().name("leader".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(lead(&config, arm, seen, metrics, stopping))
         })?;
-        let spied = Self {
-            spy,
+        let instrumented_leader = Self {
+            recorder,
             registry,
             stop,
             thread,
         };
         let expected = azure.entries();
-        spied
+        instrumented_leader
             .until("it knows every pool", |metrics| {
                 count(metrics, "headgate_pool_addresses") >= expected
             })
             .await?;
-        Ok(spied)
+        Ok(instrumented_leader)
     }
 
-    /// It gives its Lease back, which is bounded, and ends.
+    /// Releases its Lease within a bounded time and stops.
     pub(crate) fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();
         self.thread
@@ -111,7 +111,7 @@ impl Spied {
             .map_err(|_| anyhow::anyhow!("the leader has panicked"))?
     }
 
-    /// Waits until its metrics say so.
+    /// Waits until its metrics satisfy a condition.
     pub(crate) async fn until(&self, what: &str, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
         until(
             what,
@@ -126,13 +126,13 @@ impl Spied {
         .await
     }
 
-    /// What was seen since it was last forgotten.
-    pub(crate) fn seen(&self) -> Seen {
-        *self.spy.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The times since the last reset.
+    pub(crate) fn seen(&self) -> SignalTimes {
+        *self.recorder.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn forget(&self) {
-        self.spy.note(|seen, _| *seen = Seen::default());
+        self.recorder.note(|seen, _| *seen = SignalTimes::default());
     }
 }
 
@@ -157,16 +157,16 @@ impl TargetSource for FixedTarget {
     }
 }
 
-/// Stands for election and leads, until it is to stop.
+/// Stands for election and leads until `stop`.
 async fn lead(
     config: &kube::Config,
     arm: SocketAddr,
-    spy: Spy,
+    recorder: Recorder,
     metrics: Registered,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
-    let client = spied_client(config, spy.clone())?;
+    let client = spied_client(config, recorder.clone())?;
     let reports = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
     let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
@@ -177,7 +177,7 @@ async fn lead(
         metrics: LeaderMetrics::default(),
         clock: clock.clone(),
     });
-    let arm = spied_arm(arm, spy, clock.clone()).await?;
+    let arm = spied_arm(arm, recorder, clock.clone()).await?;
     let reached = ClusterTarget {
         arm: arm.with_metrics(metrics.azure),
         scope: ListScope {
@@ -209,17 +209,17 @@ async fn lead(
     Ok(())
 }
 
-/// The product's client of the API server, watched.
-fn spied_client(config: &kube::Config, spy: Spy) -> anyhow::Result<Client> {
+/// The program's client of the API server, instrumented.
+fn spied_client(config: &kube::Config, recorder: Recorder) -> anyhow::Result<Client> {
     let inner = headgate_kubernetes::api_server::build_client(config)?;
     let service = service_fn(move |request: Request<Body>| {
-        let (inner, spy) = (inner.clone(), spy.clone());
+        let (inner, recorder) = (inner.clone(), recorder.clone());
         async move {
             let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
             let is_lock = request.method() == Method::PUT && path.ends_with("/leases/aks-managed-resource-locker");
             let watches_nodes = path == "/api/v1/nodes" && query.contains("watch=true");
             if is_lock {
-                spy.note(|seen, now| {
+                recorder.note(|seen, now| {
                     if seen.signal.is_some() {
                         seen.asked.get_or_insert(now);
                     }
@@ -227,7 +227,7 @@ fn spied_client(config: &kube::Config, spy: Spy) -> anyhow::Result<Client> {
             }
             let response = inner.send(request).await?;
             if is_lock {
-                spy.note(|seen, now| {
+                recorder.note(|seen, now| {
                     if seen.asked.is_some() {
                         seen.held.get_or_insert(now);
                     }
@@ -236,7 +236,7 @@ fn spied_client(config: &kube::Config, spy: Spy) -> anyhow::Result<Client> {
             let (head, body) = response.into_parts();
             let body = body.map_frame(move |frame| {
                 if watches_nodes && frame.data_ref().is_some_and(|data| has_signal(data)) {
-                    spy.note(|seen, now| {
+                    recorder.note(|seen, now| {
                         seen.signal.get_or_insert(now);
                     });
                 }
@@ -252,20 +252,20 @@ fn has_signal(data: &[u8]) -> bool {
     data.windows(SIGNAL.len()).any(|part| part == SIGNAL.as_bytes())
 }
 
-/// A client of ARM, watched.
-async fn spied_arm(arm: SocketAddr, spy: Spy, clock: Clock) -> anyhow::Result<ArmClient> {
+/// A client of ARM, instrumented.
+async fn spied_arm(arm: SocketAddr, recorder: Recorder, clock: Clock) -> anyhow::Result<ArmClient> {
     let http: legacy::Client<_, Full<Bytes>> = legacy::Client::builder(TokioExecutor::new()).build_http();
     let one = load_balancers_path().to_lowercase();
     let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
-        let (http, spy) = (http.clone(), spy.clone());
+        let (http, recorder) = (http.clone(), recorder.clone());
         if request.uri().path().to_lowercase().starts_with(&one) {
-            spy.note(|seen, now| {
+            recorder.note(|seen, now| {
                 if seen.held.is_some() {
                     seen.arm.get_or_insert(now);
                 }
             });
         }
-        spy.note(|seen, now| seen.last = Some(now));
+        recorder.note(|seen, now| seen.last = Some(now));
         async move {
             let failed = |error: String| TransportError::Connection(error);
             let response = http.request(request.map(Full::new)).await;

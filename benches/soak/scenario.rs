@@ -1,4 +1,4 @@
-//! What happens meanwhile: the taint comes and goes, and so does the API server.
+//! Disturbances during a soak: changes of the taint, and outages of the API server.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,46 +11,46 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::expected_answer::{ExpectedAnswer, LAG};
+use crate::expected_answer::{AGENT_LAG_TIMEOUT, ExpectedAnswer};
 use crate::output::say;
 use crate::probes::ProbeCounts;
 
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-/// Seconds from one change of the taint to the next, over and over.
+/// Seconds between two changes of the taint, repeated in a cycle.
 const TAINT_INTERVALS_SECONDS: [u64; 6] = [3, 4, 2, 6, 3, 5];
-/// How often a change is tried: an API server that has just come back may refuse one.
-const ATTEMPTS: u32 = 10;
-/// How long the API server is away.
-const OUTAGE: Duration = Duration::from_secs(20);
-/// The longest time from one outage to the next; a short soak has five.
-const OUTAGES: Duration = Duration::from_mins(5);
-/// How long an agent may take to find an API server that has come back: its pauses grow to half a minute, and as
-/// much again by chance.
-const FINDING: Duration = Duration::from_secs(75);
-/// From one line for the person who watches to the next.
-const TELLING: Duration = Duration::from_mins(1);
+/// Attempts for one change: an API server may refuse requests right after its start.
+const PATCH_ATTEMPTS: u32 = 10;
+/// Duration of an outage of the API server.
+const OUTAGE_DURATION: Duration = Duration::from_secs(20);
+/// Maximum interval between two outages; a short soak has five outages.
+const OUTAGE_INTERVAL: Duration = Duration::from_mins(5);
+/// Time within which an agent must reconnect after an outage: its backoff grows to half a minute, plus as
+/// much jitter.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(75);
+/// Interval between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What happened.
+/// The result of the disturbances.
 #[derive(Debug, Default)]
-pub(crate) struct Story {
-    /// From the answer to a change of the taint to the first probe that shows it, where the API server was up.
+pub(crate) struct ScenarioResult {
+    /// Times from the confirmation of a change to the first probe that shows it, while the API server is up.
     pub(crate) seen: Vec<Duration>,
-    /// The same for the first change after the API server was back.
+    /// The same for the first change after an outage.
     pub(crate) seen_after_outage: Vec<Duration>,
-    /// Changes that no probe showed in time.
+    /// The number of changes that no probe showed in time.
     pub(crate) missed: u64,
 }
 
-struct Teller<'a> {
+struct TaintScenario<'a> {
     nodes: Api<Node>,
     node: &'a str,
     expected_answer: &'a ExpectedAnswer,
     counts: &'a ProbeCounts,
     tainted: bool,
-    story: Story,
+    result: ScenarioResult,
 }
 
-/// Goes on for `length`; ends with the API server up.
+/// Runs for `length`; ends with the API server up.
 pub(crate) async fn run(
     control_plane: &mut ControlPlane,
     client: Client,
@@ -58,18 +58,18 @@ pub(crate) async fn run(
     length: Duration,
     expected_answer: &ExpectedAnswer,
     counts: &ProbeCounts,
-) -> anyhow::Result<Story> {
+) -> anyhow::Result<ScenarioResult> {
     let begun = Instant::now();
-    let period = OUTAGES.min(length / 5);
+    let period = OUTAGE_INTERVAL.min(length / 5);
     let mut outage = begun + period;
-    let mut line = begun + TELLING;
-    let mut teller = Teller {
+    let mut line = begun + PROGRESS_INTERVAL;
+    let mut scenario = TaintScenario {
         nodes: Api::all(client),
         node,
         expected_answer,
         counts,
         tainted: false,
-        story: Story::default(),
+        result: ScenarioResult::default(),
     };
     for pause in TAINT_INTERVALS_SECONDS.into_iter().cycle() {
         sleep(Duration::from_secs(pause)).await;
@@ -78,23 +78,23 @@ pub(crate) async fn run(
         }
         if Instant::now() >= outage {
             control_plane.stop_apiserver().await;
-            sleep(OUTAGE).await;
+            sleep(OUTAGE_DURATION).await;
             control_plane.start_apiserver().await?;
-            teller.change(true).await?;
+            scenario.change(true).await?;
             outage = Instant::now() + period;
         } else {
-            teller.change(false).await?;
+            scenario.change(false).await?;
         }
         if Instant::now() >= line {
-            line += TELLING;
-            say(&teller.progress(begun.elapsed()));
+            line += PROGRESS_INTERVAL;
+            say(&scenario.progress(begun.elapsed()));
         }
     }
-    Ok(teller.story)
+    Ok(scenario.result)
 }
 
-impl Teller<'_> {
-    /// Adds the taint or takes it away, and waits until a probe shows it.
+impl TaintScenario<'_> {
+    /// Adds or removes the taint, and waits until a probe shows it.
     async fn change(&mut self, after_outage: bool) -> anyhow::Result<()> {
         self.expected_answer.changing();
         self.tainted = !self.tainted;
@@ -102,17 +102,21 @@ impl Teller<'_> {
         let code = if self.tainted { 503 } else { 200 };
         let patched = Instant::now();
         if !after_outage {
-            // From here on every probe is held to it.
+            // From now on, every probe must have this answer.
             self.expected_answer.settled(code);
         }
         let mut latest = self.counts.latest();
-        let bound = if after_outage { FINDING } else { LAG };
-        if timeout(bound, latest.wait_for(|latest| *latest == code)).await.is_err() {
-            self.story.missed += 1;
-        } else if after_outage {
-            self.story.seen_after_outage.push(patched.elapsed());
+        let bound = if after_outage {
+            RECONNECT_TIMEOUT
         } else {
-            self.story.seen.push(patched.elapsed());
+            AGENT_LAG_TIMEOUT
+        };
+        if timeout(bound, latest.wait_for(|latest| *latest == code)).await.is_err() {
+            self.result.missed += 1;
+        } else if after_outage {
+            self.result.seen_after_outage.push(patched.elapsed());
+        } else {
+            self.result.seen.push(patched.elapsed());
         }
         self.expected_answer.settled(code);
         Ok(())
@@ -129,7 +133,7 @@ impl Teller<'_> {
         loop {
             match self.nodes.patch(self.node, &PatchParams::default(), &patch).await {
                 Ok(_) => return Ok(()),
-                Err(error) if attempt == ATTEMPTS => return Err(error).context("changing the taint"),
+                Err(error) if attempt == PATCH_ATTEMPTS => return Err(error).context("changing the taint"),
                 Err(_) => attempt += 1,
             }
             sleep(Duration::from_secs(1)).await;
@@ -144,8 +148,8 @@ impl Teller<'_> {
             count(&self.counts.good) + count(&self.counts.bad),
             count(&self.counts.failed),
             count(&self.counts.wrong),
-            self.story.seen.len(),
-            self.story.seen_after_outage.len()
+            self.result.seen.len(),
+            self.result.seen_after_outage.len()
         )
     }
 }

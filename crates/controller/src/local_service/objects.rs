@@ -1,0 +1,212 @@
+//! The fields of Services, EndpointSlices and Nodes that Local Services' pools need, as the updater's inputs. Pure.
+
+use headgate_local_pools::objects::{Endpoint, EndpointSlice, Node, Service};
+use headgate_local_pools::{IpFamily, NamespacedName, Updater};
+use k8s_openapi::api::core::v1::Service as ServiceResource;
+use k8s_openapi::api::discovery::v1::EndpointSlice as EndpointSliceResource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::Deserialize;
+
+use crate::pool::{ClusterNode, NodeIndex};
+
+/// The label of an EndpointSlice with the name of its Service.
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// A Service without ports, selectors and status.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = ServiceResource)]
+pub struct SlimService {
+    /// Needed: namespace, name, UID and `deletionTimestamp`.
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: ServiceSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ServiceSpec {
+    r#type: String,
+    external_traffic_policy: String,
+    load_balancer_class: Option<String>,
+    ip_families: Vec<String>,
+}
+
+/// An EndpointSlice without addresses, ports, zones and hints.
+#[derive(Clone, Debug, Deserialize, Resource)]
+#[resource(inherit = EndpointSliceResource)]
+pub struct SlimEndpointSlice {
+    /// Needed: namespace, name and the label with the Service's name.
+    pub metadata: ObjectMeta,
+    /// The API server sends `null` for an empty list.
+    endpoints: Option<Vec<SlimEndpoint>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimEndpoint {
+    conditions: SlimConditions,
+    node_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct SlimConditions {
+    ready: Option<bool>,
+}
+
+/// `None` for an object without a name, which the API server does not send.
+pub(super) fn object_name(metadata: &ObjectMeta) -> Option<NamespacedName> {
+    let name = metadata.name.as_deref()?;
+    Some(NamespacedName::new(
+        metadata.namespace.as_deref().unwrap_or_default(),
+        name,
+    ))
+}
+
+impl SlimService {
+    /// The updater's input; `None` for an object without a name.
+    #[must_use]
+    pub fn convert(self) -> Option<Service> {
+        let spec = self.spec;
+        let family = |text: String| match text.as_str() {
+            "IPv4" => Some(IpFamily::IPv4),
+            "IPv6" => Some(IpFamily::IPv6),
+            _ => None,
+        };
+        Some(Service {
+            name: object_name(&self.metadata)?,
+            uid: self.metadata.uid.unwrap_or_default(),
+            is_load_balancer: spec.r#type == "LoadBalancer"
+                && spec.load_balancer_class.is_none_or(|class| class.is_empty()),
+            is_local: spec.external_traffic_policy == "Local",
+            is_deleting: self.metadata.deletion_timestamp.is_some(),
+            ip_families: spec.ip_families.into_iter().filter_map(family).collect(),
+        })
+    }
+}
+
+impl SlimEndpointSlice {
+    /// The updater's input; `None` for an object without a name.
+    #[must_use]
+    pub fn convert(self) -> Option<EndpointSlice> {
+        let name = object_name(&self.metadata)?;
+        let mut labels = self.metadata.labels.unwrap_or_default();
+        let endpoint = |endpoint: SlimEndpoint| Endpoint {
+            node_name: endpoint.node_name,
+            ready: endpoint.conditions.ready,
+        };
+        Some(EndpointSlice {
+            name,
+            service: labels.remove(SERVICE_NAME_LABEL),
+            endpoints: self.endpoints.into_iter().flatten().map(endpoint).collect(),
+        })
+    }
+}
+
+/// Gives the updater all Nodes, after a complete list and after each change. `is_draining` is whether the Node's target state
+/// is `Down` and admin states are enforced.
+pub fn apply_nodes(updater: &mut Updater, nodes: &NodeIndex, is_draining: impl Fn(&ClusterNode) -> bool) {
+    for node in nodes.iter() {
+        updater.apply_node(Node {
+            name: node.name.clone(),
+            created: node.created,
+            internal_addresses: node.addresses.clone(),
+            excluded_by: node.excluded,
+            is_deleting: node.is_deleting,
+            is_draining: is_draining(node),
+        });
+    }
+    let names = nodes.iter().map(|node| node.name.to_ascii_lowercase());
+    updater.retain_nodes(&names.collect());
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_local_pools::UpdaterSettings;
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn service(spec: &Value) -> Service {
+        let object = json!({"metadata": {"namespace": "Default", "name": "web", "uid": "u"}, "spec": spec});
+        serde_json::from_value::<SlimService>(object)
+            .unwrap()
+            .convert()
+            .unwrap()
+    }
+
+    #[test]
+    fn services_with_local_pools_are_recognised() {
+        let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ipFamilies": ["IPv6", "IPv4"], "ports": []});
+        let found = service(&local);
+        assert_eq!(
+            (found.name.to_string(), found.uid.as_str()),
+            ("default/web".to_owned(), "u")
+        );
+        assert!(found.has_local_pools());
+        assert_eq!(found.ip_families, [IpFamily::IPv6, IpFamily::IPv4]);
+        for (field, value) in [
+            ("type", json!("ClusterIP")),
+            ("externalTrafficPolicy", json!("Cluster")),
+            ("loadBalancerClass", json!("other")),
+        ] {
+            let mut other = local.clone();
+            other[field] = value;
+            assert!(!service(&other).has_local_pools(), "{other}");
+        }
+        let deleting = json!({"metadata": {"name": "web", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": local});
+        let deleting: SlimService = serde_json::from_value(deleting).unwrap();
+        assert!(!deleting.convert().unwrap().has_local_pools());
+        let nameless: SlimService = serde_json::from_value(json!({"metadata": {}})).unwrap();
+        assert!(nameless.convert().is_none());
+    }
+
+    #[test]
+    fn slices_keep_nodes_and_conditions() {
+        let object = json!({"metadata": {"namespace": "default", "name": "web-1", "labels": {SERVICE_NAME_LABEL: "web"}},
+            "addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": "n1", "conditions": {"ready": false}},
+                {"addresses": ["10.1.0.2"]}], "ports": null});
+        let slice: SlimEndpointSlice = serde_json::from_value(object).unwrap();
+        let slice = slice.convert().unwrap();
+        assert_eq!(slice.service.as_deref(), Some("web"));
+        let endpoints: Vec<_> = slice
+            .endpoints
+            .iter()
+            .map(|it| (it.node_name.as_deref(), it.ready))
+            .collect();
+        assert_eq!(endpoints, [(Some("n1"), Some(false)), (None, None)]);
+        let empty = json!({"metadata": {"namespace": "default", "name": "web-1"}, "endpoints": null});
+        let empty: SlimEndpointSlice = serde_json::from_value(empty).unwrap();
+        let empty = empty.convert().unwrap();
+        assert!(empty.service.is_none() && empty.endpoints.is_empty());
+    }
+
+    #[test]
+    fn all_nodes_are_given_to_the_updater_and_former_ones_removed() {
+        let cluster_node = |number: u8| ClusterNode {
+            name: format!("N{number}"),
+            uid: String::new(),
+            created: Timestamp::UNIX_EPOCH,
+            addresses: vec![[10, 0, 0, number].into()],
+            machine: String::new(),
+            excluded: None,
+            taints: Vec::new(),
+            ready: true,
+            is_deleting: number == 2,
+        };
+        let mut nodes = NodeIndex::default();
+        nodes.apply(cluster_node(1));
+        nodes.apply(cluster_node(2));
+        let mut updater = Updater::new(UpdaterSettings::default());
+        apply_nodes(&mut updater, &nodes, |node| node.name == "N1");
+        let found = updater.nodes();
+        let (first, second) = (found.get("n1").unwrap(), found.get("n2").unwrap());
+        assert_eq!((first.is_draining, first.is_deleting), (true, false));
+        assert_eq!((second.is_draining, second.is_deleting), (false, true));
+        nodes.remove("N1");
+        apply_nodes(&mut updater, &nodes, |_| false);
+        assert_eq!(updater.nodes().names().collect::<Vec<_>>(), ["n2"]);
+    }
+}

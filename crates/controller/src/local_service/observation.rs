@@ -1,0 +1,71 @@
+//! A load balancer as it was read, as the updater's input. Pure.
+//!
+//! The view does not say whether an entry without an address has properties, so such an entry counts as foreign here. The
+//! document is what decides when the pool is written.
+
+use headgate_local_pools::EntryAddress;
+use headgate_local_pools::objects::{BackendPool, LoadBalancer, PoolEntry};
+
+use crate::pool::{LoadBalancerView, NodeMatcher, PoolView};
+
+/// The updater's input for a load balancer.
+#[must_use]
+pub fn convert_load_balancer(view: &LoadBalancerView) -> LoadBalancer {
+    LoadBalancer {
+        name: view.id.name().to_owned(),
+        pools: view.pools.iter().map(convert_pool).collect(),
+    }
+}
+
+fn convert_pool(view: &PoolView) -> BackendPool {
+    let entry = |entry: &crate::pool::PoolEntry| PoolEntry {
+        // Names are not compared where there are addresses, and memory matters: there may be a million entries.
+        name: None,
+        address: match &entry.matcher {
+            NodeMatcher::Address(address) => EntryAddress::Ip(*address),
+            NodeMatcher::Machine(_) | NodeMatcher::Interface(_) => EntryAddress::Missing,
+            NodeMatcher::Name(_) | NodeMatcher::Unmatched => EntryAddress::Unreadable,
+        },
+    };
+    BackendPool {
+        name: view.id.name().to_owned(),
+        entries: view.entries.iter().map(entry).collect(),
+        rules: view.rules.iter().map(|rule| rule.name.clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::{LoadBalancer as Document, LoadBalancerId};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn addresses_interfaces_and_rules_are_kept() {
+        let id = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/LB1";
+        let interface =
+            "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/networkInterfaces/nic/ipConfigurations/c";
+        let document = json!({"id": id, "properties": {
+            "backendAddressPools": [{"name": "Default-Web", "properties": {"loadBalancerBackendAddresses": [
+                {"name": "n1", "properties": {"ipAddress": "::ffff:10.0.0.1"}},
+                {"name": "n2", "properties": {"networkInterfaceIPConfiguration": {"id": interface}}},
+                {"name": "n3"}]}}],
+            "loadBalancingRules": [{"name": "rule", "properties": {
+                "backendAddressPool": {"id": format!("{id}/backendAddressPools/default-web")}}}]}});
+        let view = LoadBalancerView::new(Document {
+            id: LoadBalancerId::parse(id).unwrap(),
+            etag: None,
+            document,
+        });
+        let found = convert_load_balancer(&view);
+        let [pool] = found.pools.as_slice() else {
+            panic!("{found:?}")
+        };
+        assert_eq!((found.name.as_str(), pool.name.as_str()), ("LB1", "Default-Web"));
+        assert_eq!(pool.rules, ["rule"]);
+        let addresses: Vec<_> = pool.entries.iter().map(|entry| entry.address).collect();
+        let address = EntryAddress::Ip("10.0.0.1".parse().unwrap());
+        assert_eq!(addresses, [address, EntryAddress::Missing, EntryAddress::Unreadable]);
+    }
+}

@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use headgate_kubernetes::WatchErrorCounter;
+use headgate_local_pools::UpdaterSettings;
+use headgate_local_pools::objects::{BackendPool, LoadBalancer, Node};
+use hyper::{Request, Response};
+use jiff::Timestamp;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::*;
+
+const UID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+
+fn service(policy: &str) -> Value {
+    json!({"metadata": {"namespace": "default", "name": "web", "uid": UID, "resourceVersion": "7"},
+        "spec": {"type": "LoadBalancer", "externalTrafficPolicy": policy}})
+}
+
+fn slice(name: &str, node: &str) -> Value {
+    json!({"metadata": {"namespace": "default", "name": name, "resourceVersion": "7",
+            "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"], "nodeName": node}]})
+}
+
+fn slim<T: serde::de::DeserializeOwned>(object: Value) -> T {
+    serde_json::from_value(object).unwrap()
+}
+
+/// With three nodes and the pool of the Service, which is empty.
+fn updater() -> Updater {
+    let mut updater = Updater::new(UpdaterSettings::default());
+    for number in 1..=3_u8 {
+        updater.apply_node(Node {
+            name: format!("n{number}"),
+            created: Timestamp::UNIX_EPOCH,
+            internal_addresses: vec![[10, 0, 0, number].into()],
+            excluded_by: None,
+            is_deleting: false,
+            is_draining: false,
+        });
+    }
+    let nodes = updater.nodes().names().map(str::to_owned).collect();
+    updater.retain_nodes(&nodes);
+    updater.observe(vec![LoadBalancer {
+        name: "lb".into(),
+        pools: vec![BackendPool {
+            name: "default-web".into(),
+            entries: Vec::new(),
+            rules: vec!["a0f8fad5bd9cb469fa16570867728950-TCP-80".into()],
+        }],
+    }]);
+    updater
+}
+
+/// The addresses that the only pending update gives to the pool; `None` without one.
+fn pending(updater: &mut Updater) -> Option<Vec<String>> {
+    updater.prepare_tick(Instant::now());
+    let operation = updater.queue().iter().next()?;
+    let members = operation.members.as_slice().iter();
+    Some(members.map(|member| member.address.to_string()).collect())
+}
+
+#[test]
+fn nothing_is_pending_before_both_lists_are_complete() {
+    let mut updater = updater();
+    let (mut services, mut slices) = (HashSet::new(), HashSet::new());
+    apply_service(&mut updater, &mut services, Event::Init);
+    apply_service(&mut updater, &mut services, Event::InitApply(slim(service("Local"))));
+    apply_service(&mut updater, &mut services, Event::InitDone);
+    apply_slice(&mut updater, &mut slices, Event::Init);
+    apply_slice(&mut updater, &mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
+    assert_eq!(pending(&mut updater), None, "another slice may follow");
+    apply_slice(&mut updater, &mut slices, Event::InitApply(slim(slice("web-2", "n2"))));
+    apply_slice(&mut updater, &mut slices, Event::InitDone);
+    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.1", "10.0.0.2"]);
+}
+
+/// An updater for which everything was listed, with one slice on `n1`.
+fn listed() -> Updater {
+    let mut updater = updater();
+    let (mut services, mut slices) = (HashSet::new(), HashSet::new());
+    apply_service(&mut updater, &mut services, Event::InitApply(slim(service("Local"))));
+    apply_service(&mut updater, &mut services, Event::InitDone);
+    apply_slice(&mut updater, &mut slices, Event::InitApply(slim(slice("web-1", "n1"))));
+    apply_slice(&mut updater, &mut slices, Event::InitDone);
+    updater
+}
+
+#[test]
+fn events_change_the_members() {
+    let (mut updater, mut names) = (listed(), HashSet::new());
+    apply_slice(&mut updater, &mut names, Event::Apply(slim(slice("web-2", "n3"))));
+    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.1", "10.0.0.3"]);
+    apply_slice(&mut updater, &mut names, Event::Delete(slim(slice("web-1", "n1"))));
+    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.3"]);
+    apply_service(&mut updater, &mut names, Event::Apply(slim(service("Cluster"))));
+    assert_eq!(pending(&mut updater), None);
+    apply_service(&mut updater, &mut names, Event::Apply(slim(service("Local"))));
+    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.3"]);
+    apply_service(&mut updater, &mut names, Event::Delete(slim(service("Local"))));
+    assert_eq!(pending(&mut updater), None);
+}
+
+#[test]
+fn a_new_list_forgets_what_it_does_not_have() {
+    let (mut updater, mut names) = (listed(), HashSet::new());
+    apply_slice(&mut updater, &mut names, Event::Init);
+    apply_slice(&mut updater, &mut names, Event::InitApply(slim(slice("web-2", "n2"))));
+    assert_eq!(
+        pending(&mut updater).unwrap(),
+        ["10.0.0.1", "10.0.0.2"],
+        "the list is not complete"
+    );
+    apply_slice(&mut updater, &mut names, Event::InitDone);
+    assert_eq!(pending(&mut updater).unwrap(), ["10.0.0.2"]);
+    apply_service(&mut updater, &mut names, Event::Init);
+    apply_service(&mut updater, &mut names, Event::InitDone);
+    assert_eq!(pending(&mut updater), None);
+}
+
+/// An API server with one Service and one slice, whose watches stay silent.
+async fn answer(request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
+    let query = request.uri().query().unwrap_or_default();
+    if query.contains("watch=true") {
+        return std::future::pending().await;
+    }
+    let (kind, item) = if request.uri().path() == "/api/v1/services" {
+        assert!(query.contains("fieldSelector=spec.type%3DLoadBalancer"), "{query}");
+        ("ServiceList", service("Local"))
+    } else {
+        assert_eq!(request.uri().path(), "/apis/discovery.k8s.io/v1/endpointslices");
+        ("EndpointSliceList", slice("web-1", "n2"))
+    };
+    let list = json!({"kind": kind, "metadata": {"resourceVersion": "7"}, "items": [item]});
+    Ok(Response::new(Body::from(list.to_string().into_bytes())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_feed_the_updater() {
+    let client = Client::new(tower::service_fn(answer), "default");
+    let updater = SharedUpdater::new(updater());
+    let reporter = |resource| WatchReporter::new(resource, WatchErrorCounter::default(), Clock::System);
+    let reporters = WatchReporters {
+        services: reporter("services"),
+        endpoint_slices: reporter("endpointslices"),
+    };
+    let watching = tokio::spawn(watch_services(client, updater.clone(), reporters));
+    let fed = async {
+        loop {
+            if let Some(addresses) = pending(&mut updater.lock()) {
+                return addresses;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert_eq!(timeout(Duration::from_mins(1), fed).await.unwrap(), ["10.0.0.2"]);
+    watching.abort();
+}

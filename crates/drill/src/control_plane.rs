@@ -1,0 +1,67 @@
+//! What a run needs of a control plane, and the run without one.
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::result::Event;
+use crate::rotation::AdminState;
+use crate::scenario::Step;
+use crate::world::WorldError;
+
+/// Receives the actions of a run that concern the control plane, and gives admin states.
+pub trait ControlPlane {
+    /// Carries out its part of a step, and returns once that is done.
+    ///
+    /// # Errors
+    /// It cannot be done.
+    fn carry_out(&mut self, step: &Step) -> impl Future<Output = Result<(), WorldError>>;
+
+    /// What it shows for each backend.
+    fn admin_states(&self) -> watch::Receiver<Vec<AdminState>>;
+
+    /// Events of its own since the last call.
+    fn take_events(&mut self) -> Vec<Observed>;
+}
+
+/// No control plane: no admin states, and signals reach kube-proxy alone.
+#[derive(Debug)]
+pub struct NoControlPlane(watch::Sender<Vec<AdminState>>);
+
+impl NoControlPlane {
+    /// For this many nodes.
+    #[must_use]
+    pub fn new(nodes: usize) -> Self {
+        Self(watch::Sender::new(vec![AdminState::None; nodes]))
+    }
+
+    /// Sets what it shows.
+    #[must_use]
+    pub fn clone_sender(&self) -> watch::Sender<Vec<AdminState>> {
+        self.0.clone()
+    }
+}
+
+impl ControlPlane for NoControlPlane {
+    async fn carry_out(&mut self, _step: &Step) -> Result<(), WorldError> {
+        Ok(())
+    }
+
+    fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
+        self.0.subscribe()
+    }
+
+    fn take_events(&mut self) -> Vec<Observed> {
+        Vec::new()
+    }
+}
+
+/// Something that happened to a node, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// When.
+    pub at: Instant,
+    /// The node's index.
+    pub node: usize,
+    /// What.
+    pub event: Event,
+}
