@@ -16,7 +16,7 @@ pub use agents::{AgentEndpoints, query_agents};
 pub use probe_target::ProbeTarget;
 pub use report::{
     EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
-    StatusReport, VerdictRow,
+    StatusReport, UnreadableRow, VerdictRow,
 };
 pub use snapshot::{AzureSnapshot, ClusterSnapshot, SnapshotRequest, StatusError, take_snapshot};
 pub use text::{Detail, render};

@@ -37,7 +37,7 @@ pub struct LeaderContext {
     pub client: Client,
     /// Connects to ARM; each term connects anew.
     pub azure: AzureAccess,
-    /// All settings.
+    /// The settings of the process.
     pub settings: Settings,
     /// Where the candidates run.
     pub placement: CandidatePlacement,

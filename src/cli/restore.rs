@@ -130,11 +130,16 @@ async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failu
             ours.load_balancer, ours.pool, ours.entry, ours.node
         ));
     }
+    for (load_balancer, why) in &restored.unreadable {
+        print_line(&format!(
+            "{load_balancer}   not read, so what is Down there stays so: {why}"
+        ));
+    }
     print_line(&format!("{} entries were restored.", restored.restored.len()));
     if let Some(why) = restored.ledger_error {
         print_progress(&format!("the ledger was not updated, which is harmless: {why}"));
     }
-    match restored.not_restored.len() + unmatched {
+    match restored.not_restored.len() + restored.unreadable.len() + unmatched {
         0 => Ok(()),
         count => Err(not_restored(count)),
     }

@@ -11,7 +11,7 @@ use super::otlp;
 use super::value::{self, InvalidValue};
 use super::{HEALTHZ_PORT, METRICS_PORT, Settings};
 
-/// One setting.
+/// One setting: its key, default, help, and access to its value.
 pub(super) struct Key {
     /// The dotted path in the file.
     pub(super) path: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Key {
     pub(super) about: &'static str,
     /// Sets a value, or says what is allowed.
     pub(super) set: fn(&mut Settings, &Value) -> Result<(), InvalidValue>,
-    /// The present value.
+    /// The value in effect, as `--check-config` prints it.
     pub(super) get: fn(&Settings) -> Value,
 }
 

@@ -39,8 +39,10 @@ pub struct StatusReport {
     pub selection: Selection,
     /// The selected Nodes in the order of their names.
     pub nodes: Vec<NodeRow>,
-    /// The load balancers of the cluster.
+    /// The load balancers of the cluster, and others that the ledger has entries of.
     pub load_balancers: Vec<LoadBalancerRow>,
+    /// Other load balancers that the ledger has entries of and that cannot be read.
+    pub unreadable_load_balancers: Vec<UnreadableRow>,
     /// Ledger entries whose pool entry was not found or belongs to no Node.
     pub unmatched_ledger: Vec<LedgerRow>,
 }
@@ -81,7 +83,7 @@ pub struct NodeRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SignalRow {
-    /// The signal's name.
+    /// The signal's name, such as its taint key.
     pub name: String,
     /// Whether the signal counts for `/healthz`.
     pub health: bool,
@@ -166,13 +168,26 @@ pub struct LoadBalancerRow {
     pub name: String,
     /// The ARM id of the load balancer.
     pub id: String,
+    /// Whether the load balancer is the cluster's, by the given settings. Another one is here because the ledger has entries of
+    /// it.
+    pub configured: bool,
     /// Whether ARM is busy with the load balancer, so that headgate does not write it.
     pub busy: bool,
-    /// The pools that a load-balancing rule uses.
+    /// The pools that a load-balancing rule uses; empty if the load balancer is not configured.
     pub pools: Vec<PoolRow>,
     /// The names of the other pools. headgate sets nothing `Down` there; entries that are in the ledger appear with
     /// their Nodes.
     pub not_considered: Vec<String>,
+}
+
+/// A load balancer that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UnreadableRow {
+    /// The ARM id of the load balancer, in lower case.
+    pub id: String,
+    /// Why it cannot be read.
+    pub why: String,
 }
 
 /// The row of a pool.

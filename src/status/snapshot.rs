@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::AdminStateMode;
-use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger};
+use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
@@ -54,6 +54,8 @@ pub struct SnapshotRequest<'a> {
 pub struct AzureSnapshot {
     /// The cluster's load balancers as they were read.
     pub listing: Listing,
+    /// Other load balancers that the ledger names.
+    pub recorded: Listing,
     /// The machines of the network interfaces in the pools.
     pub interfaces: InterfaceCache,
 }
@@ -98,12 +100,12 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
     if azure.as_ref().is_ok_and(|reached| !reached.is_admin_state_enabled) {
         policy.mode = AdminStateMode::Off;
     }
-    let (listed, ledger, lease, azure) = futures::join!(
-        nodes::list(client),
-        read_ledger(client.clone()),
-        lease(client),
-        load_balancers(azure)
-    );
+    let ledger_and_azure = async {
+        let ledger = read_ledger(client.clone()).await;
+        let azure = load_balancers(azure, ledger.as_ref().unwrap_or(&Ledger::default())).await;
+        (ledger, azure)
+    };
+    let (listed, (ledger, azure), lease) = futures::join!(nodes::list(client), ledger_and_azure, lease(client));
     let now = clock.now();
     let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
     for node in listed.map_err(StatusError::Nodes)? {
@@ -141,8 +143,8 @@ async fn lease(client: &Client) -> Result<Option<Lease>, String> {
         })
 }
 
-/// Lists the load balancers once; a failure of this list is the result.
-async fn load_balancers(azure: Result<ClusterTarget, String>) -> Result<AzureSnapshot, String> {
+/// Lists the load balancers once, and reads the others of the ledger; a failure of this list is the result.
+async fn load_balancers(azure: Result<ClusterTarget, String>, ledger: &Ledger) -> Result<AzureSnapshot, String> {
     let ClusterTarget { arm, scope, .. } = azure?;
     let deadline = Instant::now() + ARM_TIMEOUT;
     let (_requests, requested) = watch::channel(ListRequest {
@@ -156,16 +158,20 @@ async fn load_balancers(azure: Result<ClusterTarget, String>) -> Result<AzureSna
     };
     let listing = tokio::select! {
         answer = timeout(ARM_TIMEOUT, answered) => answer,
-        () = list_on_request(arm.clone(), scope, requested, listings) => return Err("listing has ended".to_owned()),
+        () = list_on_request(arm.clone(), scope.clone(), requested, listings) => return Err("listing has ended".to_owned()),
     };
     let Ok(Ok(listing)) = listing else {
         return Err(format!("ARM did not answer within {} s", ARM_TIMEOUT.as_secs()));
     };
-    match &listing.last_error {
-        Some(error) => Err(error.message.clone()),
-        None => Ok(AzureSnapshot {
-            interfaces: listing.look_up_interfaces(&arm, deadline).await,
-            listing: Listing::clone(&listing),
-        }),
+    if let Some(error) = &listing.last_error {
+        return Err(error.message.clone());
     }
+    let recorded = read_recorded_once(&arm, &scope, ledger, &listing).await;
+    let mut interfaces = listing.look_up_interfaces(&arm, deadline).await;
+    interfaces.merge(recorded.look_up_interfaces(&arm, deadline).await);
+    Ok(AzureSnapshot {
+        listing: Listing::clone(&listing),
+        recorded,
+        interfaces,
+    })
 }

@@ -274,10 +274,15 @@ fn render_pools(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
         rows.extend(load_balancer.not_considered.iter().map(|pool| {
             // The pool has a column if one of its entries is in the ledger.
             let (number, note) = match columns.get(&pool_names(&load_balancer.name, pool)) {
-                Some(column) => (
+                Some(column) if load_balancer.configured => (
                     column.number.to_string(),
                     "no rule uses it any more: headgate restores its own entries",
                 ),
+                Some(column) => (
+                    column.number.to_string(),
+                    "not configured: headgate restores its own entries",
+                ),
+                None if !load_balancer.configured => (String::new(), "not configured"),
                 None => (String::new(), "not considered: no rule uses it"),
             };
             let cells = [&*number, &load_balancer.name, pool, "", "", "-", "-", note];
@@ -342,6 +347,12 @@ fn render_notes(report: &StatusReport) -> String {
     for load_balancer in &report.load_balancers {
         notes.extend(load_balancer_notes(load_balancer));
     }
+    for row in &report.unreadable_load_balancers {
+        notes.push(format!(
+            "The ledger has entries of {}, which cannot be read, so they stay in the ledger: {}.",
+            row.id, row.why
+        ));
+    }
     for row in &report.unmatched_ledger {
         let state = row.admin_state.map_or_else(
             || "was not found".to_owned(),
@@ -367,6 +378,12 @@ fn render_notes(report: &StatusReport) -> String {
 fn load_balancer_notes(load_balancer: &LoadBalancerRow) -> Vec<String> {
     let name = &load_balancer.name;
     let mut notes = Vec::new();
+    if !load_balancer.configured {
+        notes.push(format!(
+            "{name} is not one of the load balancers that azure.clusterName and azure.json name: headgate restores its own \
+             entries there and writes nothing else."
+        ));
+    }
     if load_balancer.busy {
         notes.push(format!(
             "ARM is busy with {name}: headgate writes nothing to it in the meantime."

@@ -149,6 +149,7 @@ fn round(
             targets: &published,
             ledger: &book,
             policy: POLICY,
+            is_configured: true,
             now,
         };
         let plan = || plan(&view, &inputs);

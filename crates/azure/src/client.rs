@@ -24,7 +24,7 @@ use crate::error::{ArmError, ErrorBody};
 use crate::id::{Etag, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
 use crate::identity::TokenSource;
 use crate::metrics::{Metrics, RequestLabels};
-use crate::request_path::{ArmRequest, Permit, RequestPath, Retried};
+use crate::request_path::{ArmRequest, RequestPath, Retried, WritePermit};
 use crate::retry::RetryPolicy;
 use crate::retry_after::parse_retry_after;
 use crate::throttle::ThrottleGates;
@@ -44,7 +44,7 @@ const MAX_PAGES: usize = 1000;
 /// Where ARM is and how the client behaves towards it.
 #[derive(Clone, Debug)]
 pub struct ArmClientOptions {
-    /// The cloud's endpoints.
+    /// The endpoints of the cloud, for ARM and tokens.
     pub endpoints: Endpoints,
     /// Client-side rate limits; `None` sends without limit.
     pub rate_limits: Option<RateLimits>,
@@ -88,7 +88,7 @@ struct CallOptions<'a> {
 struct Put {
     if_match: Etag,
     body: Bytes,
-    permit: Permit,
+    permit: WritePermit,
 }
 
 impl ArmClient {

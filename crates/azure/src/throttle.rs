@@ -26,7 +26,7 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// A bucket that starts full.
     fn new(limit: RateLimit, now: Instant) -> Self {
         Self {
             limit,

@@ -4,7 +4,8 @@
 //! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
-//! `target_states`, `plan`, `ledger` and `transitions` decide; `nodes`, `editor`, `controller` and `work` carry out; `restore_work` is
+//! `target_states`, `plan`, `ledger` and `transitions` decide; `nodes`, `editor`, `controller`,
+//! `recorded` and `work` carry out; `restore_work` is
 //! the work of a `restore` term. `pool` writes the pools, `headgate_leader` decides who may.
 
 mod cluster_target;
@@ -17,6 +18,7 @@ mod ledger;
 mod metrics;
 mod nodes;
 mod plan;
+mod recorded;
 mod restore_work;
 mod settings;
 mod target_states;
@@ -25,10 +27,12 @@ mod work;
 
 pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 pub use ledger::{
-    Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, ObservedState, PoolLedger, read as read_ledger,
+    Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, Observation, ObservedState, PoolLedger,
+    read as read_ledger,
 };
 pub use metrics::Metrics;
 pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};
+pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates, signal_keys};

@@ -8,8 +8,9 @@
 //! joins the edits of both, pool by pool: the writer sends one PUT for each [`PoolEdit`], whatever it changes.
 //!
 //! `node_index` holds the Nodes, `view` what a load balancer's document says, `pool_entry` matches the two, `listing` lists
-//! the load balancers, `writer` writes one of them.
+//! the load balancers, `by_id` reads single ones, `writer` writes one of them.
 
+mod by_id;
 mod edit;
 mod interface_cache;
 mod interface_lookups;
@@ -21,6 +22,7 @@ mod retry;
 mod view;
 mod writer;
 
+pub use by_id::read_by_id;
 pub use edit::{AdminStateChange, PoolEdit};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub use listing::{ListRequest, ListScope, Listing, ManagedLoadBalancers, list_on_request};

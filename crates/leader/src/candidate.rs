@@ -35,7 +35,7 @@ pub(super) enum WorkOutcome {
     Failed,
 }
 
-/// What happened.
+/// The result of the last action, or the reason for a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The time that was waited for has come, or an input has changed.
@@ -73,7 +73,7 @@ pub(super) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs {
     pub(super) now: Moment,
-    /// The process stops.
+    /// Whether the process is stopping.
     pub(super) is_stopping: bool,
     /// The own node has a signal.
     pub(super) is_signalled: bool,
@@ -119,14 +119,14 @@ impl ReadSchedule {
 enum Phase {
     /// Waits for the next read.
     Waiting(ReadSchedule),
-    /// Reads the Lease.
+    /// A read of the Lease is in progress.
     Reading {
         /// The time of the next regular read, which this read may precede.
         regular_read: Instant,
     },
     /// Creates the Lease, without a holder.
     Creating,
-    /// Acquires the Lease.
+    /// A write that acquires the Lease is in progress.
     Acquiring {
         began: Instant,
         term: i32,

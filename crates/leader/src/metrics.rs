@@ -22,7 +22,7 @@ pub(super) enum TermFailure {
     Error,
     /// It returned before the term ended and without a handover.
     Returned,
-    /// It panicked.
+    /// The task of the work panicked.
     Panic,
     /// It did not end in time and was aborted.
     Aborted,

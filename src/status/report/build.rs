@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
 use headgate_controller::admin_state::{EntryStatus, Ledger, LedgerEntry, Plan, PlanInputs, plan, signal_keys};
-use headgate_controller::pool::{ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, NodeMatcher, PoolView};
+use headgate_controller::pool::{
+    ClusterNode, EntryKey, InterfaceCache, Listing, LoadBalancerView, NodeMatcher, PoolView,
+};
 
 use super::{
     EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, ProbeTarget, RuleRow, Selection,
-    SignalRow, StatusReport, VerdictRow,
+    SignalRow, StatusReport, UnreadableRow, VerdictRow,
 };
 use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
 
@@ -32,6 +34,12 @@ impl StatusReport {
             Ok(azure) => builder.load_balancers(azure),
             Err(_) => Vec::new(),
         };
+        let unreadable = snapshot.azure.iter().flat_map(|azure| &azure.recorded.unreadable);
+        let unreadable_load_balancers = unreadable.map(|(id, error)| UnreadableRow {
+            id: id.to_string(),
+            why: error.message.clone(),
+        });
+        let unreadable_load_balancers = unreadable_load_balancers.collect();
         builder.add_ledger_entries_without_pool_entry();
         let ReportBuilder {
             mut entries, unmatched, ..
@@ -68,6 +76,7 @@ impl StatusReport {
             selection: Selection::All,
             nodes,
             load_balancers,
+            unreadable_load_balancers,
             unmatched_ledger: unmatched,
         }
     }
@@ -163,11 +172,22 @@ struct ReportBuilder<'a> {
 
 impl ReportBuilder<'_> {
     fn load_balancers(&mut self, azure: &AzureSnapshot) -> Vec<LoadBalancerRow> {
-        let views = azure.listing.load_balancers.values();
-        views.map(|view| self.load_balancer(view, &azure.interfaces)).collect()
+        let of = |listing: &Listing, is_configured: bool| -> Vec<_> {
+            let views = listing.load_balancers.values();
+            views.map(|view| (Arc::clone(view), is_configured)).collect()
+        };
+        let views = of(&azure.listing, true).into_iter().chain(of(&azure.recorded, false));
+        views
+            .map(|(view, is_configured)| self.load_balancer(&view, &azure.interfaces, is_configured))
+            .collect()
     }
 
-    fn load_balancer(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> LoadBalancerRow {
+    fn load_balancer(
+        &mut self,
+        view: &LoadBalancerView,
+        interfaces: &InterfaceCache,
+        is_configured: bool,
+    ) -> LoadBalancerRow {
         let ClusterSnapshot {
             desired, policy, now, ..
         } = self.snapshot;
@@ -178,19 +198,22 @@ impl ReportBuilder<'_> {
                 targets: desired,
                 ledger: self.ledger,
                 policy: *policy,
+                is_configured,
                 now: now.mono,
             },
         );
         let mut row = LoadBalancerRow {
             name: view.id.name().to_owned(),
             id: view.id.to_string(),
+            configured: is_configured,
             busy: view.is_busy,
             pools: Vec::new(),
             not_considered: Vec::new(),
         };
         for pool in &view.pools {
-            let down_without_node = self.add_pool_entries(pool, interfaces, &plan);
-            if pool.is_used() {
+            let is_considered = is_configured && pool.is_used();
+            let down_without_node = self.add_pool_entries(pool, is_considered, interfaces, &plan);
+            if is_considered {
                 row.pools.push(self.pool(pool, &plan, down_without_node));
             } else {
                 row.not_considered.push(pool.id.name().to_owned());
@@ -199,9 +222,15 @@ impl ReportBuilder<'_> {
         row
     }
 
-    /// Adds a pool's entries to their Nodes; returns the entries that are Down and belong to no Node. Of a pool that no
-    /// rule uses, only entries in the ledger are added, because headgate restores them.
-    fn add_pool_entries(&mut self, view: &PoolView, interfaces: &InterfaceCache, plan: &Plan) -> Vec<String> {
+    /// Adds a pool's entries to their Nodes; returns the entries that are Down and belong to no Node. Of a pool that is
+    /// not considered, only entries in the ledger are added, because headgate restores them.
+    fn add_pool_entries(
+        &mut self,
+        view: &PoolView,
+        is_considered: bool,
+        interfaces: &InterfaceCache,
+        plan: &Plan,
+    ) -> Vec<String> {
         let id = &view.id;
         let (pool_key, pool_ledger) = (id.to_string().to_ascii_lowercase(), self.ledger.pool(id));
         let statuses: HashMap<&EntryKey, &EntryStatus> = plan
@@ -225,14 +254,14 @@ impl ReportBuilder<'_> {
             };
             let status = key.and_then(|key| statuses.get(key).copied());
             let ledger_entry = key.and_then(|key| pool_ledger.entry(key));
-            if !view.is_used() && ledger_entry.is_none() {
+            if !is_considered && ledger_entry.is_none() {
                 continue;
             }
             if let Some(key) = key {
                 self.found_entries.insert((pool_key.clone(), key.to_string()));
             }
-            // In a pool without rules nothing is set Down any more, so a Down with a ledger entry is headgate's.
-            let is_ours = status.map_or(!view.is_used(), EntryStatus::is_set_by_headgate);
+            // In such a pool nothing is set Down any more, so a Down with a ledger entry is headgate's.
+            let is_ours = status.map_or(!is_considered, EntryStatus::is_set_by_headgate);
             let becomes = status.and_then(|status| status.becomes);
             let entry = self.entry(id, key, (pool_entry.admin_state, becomes), ledger_entry, is_ours);
             self.entries.entry(node.name.clone()).or_default().push(entry);

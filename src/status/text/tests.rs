@@ -82,6 +82,7 @@ fn report() -> StatusReport {
     let load_balancer = |name: &str, pool, not_considered: &[&str]| LoadBalancerRow {
         name: name.to_owned(),
         id: format!("/{name}"),
+        configured: true,
         busy: false,
         pools: vec![pool],
         not_considered: not_considered.iter().map(ToString::to_string).collect(),
@@ -118,6 +119,7 @@ fn report() -> StatusReport {
             ),
             load_balancer("internal", pool(vec![probed("a")], 0), &[]),
         ],
+        unreadable_load_balancers: Vec::new(),
         unmatched_ledger: vec![LedgerRow {
             load_balancer: "kubernetes".to_owned(),
             pool: "kubernetes".to_owned(),

@@ -4,19 +4,20 @@
 //! It is level-triggered: each turn of its loop starts from the present state of all inputs. What one load balancer needs is
 //! the plan's business, how it is written the pool writer's.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmClient, LoadBalancerId};
+use headgate_azure::{ArmClient, LoadBalancerId};
 use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::editor::{AdminStateEditor, LoadBalancerStatus};
-use super::ledger::{LedgerStore, ObservedState};
+use super::ledger::LedgerStore;
 use super::metrics::GaugeValues;
 use super::plan::Policy;
+use super::recorded::Evidence;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
@@ -36,6 +37,21 @@ const IDLE_RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 const HANDOVER_WRITE_TIMEOUT: Duration = Duration::from_millis(1900);
 const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
 
+/// What shows a load balancer to its pool writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The lists: the load balancer is the cluster's.
+    List,
+    /// A read of its id, because the ledger names it: headgate's `Down` is given back there, and nothing else is written.
+    Ledger,
+}
+
+/// A pool writer, and the status of its load balancer.
+pub(super) struct RunningWriter {
+    source: Source,
+    status: watch::Receiver<LoadBalancerStatus>,
+}
+
 pub(super) struct Controller<'a> {
     pub(super) term: &'a Term,
     pub(super) context: &'a WorkContext,
@@ -46,11 +62,13 @@ pub(super) struct Controller<'a> {
     pub(super) ledger: LedgerStore,
     pub(super) lock: ArmLock,
     pub(super) listings: watch::Receiver<Arc<Listing>>,
+    /// The load balancers that the ledger names and no list shows.
+    pub(super) recorded: watch::Receiver<Arc<Listing>>,
     pub(super) list_requests: watch::Sender<ListRequest>,
     /// The last signal generation that a list was requested for.
     pub(super) listed_generation: u64,
-    /// The status of each load balancer that has a pool writer.
-    pub(super) load_balancers: BTreeMap<LoadBalancerId, watch::Receiver<LoadBalancerStatus>>,
+    /// The load balancers that have a pool writer.
+    pub(super) load_balancers: BTreeMap<LoadBalancerId, RunningWriter>,
     /// Notified by the editors.
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
@@ -91,6 +109,9 @@ impl Controller<'_> {
                     return Err(task_failure(tasks).await);
                 },
                 changed = self.listings.changed() => if changed.is_err() {
+                    return Err(task_failure(tasks).await);
+                },
+                changed = self.recorded.changed() => if changed.is_err() {
                     return Err(task_failure(tasks).await);
                 },
                 changed = released_by_others.changed() => match changed {
@@ -135,34 +156,56 @@ impl Controller<'_> {
     /// Starts a writer for each new load balancer and aborts those of deleted ones.
     fn reconcile_writers(&mut self, tasks: &mut Tasks) {
         let listing = Arc::clone(&self.listings.borrow_and_update());
-        self.load_balancers.retain(|id, _| {
-            let exists = listing.load_balancers.contains_key(id);
-            if !exists {
+        let recorded = Arc::clone(&self.recorded.borrow_and_update());
+        let find_source = |id: &LoadBalancerId| {
+            if listing.load_balancers.contains_key(id) {
+                Some(Source::List)
+            } else {
+                let is_recorded = recorded.load_balancers.contains_key(id);
+                is_recorded.then_some(Source::Ledger)
+            }
+        };
+        self.load_balancers.retain(|id, writer| {
+            // A read that failed says nothing about the load balancer.
+            let stays = find_source(id) == Some(writer.source)
+                || writer.source == Source::Ledger && recorded.unreadable.contains_key(id);
+            if !stays {
                 tasks.abort(&TaskName::PoolWriter(id.clone()));
             }
-            exists
+            stays
         });
-        for id in listing.load_balancers.keys() {
+        let ids = listing.load_balancers.keys().chain(recorded.load_balancers.keys());
+        for id in ids {
+            let Some(source) = find_source(id) else { continue };
             if self.load_balancers.contains_key(id) {
                 continue;
             }
             let status = watch::Sender::new(LoadBalancerStatus::default());
-            self.load_balancers.insert(id.clone(), status.subscribe());
+            let running = RunningWriter {
+                source,
+                status: status.subscribe(),
+            };
+            self.load_balancers.insert(id.clone(), running);
             let editor = AdminStateEditor {
                 targets: self.targets.clone(),
                 ledger: self.ledger.clone(),
                 policy: self.policy,
+                is_configured: source == Source::List,
                 clock: self.context.clock.clone(),
                 status,
                 status_changed: Arc::clone(&self.status_changed),
                 undo: Vec::new(),
+            };
+            let listings = match source {
+                Source::List => self.listings.clone(),
+                Source::Ledger => self.recorded.clone(),
             };
             let writer = PoolWriter {
                 load_balancer: id.clone(),
                 arm: self.arm.clone(),
                 lock: self.lock.clone(),
                 term: self.term.clone(),
-                listings: self.listings.clone(),
+                listings,
                 labels: LABELS,
             };
             tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(editor));
@@ -174,7 +217,7 @@ impl Controller<'_> {
         let statuses: Vec<_> = self
             .load_balancers
             .values()
-            .map(|status| status.borrow().clone())
+            .map(|writer| writer.status.borrow().clone())
             .collect();
         let listing = Arc::clone(&self.listings.borrow());
         let effects = self.transitions.evaluate(&Snapshot {
@@ -211,28 +254,16 @@ impl Controller<'_> {
         }
     }
 
-    /// Applies what time changes in the ledger, judged by the last list.
+    /// Applies what time changes in the ledger, as far as it is proved.
     fn expire_ledger_entries(&self) {
-        let listing = self.listings.borrow();
-        if listing.requested_at.is_none() || self.ledger.ledger().is_empty() {
+        let ledger = self.ledger.ledger();
+        if ledger.is_empty() {
             return;
         }
-        let mut observed: HashMap<String, HashMap<&str, Option<AdminState>>> = HashMap::new();
-        for pool in listing.load_balancers.values().flat_map(|view| &view.pools) {
-            let id = pool.id.to_string().to_ascii_lowercase();
-            let entries = pool.entries.iter();
-            let states = entries.filter_map(|entry| Some((entry.key.as_ref()?.as_str(), entry.admin_state)));
-            observed.entry(id).or_default().extend(states);
-        }
-        let observe = |pool: &str, key: &str| match observed.get(pool).and_then(|states| states.get(key)) {
-            Some(Some(AdminState::Down)) => ObservedState::Down,
-            Some(_) => ObservedState::NotDown,
-            None => ObservedState::Absent,
-        };
-        let changes = self
-            .ledger
-            .ledger()
-            .expiry_changes(observe, self.context.clock.now().wall);
+        let (listing, recorded) = (self.listings.borrow(), self.recorded.borrow());
+        let now = self.context.clock.now();
+        let evidence = Evidence::new(&listing, &recorded, now);
+        let changes = ledger.expiry_changes(|pool, key| evidence.observe(pool, key), now.wall);
         self.ledger.apply(changes);
     }
 
@@ -248,7 +279,7 @@ impl Controller<'_> {
 
     /// Whether ARM has accepted every change that is due.
     fn is_all_sent(&self, targets: &TargetStates) -> bool {
-        let mut statuses = self.load_balancers.values().map(|status| status.borrow());
+        let mut statuses = self.load_balancers.values().map(|writer| writer.status.borrow());
         statuses.all(|status| status.unsent_changes == 0 && status.has_planned(targets.generation))
     }
 }

@@ -46,6 +46,8 @@ pub(super) struct AdminStateEditor {
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
     pub(super) ledger: LedgerStore,
     pub(super) policy: Policy,
+    /// Whether the load balancer is the cluster's.
+    pub(super) is_configured: bool,
     pub(super) clock: Clock,
     pub(super) status: watch::Sender<LoadBalancerStatus>,
     /// Notified with each new status; one for all load balancers.
@@ -105,6 +107,7 @@ impl Editor for AdminStateEditor {
             targets: &targets,
             ledger: &self.ledger.ledger(),
             policy: self.policy,
+            is_configured: self.is_configured,
             now: self.clock.now().mono,
         };
         let plan = plan(view, &inputs);

@@ -4,12 +4,12 @@
 //! It is one `ConfigMap`, so that it outlives a Node: a Node that is created again under the same name and address finds its
 //! entry `Down`, and nothing on the Node says who set it. It never contains target states; those are computed from the Nodes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use headgate_azure::PoolId;
+use headgate_azure::{LoadBalancerId, PoolId};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub use store::{LedgerError, read};
 /// How long a stale write of another writer may bring a restored `Down` back: cloud-controller-manager caches load
 /// balancers for 2 min, and one of its reconciles may take as long again.
 const STALE_WRITE_WINDOW: Duration = Duration::from_mins(5);
-/// How long an entry with a new ledger entry may be missing from lists: the list may have been sent before, or ARM may lag.
+/// How long a pool entry with a new ledger entry may be missing from lists: ARM may lag.
 const LIST_LAG: Duration = Duration::from_mins(2);
 
 /// What has happened to a `Down` of headgate's.
@@ -197,24 +197,39 @@ impl Ledger {
             .collect()
     }
 
-    /// The changes that time brings. `observe` gives the state of a pool entry, by pool and key, in the last list.
-    ///
-    /// A ledger entry whose pool entry has been absent for [`LIST_LAG`] becomes `restored`. A restored one is removed after
-    /// [`STALE_WRITE_WINDOW`], unless its pool entry is `Down`.
+    /// The load balancers of its pools. A pool's id that is not one is left out.
     #[must_use]
-    pub fn expiry_changes(&self, observe: impl Fn(&str, &str) -> ObservedState, now: Timestamp) -> Vec<LedgerChange> {
+    pub fn load_balancers(&self) -> BTreeSet<LoadBalancerId> {
+        let pools = self.pools.keys().filter_map(|pool| PoolId::parse(pool).ok());
+        pools.map(|pool| pool.load_balancer().clone()).collect()
+    }
+
+    /// The changes that time brings. `observe` gives what is proved about a pool entry, by pool and key; without proof nothing
+    /// changes.
+    ///
+    /// A ledger entry whose pool entry is absent [`LIST_LAG`] later becomes `restored`. A restored one is removed if its pool entry
+    /// is not `Down` [`STALE_WRITE_WINDOW`] later.
+    #[must_use]
+    pub fn expiry_changes(
+        &self,
+        observe: impl Fn(&str, &str) -> Option<Observation>,
+        now: Timestamp,
+    ) -> Vec<LedgerChange> {
         let mut changes = Vec::new();
-        let is_older = |entry: LedgerEntry, age: Duration| {
-            now.duration_since(entry.since) >= SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX)
-        };
         for (pool, key, entry) in self.entries() {
-            let entry = match (entry.stage, observe(pool, key)) {
+            let Some(Observation { state, requested_at }) = observe(pool, key) else {
+                continue;
+            };
+            let is_shown_after = |age: Duration| {
+                requested_at.duration_since(entry.since) >= SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX)
+            };
+            let entry = match (entry.stage, state) {
                 (LedgerStage::Restored, ObservedState::NotDown | ObservedState::Absent)
-                    if is_older(entry, STALE_WRITE_WINDOW) =>
+                    if is_shown_after(STALE_WRITE_WINDOW) =>
                 {
                     None
                 }
-                (LedgerStage::Intended | LedgerStage::Down, ObservedState::Absent) if is_older(entry, LIST_LAG) => {
+                (LedgerStage::Intended | LedgerStage::Down, ObservedState::Absent) if is_shown_after(LIST_LAG) => {
                     Some(LedgerEntry {
                         stage: LedgerStage::Restored,
                         since: now,
@@ -232,14 +247,23 @@ impl Ledger {
     }
 }
 
-/// What the last list showed of a pool entry.
+/// What a list, or a read of the load balancer, proves about a pool entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// The state that it showed.
+    pub state: ObservedState,
+    /// When its request was sent.
+    pub requested_at: Timestamp,
+}
+
+/// What was shown of a pool entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObservedState {
     /// The entry is in its pool, and `Down`.
     Down,
     /// The entry is in its pool, and not `Down`.
     NotDown,
-    /// The entry is not in its pool, or the pool does not exist.
+    /// The entry is not in its pool, or the pool or its load balancer does not exist.
     Absent,
 }
 
@@ -326,6 +350,7 @@ mod tests {
         for (key, stage) in [
             ("there", LedgerStage::Down),
             ("gone", LedgerStage::Down),
+            ("unseen", LedgerStage::Down),
             ("meant", LedgerStage::Intended),
             ("old", LedgerStage::Restored),
             ("back", LedgerStage::Restored),
@@ -336,23 +361,37 @@ mod tests {
                 Some(entry(stage, 0)),
             ));
         }
-        let observe = |_: &str, key: &str| match key {
-            "there" | "back" => ObservedState::Down,
-            "old" => ObservedState::NotDown,
-            _ => ObservedState::Absent,
+        let list = |requested_at: Timestamp| {
+            move |_: &str, key: &str| {
+                let state = match key {
+                    "there" | "back" => ObservedState::Down,
+                    "old" => ObservedState::NotDown,
+                    "unseen" => return None,
+                    _ => ObservedState::Absent,
+                };
+                Some(Observation { state, requested_at })
+            }
         };
-        assert!(ledger.expiry_changes(observe, at(119)).is_empty(), "a list may lag");
-        for change in ledger.expiry_changes(observe, at(299)) {
+        assert!(
+            ledger.expiry_changes(list(at(119)), at(119)).is_empty(),
+            "a list may lag"
+        );
+        assert!(
+            ledger.expiry_changes(list(at(119)), at(9999)).is_empty(),
+            "the list is old"
+        );
+        for change in ledger.expiry_changes(list(at(299)), at(299)) {
             ledger.apply(change);
         }
         let of = |ledger: &Ledger, key: &str| ledger.entry(&pool("p"), &EntryKey::from_text(key));
         assert_eq!(of(&ledger, "there"), Some(entry(LedgerStage::Down, 0)));
         assert_eq!(of(&ledger, "gone"), Some(entry(LedgerStage::Restored, 299)));
+        assert_eq!(of(&ledger, "unseen"), Some(entry(LedgerStage::Down, 0)));
         assert_eq!(of(&ledger, "meant"), Some(entry(LedgerStage::Restored, 299)));
         assert_eq!(of(&ledger, "old"), Some(entry(LedgerStage::Restored, 0)));
         let is_down = |(.., entry): &(&str, &str, LedgerEntry)| entry.stage != LedgerStage::Restored;
-        assert_eq!(ledger.entries().filter(is_down).count(), 1);
-        for change in ledger.expiry_changes(observe, at(300)) {
+        assert_eq!(ledger.entries().filter(is_down).count(), 2);
+        for change in ledger.expiry_changes(list(at(300)), at(300)) {
             ledger.apply(change);
         }
         assert_eq!(of(&ledger, "old"), None);

@@ -8,6 +8,8 @@
 //! | no | `Down` | no | stays, or `None` with `adminState.foreignDown: restore` |
 //! | | `Up`, or an unknown value | | stays |
 //!
+//! In a load balancer that is not configured any more only the third row applies.
+//!
 //! An entry that belongs to no Node stays as it is, and so does an entry whose Node's signal ended a moment ago. An entry of a
 //! Node that is excluded from load balancers is not set `Down`. If it is `Down` already, it stays so until the signal ends:
 //! the Node is about to leave the pool.
@@ -44,6 +46,8 @@ pub struct PlanInputs<'a> {
     pub ledger: &'a Ledger,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
+    /// Whether the load balancer is the cluster's. In another one, headgate's `Down` is given back, and nothing else is changed.
+    pub is_configured: bool,
     /// The time of the plan: a signal's end counts after a moment.
     pub now: Instant,
 }
@@ -155,6 +159,7 @@ impl Plan {
 
     fn add_pool(&mut self, pool: &PoolView, inputs: &PlanInputs<'_>, signalled: &SignalledNodes<'_>) {
         let policy = inputs.policy;
+        let may_set_down = inputs.is_configured && pool.is_used();
         let (ledger, probe_coverage) = (inputs.ledger.pool(&pool.id), ProbeCoverage::new(pool));
         let mut changes = Vec::new();
         let mut counts = PoolCounts {
@@ -177,11 +182,12 @@ impl Plan {
                     target => target,
                 };
                 let becomes = next_admin_state(node, target, observed, ledger_entry, policy)
-                    .filter(|_| pool.is_used() || ledger_entry.is_some());
+                    .filter(|_| may_set_down || ledger_entry.is_some())
+                    .filter(|to| may_set_down || *to != AdminState::Down);
                 counts.desired_down += usize::from(target == TargetState::Down && node.excluded.is_none());
                 // In the mode `observe` nothing is written.
                 planned = becomes.filter(|_| policy.mode != AdminStateMode::Observe).or(observed);
-                let is_relevant = if target == TargetState::None {
+                let is_relevant = if target == TargetState::None || !inputs.is_configured {
                     ledger_entry.is_some()
                 } else {
                     pool.is_used()
@@ -213,7 +219,7 @@ impl Plan {
                 admin_states: changes,
             });
         }
-        if pool.is_used() {
+        if may_set_down {
             self.pools.push(counts);
         }
     }

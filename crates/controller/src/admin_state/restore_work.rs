@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use headgate_azure::{AdminState, ErrorClass, PoolId};
+use headgate_azure::{AdminState, ErrorClass, LoadBalancerId, PoolId};
 use headgate_clock::Clock;
 use headgate_kubernetes::WatchErrorCounter;
 use headgate_leader::{ArmLock, LockMetrics, Term};
@@ -21,6 +21,7 @@ use super::cluster_target::ClusterTarget;
 use super::ledger::{LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::{EntryStatus, PlanInputs, Policy, plan};
+use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::TargetStates;
 use crate::pool::{
@@ -79,6 +80,8 @@ pub struct RestoreOutcome {
     pub restored: BTreeSet<OwnedEntry>,
     /// The entries that are still `Down`, each with the reason.
     pub not_restored: BTreeMap<OwnedEntry, String>,
+    /// The load balancers that the ledger names and that could not be read, each with the reason.
+    pub unreadable: BTreeMap<LoadBalancerId, String>,
     /// Why the ledger does not say so.
     pub ledger_error: Option<String>,
 }
@@ -126,6 +129,8 @@ impl Progress {
 }
 
 struct RestoreEditor {
+    /// Whether the load balancer is the cluster's.
+    is_configured: bool,
     targets: watch::Receiver<Option<Arc<TargetStates>>>,
     ledger: LedgerStore,
     only_nodes: Option<BTreeSet<String>>,
@@ -162,6 +167,7 @@ impl Editor for RestoreEditor {
             targets: &targets,
             ledger: &self.ledger.ledger(),
             policy: RESTORE_POLICY,
+            is_configured: self.is_configured,
             now: self.clock.now().mono,
         };
         let mut plan = plan(view, &inputs);
@@ -258,7 +264,8 @@ async fn work(
     let listings = watch::Sender::new(Arc::new(Listing::default()));
     let mut listed = listings.subscribe();
     let ClusterTarget { arm, scope, .. } = context.target.clone();
-    tasks.spawn(list_on_request(arm.clone(), scope, list_requests.subscribe(), listings));
+    let requests = list_requests.subscribe();
+    tasks.spawn(list_on_request(arm.clone(), scope.clone(), requests, listings));
     tokio::select! {
         () = term.handover_requested() => return Err(RestoreError::Interrupted),
         listed = targets.wait_for(Option::is_some) => drop(listed.map_err(|_| RestoreError::Nodes)?),
@@ -272,10 +279,21 @@ async fn work(
             return Err(RestoreError::Listing(message.unwrap_or_else(|| "ARM did not answer in time".to_owned())));
         }
     };
-    let writers = listing.load_balancers.keys().map(|id| {
+    let present_ledger = ledger.ledger();
+    let recorded = tokio::select! {
+        () = term.handover_requested() => return Err(RestoreError::Interrupted),
+        recorded = read_recorded_once(&arm, &scope, &present_ledger, &listing) => Arc::new(recorded),
+    };
+    // They are read once; their writers read them again before each write.
+    let recorded_listings = watch::Sender::new(Arc::clone(&recorded));
+    let listed_ids = listing.load_balancers.keys().map(|id| (id, &listed));
+    let recorded_receiver = recorded_listings.subscribe();
+    let recorded_ids = recorded.load_balancers.keys().map(|id| (id, &recorded_receiver));
+    let writers = listed_ids.chain(recorded_ids).map(|(id, listings)| {
         let progress = watch::Sender::new(Progress::default());
         let receiver = progress.subscribe();
         let editor = RestoreEditor {
+            is_configured: listing.load_balancers.contains_key(id),
             targets: targets.clone(),
             ledger: ledger.clone(),
             only_nodes: context.only_nodes.clone(),
@@ -287,7 +305,7 @@ async fn work(
             arm: arm.clone(),
             lock: lock.clone(),
             term: term.clone(),
-            listings: listed.clone(),
+            listings: listings.clone(),
             labels: LABELS,
         };
         tasks.spawn(writer.run(editor));
@@ -305,8 +323,13 @@ async fn work(
         () = term.handover_requested() => false,
         () = sleep_until(deadline) => false,
     };
-    drop(list_requests);
-    Ok(finish(context, ledger, &progress, is_complete).await)
+    drop((list_requests, recorded_listings));
+    let mut outcome = finish(context, ledger, &progress, is_complete).await;
+    let unreadable = recorded.unreadable.iter();
+    outcome.unreadable = unreadable
+        .map(|(id, error)| (id.clone(), error.message.clone()))
+        .collect();
+    Ok(outcome)
 }
 
 /// The first list that succeeds. A terminal error ends the wait.

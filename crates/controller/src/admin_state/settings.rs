@@ -54,8 +54,8 @@ impl ForeignDown {
 /// The settings under `adminState`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AdminStateSettings {
-    /// The setting `adminState.mode`.
+    /// The setting `adminState.mode`: whether changes are written.
     pub mode: AdminStateMode,
-    /// The setting `adminState.foreignDown`.
+    /// The setting `adminState.foreignDown`: what happens to a `Down` of others.
     pub foreign_down: ForeignDown,
 }

@@ -28,6 +28,7 @@ use super::ledger::{LedgerError, LedgerStore};
 use super::metrics::{GaugeValues, Metrics};
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
+use super::recorded::read_recorded;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
@@ -105,6 +106,7 @@ pub(super) enum TaskName {
     Nodes,
     Ledger,
     Listing,
+    Recorded,
     PoolWriter(LoadBalancerId),
 }
 
@@ -114,6 +116,7 @@ impl fmt::Display for TaskName {
             Self::Nodes => f.write_str("nodes"),
             Self::Ledger => f.write_str("ledger"),
             Self::Listing => f.write_str("load-balancers"),
+            Self::Recorded => f.write_str("recorded-load-balancers"),
             Self::PoolWriter(id) => write!(f, "load-balancer {}", id.name()),
         }
     }
@@ -257,15 +260,17 @@ async fn work_with(term: &Term, mut target: ClusterTarget, context: &WorkContext
         max_age: None,
     });
     let listings = watch::Sender::new(Arc::new(Listing::default()));
+    let recorded = watch::Sender::new(Arc::new(Listing::default()));
     let mut controller = Controller {
         term,
         context,
         arm: target.arm.clone(),
         policy,
         targets,
-        ledger,
+        ledger: ledger.clone(),
         lock,
         listings: listings.subscribe(),
+        recorded: recorded.subscribe(),
         list_requests,
         listed_generation: 0,
         load_balancers: BTreeMap::new(),
@@ -274,6 +279,16 @@ async fn work_with(term: &Term, mut target: ClusterTarget, context: &WorkContext
         events,
     };
     let requests = controller.list_requests.subscribe();
+    tasks.spawn(
+        TaskName::Recorded,
+        read_recorded(
+            target.arm.clone(),
+            target.scope.clone(),
+            ledger,
+            listings.subscribe(),
+            recorded,
+        ),
+    );
     tasks.spawn(
         TaskName::Listing,
         list_on_request(target.arm, target.scope, requests, listings),

@@ -97,7 +97,7 @@ impl InterfaceCache {
     }
 
     /// Adds the interfaces of another cache.
-    pub(super) fn merge(&mut self, other: Self) {
+    pub fn merge(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 

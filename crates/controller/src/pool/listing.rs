@@ -3,7 +3,7 @@
 //! One list runs at a time; requests that arrive meanwhile share the next one. A list that fails leaves the last result in
 //! place and is retried with backoff; `Retry-After` is obeyed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +54,14 @@ pub struct ListScope {
     pub managed: ManagedLoadBalancers,
 }
 
+impl ListScope {
+    /// Whether the load balancer is in the resource group and is the cluster's.
+    #[must_use]
+    pub fn contains(&self, id: &LoadBalancerId) -> bool {
+        *id.group() == self.group && self.managed.contains(id)
+    }
+}
+
 /// When load balancers are to be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListRequest {
@@ -68,8 +76,12 @@ pub struct ListRequest {
 pub struct Listing {
     /// When that list was sent; `None` before the first one succeeded.
     pub requested_at: Option<Instant>,
-    /// By resource id.
+    /// The load balancers by their resource ids.
     pub load_balancers: BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>,
+    /// Those that do not exist, by the answer to a read of their ids; empty for a list.
+    pub deleted: BTreeSet<LoadBalancerId>,
+    /// Why the read of an id failed; empty for a list.
+    pub unreadable: BTreeMap<LoadBalancerId, LastError>,
     /// Why a newer list is missing.
     pub last_error: Option<LastError>,
 }
@@ -140,7 +152,7 @@ pub async fn list_on_request(
                 let listing = Listing {
                     requested_at: Some(started_at),
                     load_balancers,
-                    last_error: None,
+                    ..Listing::default()
                 };
                 listings.send_replace(Arc::new(listing));
             }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::invariants::{Invariants, check_final_state};
-use super::world::{ENFORCE, Leader, SECOND, World, address, entries, load_balancer};
+use super::world::{ENFORCE, Leader, SECOND, World, address, entries, load_balancer, scope};
 
 /// Nodes that may get signals.
 const NODES: usize = 4;
@@ -60,7 +60,7 @@ impl Random {
     }
 }
 
-/// One run.
+/// One run with random events from a seed.
 struct RandomRun {
     random: Random,
     fake: FakeApi,
@@ -132,9 +132,9 @@ impl RandomRun {
         self.steps.push(text.into());
     }
 
-    /// One random step.
+    /// Performs one random event.
     async fn step(&mut self) {
-        match self.random.below(20) {
+        match self.random.below(23) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
             7..=10 => self.foreign_write().await,
@@ -146,6 +146,8 @@ impl RandomRun {
                 self.fake.restart(away);
             }
             16 | 17 => self.line_fault(),
+            20 | 21 => self.reconfigure().await,
+            22 => self.long_list_failure().await,
             _ => self.leader().await,
         }
         let wait = *self.random.pick(&[0, 3, 40, 700, 4000, 15_000]);
@@ -285,6 +287,36 @@ impl RandomRun {
         self.world.control("POST", "faults", &rule);
     }
 
+    /// `azure.json` names other load balancers, or another resource group, for a while or until something else happens.
+    async fn reconfigure(&mut self) {
+        let wrong = match self.random.below(4) {
+            0 => None,
+            1 => Some(scope("rg", &["renamed"])),
+            2 => Some(scope("rg", &["kubernetes-internal"])),
+            _ => Some(scope("other", &["kubernetes"])),
+        };
+        let lasts = *self.random.pick(&[SECOND, 20 * SECOND, 10 * 60 * SECOND]);
+        self.note(format!("azure.json changes for {lasts:?}: {wrong:?}"));
+        self.world.reconfigure(wrong);
+        sleep(lasts).await;
+        if self.random.below(3) > 0 {
+            self.note("azure.json is corrected");
+            self.world.reconfigure(None);
+        }
+    }
+
+    /// ARM refuses lists for longer than any ledger entry lives.
+    async fn long_list_failure(&mut self) {
+        let status = *self.random.pick(&[500, 403, 404]);
+        let lasts = *self.random.pick(&[2 * 60 * SECOND, 12 * 60 * SECOND]);
+        self.note(format!("ARM answers lists with {status} for {lasts:?}"));
+        let rule = json!({"match": {"method": "GET", "path": "/loadBalancers$", "caller": "headgate"},
+            "action": {"answer": {"status": status}}});
+        self.world.control("POST", "faults", &rule);
+        sleep(lasts).await;
+        self.world.control("DELETE", "faults", &Value::Null);
+    }
+
     /// Another writer holds the shared Lease.
     async fn lease(&mut self) {
         let held = self.random.millis(20_000);
@@ -332,6 +364,7 @@ impl RandomRun {
     /// Ends all faults and checks the final state.
     async fn end(mut self) {
         self.world.control("DELETE", "faults", &Value::Null);
+        self.world.reconfigure(None);
         for (_, line) in &self.leaders {
             line.set(Fault::None);
         }

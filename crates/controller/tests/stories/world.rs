@@ -22,6 +22,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tower::service_fn;
 
 mod leader;
@@ -45,11 +46,13 @@ pub(crate) struct World {
     pub(crate) emulator: Emulator,
     pub(crate) client: Client,
     pub(crate) clock: Clock,
-    /// The names of the cluster's load balancers.
+    /// The names of the cluster's load balancers, for leaders that start from now on.
     pub(crate) managed: Vec<&'static str>,
-    /// `enableLoadBalancerAdminState`.
+    /// The same for all leaders, also for those that run already.
+    pub(crate) reconfigured: Arc<watch::Sender<Option<ListScope>>>,
+    /// The value of `enableLoadBalancerAdminState` in `azure.json`.
     pub(crate) enabled: bool,
-    /// `cloudProviderRateLimit*`.
+    /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
     /// Why leaders cannot connect to ARM.
@@ -118,6 +121,14 @@ pub(crate) fn node(number: usize) -> Node {
     .unwrap()
 }
 
+/// The load balancers of these names in a resource group.
+pub(crate) fn scope(group: &str, names: &[&str]) -> ListScope {
+    ListScope {
+        group: ResourceGroupId::new("sub", group).unwrap(),
+        managed: ManagedLoadBalancers::new(names.iter().copied()),
+    }
+}
+
 impl World {
     pub(crate) fn new(client: Client, clock: Clock, resources: &[Value], settings: Settings) -> Self {
         let seed = serde_json::from_value(json!({"resources": resources})).unwrap();
@@ -127,6 +138,7 @@ impl World {
             client,
             clock,
             managed: vec!["kubernetes"],
+            reconfigured: Arc::default(),
             enabled: true,
             rate_limits: None,
             intercept: None,
@@ -171,13 +183,15 @@ impl World {
     pub(crate) fn target(&self, arm: ArmClient) -> ClusterTarget {
         ClusterTarget {
             arm,
-            scope: ListScope {
-                group: ResourceGroupId::new("sub", "rg").unwrap(),
-                managed: ManagedLoadBalancers::new(self.managed.iter().copied()),
-            },
+            scope: scope("rg", &self.managed),
             exclude_control_plane: true,
             is_admin_state_enabled: self.enabled,
         }
+    }
+
+    /// Changes what the `azure.json` of all leaders names; `None` for the load balancers of the world.
+    pub(crate) fn reconfigure(&self, scope: Option<ListScope>) {
+        self.reconfigured.send_replace(scope);
     }
 
     pub(crate) async fn add_node(&self, number: usize) {

@@ -18,7 +18,7 @@ pub(super) struct HeldTerm {
     began: Instant,
     /// The start of the last attempt to renew.
     pub(super) attempt: Instant,
-    /// The deadline.
+    /// The end of the term, unless a renewal prolongs it.
     pub(super) until: Instant,
     pub(super) renew_at: Instant,
     /// A signalled term: no handover before this.

@@ -1,10 +1,10 @@
 use std::net::IpAddr;
 
-use headgate_azure::{LoadBalancer, LoadBalancerId};
+use headgate_azure::{ArmError, LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
-use headgate_controller::pool::{Listing, Taint};
+use headgate_controller::pool::{LastError, Listing, Taint};
 use headgate_node::Signal;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -88,8 +88,9 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
             listing: Listing {
                 requested_at: Some(now.mono),
                 load_balancers: BTreeMap::from([(view.id.clone(), Arc::new(view))]),
-                last_error: None,
+                ..Listing::default()
             },
+            recorded: Listing::default(),
             interfaces: InterfaceCache::default(),
         }),
         policy: Policy {
@@ -295,6 +296,42 @@ fn ledger_entries_in_a_pool_without_rules_are_shown_with_their_nodes() {
         .collect();
     assert_eq!(unmatched, [("10.0.0.9", down)]);
     assert_eq!(report.load_balancers[0].not_considered, ["outbound"]);
+}
+
+#[test]
+fn of_a_load_balancer_that_is_not_configured_only_ledger_entries_are_shown() {
+    let states = [(1, "Down"), (2, "None"), (3, "Down"), (4, "Down")];
+    let lines = [("10.0.0.1", LedgerStage::Down), ("10.0.0.3", LedgerStage::Down)];
+    let mut found = snapshot(Ok(view(&states)), &lines);
+    let Ok(azure) = &mut found.azure else { unreachable!() };
+    std::mem::swap(&mut azure.listing, &mut azure.recorded);
+    let unread = LoadBalancerId::parse(&format!("{ID}2")).unwrap();
+    let error = ArmError::Busy("x".to_owned());
+    azure
+        .recorded
+        .unreadable
+        .insert(unread, LastError::from_arm(&error, None));
+    let report = report(&found);
+    let ours = Some(Owner::Headgate);
+    assert_eq!(
+        entries(&report),
+        [
+            ("n1".to_owned(), Some("Down"), ours, Some("down"), None),
+            ("n3".to_owned(), Some("Down"), ours, Some("down"), Some("None"))
+        ]
+    );
+    let row = &report.load_balancers[0];
+    assert!(!row.configured && row.pools.is_empty(), "{row:?}");
+    assert_eq!(row.not_considered, ["Main", "outbound"]);
+    assert_eq!(report.down_by_headgate().count(), 2);
+    let text = crate::status::render(&report, crate::status::Detail::Narrow);
+    for expected in [
+        "not configured: headgate restores its own entries",
+        "kubernetes is not one of the load balancers",
+        "The ledger has entries of /subscriptions",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
 }
 
 #[test]

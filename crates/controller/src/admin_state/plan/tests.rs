@@ -16,6 +16,7 @@ fn planned(view: &LoadBalancerView, targets: &TargetStates, ledger: &Ledger, pol
         targets,
         ledger,
         policy,
+        is_configured: true,
         now,
     };
     plan(view, &inputs)
@@ -69,6 +70,33 @@ fn entries_become_what_the_table_says() {
             "{taints:?} {from} {stage:?}"
         );
     }
+}
+
+#[test]
+fn load_balancer_that_is_not_configured_is_only_given_back() {
+    let now = Clock::System.now();
+    let targets = target_states(&[node(1, &[]), node(2, &[DRAIN]), node(3, &[]), node(4, &[DRAIN])], now);
+    let ours = ledger(&[("p", 1, LedgerStage::Down), ("p", 4, LedgerStage::Down)]);
+    let view = view(&[("p", &[(1, "Down"), (2, "None"), (3, "Down"), (4, "None")], true)]);
+    let policy = Policy {
+        foreign_down: ForeignDown::Restore,
+        ..ENFORCE
+    };
+    let inputs = PlanInputs {
+        interfaces: &InterfaceCache::default(),
+        targets: &targets,
+        ledger: &ours,
+        policy,
+        is_configured: false,
+        now: now.mono,
+    };
+    let plan = plan(&view, &inputs);
+    let changes = plan.edits.iter().flat_map(|edit| &edit.admin_states);
+    let changes: Vec<_> = changes.map(|change| (change.index, change.to)).collect();
+    assert_eq!(changes, [(0, AdminState::None)]);
+    let shown: Vec<_> = plan.entries.iter().map(|status| &*status.node.name).collect();
+    assert_eq!(shown, ["n1", "n4"]);
+    assert!(plan.pools.is_empty(), "no metrics of another cluster's pools");
 }
 
 #[test]

@@ -49,6 +49,7 @@ impl Scenario {
             targets: &self.targets,
             ledger: &self.ledger,
             policy,
+            is_configured: true,
             now: self.clock.now().mono,
         };
         let plan = plan(&view(pools), &inputs);

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
+use headgate_controller::pool::ListScope;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
@@ -21,21 +22,29 @@ use super::{Spy, World};
 struct WorldTarget {
     target: ClusterTarget,
     unreachable: Option<&'static str>,
+    reconfigured: watch::Receiver<Option<ListScope>>,
 }
 
 impl TargetSource for WorldTarget {
     type Error = &'static str;
 
     async fn connect(&self) -> Result<ClusterConnection, &'static str> {
-        self.unreachable.map_or_else(
-            || {
-                Ok(ClusterConnection {
-                    target: self.target.clone(),
-                    config_changed: std::future::pending().boxed(),
-                })
-            },
-            Err,
-        )
+        if let Some(unreachable) = self.unreachable {
+            return Err(unreachable);
+        }
+        let (mut target, mut reconfigured) = (self.target.clone(), self.reconfigured.clone());
+        if let Some(scope) = reconfigured.borrow_and_update().clone() {
+            target.scope = scope;
+        }
+        let config_changed = async move {
+            if reconfigured.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        Ok(ClusterConnection {
+            target,
+            config_changed: config_changed.boxed(),
+        })
     }
 }
 
@@ -80,6 +89,7 @@ impl Leader {
         let source = WorldTarget {
             target: world.target(arm.with_metrics(headgate_azure::Metrics::register(&mut registry))),
             unreachable: world.arm_unreachable,
+            reconfigured: world.reconfigured.subscribe(),
         };
         let context = admin_state::WorkContext {
             events: ClusterEventRecorder::new(client.clone(), name.to_owned()),

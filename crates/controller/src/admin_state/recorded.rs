@@ -1,0 +1,128 @@
+//! The load balancers that the ledger names and no list shows: read by their ids, so that headgate's `Down` there is given back,
+//! and so that a ledger entry ends only on proof (docs/decisions.md 52).
+//!
+//! A load balancer is missing from a list if it was deleted, and also if `azure.json` or `azure.clusterName` names others than
+//! before. What is read here is never set `Down`.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_azure::{AdminState, ArmClient, LoadBalancerId, PoolId};
+use headgate_clock::Moment;
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::ledger::{Ledger, LedgerStore, Observation, ObservedState};
+use crate::pool::{ListScope, Listing, read_by_id};
+
+/// From one round of reads to the next: each list starts one, and lists may follow each other quickly.
+const MIN_READ_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The load balancers to read by id: those of the ledger that the last list does not show.
+///
+/// One that is configured may merely not be listed yet, so it is read only if a list has succeeded and no newer one failed.
+fn missing_load_balancers(ledger: &Ledger, scope: &ListScope, listing: &Listing) -> BTreeSet<LoadBalancerId> {
+    let is_list_valid = listing.requested_at.is_some() && listing.last_error.is_none();
+    let ids = ledger.load_balancers().into_iter();
+    ids.filter(|id| !listing.load_balancers.contains_key(id) && (is_list_valid || !scope.contains(id)))
+        .collect()
+}
+
+/// Reads the missing load balancers after each list and publishes them. Ends when the sender of `listings` is dropped.
+pub(super) async fn read_recorded(
+    arm: ArmClient,
+    scope: ListScope,
+    ledger: LedgerStore,
+    mut listings: watch::Receiver<Arc<Listing>>,
+    recorded: watch::Sender<Arc<Listing>>,
+) {
+    loop {
+        let missing = missing_load_balancers(&ledger.ledger(), &scope, &listings.borrow_and_update());
+        let previous = Arc::clone(&recorded.borrow());
+        let started_at = Instant::now();
+        if !missing.is_empty() {
+            recorded.send_replace(Arc::new(read_by_id(&arm, missing, &previous).await));
+        } else if previous.requested_at.is_some() {
+            recorded.send_replace(Arc::default());
+        }
+        sleep(MIN_READ_INTERVAL.saturating_sub(started_at.elapsed())).await;
+        if listings.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads once the load balancers that the ledger names and this list does not show.
+pub async fn read_recorded_once(arm: &ArmClient, scope: &ListScope, ledger: &Ledger, listing: &Listing) -> Listing {
+    let missing = missing_load_balancers(ledger, scope, listing);
+    read_by_id(arm, missing, &Listing::default()).await
+}
+
+/// What lists and reads prove about the pool entries of the ledger.
+///
+/// While lists fail nothing counts as proof: what the last one showed may be long ago.
+pub(super) struct Evidence<'a> {
+    now: Moment,
+    listing: &'a Listing,
+    recorded: &'a Listing,
+    /// By pool, in lower case, and key.
+    states: HashMap<String, HashMap<&'a str, Option<AdminState>>>,
+}
+
+impl<'a> Evidence<'a> {
+    pub(super) fn new(listing: &'a Listing, recorded: &'a Listing, now: Moment) -> Self {
+        let mut states: HashMap<_, HashMap<_, _>> = HashMap::new();
+        // What the list shows is newer.
+        let views = recorded.load_balancers.values().chain(listing.load_balancers.values());
+        for pool in views.flat_map(|view| &view.pools) {
+            let entries = pool.entries.iter();
+            let entries = entries.filter_map(|entry| Some((entry.key.as_ref()?.as_str(), entry.admin_state)));
+            states.insert(pool.id.to_string().to_ascii_lowercase(), entries.collect());
+        }
+        Self {
+            now,
+            listing,
+            recorded,
+            states,
+        }
+    }
+
+    /// What is proved about the pool entry with this key; `None` while nothing is.
+    pub(super) fn observe(&self, pool: &str, key: &str) -> Option<Observation> {
+        if self.listing.last_error.is_some() {
+            return None;
+        }
+        let requested_at = match PoolId::parse(pool) {
+            Ok(pool) => self.shown_at(pool.load_balancer()),
+            // Not the name of a pool, so no pool has such an entry.
+            Err(_) => self.listing.requested_at,
+        }?;
+        let state = match self.states.get(pool).and_then(|states| states.get(key)) {
+            Some(Some(AdminState::Down)) => ObservedState::Down,
+            Some(_) => ObservedState::NotDown,
+            None => ObservedState::Absent,
+        };
+        Some(Observation {
+            state,
+            requested_at: self.wall_time(requested_at),
+        })
+    }
+
+    /// When the request was sent that showed the load balancer, or that it does not exist.
+    fn shown_at(&self, id: &LoadBalancerId) -> Option<Instant> {
+        let sources = [self.listing, self.recorded];
+        let source = sources
+            .into_iter()
+            .find(|source| source.load_balancers.contains_key(id) || source.deleted.contains(id));
+        source?.requested_at
+    }
+
+    /// The wall-clock time of an earlier instant.
+    fn wall_time(&self, at: Instant) -> Timestamp {
+        let age = self.now.mono.saturating_duration_since(at);
+        let age = SignedDuration::try_from(age).unwrap_or(SignedDuration::MAX);
+        self.now.wall.checked_sub(age).unwrap_or(Timestamp::MIN)
+    }
+}

@@ -1,0 +1,104 @@
+//! Reads single load balancers by their ids, for those that no list shows.
+//!
+//! Invariant: a load balancer counts as deleted only if ARM says so about its id. A refusal, a missing answer or a 404 that does
+//! not come from ARM proves nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
+use tokio::time::Instant;
+
+use super::listing::Listing;
+use super::retry::LastError;
+use super::view::LoadBalancerView;
+
+/// For all reads of one call together, retries included.
+const READ_TIMEOUT: Duration = Duration::from_mins(1);
+const MAX_CONCURRENT_READS: usize = 4;
+/// ARM's codes of a 404 that is about the resource itself.
+const DELETED_CODES: [&str; 3] = ["ResourceNotFound", "NotFound", "ResourceGroupNotFound"];
+
+/// Reads these load balancers. `previous` is the result of the last call.
+pub async fn read_by_id(arm: &ArmClient, ids: BTreeSet<LoadBalancerId>, previous: &Listing) -> Listing {
+    let requested_at = Instant::now();
+    let deadline = requested_at + READ_TIMEOUT;
+    let reads = ids.into_iter().map(|id| async move {
+        let read = arm.get_load_balancer(&id, deadline).await;
+        (id, read)
+    });
+    let reads: Vec<_> = stream::iter(reads)
+        .buffer_unordered(MAX_CONCURRENT_READS)
+        .collect()
+        .await;
+    let mut listing = Listing {
+        requested_at: Some(requested_at),
+        ..Listing::default()
+    };
+    for (id, read) in reads {
+        match read {
+            Ok(load_balancer) => {
+                let view = LoadBalancerView::new(load_balancer);
+                listing.load_balancers.insert(id, Arc::new(view));
+            }
+            Err(error) if is_deleted(&error) => {
+                listing.deleted.insert(id);
+            }
+            Err(error) => {
+                let error = LastError::from_arm(&error, previous.unreadable.get(&id));
+                let known = previous.unreadable.get(&id);
+                if known.is_none_or(|known| !known.is_same_kind(&error)) {
+                    let load_balancer = id.to_string();
+                    tracing::warn!(
+                        load_balancer,
+                        error = error.message,
+                        "load balancer in the ledger not read"
+                    );
+                }
+                listing.unreadable.insert(id, error);
+            }
+        }
+    }
+    listing
+}
+
+/// Whether ARM says that the resource of the request does not exist.
+fn is_deleted(error: &ArmError) -> bool {
+    error.status().is_some_and(|status| status == 404)
+        && DELETED_CODES.iter().any(|code| error.code().eq_ignore_ascii_case(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::ErrorBody;
+    use hyper::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn only_arms_own_404_about_the_resource_is_proof() {
+        let is_deleted = |status: u16, code: &str| {
+            is_deleted(&ArmError::ErrorResponse {
+                status: StatusCode::from_u16(status).unwrap(),
+                error: ErrorBody {
+                    code: code.to_owned(),
+                    ..ErrorBody::default()
+                },
+                retry_after: None,
+                may_have_applied: false,
+            })
+        };
+        assert!(is_deleted(404, "ResourceNotFound") && is_deleted(404, "resourcegroupnotfound"));
+        for (status, code) in [
+            (404, ""),
+            (404, "SubscriptionNotFound"),
+            (404, "InvalidResourceType"),
+            (403, "AuthorizationFailed"),
+            (400, "ResourceNotFound"),
+        ] {
+            assert!(!is_deleted(status, code), "{status} {code}");
+        }
+    }
+}

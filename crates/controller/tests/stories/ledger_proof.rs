@@ -1,0 +1,176 @@
+//! Ledger entries end only on proof: a load balancer that no list shows may still have headgate's `Down`.
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::rows::cluster::{DRAINING, SECOND, TestCluster};
+use super::world::{ENFORCE, GROUP, entries, load_balancer};
+
+/// Longer than the lag of lists and the tail of `restored` entries together.
+const EIGHT_MINUTES: u32 = 8 * 60;
+const LOAD_BALANCERS: &str = "/loadBalancers$";
+const BY_ID: &str = "/loadBalancers/kubernetes(-internal)?$";
+
+/// A cluster whose second node is `Down`, and a leader with another cluster name.
+async fn cluster_with_wrong_name() -> TestCluster {
+    let mut cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.stop().await;
+    cluster.world.managed = vec!["renamed"];
+    cluster.lead(ENFORCE).await;
+    cluster
+}
+
+async fn correct_the_name(cluster: &mut TestCluster) {
+    cluster.stop().await;
+    cluster.world.managed = vec!["kubernetes"];
+    cluster.lead(ENFORCE).await;
+}
+
+/// The number of ledger entries.
+async fn ledger_entries(cluster: &TestCluster) -> usize {
+    let ledger = cluster.world.ledger().await;
+    let pools = ledger["pools"].as_object().cloned().unwrap_or_default();
+    pools.values().map(|pool| pool.as_object().unwrap().len()).sum()
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_cluster_name_forgets_nothing() {
+    let mut cluster = cluster_with_wrong_name().await;
+    sleep(EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 3);
+    cluster.until_down(&["node-2"]).await;
+    correct_the_name(&mut cluster).await;
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn signal_that_ends_under_a_wrong_name_is_restored_there() {
+    let mut cluster = cluster_with_wrong_name().await;
+    let before = cluster.puts().len();
+    // Another node's signal sets nothing `Down` in load balancers that are not configured.
+    cluster.taint(3, &[DRAINING]);
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(cluster.puts().len(), before + 3);
+    sleep(EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 0, "read back, and the tail is over");
+    correct_the_name(&mut cluster).await;
+    cluster.settle(&["node-3"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_states_of_other_load_balancers_are_left_alone() {
+    let mut cluster = cluster_with_wrong_name().await;
+    cluster.stop().await;
+    let policy = headgate_controller::admin_state::Policy {
+        foreign_down: headgate_controller::admin_state::ForeignDown::Restore,
+        ..ENFORCE
+    };
+    cluster
+        .foreign("kubernetes", "kubernetes", |pool| {
+            super::rows::cluster::entry(pool, "node-1")["properties"]["adminState"] = json!("Down");
+        })
+        .await;
+    cluster.lead(policy).await;
+    cluster.taint(2, &[]);
+    sleep(EIGHT_MINUTES * SECOND).await;
+    let down: Vec<_> = cluster.world.down("kubernetes", "kubernetes").into_iter().collect();
+    assert_eq!(down, ["node-1"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancer_that_cannot_be_read_forgets_nothing() {
+    for answer in [
+        json!({"answer": {"status": 403}}),
+        json!({"answer": {"status": 404, "body": {"error": {"code": "SubscriptionNotFound", "message": "m"}}}}),
+        // Not an answer of ARM.
+        json!({"answer": {"status": 404, "text": "404 page not found"}}),
+        json!({"answer": {"status": 500}}),
+    ] {
+        let mut cluster = cluster_with_wrong_name().await;
+        cluster.fault("GET", BY_ID, None, &answer);
+        sleep(3 * EIGHT_MINUTES * SECOND).await;
+        assert_eq!(ledger_entries(&cluster).await, 3, "{answer}");
+        cluster.clear_faults();
+        correct_the_name(&mut cluster).await;
+        cluster.taint(2, &[]);
+        cluster.settle(&[]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_expires_while_lists_fail() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(ledger_entries(&cluster).await, 3);
+    sleep(20 * SECOND).await;
+    // A stale write may come at any time of these, and no list would show it.
+    cluster.fault("GET", LOAD_BALANCERS, None, &json!({"answer": {"status": 500}}));
+    sleep(2 * EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 3);
+    cluster
+        .foreign("kubernetes", "kubernetes", |pool| {
+            super::rows::cluster::entry(pool, "node-2")["properties"]["adminState"] = json!("Down");
+        })
+        .await;
+    cluster.clear_faults();
+    cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_resource_group_forgets_nothing() {
+    let mut cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.stop().await;
+    cluster.fault(
+        "GET",
+        LOAD_BALANCERS,
+        None,
+        &json!({"answer": {"status": 404, "body": {"error": {"code": "ResourceNotFound", "message": "m"}}}}),
+    );
+    cluster.lead(ENFORCE).await;
+    sleep(EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 3);
+    // The list is empty, but each load balancer can be read.
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_load_balancer_and_deleted_pool_are_proof() {
+    let one_pool = |name: &str| load_balancer(name, &[("kubernetes", entries(1..=3, false))]);
+    let cluster = TestCluster::with(3, &[one_pool("kubernetes"), one_pool("kubernetes-internal")]).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    assert_eq!(ledger_entries(&cluster).await, 2);
+    let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes-internal");
+    cluster.world.other("DELETE", &path, &Value::Null).await;
+    sleep(60 * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 2, "the tail of `restored`");
+    sleep(EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 1);
+    let path = format!("{GROUP}/providers/Microsoft.Network/loadBalancers/kubernetes");
+    let mut document = cluster.world.get(&path).await;
+    document["properties"]["backendAddressPools"] = json!([]);
+    document["properties"]["loadBalancingRules"] = json!([]);
+    cluster.world.other("PUT", &path, &document).await;
+    sleep(EIGHT_MINUTES * SECOND).await;
+    assert_eq!(ledger_entries(&cluster).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn restore_gives_back_in_load_balancers_that_are_not_configured() {
+    let mut cluster = cluster_with_wrong_name().await;
+    cluster.kill();
+    let outcome = cluster.restore().await;
+    assert_eq!(outcome.restored.len(), 3, "{outcome:?}");
+    assert!(outcome.not_restored.is_empty(), "{outcome:?}");
+    cluster.until_down(&[]).await;
+}
