@@ -15,6 +15,7 @@ mod invariants;
 mod journey;
 mod ledger_proof;
 mod one_writer;
+mod other_nodes;
 mod random;
 mod rows;
 mod world;
