@@ -34,17 +34,17 @@ pub struct Inputs {
 pub struct Detection {
     /// A probe comes at once.
     pub min: f64,
-    /// Over all phases.
+    /// The mean over all phases of the probe's timer, in seconds.
     pub mean: f64,
     /// A probe has just succeeded.
     pub max: f64,
 }
 
-/// The arithmetic's results.
+/// The results of the arithmetic.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Budget {
-    /// Until probes notice.
+    /// Seconds from the failure until the probes take the backend out.
     pub detection_seconds: Detection,
     /// The post's worst case: longest detection and drain time.
     pub blackhole_seconds_per_pod: f64,

@@ -34,7 +34,7 @@ pub struct ClientSettings {
     pub seed: u64,
 }
 
-/// One new connection.
+/// The result of one new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempted {
     /// When it was begun.
@@ -57,7 +57,7 @@ pub struct Held {
 pub struct Observations {
     /// New connections, in the order in which they were begun, those of long-lived ones among them.
     pub attempts: Vec<Attempted>,
-    /// Long-lived connections.
+    /// The long-lived connections that clients held.
     pub held: Vec<Held>,
     /// The longest time by which a new connection was begun too late, because this machine was busy.
     pub longest_lag: Duration,

@@ -50,13 +50,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The control plane cannot be started or does not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// etcd or kube-apiserver.
+    /// etcd or kube-apiserver could not be started.
     #[error(transparent)]
     Processes(#[from] ControlPlaneError),
     /// The API server cannot be used.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// The ARM emulator.
+    /// The ARM emulator stopped during the drill.
     #[error("the ARM emulator stopped: {0}")]
     Emulator(ListenError),
     /// The ARM emulator is not up.
@@ -65,26 +65,26 @@ pub enum ClusterError {
     /// A file of the drill.
     #[error("cannot write {}: {source}; check the free space of the directory for temporary files", path.display())]
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A request to the API server failed.
     #[error("cannot {action}: {source}")]
     Api {
-        /// What was requested.
+        /// The request, in words.
         action: String,
-        /// The cause.
+        /// The error of the request to the API server.
         source: Box<kube::Error>,
     },
     /// A request to the API server was not answered.
     #[error("cannot {action}: the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
     ApiTimeout {
-        /// What was requested.
+        /// The request, in words.
         action: String,
     },
-    /// No agent leads.
+    /// No agent became leader within the timeout.
     #[error("no headgate agent became leader within {} s; see {}", ELECTION_TIMEOUT.as_secs(), logs.display())]
     NoLeader {
         /// Where the agents' logs are.
@@ -105,7 +105,7 @@ pub struct ClusterSettings {
     pub program: PathBuf,
     /// The control plane's programs.
     pub assets: Assets,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// Whether agents know Azure, so that one of them leads and sets admin states.
     pub sets_admin_state: bool,

@@ -58,10 +58,10 @@ impl ControlPlane for NoControlPlane {
 /// Something that happened to a node, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
-    /// When.
+    /// The time of the event.
     pub at: Instant,
-    /// The node's index.
+    /// The index of the node, from 0.
     pub node: usize,
-    /// What.
+    /// The event on the node.
     pub event: Event,
 }

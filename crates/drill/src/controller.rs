@@ -25,7 +25,7 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct ControllerSettings {
     /// Where it sends flows, and what it probes, for each backend.
     pub backends: Vec<(SocketAddrV4, Probe)>,
-    /// How it probes.
+    /// The interval, timeout and thresholds of the probes.
     pub probe: ProbeSettings,
     /// What it does without eligible backends.
     pub no_healthy: NoHealthyBackends,
@@ -56,7 +56,7 @@ pub struct Channels {
     pub admin_states: watch::Receiver<Vec<AdminState>>,
     /// Backends whose first failing health answer is of interest.
     pub watched: mpsc::Receiver<usize>,
-    /// Receives all changes.
+    /// Receives every change of a backend's status.
     pub changes: mpsc::UnboundedSender<Changed>,
     /// Receives the indexes of the backends in rotation.
     pub rotation: watch::Sender<Vec<usize>>,

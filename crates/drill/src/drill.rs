@@ -32,10 +32,10 @@ const CLIENT_TIMEOUT_MIN: Duration = Duration::from_millis(900);
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 const REQUEST_INTERVAL_MIN: Duration = Duration::from_millis(50);
 
-/// What to drill.
+/// The options of a drill.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What happens.
+    /// How the nodes go away.
     pub scenario: Scenario,
     /// What is done about it, one after another.
     pub strategies: Vec<Strategy>,
@@ -59,7 +59,7 @@ pub struct Options {
     pub notice: Duration,
     /// See [`Parameters::restart`].
     pub restart: Duration,
-    /// Times of Pods.
+    /// The durations of a Pod's termination and replacement.
     pub pods: PodTimes,
     /// The load balancer's probes.
     pub probe: ProbeSettings,
@@ -81,9 +81,9 @@ pub enum DrillError {
     /// A number is out of its range.
     #[error("{what} is {value}; allowed: {allowed}")]
     Range {
-        /// What.
+        /// The name of the option.
         what: &'static str,
-        /// What it is.
+        /// The value that is out of range.
         value: f64,
         /// What it may be.
         allowed: String,
@@ -91,9 +91,9 @@ pub enum DrillError {
     /// A strategy does nothing in the scenario.
     #[error("the strategy {strategy:?} has no part in the scenario {scenario:?}; it is about {about}")]
     NotApplicable {
-        /// The strategy.
+        /// The strategy that has no part in the scenario.
         strategy: Strategy,
-        /// The scenario.
+        /// The scenario of the drill.
         scenario: Scenario,
         /// What it is about instead.
         about: &'static str,
@@ -101,10 +101,10 @@ pub enum DrillError {
     /// The control plane's programs are missing.
     #[error(transparent)]
     Assets(#[from] AssetsError),
-    /// The control plane.
+    /// The control plane or an agent failed.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A run.
+    /// A run of the drill failed.
     #[error(transparent)]
     World(#[from] WorldError),
 }
@@ -114,9 +114,9 @@ pub enum DrillError {
 pub enum Progress {
     /// A strategy's world is started.
     Starting(Strategy),
-    /// A run begins.
+    /// The start of a run.
     Run {
-        /// Of which strategy.
+        /// The strategy of the run.
         strategy: Strategy,
         /// Its number, from 1.
         number: usize,

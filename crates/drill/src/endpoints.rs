@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-/// `externalTrafficPolicy`.
+/// The `externalTrafficPolicy` of the Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPolicy {
     /// Any node forwards to any endpoint.
@@ -18,7 +18,7 @@ pub enum TrafficPolicy {
 pub struct Endpoint {
     /// The index of its node.
     pub node: usize,
-    /// Its address.
+    /// The address of the Pod.
     pub address: Ipv4Addr,
     /// It passes its readiness probe.
     pub serving: bool,
@@ -27,17 +27,17 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The condition `ready`.
+    /// The condition `ready` of the endpoint.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.serving && !self.terminating
     }
 }
 
-/// How kube-proxy forwards.
+/// The rules by which kube-proxy forwards connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// The Service's policy.
+    /// The `externalTrafficPolicy` of the Service.
     pub policy: TrafficPolicy,
     /// KEP-1669 `ProxyTerminatingEndpoints`: without ready endpoints, terminating ones that serve are used. On by
     /// default from Kubernetes 1.26.

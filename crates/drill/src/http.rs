@@ -58,7 +58,7 @@ pub(crate) async fn serve(listener: TcpListener, answer: Answer) {
 /// What a probe asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The backend's address.
+    /// The address and port of the backend.
     pub address: SocketAddrV4,
     /// The path of an HTTP probe; none for a TCP handshake.
     pub path: Option<&'static str>,

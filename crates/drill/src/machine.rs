@@ -30,18 +30,18 @@ pub enum MachineError {
     /// Its namespace or thread.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// Its rules.
+    /// The node's nftables rules could not be set.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// Its ports.
+    /// The node's ports could not be opened.
     #[error("node {node} cannot listen on its ports: {source}")]
     Listen {
-        /// The node's index.
+        /// The index of the node, from 0.
         node: usize,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Its agent.
+    /// The node's agent failed.
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// Its thread has ended.
@@ -57,7 +57,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// An agent to run on a machine.
 #[derive(Clone, Debug)]
 pub struct AgentSetup {
-    /// The agent.
+    /// The configuration of the node's agent.
     pub config: AgentConfig,
     /// How it reaches the control plane from its namespace.
     pub tunnels: Vec<Tunnel>,

@@ -20,7 +20,7 @@ pub enum NetworkError {
     /// A namespace or its thread.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
-    /// `ip` or `nft`.
+    /// The program `ip` or `nft` failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
     /// A kernel setting cannot be written.
@@ -28,16 +28,16 @@ pub enum NetworkError {
         "cannot write {value} to {path}: {source}; network settings must be writable (in a container: mount /proc/sys read-write)"
     )]
     Setting {
-        /// The file.
+        /// The path of the file.
         path: &'static str,
-        /// The value.
+        /// The value that could not be written.
         value: &'static str,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
-/// The namespaces, connected.
+/// The network namespaces and the links between them.
 #[derive(Debug)]
 pub struct Network {
     /// Where connections come from.

@@ -17,7 +17,7 @@ pub struct ProbeSettings {
     pub healthy_threshold: u32,
 }
 
-/// Whose probes.
+/// The cloud provider whose probe settings apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Provider {
     /// cloud-provider-azure's defaults, `probeThreshold` both ways. Azure waits for an answer as long as the interval.
@@ -72,9 +72,9 @@ impl ProbeSettings {
 /// What a load balancer takes a backend for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeStatus {
-    /// Healthy.
+    /// Enough probes in a row succeeded, or none was sent yet.
     Up,
-    /// Unhealthy.
+    /// Enough probes in a row failed.
     Down,
 }
 
@@ -93,7 +93,7 @@ impl ProbeTracker {
         Self { status, streak: 0 }
     }
 
-    /// The present status.
+    /// The status after the latest probe.
     #[must_use]
     pub const fn status(&self) -> ProbeStatus {
         self.status

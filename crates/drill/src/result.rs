@@ -36,7 +36,7 @@ pub enum Event {
     PutAccepted,
     /// ARM showed the admin state `Down`, its operation succeeded.
     DownShown,
-    /// Enough probes failed.
+    /// Enough probes in a row failed, so the backend is down.
     ProbeDown,
     /// The load balancer sends no new flows any more.
     OutOfRotation,
@@ -49,17 +49,17 @@ pub enum Event {
 pub struct TimelineEvent {
     /// Seconds of the scenario since the first connection.
     pub t: f64,
-    /// What happened.
+    /// The event on the node.
     pub event: Event,
-    /// The node's index.
+    /// The index of the node, from 0.
     pub node: usize,
 }
 
-/// One run.
+/// The result of one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
-    /// What happened.
+    /// The scenario of the run.
     pub scenario: Scenario,
     /// What was done about it.
     pub strategy: Strategy,
@@ -67,13 +67,13 @@ pub struct RunResult {
     pub seed: u64,
     /// Scenario seconds for each real second.
     pub speed: f64,
-    /// New connections begun.
+    /// The number of new connections that clients began.
     pub attempted: usize,
     /// Those without an answer in time.
     pub failed: usize,
-    /// The quotient.
+    /// The share of new connections that failed, from 0 to 1.
     pub failed_share: f64,
-    /// Long-lived connections established.
+    /// The number of long-lived connections that clients established.
     pub established: usize,
     /// Those that the client did not end itself.
     pub established_lost: usize,
@@ -92,10 +92,10 @@ pub struct RunResult {
     pub attempts: Vec<Attempt>,
 }
 
-/// Which run.
+/// The parameters that identify a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunIdentity {
-    /// What happens.
+    /// How the nodes go away.
     pub scenario: Scenario,
     /// What is done about it.
     pub strategy: Strategy,
@@ -103,7 +103,7 @@ pub struct RunIdentity {
     pub seed: u64,
     /// Scenario seconds for each real second.
     pub speed: f64,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// See [`RunResult::longest_lag_seconds`].
     pub longest_lag: Duration,
@@ -157,11 +157,11 @@ pub fn summarize(
 /// Several values of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// Their mean.
+    /// The mean of the values.
     pub mean: f64,
-    /// The smallest.
+    /// The smallest of the values.
     pub min: f64,
-    /// The largest.
+    /// The largest of the values.
     pub max: f64,
     /// Their standard deviation, of a sample; 0 for a single one.
     pub deviation: f64,
@@ -196,17 +196,17 @@ impl Spread {
 /// All runs of one scenario and strategy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// What happened.
+    /// The scenario of the run.
     pub scenario: Scenario,
     /// What was done about it.
     pub strategy: Strategy,
-    /// How many runs.
+    /// The number of runs in the row.
     pub runs: usize,
     /// New connections that failed.
     pub failed: Spread,
-    /// Their share.
+    /// The share of new connections that failed, over the runs.
     pub failed_share: Spread,
-    /// Long-lived connections lost.
+    /// The number of long-lived connections that were lost, over the runs.
     pub established_lost: Spread,
     /// Those lost before a machine was dead.
     pub established_lost_before_node_gone: Spread,

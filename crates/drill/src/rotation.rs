@@ -12,7 +12,7 @@ use super::probe::ProbeStatus;
 /// `adminState` of a backend pool's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdminState {
-    /// The probe decides.
+    /// The probe decides about new connections.
     #[default]
     None,
     /// New flows, whatever the probe says.

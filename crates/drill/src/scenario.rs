@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::probe::ProbeSettings;
 use crate::strategy::PodShutdown;
 
-/// What happens.
+/// How nodes go away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scenario {
@@ -30,7 +30,7 @@ pub enum Scenario {
     Mass,
 }
 
-/// Who scales down.
+/// The autoscaler that removes nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Autoscaler {
@@ -44,13 +44,13 @@ pub enum Autoscaler {
 /// What a Node carries that says it goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// The taint `ToBeDeletedByClusterAutoscaler`.
+    /// The Node gets the taint `ToBeDeletedByClusterAutoscaler`.
     AutoscalerTaint,
-    /// The taint `karpenter.sh/disrupted`.
+    /// The Node gets the taint `karpenter.sh/disrupted`.
     KarpenterTaint,
-    /// `metadata.deletionTimestamp`.
+    /// The Node gets a `metadata.deletionTimestamp`.
     Deletion,
-    /// The taint `headgate.dev/maintenance`.
+    /// The Node gets the taint `headgate.dev/maintenance`.
     MaintenanceTaint,
     /// The taint `cloudprovider.azure.microsoft.com/draining`, which follows a notice of eviction.
     SpotTaint,
@@ -95,7 +95,7 @@ pub enum Action {
     PowerOff,
     /// The API server stops.
     StopApiServer,
-    /// It starts again.
+    /// The API server starts again.
     StartApiServer,
     /// headgate's agent, or kube-proxy, restarts.
     RestartAgent,
@@ -106,18 +106,18 @@ pub enum Action {
 pub struct Step {
     /// Since the first client connection.
     pub at: Duration,
-    /// The node's index.
+    /// The index of the node, from 0.
     pub node: usize,
-    /// What is done.
+    /// The action on the node.
     pub action: Action,
 }
 
 /// All steps of one run, in order, and when it is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
-    /// Sorted by time.
+    /// The steps, sorted by time.
     pub steps: Vec<Step>,
-    /// When clients stop.
+    /// The time from the start at which clients stop.
     pub end: Duration,
 }
 
@@ -126,7 +126,7 @@ pub struct Timeline {
 pub struct Parameters {
     /// How many nodes, at least two.
     pub nodes: usize,
-    /// Who scales down.
+    /// The autoscaler that removes nodes.
     pub autoscaler: Autoscaler,
     /// From the signal to the deletion of an empty node, or to the eviction of Pods in `maintenance`.
     pub delete_delay: Duration,

@@ -15,7 +15,7 @@ pub struct Speed(f64);
 pub struct SpeedError(f64);
 
 impl Speed {
-    /// Real time.
+    /// The speed of real time.
     pub const REAL_TIME: Self = Self(1.0);
 
     /// A factor.
@@ -29,7 +29,7 @@ impl Speed {
             .ok_or(SpeedError(factor))
     }
 
-    /// The factor.
+    /// The factor by which the scenario runs faster.
     #[must_use]
     pub const fn factor(self) -> f64 {
         self.0

@@ -17,7 +17,7 @@ pub enum Strategy {
     None,
     /// kube-proxy's own health answers: `/healthz` for nodes, `healthCheckNodePort` for Pods.
     KubeProxy,
-    /// headgate's `/healthz`.
+    /// Probes target headgate's `/healthz`.
     Healthz,
     /// headgate's `/healthz`, and its leader sets `adminState: Down`.
     AdminState,
@@ -39,7 +39,7 @@ pub enum Strategy {
 pub enum Target {
     /// The Service's node port.
     NodePort,
-    /// Pods' addresses.
+    /// The load balancer sends to the addresses of Pods.
     Pod,
     /// The Pods' port on the nodes' addresses.
     HostPort,
@@ -50,11 +50,11 @@ pub enum Target {
 pub enum ProbeTarget {
     /// A TCP handshake with the node port, cloud-provider-azure's default for `Cluster`.
     NodePort,
-    /// kube-proxy's `/healthz`.
+    /// The path `/healthz` of kube-proxy.
     KubeProxy,
-    /// The Service's `healthCheckNodePort`.
+    /// The `healthCheckNodePort` of the Service.
     HealthCheckNodePort,
-    /// headgate's `/healthz`.
+    /// The path `/healthz` of headgate.
     Headgate,
     /// `/ready` of the Pods.
     PodReady,
@@ -84,13 +84,13 @@ impl PodShutdown {
 /// A strategy in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Where flows go.
+    /// The backends to which the load balancer sends.
     pub target: Target,
-    /// What is probed.
+    /// The port and path that is probed.
     pub probe: ProbeTarget,
-    /// How kube-proxy forwards.
+    /// The rules by which kube-proxy forwards connections.
     pub forwarding: Forwarding,
-    /// How Pods end.
+    /// The steps of a Pod's termination.
     pub shutdown: PodShutdown,
     /// Whether headgate's agents run.
     pub runs_agents: bool,

@@ -33,13 +33,13 @@ const CLIENTS_TIMEOUT: Duration = Duration::from_secs(10);
 /// A run cannot be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
-    /// The data plane.
+    /// The data plane could not be built.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A machine.
+    /// A node of the data plane failed.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// A thread.
+    /// A thread in a namespace could not be started.
     #[error(transparent)]
     Namespace(#[from] NamespaceError),
     /// The load balancer's rules.
@@ -72,7 +72,7 @@ pub enum WorldError {
 /// A world; all times are real.
 #[derive(Clone, Debug)]
 pub struct WorldSettings {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// How many of them, the first ones, have no Pod.
     pub empty_nodes: usize,
@@ -91,9 +91,9 @@ pub struct WorldSettings {
 /// What one run gave.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// When clients started.
+    /// The time at which clients started.
     pub start: Instant,
-    /// What clients saw.
+    /// The results of all connections of the clients.
     pub observations: Observations,
     /// What happened, not sorted.
     pub events: Vec<Observed>,

@@ -24,7 +24,7 @@ impl Batch {
         }
     }
 
-    /// The pool.
+    /// The pool that the batch updates.
     #[must_use]
     pub fn pool(&self) -> &PoolKey {
         &self.pool

@@ -10,15 +10,15 @@
 
 use crate::selection::EndpointSelection;
 
-/// The setting `localPools.enabled`.
+/// The setting `localPools.enabled`: whether this process updates pools of Local Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Enabled {
     /// On where cloud-controller-manager runs its own updater.
     #[default]
     Auto,
-    /// On.
+    /// Pools are always updated.
     On,
-    /// Off.
+    /// Pools are never updated.
     Off,
 }
 
@@ -74,9 +74,9 @@ pub enum PreConfigured {
     None,
     /// Load balancers with names that end with `-internal`.
     Internal,
-    /// All others.
+    /// External load balancers only.
     External,
-    /// Every load balancer.
+    /// External and internal load balancers.
     All,
 }
 

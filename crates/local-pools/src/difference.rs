@@ -14,7 +14,7 @@ use crate::operation::{DesiredMember, DesiredMembers};
 /// What an entry of a pool stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryAddress {
-    /// `properties.ipAddress`.
+    /// The address in `properties.ipAddress`.
     Ip(IpAddr),
     /// The entry has no `properties`, or its `ipAddress` is not an address. It is foreign.
     Unreadable,
@@ -25,7 +25,7 @@ pub enum EntryAddress {
 /// An entry of a pool: its name and what it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// `name`.
+    /// The field `name` of the entry; `None` if it has none.
     pub name: Option<&'a str>,
     /// What it stands for.
     pub address: EntryAddress,

@@ -35,11 +35,11 @@ impl EventReason {
 /// An event to record on a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceEvent {
-    /// The Service.
+    /// The namespace and name of the Service.
     pub service: NamespacedName,
-    /// The reason.
+    /// The reason of the Kubernetes event.
     pub reason: EventReason,
-    /// The message.
+    /// The note of the Kubernetes event.
     pub message: String,
 }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 pub enum Failure {
     /// ARM answered a GET or PUT with an error.
     Response {
-        /// The HTTP status.
+        /// The HTTP status of the response.
         status: u16,
         /// `Retry-After`, where it was sent and could be read.
         retry_after: Option<Duration>,

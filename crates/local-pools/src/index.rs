@@ -88,7 +88,7 @@ impl LocalServiceIndex {
         self.mark(service);
     }
 
-    /// Removes an EndpointSlice.
+    /// Removes the EndpointSlice with this name.
     pub fn delete_slice(&mut self, name: &NamespacedName) {
         let Some(service) = self.owners.remove(name) else {
             return;
@@ -109,7 +109,7 @@ impl LocalServiceIndex {
         }
     }
 
-    /// Removes a Node.
+    /// Removes the Node with this name.
     pub fn delete_node(&mut self, name: &str) {
         if Arc::make_mut(&mut self.nodes).remove(name) {
             self.changed = Changed::All;
@@ -169,7 +169,7 @@ impl LocalServiceIndex {
         self.services.get(name)
     }
 
-    /// The Nodes.
+    /// The observed Nodes by name.
     #[must_use]
     pub fn nodes(&self) -> &Arc<NodeIndex> {
         &self.nodes

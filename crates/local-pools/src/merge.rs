@@ -47,14 +47,14 @@ impl AdminState {
 pub struct AdminStateEdit {
     /// The entry's place in the document as it was read.
     pub place: usize,
-    /// The admin state.
+    /// The admin state to set.
     pub to: AdminState,
 }
 
 /// The pool is to have these members.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberEdit<'a> {
-    /// All of them.
+    /// The complete desired members of the pool.
     pub desired: &'a DesiredMembers,
     /// Distinguishes the entries of Nodes from foreign ones.
     pub nodes: &'a NodeIndex,
@@ -65,20 +65,20 @@ pub struct MemberEdit<'a> {
 /// An entry that was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddedMember {
-    /// The entry's name.
+    /// The name of the new entry, unique in the pool.
     pub name: String,
-    /// The node's address.
+    /// The address of the node, in the pool's IP family.
     pub address: IpAddr,
     /// [`AdminState::Down`] where the node has a drain signal. The ledger records it before the PUT.
     pub admin_state: AdminState,
 }
 
-/// What [`merge`] changed.
+/// The changes that [`merge`] made to a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     /// Admin states of entries that stay, without those that were so already.
     pub admin_states: Vec<AdminStateEdit>,
-    /// New entries.
+    /// The entries that were added.
     pub added: Vec<AddedMember>,
     /// The addresses of the entries that were removed.
     pub removed: Vec<IpAddr>,

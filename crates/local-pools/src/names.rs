@@ -53,9 +53,9 @@ impl fmt::Display for NamespacedName {
 /// The family of an IP address. A backend pool has addresses of one family only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum IpFamily {
-    /// `IPv4` in `spec.ipFamilies`.
+    /// IP version 4, `IPv4` in `spec.ipFamilies`.
     IPv4,
-    /// `IPv6` in `spec.ipFamilies`.
+    /// IP version 6, `IPv6` in `spec.ipFamilies`.
     IPv6,
 }
 

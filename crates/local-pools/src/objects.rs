@@ -9,19 +9,19 @@ use jiff::Timestamp;
 use crate::difference::{Entry, EntryAddress};
 use crate::names::{IpFamily, NamespacedName};
 
-/// A Service.
+/// The fields of a Service that decide about its pools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Namespace and name.
+    /// The namespace and name of the object.
     pub name: NamespacedName,
     /// `metadata.uid`: its rules on the load balancer are named for it.
     pub uid: String,
     /// `spec.type` is `LoadBalancer`, and no `spec.loadBalancerClass` names another controller than
     /// cloud-controller-manager.
     pub is_load_balancer: bool,
-    /// `spec.externalTrafficPolicy` is `Local`.
+    /// Whether `spec.externalTrafficPolicy` is `Local`.
     pub is_local: bool,
-    /// `metadata.deletionTimestamp` is set.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
     /// `spec.ipFamilies`, in their order.
     pub ip_families: Vec<IpFamily>,
@@ -46,10 +46,10 @@ impl Service {
     }
 }
 
-/// An EndpointSlice.
+/// The fields of an EndpointSlice that decide about members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointSlice {
-    /// Namespace and name.
+    /// The namespace and name of the object.
     pub name: NamespacedName,
     /// The label `kubernetes.io/service-name`. A slice without it belongs to no Service.
     pub service: Option<String>,
@@ -66,10 +66,10 @@ pub struct Endpoint {
     pub ready: Option<bool>,
 }
 
-/// A Node.
+/// The fields of a Node that decide about members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// `metadata.name`.
+    /// The Node's name, `metadata.name`.
     pub name: String,
     /// `metadata.creationTimestamp`: an address that two Nodes have belongs to the younger.
     pub created: Timestamp,
@@ -77,7 +77,7 @@ pub struct Node {
     pub internal_addresses: Vec<IpAddr>,
     /// The label for which cloud-controller-manager puts it into no load balancer.
     pub excluded_by: Option<&'static str>,
-    /// `metadata.deletionTimestamp` is set.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
     /// It has a drain signal that admin states follow. Set it only while admin states are enforced.
     pub is_draining: bool,
@@ -88,7 +88,7 @@ pub struct Node {
 pub struct LoadBalancer {
     /// Its name, in any case.
     pub name: String,
-    /// Its backend pools.
+    /// The backend pools of the load balancer.
     pub pools: Vec<BackendPool>,
 }
 

@@ -13,7 +13,7 @@ use crate::names::NamespacedName;
 /// A member that a pool is to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredMember {
-    /// The node's address.
+    /// The address of the node, in the pool's IP family.
     pub address: IpAddr,
     /// The node that has the address; entries are named for it.
     pub node: Arc<str>,
@@ -104,14 +104,14 @@ impl fmt::Display for PoolKey {
 pub struct OperationKey {
     /// The Service; its endpoints decide about the members.
     pub service: NamespacedName,
-    /// The pool.
+    /// The load balancer and name of the pool.
     pub pool: PoolKey,
 }
 
 /// A pending update of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Service and pool.
+    /// The Service and the pool of the operation.
     pub key: OperationKey,
     /// The full set of members.
     pub members: DesiredMembers,

@@ -39,9 +39,9 @@ pub enum PoolUnavailable {
     /// Several have the name, and no rule carries the Service's base name.
     #[error("the load balancers {load_balancers} have a backend pool {pool}, and no rule shows which is the Service's")]
     Ambiguous {
-        /// The pools' name.
+        /// The name that the pools have in common.
         pool: String,
-        /// Separated by commas.
+        /// The names of the load balancers, separated by commas.
         load_balancers: String,
     },
     /// Another Service uses the same pool.
@@ -63,11 +63,11 @@ pub enum PoolUnavailable {
 /// A Local Service without a pool of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementSkip {
-    /// The Service.
+    /// The namespace and name of the Service.
     pub service: NamespacedName,
     /// The family of the pool.
     pub family: IpFamily,
-    /// Why.
+    /// Why the pool is not updated.
     pub reason: PoolUnavailable,
 }
 

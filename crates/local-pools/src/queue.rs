@@ -22,7 +22,7 @@ pub const DEFAULT_CAPACITY: usize = 50_000;
 /// What became of an operation that was to be queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enqueued {
-    /// It is new.
+    /// The operation is new in the queue.
     Added,
     /// It replaced one with other addresses.
     Replaced,

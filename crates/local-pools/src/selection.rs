@@ -57,7 +57,7 @@ impl std::fmt::Display for MemberSkipReason {
 pub struct MemberSkip {
     /// Its name; `None` where the endpoint has none.
     pub node: Option<Arc<str>>,
-    /// Why.
+    /// Why the node is not a member.
     pub reason: MemberSkipReason,
 }
 
@@ -66,7 +66,7 @@ pub struct MemberSkip {
 pub struct MemberSelection {
     /// What the pool is to have.
     pub members: DesiredMembers,
-    /// Each node once.
+    /// The nodes that are not members, each once.
     pub skipped: Vec<MemberSkip>,
 }
 

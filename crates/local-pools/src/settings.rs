@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// Between two ticks.
+/// The default time between two ticks of the updater.
 pub const DEFAULT_UPDATE_INTERVAL: Duration = Duration::from_secs(30);
 /// Attempts after the first.
 pub const DEFAULT_MAX_RETRIES: u32 = 3;
@@ -23,7 +23,7 @@ impl MaxRetries {
         }))
     }
 
-    /// The number.
+    /// The number of retries.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0

@@ -28,11 +28,11 @@ pub enum BatchOutcome {
     Unchanged,
     /// Nothing was tried: ARM is busy with the load balancer, or the shared Lease was lost. It costs no retry.
     NotAttempted,
-    /// The attempt failed.
+    /// The attempt to update the pool failed.
     Failed {
-        /// Decides what follows.
+        /// The failure, whose class decides about a retry.
         failure: Failure,
-        /// For the event.
+        /// The error in words, for the Kubernetes event.
         error: String,
     },
     /// The process or the term ends.

@@ -51,7 +51,7 @@ pub struct UpdaterSettings {
     pub max_retries: MaxRetries,
     /// The load balancers with pools that are left alone.
     pub pre_configured: PreConfigured,
-    /// The most operations.
+    /// Maximum number of operations in the queue.
     pub capacity: usize,
     /// After this time an update that was given up is tried again.
     pub resync_interval: Duration,
@@ -100,7 +100,7 @@ pub struct Updater {
 }
 
 impl Updater {
-    /// Without anything observed.
+    /// An updater that has observed no objects yet.
     #[must_use]
     pub fn new(settings: UpdaterSettings) -> Self {
         Self {
@@ -330,7 +330,7 @@ impl Updater {
         &self.placement
     }
 
-    /// The pending operations.
+    /// The operations in the queue, in their order.
     #[must_use]
     pub fn queue(&self) -> &OperationQueue {
         &self.queue

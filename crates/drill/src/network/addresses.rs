@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 pub const MAX_NODES: usize = 50;
 /// The frontend address of the load balancer.
 pub const FRONTEND: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 100);
-/// The frontend port.
+/// The port of the load balancer's frontend.
 pub const FRONTEND_PORT: u16 = 80;
 /// Addresses that clients connect from, so that flows of one run never meet conntrack's entries of another.
 pub const CLIENTS: u8 = 90;
@@ -19,11 +19,11 @@ pub const CLIENTS: u8 = 90;
 pub const PROBE_SOURCE: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
 /// The Service's node port.
 pub const NODE_PORT: u16 = 30_080;
-/// The Service's `healthCheckNodePort`.
+/// The `healthCheckNodePort` of the Service on each node.
 pub const HEALTH_CHECK_NODE_PORT: u16 = 32_080;
-/// kube-proxy's health port.
+/// The port of kube-proxy's `/healthz` on each node.
 pub const KUBE_PROXY_HEALTH_PORT: u16 = 10_256;
-/// headgate's health port.
+/// The port of headgate's `/healthz` on each node.
 pub const HEADGATE_HEALTH_PORT: u16 = 10_456;
 /// Where a Pod serves clients.
 pub const POD_PORT: u16 = 8080;

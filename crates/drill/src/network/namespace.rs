@@ -27,9 +27,9 @@ pub enum NamespaceError {
     /// A thread cannot be started or cannot enter the namespace.
     #[error("cannot run the thread {thread} in its network namespace: {source}")]
     Enter {
-        /// The thread's name.
+        /// The name of the thread in the namespace.
         thread: String,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A thread ended by a panic.

@@ -17,17 +17,17 @@ pub enum ToolError {
     /// The program is missing or may not be run.
     #[error("cannot run {program}: {source}; install it, on Debian: apt-get install iproute2 nftables")]
     Spawn {
-        /// The program.
+        /// The name of the program.
         program: &'static str,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The program reports an error.
     #[error("{program} failed ({status}): {output}; its input was:\n{input}")]
     Failed {
-        /// The program.
+        /// The name of the program.
         program: &'static str,
-        /// Its exit status.
+        /// The exit status of the program.
         status: String,
         /// What it wrote to standard error.
         output: String,
@@ -37,7 +37,7 @@ pub enum ToolError {
     /// The program did not end.
     #[error("{program} did not end within {} s", RUN_TIMEOUT.as_secs())]
     Timeout {
-        /// The program.
+        /// The name of the program.
         program: &'static str,
     },
 }

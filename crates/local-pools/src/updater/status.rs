@@ -14,7 +14,7 @@ use crate::selection::MemberSelection;
 /// A pool of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// The pool.
+    /// The load balancer and name of the pool.
     pub pool: PoolKey,
     /// The family of its members.
     pub family: IpFamily,
@@ -30,12 +30,12 @@ pub struct PoolStatus {
     pub parked_until: Option<Instant>,
 }
 
-/// A Local Service.
+/// The state of a Local Service's pools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceStatus {
-    /// Namespace and name.
+    /// The namespace and name of the Service.
     pub service: NamespacedName,
-    /// Its pools.
+    /// The pools of the Service, one for each load balancer and IP family.
     pub pools: Vec<PoolStatus>,
     /// The families for which it has no pool, with reasons.
     pub skipped: Vec<PlacementSkip>,

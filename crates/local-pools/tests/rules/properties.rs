@@ -19,7 +19,7 @@ const LOAD_BALANCERS: [&str; 2] = ["lb1", "lb2"];
 const FOREIGN: &str = "172.16.0.77";
 const MAX_RETRIES: u32 = 3;
 
-/// Something that happens.
+/// A random event.
 #[derive(Clone, Debug)]
 enum Step {
     /// A slice of a Service has endpoints on these nodes.
