@@ -296,6 +296,19 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| Value::String(settings.admin_state.foreign_down.as_str().to_owned()),
     },
     Key {
+        path: "adminState.listFailureTimeout",
+        flag: None,
+        about: "For how long lists of load balancers that are due, or the tokens for them, may fail before the leader looks \
+                for a successor. Its term ends when another candidate volunteers, which none does that gave up a term for \
+                the same reason in the last 10 min; otherwise the leader goes on trying. Time for which ARM throttles \
+                requests does not count. From `1m` to `1h`.",
+        set: |settings, value| {
+            settings.admin_state.list_failure_timeout = value::duration(value, MINUTE, HOUR)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.admin_state.list_failure_timeout),
+    },
+    Key {
         path: "telemetry.otlpEndpoint",
         flag: None,
         about: "Base address of an OpenTelemetry collector. headgate exports a span for each call to ARM and for each \

@@ -24,7 +24,7 @@ mod transport;
 pub use azure_json::{
     AzureCloud, AzureJson, BackendPoolType, ConfigSources, Credential, ManagedIdentity, RateLimit, RateLimits, Secret,
 };
-pub use client::{ArmClient, ArmClientOptions, WriteOperation};
+pub use client::{ArmClient, ArmClientOptions, ThrottledUntil, WriteOperation};
 pub use document::{AdminState, BackendAddress, LoadBalancer, Pool, ProvisioningState, PutBody};
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, ErrorBody, ErrorClass, OperationFailure, TokenError};

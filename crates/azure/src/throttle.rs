@@ -178,6 +178,11 @@ impl ThrottleGates {
         }
     }
 
+    /// Closes the gate until then, as a 429 that another process got has it.
+    pub(crate) fn close(&self, subscription: &str, kind: RequestKind, until: Instant) {
+        self.with_gate(subscription, kind, Instant::now(), |gate| gate.close(until));
+    }
+
     fn with_gate<T>(
         &self,
         subscription: &str,

@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod cloud_controller_manager;
+mod giving_up;
 mod invariants;
 mod journey;
 mod ledger_proof;
