@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::AgentOptions;
 
-mod world;
+pub(crate) mod world;
 
 use world::World;
 

@@ -19,7 +19,7 @@ fn named(path: &str, metadata: &Value) -> ApiRequest {
 }
 
 /// Sent as a dry run, because the policy may not be enforced yet.
-fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
+pub(super) fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
     named(&format!("{path}?dryRun=All"), metadata)
 }
 

@@ -92,7 +92,7 @@ async fn led(folder: &Path, account: Account) -> (ControlPlane, Caller, String, 
 }
 
 /// Where the leader runs on all nodes, and where it is apart.
-fn placements() -> [(PathBuf, Account); 2] {
+pub(super) fn placements() -> [(PathBuf, Account); 2] {
     let with_all = "resources: [\"@/base\"]\ncomponents: [\"@/components/leader\"]\n";
     [
         (overlay_of(with_all, &[]), AGENT),

@@ -40,11 +40,11 @@ fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
 }
 
 /// A cluster of three nodes with load balancers in the emulator.
-pub(super) struct World {
-    pub(super) control_plane: ControlPlane,
+pub(crate) struct World {
+    pub(crate) control_plane: ControlPlane,
     client: Client,
     emulator: Emulator,
-    pub(super) azure_json: PathBuf,
+    pub(crate) azure_json: PathBuf,
     pub(super) plugins: PathBuf,
 }
 
@@ -63,7 +63,7 @@ fn entries(v6: bool) -> Value {
 }
 
 impl World {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let control_plane = own_control_plane().await;
         let client = Client::try_from(control_plane.client_config()).unwrap();
         nodes::register(&client, 3, "status").await.unwrap();
@@ -122,7 +122,7 @@ impl World {
         serde_json::from_str(&self.status(&[&["-o", "json"], more].concat())).unwrap()
     }
 
-    pub(super) async fn taint(&self, node: &str, taints: Value) {
+    pub(crate) async fn taint(&self, node: &str, taints: Value) {
         let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
         let nodes = Api::<Node>::all(self.client.clone());
         nodes.patch(node, &PatchParams::default(), &patch).await.unwrap();
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// The entries that are Down, by pool.
-    pub(super) async fn all_down(&self) -> BTreeMap<String, Vec<String>> {
+    pub(crate) async fn all_down(&self) -> BTreeMap<String, Vec<String>> {
         let state = http::get(self.emulator.control, "/emulator/v1/state")
             .await
             .unwrap()

@@ -1,0 +1,78 @@
+//! The work of a leader whose only token is that of its pod, with the shipped roles and policies: the policies hold back none of its
+//! writes to its Leases and the ledger.
+
+use std::time::Duration;
+
+use headgate_test_kubernetes::eventually;
+use serde_json::json;
+
+use super::SOON;
+use super::caller::{Caller, acting_on, apply};
+use super::leader::{LEASES, LEDGER, LOCK, MAPS, OWN};
+use super::leader_policy::{dry_run, refused};
+use super::leader_updates::placements;
+use crate::harness::AgentOptions;
+use crate::status::world::World;
+
+/// An election, and writes of two pools, on a busy machine.
+const BOTH_POOLS: Duration = Duration::from_mins(2);
+
+async fn down(world: &World, nodes: &[&str]) {
+    eventually(BOTH_POOLS, &format!("{nodes:?} are Down"), async || {
+        let down = world.all_down().await;
+        if ["kubernetes", "kubernetes-IPv6"]
+            .iter()
+            .all(|pool| down[*pool] == nodes)
+        {
+            Ok(())
+        } else {
+            Err(format!("{down:?}"))
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_with_a_pod_token_takes_a_node_out_and_back() {
+    for (folder, account) in placements() {
+        let world = World::start().await;
+        let administrator = Caller::administrator(&world.control_plane);
+        apply(&administrator.kubeconfig, &folder);
+        let caller = acting_on(&world.control_plane, account, "node-1").await;
+        let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
+        eventually(SOON, "role and policy are in force", async || {
+            refused(&caller, &foreign, "these leases").await
+        })
+        .await;
+
+        let azure = format!("--azure-config-file={}", world.azure_json.display());
+        let options = AgentOptions::new("node-1", &caller.kubeconfig).argument(&azure);
+        let agent = options.start().await;
+        let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+        world.taint("node-2", taint).await;
+        down(&world, &["node-2"]).await;
+        let lease = administrator.get(&format!("{LEASES}/{OWN}")).await;
+        assert!(
+            lease["spec"]["holderIdentity"].as_str().unwrap().starts_with("node-1_"),
+            "{lease}"
+        );
+        let ledger = administrator.get(&format!("{MAPS}/{LEDGER}")).await["data"]["ledger.json"].to_string();
+        assert!(ledger.contains("127.0.0.2"), "{ledger}");
+        world.taint("node-2", json!([])).await;
+        down(&world, &[]).await;
+        eventually(SOON, "the shared Lease is released", async || {
+            let lease = administrator.get(&format!("{LEASES}/{LOCK}")).await;
+            let previous = &lease["metadata"]["annotations"]["aks-managed-resource-locker-previous-holder"];
+            if lease["spec"]["holderIdentity"] == "" && previous == "headgate" {
+                Ok(())
+            } else {
+                Err(lease.to_string())
+            }
+        })
+        .await;
+        let log = agent.log();
+        assert!(!log.contains("orbidden") && !log.contains("denied request"), "{log}");
+        drop(agent);
+        world.control_plane.stop().await;
+    }
+}
