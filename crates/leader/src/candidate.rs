@@ -24,7 +24,7 @@ use super::observed_lease::{Contender, ObservedLease};
 use super::successor_request::{Inability, ThrottleDeadlines};
 use super::timing::{
     LEASE_DURATION, MAX_FAILED_TERM_BACKOFF, REQUEST_TIMEOUT, RETRY_PERIOD, WORK_STOP_TIMEOUT, failed_request_backoff,
-    failed_term_backoff, first_read_delay, jittered, read_interval, spread,
+    failed_term_backoff, first_read_delay, jittered, read_interval, spread, unpublished_read_interval,
 };
 pub(super) use held_term::Handover;
 use held_term::HeldTerm;
@@ -99,6 +99,8 @@ pub(super) enum TaskTarget {
         term: i32,
         until: Instant,
         handover: Option<Handover>,
+        /// The start of the last successful write.
+        renewed: Moment,
         /// What the term before left.
         throttle: ThrottleDeadlines,
     },
@@ -142,7 +144,7 @@ enum Phase {
     Creating,
     /// A write that acquires the Lease is in progress.
     Acquiring {
-        began: Instant,
+        began: Moment,
         term: i32,
         is_signalled: bool,
     },
@@ -181,6 +183,8 @@ pub(super) struct Candidate {
     failed_terms: u32,
     /// Signalled terms of this candidate one after another, without another leader in between.
     signalled_terms: u32,
+    /// Reads of a held Lease in which no leader had published the number of candidates.
+    unpublished_reads: u32,
     /// The read interval after the last successful read.
     last_interval: Duration,
     phase: Phase,
@@ -198,6 +202,7 @@ impl Candidate {
             failed_requests: 0,
             failed_terms: 0,
             signalled_terms: 0,
+            unpublished_reads: 0,
             last_interval: Duration::ZERO,
             phase: Phase::Waiting(ReadSchedule::at(first_read, now.mono)),
         }
@@ -331,6 +336,9 @@ impl Candidate {
             self.signalled_terms = 0;
         }
         self.observed.observe(found, inputs.now);
+        if self.is_unpublished() {
+            self.unpublished_reads = self.unpublished_reads.saturating_add(1);
+        }
         let is_acquirable = self.observed.is_acquirable(self.contender(inputs), inputs.now.mono);
         if inputs.is_stopping {
             return self.wait_after_read(regular_read, inputs);
@@ -345,7 +353,7 @@ impl Candidate {
         let free = self.observed.record().cloned().unwrap_or_default();
         let acquired = free.acquired(&self.identity, term, inputs.now.wall);
         let phase = Phase::Acquiring {
-            began: inputs.now.mono,
+            began: inputs.now,
             term,
             is_signalled: inputs.is_signalled,
         };
@@ -397,7 +405,7 @@ impl Candidate {
     fn handle_acquired(
         &mut self,
         event: Event,
-        (began, term, is_signalled): (Instant, i32, bool),
+        (began, term, is_signalled): (Moment, i32, bool),
         inputs: Inputs,
     ) -> Transition {
         let record = match event {
@@ -455,7 +463,7 @@ impl Candidate {
             }
             Event::Conflict | Event::Refused | Event::NoResponse => {
                 held.is_record_current = false;
-                held.renew_at = (held.attempt + RETRY_PERIOD).max(now);
+                held.renew_at = (held.attempt.mono + RETRY_PERIOD).max(now);
             }
             Event::WorkEnded(WorkOutcome::Finished) => {
                 return self.release(Some(held.released(inputs)), Duration::ZERO, inputs);
@@ -534,14 +542,24 @@ impl Candidate {
     }
 
     fn interval(&self) -> Duration {
-        read_interval(self.observed.candidates())
+        if self.is_unpublished() {
+            unpublished_read_interval(self.unpublished_reads)
+        } else {
+            read_interval(self.observed.candidates())
+        }
+    }
+
+    /// Whether the Lease is held and no leader has published the number of candidates.
+    fn is_unpublished(&self) -> bool {
+        let is_held = self.observed.record().is_some_and(|record| !record.is_released());
+        is_held && self.observed.candidates().is_none()
     }
 }
 
 /// Renews the Lease, or reads it first if its latest version is not known.
 fn renew(mut held: HeldTerm, inputs: Inputs) -> Transition {
     let now = inputs.now;
-    held.attempt = now.mono;
+    held.attempt = now;
     let deadline = held.until.min(now.mono + REQUEST_TIMEOUT);
     let action = if held.is_record_current {
         let candidates = inputs.fleet.map(|fleet| fleet.candidates);

@@ -54,18 +54,30 @@ where
     /// Brings the task to its target state, and returns an event that the candidate must handle before its next action.
     pub(super) fn reconcile(&mut self, target: TaskTarget) -> Option<Event> {
         match (target, &self.term) {
-            (TaskTarget::Run { until, handover, .. }, Some(term)) => {
+            (
+                TaskTarget::Run {
+                    until,
+                    renewed,
+                    handover,
+                    ..
+                },
+                Some(term),
+            ) => {
                 self.is_stop_requested |= handover.is_some();
                 self.has_given_up |= matches!(handover, Some(Handover::GaveUp(_)));
-                (!term.renew(until, handover.is_some())).then_some(Event::DeadlinePassed)
+                (!term.renew(until, renewed, handover.is_some())).then_some(Event::DeadlinePassed)
             }
             (
                 TaskTarget::Run {
-                    term, until, throttle, ..
+                    term,
+                    until,
+                    renewed,
+                    throttle,
+                    ..
                 },
                 None,
             ) => {
-                let (owner, term) = TermOwner::new(term, until, throttle);
+                let (owner, term) = TermOwner::new(term, until, renewed, throttle, self.clock.clone());
                 self.start(owner, term);
                 None
             }
@@ -212,6 +224,7 @@ mod tests {
         TaskTarget::Run {
             term,
             until: Instant::now() + Duration::from_secs(1),
+            renewed: Clock::anchored(jiff::Timestamp::UNIX_EPOCH).now(),
             handover: handover.then_some(Handover::Requested),
             throttle: ThrottleDeadlines::default(),
         }

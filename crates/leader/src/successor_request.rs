@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// For how long a candidate that gave up a term leaves the Lease to others.
 const GIVE_UP_TTL: Duration = Duration::from_mins(10);
-/// The entries that the annotation has room for.
-const MAX_GIVE_UPS: usize = 16;
+/// The length of the annotation. The policy of the manifests admits 1,024 characters, its name included.
+const MAX_GIVE_UPS_BYTES: usize = 900;
 /// A throttle deadline of another process is obeyed for no longer than this: its clock may be wrong.
 const MAX_THROTTLE: Duration = Duration::from_hours(1);
 
@@ -110,12 +110,14 @@ impl GiveUps {
     pub(super) fn with(&self, holder: &str, reason: InabilityReason, now: Timestamp) -> Self {
         let Self(mut all) = self.recent(now);
         all.retain(|give_up| give_up.holder != holder || give_up.reason != reason);
-        all.drain(..all.len().saturating_sub(MAX_GIVE_UPS - 1));
         all.push(GiveUp {
             holder: holder.to_owned(),
             reason,
             at: now,
         });
+        while all.len() > 1 && serde_json::to_string(&all).is_ok_and(|text| text.len() > MAX_GIVE_UPS_BYTES) {
+            all.remove(0);
+        }
         Self(all)
     }
 }
@@ -158,8 +160,12 @@ mod tests {
         let all = (0..100).fold(GiveUps::default(), |all, n| {
             all.with(&format!("m{n}"), InabilityReason::Lists, minute(0))
         });
-        assert_eq!(all.0.len(), MAX_GIVE_UPS);
-        assert!(all.contains("m99", None, minute(0)) && !all.contains("m83", None, minute(0)));
+        let length = serde_json::to_string(&all).unwrap().len();
+        assert!(
+            length <= MAX_GIVE_UPS_BYTES && length > MAX_GIVE_UPS_BYTES / 2,
+            "{length}"
+        );
+        assert!(all.contains("m99", None, minute(0)) && !all.contains("m0", None, minute(0)));
     }
 
     #[test]

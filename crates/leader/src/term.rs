@@ -1,27 +1,41 @@
 //! A term, its permits, and what its work reports to the election.
 //!
-//! Invariant: a user of a term sees its end by the own monotonic clock, even if the election's task
-//! stands still: the deadline is part of the term. The deadline only moves forward, and an ended term stays ended.
+//! Invariants: a user of a term sees its end by the own monotonic clock, even if the election's task
+//! stands still: the deadline is part of the term. The deadline only moves forward, and an ended term stays ended. The
+//! monotonic clock of a virtual machine may stop while the machine is frozen; then it disagrees with the wall clock about the
+//! time since the last renewal, and no permit is issued until the next one.
 
 use std::marker::PhantomData;
 
+use headgate_clock::{Clock, Moment};
+use jiff::SignedDuration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::fleet::NodeSummary;
 use super::successor_request::{Inability, ThrottleDeadlines};
+use super::timing::MAX_CLOCK_DIVERGENCE;
 
 /// The validity of a term.
 #[derive(Clone, Copy, Debug)]
 struct Validity {
     /// The deadline; `None` when the election has ended the term.
     until: Option<Instant>,
+    /// The start of the last renewal.
+    renewed: Moment,
     is_handover_requested: bool,
 }
 
 impl Validity {
     fn is_valid(self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// By how much the clocks disagree about the time since the last renewal.
+    fn clock_divergence(self, now: Moment) -> SignedDuration {
+        let mono = now.mono.saturating_duration_since(self.renewed.mono);
+        let mono = SignedDuration::try_from(mono).unwrap_or(SignedDuration::MAX);
+        now.wall.duration_since(self.renewed.wall).saturating_sub(mono).abs()
     }
 }
 
@@ -39,6 +53,7 @@ pub struct Term {
     number: i32,
     validity: watch::Receiver<Validity>,
     reports: watch::Sender<Reports>,
+    clock: Clock,
 }
 
 /// The right to send one write now.
@@ -76,12 +91,25 @@ pub struct Permit<'term> {
     not_send: PhantomData<*const ()>,
 }
 
-/// The term has ended, so nothing more may be sent in it.
+/// Why nothing may be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("term {number} has ended: this instance is no longer the leader")]
-pub struct TermEnded {
-    /// The number of the term.
-    pub number: i32,
+pub enum PermitError {
+    /// The term has ended, so nothing more may be sent in it.
+    #[error("term {number} has ended: this instance is no longer the leader")]
+    TermEnded {
+        /// The number of the term.
+        number: i32,
+    },
+    /// The machine may have stood still. After the next renewal the term goes on.
+    #[error(
+        "wall clock and monotonic clock diverge by {seconds} s since the last renewal of term {number}: this machine may have stood still"
+    )]
+    ClocksDiverge {
+        /// The number of the term.
+        number: i32,
+        /// By how much the clocks disagree.
+        seconds: i64,
+    },
 }
 
 impl Term {
@@ -95,15 +123,35 @@ impl Term {
     /// Requests the right to send one write now.
     ///
     /// # Errors
-    /// If the term has ended.
-    pub fn permit(&self) -> Result<Permit<'_>, TermEnded> {
-        if self.validity.borrow().is_valid() {
-            Ok(Permit {
-                term: PhantomData,
-                not_send: PhantomData,
-            })
-        } else {
-            Err(TermEnded { number: self.number })
+    /// If the term has ended, or the clocks disagree about the time since its last renewal.
+    pub fn permit(&self) -> Result<Permit<'_>, PermitError> {
+        let (validity, number) = (*self.validity.borrow(), self.number);
+        if !validity.is_valid() {
+            return Err(PermitError::TermEnded { number });
+        }
+        let divergence = validity.clock_divergence(self.clock.now());
+        if divergence > SignedDuration::try_from(MAX_CLOCK_DIVERGENCE).unwrap_or(SignedDuration::MAX) {
+            let seconds = divergence.as_secs();
+            return Err(PermitError::ClocksDiverge { number, seconds });
+        }
+        Ok(Permit {
+            term: PhantomData,
+            not_send: PhantomData,
+        })
+    }
+
+    /// Waits until [`Term::permit`] has no reason to wait: while the clocks diverge, for a renewal or the end of the term.
+    pub async fn clocks_agree(&self) {
+        let mut validity = self.validity.clone();
+        loop {
+            validity.borrow_and_update();
+            if !matches!(self.permit(), Err(PermitError::ClocksDiverge { .. })) {
+                return;
+            }
+            tokio::select! {
+                changed = validity.changed() => if changed.is_err() { return },
+                () = self.ended() => return,
+            }
         }
     }
 
@@ -181,10 +229,18 @@ pub(super) struct TermOwner {
 }
 
 impl TermOwner {
-    /// A term that ends at `until` unless it is renewed. `throttle` is what the leader before left.
-    pub(super) fn new(number: i32, until: Instant, throttle: ThrottleDeadlines) -> (Self, Term) {
+    /// A term that ends at `until` unless it is renewed; `renewed` is the start of the write that acquired it. `throttle` is
+    /// what the leader before left.
+    pub(super) fn new(
+        number: i32,
+        until: Instant,
+        renewed: Moment,
+        throttle: ThrottleDeadlines,
+        clock: Clock,
+    ) -> (Self, Term) {
         let (validity, receiver) = watch::channel(Validity {
             until: Some(until),
+            renewed,
             is_handover_requested: false,
         });
         let (sender, reports) = watch::channel(Reports {
@@ -200,6 +256,7 @@ impl TermOwner {
             number,
             validity: receiver,
             reports: sender,
+            clock,
         };
         (owner, term)
     }
@@ -208,16 +265,19 @@ impl TermOwner {
         self.number
     }
 
-    /// Moves the deadline to `until`, if that is later, and requests a handover where `handover` is set. Returns whether
+    /// Moves the deadline to `until`, if that is later, after a renewal that began at `renewed`, and requests a handover where `handover` is set. Returns whether
     /// the term is valid. A term that had ended by the clock before its renewal stays ended: its work may have noticed.
     #[must_use]
-    pub(super) fn renew(&self, until: Instant, handover: bool) -> bool {
+    pub(super) fn renew(&self, until: Instant, renewed: Moment, handover: bool) -> bool {
         self.validity.send_if_modified(|validity| {
-            let before = (validity.until, validity.is_handover_requested);
+            let before = (validity.until, validity.is_handover_requested, validity.renewed);
             let valid_until = validity.until.filter(|until| Instant::now() < *until);
             validity.until = valid_until.map(|before| before.max(until));
             validity.is_handover_requested |= handover;
-            before != (validity.until, validity.is_handover_requested)
+            if renewed.mono > validity.renewed.mono {
+                validity.renewed = renewed;
+            }
+            before != (validity.until, validity.is_handover_requested, validity.renewed)
         });
         self.is_valid()
     }
@@ -256,9 +316,51 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// A term that ends in a second, acquired now.
+    fn new_term(number: i32, clock: &Clock) -> (TermOwner, Term) {
+        let until = Instant::now() + SECOND;
+        TermOwner::new(number, until, clock.now(), ThrottleDeadlines::default(), clock.clone())
+    }
+
+    fn anchored() -> Clock {
+        Clock::anchored(jiff::Timestamp::UNIX_EPOCH)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_permit_is_issued_while_the_clocks_diverge() {
+        let clock = anchored();
+        let until = Instant::now() + 10 * SECOND;
+        for (jump, is_permitted) in [(0, true), (2, true), (3, false), (-2, true), (-3, false), (3600, false)] {
+            let now = clock.now();
+            // The machine stood still, or its clock was set, after the renewal began.
+            let before = Moment {
+                wall: now.wall - SignedDuration::from_secs(jump),
+                ..now
+            };
+            let (owner, term) = TermOwner::new(7, until, before, ThrottleDeadlines::default(), clock.clone());
+            assert_eq!(term.permit().is_ok(), is_permitted, "{jump}");
+            if is_permitted {
+                continue;
+            }
+            let expected = PermitError::ClocksDiverge {
+                number: 7,
+                seconds: jump.abs(),
+            };
+            assert_eq!(term.permit().unwrap_err(), expected);
+            assert!(timeout(SECOND / 10, term.clocks_agree()).await.is_err());
+            // A request for a handover is no renewal, and a renewal that was on its way before the jump does not help.
+            assert!(owner.renew(until, before, true));
+            assert!(term.permit().is_err());
+            assert!(owner.renew(until, clock.now(), false));
+            timeout(SECOND / 10, term.clocks_agree()).await.unwrap();
+            assert!(term.permit().is_ok());
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_term_ends_by_the_clock_of_its_user() {
-        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
+        let clock = anchored();
+        let (owner, term) = new_term(7, &clock);
         assert!(term.permit().is_ok());
         assert_eq!(term.number(), 7);
         advance(Duration::from_millis(999)).await;
@@ -268,19 +370,20 @@ mod tests {
         assert_eq!(error, "term 7 has ended: this instance is no longer the leader");
         timeout(SECOND, term.ended()).await.unwrap();
         // No renewal restores it.
-        assert!(!owner.renew(Instant::now() + SECOND, false));
+        assert!(!owner.renew(Instant::now() + SECOND, clock.now(), false));
         assert!(term.permit().is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_only_prolongs_a_term() {
-        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
+        let clock = anchored();
+        let (owner, term) = new_term(7, &clock);
         let ended = tokio::spawn({
             let term = term.clone();
             async move { term.ended().await }
         });
-        assert!(owner.renew(Instant::now() + 3 * SECOND, false));
-        assert!(owner.renew(Instant::now() + 2 * SECOND, false));
+        assert!(owner.renew(Instant::now() + 3 * SECOND, clock.now(), false));
+        assert!(owner.renew(Instant::now() + 2 * SECOND, clock.now(), false));
         tokio::time::sleep(2 * SECOND + SECOND / 2).await;
         assert!(term.permit().is_ok() && !ended.is_finished());
         tokio::time::sleep(SECOND).await;
@@ -289,10 +392,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_handover_is_requested_in_a_valid_term_and_dropping_the_owner_ends_it() {
-        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
+        let clock = anchored();
+        let (owner, term) = new_term(7, &clock);
         assert!(timeout(SECOND / 10, term.handover_requested()).await.is_err());
         assert!(!term.is_handover_requested());
-        assert!(owner.renew(Instant::now() + SECOND, true));
+        assert!(owner.renew(Instant::now() + SECOND, clock.now(), true));
         term.handover_requested().await;
         assert!(term.is_handover_requested());
         assert!(term.permit().is_ok());
@@ -304,7 +408,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_report_of_the_nodes_belongs_to_one_term() {
-        let (mut owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
+        let clock = anchored();
+        let (mut owner, term) = new_term(7, &clock);
         assert_eq!(owner.reports().nodes, None);
         let nodes = NodeSummary {
             nodes: 3,
@@ -315,7 +420,7 @@ mod tests {
         assert_eq!(owner.reports().nodes, Some(nodes));
         term.report_nodes(Some(nodes));
         assert!(timeout(SECOND, owner.reports_changed()).await.is_err(), "no change");
-        let (mut next, _term) = TermOwner::new(8, Instant::now() + SECOND, ThrottleDeadlines::default());
+        let (mut next, _term) = new_term(8, &clock);
         assert_eq!(next.reports().nodes, None);
     }
 }

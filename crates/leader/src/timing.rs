@@ -16,12 +16,16 @@ pub(super) const RETRY_PERIOD: Duration = Duration::from_secs(2);
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the work of a term may take to end after a handover was requested or the term has ended.
 pub(super) const WORK_STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How far wall-clock and monotonic time may diverge after a renewal. More means that the machine stood still, or that its clock
+/// was set; it is less than what lies between the end of a term and the end of its Lease.
+pub(super) const MAX_CLOCK_DIVERGENCE: Duration = Duration::from_secs(2);
 /// A live holder's `renewTime` is at most this old: one renewal failed.
 pub(super) const MAX_RENEWAL_AGE: Duration = Duration::from_secs(5);
 /// A Lease is waited for no longer than this, whatever duration it claims.
 pub(super) const MAX_LEASE_DURATION: Duration = Duration::from_mins(5);
 
 const _: () = assert!(RENEW_DEADLINE.as_secs() < LEASE_DURATION.as_secs());
+const _: () = assert!(RENEW_DEADLINE.as_secs() + MAX_CLOCK_DIVERGENCE.as_secs() < LEASE_DURATION.as_secs());
 const _: () = assert!(RETRY_PERIOD.as_secs() * 2 <= RENEW_DEADLINE.as_secs());
 
 /// Each candidate adds this to the read interval of all.
@@ -29,6 +33,9 @@ const READ_INTERVAL_PER_CANDIDATE: Duration = Duration::from_millis(100);
 const MAX_READ_INTERVAL: Duration = Duration::from_mins(5);
 /// The read interval until a leader has published the number of candidates: that of 300.
 const DEFAULT_READ_INTERVAL: Duration = Duration::from_secs(30);
+/// The first read interval while a leader has not published the number of candidates. It does so within seconds, so that a
+/// second read suffices, unless the leader dies before or cannot list the Nodes.
+const MIN_UNPUBLISHED_READ_INTERVAL: Duration = Duration::from_secs(4);
 /// The first read comes within this time, so that a fleet that starts at once does not read at once.
 const FIRST_READ_WINDOW: Duration = Duration::from_secs(5);
 /// The part of an interval that jitter adds at most.
@@ -51,6 +58,14 @@ pub(super) fn read_interval(candidates: Option<u32>) -> Duration {
         let shared = READ_INTERVAL_PER_CANDIDATE.saturating_mul(candidates);
         shared.min(MAX_READ_INTERVAL).max(RETRY_PERIOD)
     })
+}
+
+/// The time from one read of a held Lease to the next, without jitter, after this many reads in which no leader had published
+/// the number of candidates. It grows to that of a Lease without a holder, so that a large fleet does not read it often.
+pub(super) fn unpublished_read_interval(reads: u32) -> Duration {
+    // Twice the same, so that the interval stays shorter than a lease duration until one has passed since the first read.
+    let doublings = if reads < 3 { reads.saturating_sub(1) } else { reads - 2 };
+    doubled(MIN_UNPUBLISHED_READ_INTERVAL, doublings).min(DEFAULT_READ_INTERVAL)
 }
 
 /// How much longer a signalled candidate leaves a free Lease to others: a lease duration, or less if all others read
@@ -144,5 +159,6 @@ mod tests {
         assert_eq!(seconds(failing_lease_wait), [0, 0, 15, 30, 60, 300]);
         assert_eq!(seconds(signalled_term_min_duration), [60, 120, 240, 480, 960, 960]);
         assert_eq!(seconds(failed_request_backoff), [2, 2, 4, 8, 16, 30]);
+        assert_eq!(seconds(unpublished_read_interval), [4, 4, 8, 8, 16, 30]);
     }
 }

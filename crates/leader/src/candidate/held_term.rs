@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use headgate_clock::Moment;
 use tokio::time::Instant;
 
 use super::super::election_record::ElectionRecord;
@@ -27,7 +28,9 @@ pub(super) struct HeldTerm {
     /// The start of the write that acquired the Lease.
     began: Instant,
     /// The start of the last attempt to renew.
-    pub(super) attempt: Instant,
+    pub(super) attempt: Moment,
+    /// The start of the last successful write.
+    renewed_at: Moment,
     /// The end of the term, unless a renewal prolongs it.
     pub(super) until: Instant,
     pub(super) renew_at: Instant,
@@ -47,14 +50,15 @@ pub(super) struct HeldTerm {
 
 impl HeldTerm {
     /// A term that was acquired by a write that began at `began` and wrote `record`.
-    pub(super) fn new(number: i32, began: Instant, record: ElectionRecord) -> Self {
+    pub(super) fn new(number: i32, began: Moment, record: ElectionRecord) -> Self {
         let mut held = Self {
             number,
-            began,
+            began: began.mono,
             attempt: began,
-            until: began,
-            renew_at: began,
-            no_handover_before: began,
+            renewed_at: began,
+            until: began.mono,
+            renew_at: began.mono,
+            no_handover_before: began.mono,
             record: ElectionRecord::default(),
             is_record_current: false,
             stop_work_by: None,
@@ -76,8 +80,9 @@ impl HeldTerm {
 
     /// The last attempt has succeeded.
     pub(super) fn renewed(&mut self, record: ElectionRecord) {
-        self.until = self.attempt + RENEW_DEADLINE;
-        self.renew_at = self.attempt + RETRY_PERIOD;
+        self.renewed_at = self.attempt;
+        self.until = self.attempt.mono + RENEW_DEADLINE;
+        self.renew_at = self.attempt.mono + RETRY_PERIOD;
         self.record = record;
         self.is_record_current = true;
     }
@@ -116,6 +121,7 @@ impl HeldTerm {
         TaskTarget::Run {
             term: self.number,
             until: self.until,
+            renewed: self.renewed_at,
             handover: self.handover,
             throttle: self.inherited_throttle,
         }

@@ -59,13 +59,15 @@ impl Scenario {
             ),
             ("me", 7, Some("1"))
         );
-        let began = scenario.inputs.now.mono;
+        let renewed = scenario.inputs.now;
+        let began = renewed.mono;
         let wait = scenario.after(500, Event::Written(acquired.clone()));
         assert_eq!(wait, Action::Wait(Some(began + Duration::from_secs(2))));
         let until = began + Duration::from_secs(10);
         let target = TaskTarget::Run {
             term: 7,
             until,
+            renewed,
             handover: None,
             throttle: ThrottleDeadlines::default(),
         };

@@ -164,6 +164,7 @@ impl LedgerStore {
                 };
                 continue;
             }
+            self.term.clocks_agree().await;
             if self.term.permit().is_err() {
                 return Err(LedgerError::TermEnded);
             }

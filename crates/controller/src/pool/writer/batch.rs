@@ -154,7 +154,14 @@ impl PoolWriter {
             Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
                 batch.stale_writes += 1;
             }
-            Err(ArmError::NotPermitted) if self.term.permit().is_ok() => return Err(AttemptError::LeaseLost),
+            Err(ArmError::NotPermitted) => {
+                // After a jump of the clocks, the next renewal decides.
+                self.term.clocks_agree().await;
+                if self.term.permit().is_ok() {
+                    return Err(AttemptError::LeaseLost);
+                }
+                return Err(ArmError::NotPermitted.into());
+            }
             Err(error) if concerns_one_pool(&error) => batch.reject(edit.pool, error),
             Err(error) => return Err(error.into()),
         }
