@@ -12,6 +12,7 @@ mod bad_input;
 mod cloud_controller_manager;
 mod invariants;
 mod journey;
+mod ledger_loss;
 mod ledger_proof;
 mod one_writer;
 mod random;

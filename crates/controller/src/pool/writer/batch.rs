@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::super::edit::PoolEdit;
 use super::super::view::LoadBalancerView;
 use super::attempts::AttemptError;
-use super::{Editor, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome};
+use super::{Editor, IntentNotRecorded, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome};
 
 /// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
@@ -30,6 +30,10 @@ pub(super) struct Batch {
     /// Not written again in this batch.
     rejected: HashSet<PoolId>,
     first_rejection: Option<ArmError>,
+    /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
+    unrecorded: Option<IntentNotRecorded>,
+    /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
+    is_recording_failing: bool,
     stale_writes: u32,
 }
 
@@ -42,7 +46,7 @@ enum BatchStep {
 }
 
 impl Batch {
-    pub(super) fn new(guard: LockGuard, plan: Vec<PoolEdit>) -> Self {
+    pub(super) fn new(guard: LockGuard, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
         Self {
             guard,
             plan,
@@ -50,8 +54,27 @@ impl Batch {
             written: HashMap::new(),
             rejected: HashSet::new(),
             first_rejection: None,
+            unrecorded: None,
+            is_recording_failing,
             stale_writes: 0,
         }
+    }
+
+    /// The edit to write next. Giving back never waits for a record that fails: an edit with both parts is split then.
+    fn next_edit(&self, edits: Vec<PoolEdit>) -> Option<PoolEdit> {
+        let mut open = edits.into_iter().filter(|edit| !self.rejected.contains(&edit.pool));
+        if !self.is_recording_failing {
+            return open.next();
+        }
+        let open: Vec<_> = open.collect();
+        let without_downs = open.iter().find_map(PoolEdit::without_downs);
+        without_downs.or_else(|| open.into_iter().next().filter(|_| self.unrecorded.is_none()))
+    }
+
+    /// Why something of the plan is left.
+    fn take_error(&mut self) -> Option<AttemptError> {
+        let rejection = self.first_rejection.take().map(AttemptError::Arm);
+        rejection.or_else(|| self.unrecorded.take().map(AttemptError::IntentNotRecorded))
     }
 
     fn reject(&mut self, pool: PoolId, error: ArmError) {
@@ -109,6 +132,7 @@ impl PoolWriter {
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
+        state.is_recording_failing = batch.is_recording_failing;
         batch.guard.release().await;
         self.end_attempt(batch.plan, result, state, editor).await
     }
@@ -120,11 +144,8 @@ impl PoolWriter {
         is_busy: bool,
         editor: &mut E,
     ) -> Result<BatchStep, AttemptError> {
-        let Some(edit) = edits.into_iter().find(|edit| !batch.rejected.contains(&edit.pool)) else {
-            return match batch.first_rejection.take() {
-                Some(error) => Err(error.into()),
-                None => Ok(BatchStep::Complete),
-            };
+        let Some(edit) = batch.next_edit(edits) else {
+            return batch.take_error().map_or(Ok(BatchStep::Complete), Err);
         };
         if !batch.guard.accepts_writes() {
             return Err(AttemptError::HoldClosed);
@@ -145,8 +166,16 @@ impl PoolWriter {
             return Ok(BatchStep::ReadAgain);
         }
         edit.apply(&mut pool);
-        let recorded = editor.record_intent(&edit).await;
-        recorded.map_err(AttemptError::IntentNotRecorded)?;
+        match editor.record_intent(&edit).await {
+            Ok(()) => batch.is_recording_failing &= !edit.sets_down(),
+            // What needs no record is written already.
+            Err(error) if batch.is_recording_failing => return Err(AttemptError::IntentNotRecorded(error)),
+            Err(error) => {
+                batch.is_recording_failing = true;
+                batch.unrecorded = Some(error);
+                return Ok(BatchStep::ReadAgain);
+            }
+        }
         match self.put(&pool, &edit, &mut batch.guard, editor).await {
             Ok(()) => {
                 batch.written.insert(edit.pool.clone(), edit);
