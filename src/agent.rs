@@ -74,19 +74,19 @@ pub enum AgentError {
     /// A listener cannot be bound, and the settings make the first failure final.
     #[error("listener {listener}: {source}")]
     Bind {
-        /// The listener's name.
+        /// The listener's name in logs and metrics.
         listener: &'static str,
         /// The error of the system call, with the address.
         #[source]
         source: io::Error,
     },
-    /// A listener failed.
+    /// A listener failed while it was serving.
     #[error(transparent)]
     Serve(#[from] ServeError),
     /// The addresses file cannot be written.
     #[error("the addresses file {path} cannot be written: {source}; name a file in an existing, writable directory")]
     AddressesFile {
-        /// The file's path.
+        /// The path from `--addresses-file`.
         path: PathBuf,
         /// The error of the system call.
         #[source]
@@ -98,14 +98,14 @@ pub enum AgentError {
     /// A task ended by itself or panicked.
     #[error("task {task} ended: {why}")]
     Task {
-        /// The task's name.
+        /// The task's name in logs.
         task: &'static str,
         /// The panic, or that the task returned.
         why: String,
     },
 }
 
-/// A running agent.
+/// The tasks and listeners of a running agent.
 pub struct RunningAgent {
     health: Option<HealthThread>,
     leader_election: Option<LeaderElection>,

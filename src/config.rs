@@ -69,7 +69,7 @@ pub struct AzureSettings {
     pub scheduled_events: bool,
     /// `host` or `host:port` of the instance metadata service.
     pub imds_authority: String,
-    /// The file `azure.json`.
+    /// The path of `azure.json`; `None` reads no file.
     pub config_file: Option<PathBuf>,
     /// The Secret that wins over the file, key by key, or replaces it.
     pub config_secret: Option<SecretName>,

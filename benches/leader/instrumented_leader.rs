@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -195,6 +195,7 @@ async fn lead(
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
         },
+        list_failure_timeout: Duration::from_mins(2),
         node_name: "bench".to_owned(),
         metrics: metrics.admin_state,
         lock_metrics: metrics.lock,

@@ -33,7 +33,7 @@ pub struct BoundAddresses {
     /// The health port; `None` if this process has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub healthz: Option<SocketAddr>,
-    /// The operations port.
+    /// The address of the operations port.
     pub metrics: SocketAddr,
 }
 
@@ -42,7 +42,7 @@ pub struct BoundAddresses {
 pub(super) struct Listeners {
     /// The health port, if this process answers for its node.
     pub(super) healthz: Option<watch::Receiver<BindState>>,
-    /// The operations port.
+    /// The state of the operations port's socket.
     pub(super) metrics: watch::Receiver<BindState>,
 }
 

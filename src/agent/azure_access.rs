@@ -47,9 +47,9 @@ pub enum ArmConnectError {
     /// The Secret cannot be used.
     #[error("the Secret {name} (azure.configSecret) {reason}")]
     Secret {
-        /// Namespace and name.
+        /// The namespace and name from `azure.configSecret`.
         name: SecretName,
-        /// Completes the sentence.
+        /// The reason, which completes the error's sentence.
         reason: String,
     },
     /// The file was not read within [`READ_TIMEOUT`].
@@ -72,9 +72,9 @@ pub enum ArmConnectError {
 /// Connects to ARM as the settings say.
 #[derive(Clone)]
 pub struct AzureAccess {
-    /// The settings `azure.*`.
+    /// The settings under `azure`.
     pub settings: AzureSettings,
-    /// Reads the Secret.
+    /// The client that reads the Secret.
     pub client: Client,
     /// Counts the requests to ARM.
     pub metrics: Metrics,

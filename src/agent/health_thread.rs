@@ -79,7 +79,7 @@ pub(super) struct HealthThread {
 }
 
 impl HealthThread {
-    /// Starts the thread.
+    /// Starts the thread with its own runtime.
     pub(super) fn start(server: HealthServer) -> Result<Self, AgentError> {
         let failed = |error: std::io::Error| AgentError::HealthThread(error.to_string());
         let runtime = runtime::Builder::new_current_thread()

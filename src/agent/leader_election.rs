@@ -37,7 +37,7 @@ pub struct LeaderContext {
     pub client: Client,
     /// Connects to ARM; each term connects anew.
     pub azure: AzureAccess,
-    /// All settings.
+    /// The settings of the process.
     pub settings: Settings,
     /// Where the candidates run.
     pub placement: CandidatePlacement,
@@ -140,6 +140,7 @@ fn work_context(
             mode: settings.admin_state.mode,
             foreign_down: settings.admin_state.foreign_down,
         },
+        list_failure_timeout: settings.admin_state.list_failure_timeout,
         node_name: context.node_name.clone(),
         events: ClusterEventRecorder::new(context.client.clone(), context.node_name.clone()),
         metrics,

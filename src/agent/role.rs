@@ -9,7 +9,7 @@ pub enum Role {
     Agent,
     /// Is a candidate for leader, and does not answer for its node.
     Controller,
-    /// Both.
+    /// Answers for its node, and is a candidate for leader.
     #[default]
     All,
 }

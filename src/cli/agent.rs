@@ -24,7 +24,7 @@ enum Role {
     Agent,
     /// Stand for election and lead; open no health port and do not poll kube-proxy
     Controller,
-    /// Both
+    /// Both: serve the health port, and stand for election
     #[default]
     All,
 }

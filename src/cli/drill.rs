@@ -33,7 +33,7 @@ const MAX_TIME: Duration = Duration::from_hours(1);
 /// its own namespaces is changed.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// What happens
+    /// How the nodes go away
     #[arg(long, value_enum)]
     scenario: Scenario,
 

@@ -57,7 +57,7 @@ impl Spans {
         }
     }
 
-    /// Does nothing.
+    /// Does nothing: without the feature `otlp` there is no exporter.
     #[cfg(not(feature = "otlp"))]
     pub(super) fn shutdown(self) -> std::future::Ready<()> {
         let Self {} = self;

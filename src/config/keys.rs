@@ -11,7 +11,7 @@ use super::otlp;
 use super::value::{self, InvalidValue};
 use super::{HEALTHZ_PORT, METRICS_PORT, Settings};
 
-/// One setting.
+/// One setting: its key, default, help, and access to its value.
 pub(super) struct Key {
     /// The dotted path in the file.
     pub(super) path: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Key {
     pub(super) about: &'static str,
     /// Sets a value, or says what is allowed.
     pub(super) set: fn(&mut Settings, &Value) -> Result<(), InvalidValue>,
-    /// The present value.
+    /// The value in effect, as `--check-config` prints it.
     pub(super) get: fn(&Settings) -> Value,
 }
 
@@ -294,6 +294,19 @@ pub(super) const KEYS: &[Key] = &[
             Ok(())
         },
         get: |settings| Value::String(settings.admin_state.foreign_down.as_str().to_owned()),
+    },
+    Key {
+        path: "adminState.listFailureTimeout",
+        flag: None,
+        about: "For how long lists of load balancers that are due, or the tokens for them, may fail before the leader looks \
+                for a successor. Its term ends when another candidate volunteers, which none does that gave up a term for \
+                the same reason in the last 10 min; otherwise the leader goes on trying. Time for which ARM throttles \
+                requests does not count. From `1m` to `1h`.",
+        set: |settings, value| {
+            settings.admin_state.list_failure_timeout = value::duration(value, MINUTE, HOUR)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.admin_state.list_failure_timeout),
     },
     Key {
         path: "telemetry.otlpEndpoint",

@@ -35,7 +35,7 @@ pub(super) struct InvalidItem {
     pub(super) number: usize,
     /// The item as an error shows it.
     pub(super) shown: String,
-    /// What is allowed.
+    /// The allowed values, in words.
     pub(super) allowed: String,
 }
 
@@ -66,7 +66,7 @@ fn parse_items<T>(items: &[Value], mut parse: impl FnMut(&Value) -> Parsed<T>) -
     }
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(super) fn boolean(value: &Value) -> Parsed<bool> {
     match value {
         Value::Bool(flag) => Ok(*flag),
@@ -95,7 +95,7 @@ pub(super) fn bind_address(value: &Value, default_port: u16) -> Parsed<SocketAdd
     })
 }
 
-/// An absolute path.
+/// Parses the absolute path of a directory.
 pub(super) fn directory(value: &Value) -> Parsed<std::path::PathBuf> {
     match value {
         Value::String(text) if text.starts_with('/') => Ok(text.into()),
@@ -170,7 +170,7 @@ pub(super) fn admin_state_mode(value: &Value) -> Parsed<AdminStateMode> {
     choice(value, &AdminStateMode::ALL.map(|mode| (mode.as_str(), mode)))
 }
 
-/// `keep` or `restore`.
+/// Parses `keep` or `restore`.
 pub(super) fn foreign_down(value: &Value) -> Parsed<ForeignDown> {
     choice(value, &ForeignDown::ALL.map(|what| (what.as_str(), what)))
 }

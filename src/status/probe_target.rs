@@ -10,7 +10,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ProbeTarget {
-    /// `/healthz` of headgate.
+    /// The path `/healthz` on headgate's health port.
     Headgate,
     /// headgate's health port, with a probe that signals do not fail.
     PortOnly,

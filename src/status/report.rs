@@ -83,7 +83,7 @@ pub struct NodeRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SignalRow {
-    /// The signal's name.
+    /// The signal's name, such as its taint key.
     pub name: String,
     /// Whether the signal counts for `/healthz`.
     pub health: bool,

@@ -12,7 +12,7 @@ use super::reasons;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum NewConnections {
-    /// Probes get 200.
+    /// Probes get 200, and the node is not excluded.
     Yes,
     /// Probes get 503 or no answer, or the node is excluded from load balancers.
     No,

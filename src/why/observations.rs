@@ -45,7 +45,7 @@ pub enum WhyError {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
-    /// The agent's version.
+    /// The version of the agent's program.
     pub version: String,
     /// The state of the Node as the agent has it.
     pub node: AgentNode,
@@ -101,7 +101,7 @@ pub struct AgentNode {
     pub name: String,
     /// Where the agent has the state of the Node from: `watch`, `remembered` or `none`.
     pub source: String,
-    /// The node's signals.
+    /// The signals of the node that the agent observed.
     pub signals: Vec<SignalStatus>,
     /// The current failure of the watch of the Node.
     #[serde(default)]
@@ -120,7 +120,7 @@ pub struct WatchErrorStatus {
 /// A signal of the node.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct SignalStatus {
-    /// The signal's name.
+    /// The signal's name, such as its taint key.
     pub signal: String,
     /// The signal's start, if it is known.
     pub since: Option<Timestamp>,
@@ -136,7 +136,7 @@ impl SignalStatus {
 /// The present answer of one path.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct PathStatus {
-    /// 200 or 503.
+    /// The status code, 200 or 503.
     pub code: u16,
     /// The time of the last change.
     pub since: Option<Timestamp>,
@@ -174,7 +174,7 @@ pub struct NodeObject {
 pub struct Observations {
     /// The status of the agent.
     pub agent: Result<AgentStatus, String>,
-    /// The Node object.
+    /// The Node object, or why it was not read.
     pub api: Result<NodeObject, String>,
 }
 

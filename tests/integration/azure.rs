@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{
-    AdminState, ArmClient, ArmClientOptions, Endpoints, ErrorClass, Identity, Permit, ResourceGroupId, TokenCache,
-    Transport, TrustedRoots,
+    AdminState, ArmClient, ArmClientOptions, Endpoints, ErrorClass, Identity, ResourceGroupId, TokenCache, Transport,
+    TrustedRoots, WritePermit,
 };
 use headgate_azure::{Credential, ManagedIdentity, Secret};
 use headgate_clock::Clock;
@@ -73,7 +73,7 @@ async fn every_credential_over_http_and_tls() {
             );
             let mut pool = arm.get_pool(&id, deadline).await.unwrap();
             assert!(pool.set_admin_state(0, state), "{credential:?}");
-            let operation = arm.put_pool(&pool, Permit::new(|| true), deadline).await;
+            let operation = arm.put_pool(&pool, WritePermit::new(|| true), deadline).await;
             let operation = operation.unwrap_or_else(|error| panic!("{credential:?} at {endpoint}: {error}"));
             arm.poll_until_done(&operation, deadline).await.unwrap();
             let read = arm.get_pool(&id, deadline).await.unwrap();

@@ -100,6 +100,7 @@ const CRATES: &[Crate] = &[
         modules: &[
             ("pool", &["azure", "leader"]),
             ("admin_state", &["azure", "kubernetes", "leader", "node", "pool"]),
+            ("other_nodes", &["kubernetes", "leader"]),
             ("local_service", &["azure", "kubernetes", "local_pools", "pool"]),
             ("restore", &["admin_state", "leader", "node"]),
             ("lib", &[]),

@@ -1,7 +1,7 @@
 //! The shipped manifests: that they agree with the program (here, in `settings`
 //! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
-//! whatever RBAC grants (`policy`, `leader_policy`), and what the hardened overlay adds (`hardened`).
+//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`), and what the hardened overlay adds (`hardened`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +18,7 @@ mod hardened;
 mod identity;
 mod leader;
 mod leader_policy;
+mod leader_updates;
 mod policy;
 mod rights;
 mod settings;

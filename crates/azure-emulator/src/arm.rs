@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::etag;
 use super::id::{ResourceId, Target, same_name};
 use super::load_balancer;
@@ -28,7 +28,7 @@ pub(super) struct Arm<'a> {
     pub(super) settings: &'a Settings,
 }
 
-pub(super) type ArmResult = Result<JsonResponse, ArmError>;
+pub(super) type ArmResult = Result<JsonResponse, ErrorResponse>;
 
 impl Arm<'_> {
     /// Handles a request that is authenticated and within its limits.
@@ -58,20 +58,20 @@ impl Arm<'_> {
     }
 
     /// Checks that the resource group exists.
-    pub(super) fn group_of(&self, id: &ResourceId) -> Result<(), ArmError> {
+    pub(super) fn group_of(&self, id: &ResourceId) -> Result<(), ErrorResponse> {
         self.group(&id.subscription, &id.group)
     }
 
-    pub(super) fn group(&self, subscription: &str, group: &str) -> Result<(), ArmError> {
+    pub(super) fn group(&self, subscription: &str, group: &str) -> Result<(), ErrorResponse> {
         if self.store.groups.contains_key(&group_key(subscription, group)) {
             return Ok(());
         }
         let message = format!("Resource group '{group}' could not be found.");
-        Err(ArmError::new(StatusCode::NOT_FOUND, "ResourceGroupNotFound", message).by_gateway())
+        Err(ErrorResponse::new(StatusCode::NOT_FOUND, "ResourceGroupNotFound", message).by_gateway())
     }
 
     /// The stored top-level resource that has this id or contains it.
-    pub(super) fn resource(&self, id: &ResourceId) -> Result<&Resource, ArmError> {
+    pub(super) fn resource(&self, id: &ResourceId) -> Result<&Resource, ErrorResponse> {
         let top = owner(id).unwrap_or_else(|| id.clone());
         self.store.find(&top).ok_or_else(|| not_found(&top))
     }
@@ -292,7 +292,7 @@ fn child_of<'a>(resource: &Resource, id: &'a ResourceId) -> Option<(&'static str
     Some((known, name))
 }
 
-pub(super) fn not_found(id: &ResourceId) -> ArmError {
+pub(super) fn not_found(id: &ResourceId) -> ErrorResponse {
     let names: Vec<&str> = id.segments.iter().map(|(_, name)| name.as_str()).collect();
     let message = format!(
         "The Resource '{}/{}' under resource group '{}' was not found. For more details please go to \
@@ -301,17 +301,17 @@ pub(super) fn not_found(id: &ResourceId) -> ArmError {
         names.join("/"),
         id.group
     );
-    ArmError::new(StatusCode::NOT_FOUND, "ResourceNotFound", message).by_gateway()
+    ErrorResponse::new(StatusCode::NOT_FOUND, "ResourceNotFound", message).by_gateway()
 }
 
-fn child_not_found(resource: &Resource, kind: &str, name: &str) -> ArmError {
+fn child_not_found(resource: &Resource, kind: &str, name: &str) -> ErrorResponse {
     let message = format!("Resource {} not found.", resource.child_id(kind, name));
-    ArmError::new(StatusCode::NOT_FOUND, "NotFound", message).without_details()
+    ErrorResponse::new(StatusCode::NOT_FOUND, "NotFound", message).without_details()
 }
 
 /// Guess: the code and wording.
-pub(super) fn not_allowed(method: &Method) -> ArmError {
+pub(super) fn not_allowed(method: &Method) -> ErrorResponse {
     let shown: String = method.as_str().chars().take(40).collect();
     let message = format!("The http method '{shown}' is not supported for this resource.");
-    ArmError::new(StatusCode::METHOD_NOT_ALLOWED, "HttpMethodNotSupported", message)
+    ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "HttpMethodNotSupported", message)
 }

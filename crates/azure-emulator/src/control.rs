@@ -11,7 +11,7 @@ use bytes::Bytes;
 use headgate_clock::Moment;
 use serde_json::{Value, json};
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::faults::FaultRules;
 use super::journal::{Journal, JournalQuery, MAX_LIMIT};
 use super::{fields, pattern};
@@ -30,16 +30,16 @@ pub(super) trait ControlBackend {
     fn state(&mut self, now: Moment) -> Value;
     fn scheduled_events(&mut self, now: Moment) -> Value;
     /// Replaces the document of Scheduled Events and returns the new one.
-    fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ArmError>;
+    fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ErrorResponse>;
     /// Returns to the seed.
     fn reset(&mut self);
     /// Sets the clock forward; fails with [`clock_is_real`] where it is the machine's clock.
-    fn advance(&mut self, by: Duration) -> Result<(), ArmError>;
+    fn advance(&mut self, by: Duration) -> Result<(), ErrorResponse>;
     /// A bearer token for ARM: `{"token": …, "expiresOn": …}`.
     fn token(&mut self, now: Moment) -> Value;
     fn settings(&self) -> Value;
     /// Changes the settings in the request, all or none, and returns all settings.
-    fn put_settings(&mut self, settings: Value, now: Moment) -> Result<Value, ArmError>;
+    fn put_settings(&mut self, settings: Value, now: Moment) -> Result<Value, ErrorResponse>;
 }
 
 /// A path of the control API.
@@ -127,8 +127,8 @@ pub(super) fn respond(backend: &mut impl ControlBackend, request: &Request<Bytes
 }
 
 /// The error for `POST clock` of an emulator that uses the machine's clock.
-pub(super) fn clock_is_real() -> ArmError {
-    ArmError::new(
+pub(super) fn clock_is_real() -> ErrorResponse {
+    ErrorResponse::new(
         StatusCode::FORBIDDEN,
         "ClockIsReal",
         "This emulator uses the machine's clock, which cannot be set forward. Only an emulator inside the process of a test \
@@ -140,7 +140,7 @@ fn handle(
     backend: &mut impl ControlBackend,
     request: &Request<Bytes>,
     now: Moment,
-) -> Result<ControlResponse, ArmError> {
+) -> Result<ControlResponse, ErrorResponse> {
     let path = request.uri().path();
     let Some(below) = path.strip_prefix(PREFIX) else {
         return Err(not_found(path));
@@ -195,7 +195,7 @@ fn handle(
 }
 
 /// The error for a path or method that the control API does not have.
-fn unsupported(below: &str, path: &str) -> ArmError {
+fn unsupported(below: &str, path: &str) -> ErrorResponse {
     let is_one_fault = below.strip_prefix("/faults/").is_some_and(|id| !id.contains('/'));
     let below = match below {
         "" => "/",
@@ -206,7 +206,7 @@ fn unsupported(below: &str, path: &str) -> ArmError {
         Some(Endpoint { methods, .. }) => {
             let allow = methods.join(", ");
             let message = format!("{PREFIX}{below} supports {allow}.");
-            let error = ArmError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
+            let error = ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message);
             match HeaderValue::from_str(&allow) {
                 Ok(allow) => error.header(ALLOW, allow),
                 Err(_) => error,
@@ -216,9 +216,9 @@ fn unsupported(below: &str, path: &str) -> ArmError {
     }
 }
 
-fn not_found(path: &str) -> ArmError {
+fn not_found(path: &str) -> ErrorResponse {
     let shown: String = path.chars().take(200).collect();
-    ArmError::new(
+    ErrorResponse::new(
         StatusCode::NOT_FOUND,
         "NotFound",
         format!("The control API has no path {shown}; GET {PREFIX}/ lists its paths."),
@@ -230,15 +230,15 @@ fn index() -> Value {
     json!({"paths": ENDPOINTS.iter().map(entry).collect::<Value>()})
 }
 
-fn json_body(body: &[u8]) -> Result<Value, ArmError> {
+fn json_body(body: &[u8]) -> Result<Value, ErrorResponse> {
     serde_json::from_slice(body).map_err(|error| {
         let message = format!("The request's body is not JSON: {error}.");
-        ArmError::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message)
+        ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message)
     })
 }
 
 /// The parameters of `GET journal`, read as an object, so that mistakes are reported as for a body.
-fn journal_query(query: &str) -> Result<JournalQuery, ArmError> {
+fn journal_query(query: &str) -> Result<JournalQuery, ErrorResponse> {
     let parameters = form_urlencoded::parse(query.as_bytes());
     let object = parameters.map(|(name, text)| {
         let number = (name == "after" || name == "limit")

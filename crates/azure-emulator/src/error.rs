@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 /// An error response of ARM or of the control API.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ArmError {
+pub(super) struct ErrorResponse {
     pub(super) status: StatusCode,
     /// ARM's error code; clients match on it.
     pub(super) code: String,
@@ -25,7 +25,7 @@ pub(super) struct Detail {
     pub(super) message: String,
 }
 
-impl ArmError {
+impl ErrorResponse {
     /// An error without the field `details`.
     pub(super) fn new(status: StatusCode, code: &str, message: impl Into<String>) -> Self {
         Self {

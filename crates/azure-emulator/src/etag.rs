@@ -6,7 +6,7 @@ use axum::http::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
 use axum::http::{HeaderMap, StatusCode};
 use uuid::Uuid;
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 
 /// The etag of one version of a top-level resource; all its children share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ impl std::fmt::Display for Etag {
 ///
 /// # Errors
 /// 412 with the recorded body.
-pub(super) fn check(headers: &HeaderMap, current: Option<Etag>, id: &str) -> Result<(), ArmError> {
+pub(super) fn check(headers: &HeaderMap, current: Option<Etag>, id: &str) -> Result<(), ErrorResponse> {
     let matches = |value: &String| match current {
         Some(etag) => value == "*" || opaque(value).eq_ignore_ascii_case(&etag.0.to_string()),
         // Guess: nothing matches a resource that does not exist, not even `*`.
@@ -60,10 +60,10 @@ fn opaque(value: &str) -> &str {
     value.trim_matches('"')
 }
 
-fn mismatch(header: &str, given: &[String], current: Option<Etag>, id: &str) -> ArmError {
+fn mismatch(header: &str, given: &[String], current: Option<Etag>, id: &str) -> ErrorResponse {
     let given = given.first().map_or("", |first| opaque(first));
     let current = current.map_or_else(|| "(none)".to_owned(), |etag| etag.to_string());
-    ArmError::new(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", "Precondition failed.").detail(
+    ErrorResponse::new(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", "Precondition failed.").detail(
         "PreconditionFailedEtagMismatch",
         format!("Etag provided in {header} header W/\"{given}\" does not match etag {current} of resource {id} in NRP data store."),
     )

@@ -14,7 +14,7 @@ use regex::bytes::Regex;
 use serde_json::{Value, json};
 
 use self::action::Action;
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::{fields, pattern};
 
 pub(super) mod action;
@@ -94,7 +94,7 @@ struct RequestMatcher {
 
 impl FaultRules {
     /// Adds a rule and returns its id.
-    pub(super) fn add(&mut self, given: Value) -> Result<u64, ArmError> {
+    pub(super) fn add(&mut self, given: Value) -> Result<u64, ErrorResponse> {
         let bytes = given.to_string().len();
         if bytes > MAX_BYTES {
             return Err(too_much(format!(
@@ -165,7 +165,7 @@ impl FaultRules {
 }
 
 impl Rule {
-    fn read(id: u64, given: Value, bytes: usize) -> Result<Self, ArmError> {
+    fn read(id: u64, given: Value, bytes: usize) -> Result<Self, ErrorResponse> {
         let shown = given.clone();
         fields::read(given, "fault", |fields| {
             let matcher = fields.object("match", |fields| {
@@ -224,8 +224,8 @@ impl RequestMatcher {
     }
 }
 
-fn too_much(message: String) -> ArmError {
-    ArmError::new(StatusCode::BAD_REQUEST, "TooManyFaults", message)
+fn too_much(message: String) -> ErrorResponse {
+    ErrorResponse::new(StatusCode::BAD_REQUEST, "TooManyFaults", message)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use headgate_settings::format_duration;
 use jiff::SignedDuration;
 use serde_json::{Map, Value};
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 
 /// Mistakes that one response lists.
 const MAX_MISTAKES: usize = 20;
@@ -22,7 +22,7 @@ pub(super) fn read<T>(
     value: Value,
     what: &str,
     read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
-) -> Result<T, ArmError> {
+) -> Result<T, ErrorResponse> {
     let mut mistakes = Vec::new();
     let result = Fields::read(String::new(), value, &mut mistakes, read);
     match (result, mistakes.len()) {
@@ -32,7 +32,7 @@ pub(super) fn read<T>(
                 0 | 1 => format!("The {what} is not accepted: it has a mistake."),
                 _ => format!("The {what} is not accepted: it has {count} mistakes."),
             };
-            let error = ArmError::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message).without_details();
+            let error = ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message).without_details();
             Err(mistakes
                 .iter()
                 .take(MAX_MISTAKES)

@@ -8,7 +8,7 @@ use std::fmt;
 use axum::http::StatusCode;
 use percent_encoding::percent_decode_str;
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 
 /// Namespaces and types as ARM spells them.
 const KNOWN_NAMES: [&str; 31] = [
@@ -151,7 +151,7 @@ impl Target {
     ///
     /// # Errors
     /// 404 for a path that ARM does not have.
-    pub(super) fn parse(path: &str) -> Result<Self, ArmError> {
+    pub(super) fn parse(path: &str) -> Result<Self, ErrorResponse> {
         let segments = path
             .trim_matches('/')
             .split('/')
@@ -254,10 +254,10 @@ fn segment(text: &str) -> Option<String> {
     allowed.then(|| decoded.into_owned())
 }
 
-fn not_a_path(path: &str) -> ArmError {
+fn not_a_path(path: &str) -> ErrorResponse {
     let shown: String = path.chars().take(200).collect();
     // Guess: the wording.
-    ArmError::new(
+    ErrorResponse::new(
         StatusCode::NOT_FOUND,
         "InvalidRequestUri",
         format!("The request URI path '{shown}' names no resource."),

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use self::account::Account;
 pub(super) use self::account::{IdentitySettings, Principal};
 use self::tokens::Signer;
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::query::path_segments;
 
 mod account;
@@ -61,7 +61,7 @@ impl Identity {
         authorization: Option<&HeaderValue>,
         base: &str,
         now: Timestamp,
-    ) -> Result<Principal, ArmError> {
+    ) -> Result<Principal, ErrorResponse> {
         let base = base.trim_end_matches('/');
         let authority = format!("{base}/{}", self.settings.tenant());
         let Some(authorization) = authorization else {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::scheduled_events::ScheduledEvents;
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::query::{Parameters, has_metadata_header, path_segments};
 use super::request::JsonResponse;
 
@@ -101,7 +101,7 @@ impl Imds {
     /// # Errors
     ///
     /// A 400 that names every mistake; then nothing has changed.
-    pub(super) fn put(&mut self, document: Value, now: Moment) -> Result<Value, ArmError> {
+    pub(super) fn put(&mut self, document: Value, now: Moment) -> Result<Value, ErrorResponse> {
         self.events.put(document, now.wall)?;
         Ok(self.document())
     }

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::chunked_body::chunked_body;
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::seed::{Seed, SeedError};
 use super::settings::Settings;
 use super::tls::{Tls, TlsError};
@@ -253,21 +253,21 @@ fn close_without_response(_: ConnectionCut) -> Response<Body> {
 }
 
 /// Reads the body of a request, within its bounds.
-async fn buffer_request(request: Request<Body>) -> Result<Request<Bytes>, ArmError> {
+async fn buffer_request(request: Request<Body>) -> Result<Request<Bytes>, ErrorResponse> {
     let (parts, body) = request.into_parts();
     match timeout(BODY_TIMEOUT, read_body(body, MAX_BODY_BYTES)).await {
         Ok(Ok(body)) => Ok(Request::from_parts(parts, body)),
-        Ok(Err(BodyError::TooLarge(_))) => Err(ArmError::new(
+        Ok(Err(BodyError::TooLarge(_))) => Err(ErrorResponse::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestContentTooLarge",
             format!("The request content size exceeds the maximum size of '{MAX_BODY_BYTES}' bytes."),
         )),
-        Ok(Err(BodyError::Incomplete(_))) => Err(ArmError::new(
+        Ok(Err(BodyError::Incomplete(_))) => Err(ErrorResponse::new(
             StatusCode::BAD_REQUEST,
             "InvalidRequestContent",
             "The request content could not be read.",
         )),
-        Err(_) => Err(ArmError::new(
+        Err(_) => Err(ErrorResponse::new(
             StatusCode::REQUEST_TIMEOUT,
             "RequestTimeout",
             "The request content did not arrive in time.",

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::arm::{Arm, ArmResult, group_key, not_allowed, not_found};
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::id::{ResourceId, Target, same_name};
 use super::request::{ArmRequest, JsonResponse};
 use super::resource::{self, Resource, embedded};
@@ -230,18 +230,18 @@ fn page<'a, S: Into<ListItem<'a>>>(
 ///
 /// # Errors
 /// 400 for a token that was in no `nextLink`. Guess: code and wording. The first page instead would loop forever.
-fn parse_skip_token(token: &str) -> Result<String, ArmError> {
+fn parse_skip_token(token: &str) -> Result<String, ErrorResponse> {
     let key = URL_SAFE_NO_PAD.decode(token).ok();
     let key = key
         .and_then(|key| String::from_utf8(key).ok())
         .filter(|key| !key.is_empty());
     key.ok_or_else(|| {
         let message = "The provided skip token is not one that a nextLink had.";
-        ArmError::new(StatusCode::BAD_REQUEST, "InvalidSkipToken", message)
+        ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidSkipToken", message)
     })
 }
 
-fn check_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError> {
+fn check_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ErrorResponse> {
     if arm
         .store
         .groups
@@ -251,7 +251,7 @@ fn check_subscription(arm: &Arm<'_>, subscription: &str) -> Result<(), ArmError>
         return Ok(());
     }
     let message = format!("The subscription '{subscription}' could not be found.");
-    Err(ArmError::new(StatusCode::NOT_FOUND, "SubscriptionNotFound", message).by_gateway())
+    Err(ErrorResponse::new(StatusCode::NOT_FOUND, "SubscriptionNotFound", message).by_gateway())
 }
 
 fn put_group(arm: &mut Arm<'_>, request: &ArmRequest<'_>, subscription: &str, name: &str) -> ArmResult {

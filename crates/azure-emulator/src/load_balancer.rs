@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::id::{ResourceId, same_name};
 use super::pool;
 use super::resource::{self, Object, Resource};
@@ -77,7 +77,7 @@ fn referred(child: &Value) -> Vec<(&'static str, &str)> {
 ///
 /// # Errors
 /// 400 for a reference to a missing child. Guess: the wording and, for rules and probes, the check itself.
-pub(super) fn check(load_balancer: &ResourceId, document: &Object) -> Result<(), ArmError> {
+pub(super) fn check(load_balancer: &ResourceId, document: &Object) -> Result<(), ErrorResponse> {
     let names = |kind: &str| -> BTreeSet<String> {
         let children = resource::children(document, kind).iter();
         children.filter_map(resource::name_of).map(str::to_lowercase).collect()
@@ -95,7 +95,7 @@ pub(super) fn check(load_balancer: &ResourceId, document: &Object) -> Result<(),
                         && id.segments.last().is_some_and(|(kind, _)| same_name(kind, target))
                 });
                 if !inside.is_some_and(|id| names(target).contains(&id.name().to_lowercase())) {
-                    return Err(ArmError::new(
+                    return Err(ErrorResponse::new(
                         StatusCode::BAD_REQUEST,
                         "InvalidResourceReference",
                         format!(
@@ -166,7 +166,7 @@ pub(super) fn strip_derived(kind: &str, properties: &mut Object) {
 ///
 /// # Errors
 /// 400. Guess: the code and wording.
-pub(super) fn check_deletable(load_balancer: &Resource, kind: &'static str, name: &str) -> Result<(), ArmError> {
+pub(super) fn check_deletable(load_balancer: &Resource, kind: &'static str, name: &str) -> Result<(), ErrorResponse> {
     let references = References::from_resource(load_balancer);
     let mut all = references.to(kind, name).iter();
     let Some((_, by)) = all.find(|(from, _)| kind != POOLS || *from != RULES) else {
@@ -174,7 +174,7 @@ pub(super) fn check_deletable(load_balancer: &Resource, kind: &'static str, name
     };
     let id = load_balancer.child_id(kind, name);
     let message = format!("Resource {id} is in use by {by} and cannot be deleted.");
-    Err(ArmError::new(StatusCode::BAD_REQUEST, "InUseResourceCannotBeDeleted", message).without_details())
+    Err(ErrorResponse::new(StatusCode::BAD_REQUEST, "InUseResourceCannotBeDeleted", message).without_details())
 }
 
 /// Removes a child. Guess: rules that referred to a removed pool have no pool then.

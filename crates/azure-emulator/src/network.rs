@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::id::{ResourceId, same_name};
 use super::load_balancer;
 use super::resource::{self, Object, Resource, properties_mut};
@@ -26,7 +26,12 @@ const RANGE_SIZE: u32 = 0xffff;
 ///
 /// # Errors
 /// 400 when a range has no free address.
-pub(super) fn assign(store: &Store, id: &ResourceId, document: &mut Object, is_seed: bool) -> Result<(), ArmError> {
+pub(super) fn assign(
+    store: &Store,
+    id: &ResourceId,
+    document: &mut Object,
+    is_seed: bool,
+) -> Result<(), ErrorResponse> {
     let existing = store.find(id);
     if same_name(&id.kind(), PUBLIC_ADDRESS) {
         let kept = existing.and_then(|resource| resource.document.get("properties")?.get("ipAddress").cloned());
@@ -76,7 +81,7 @@ fn assign_private(
     existing: Option<&Resource>,
     kind: &str,
     document: &mut Object,
-) -> Result<(), ArmError> {
+) -> Result<(), ErrorResponse> {
     let mut used: Option<Vec<String>> = None;
     let Some(list) = properties_mut(document).and_then(|properties| properties.get_mut(kind)) else {
         return Ok(());
@@ -113,7 +118,7 @@ fn assign_private(
 }
 
 /// The first free address of a range.
-fn free(v6: bool, first_v4: u32, first_v6: u128, used: &[String]) -> Result<String, ArmError> {
+fn free(v6: bool, first_v4: u32, first_v6: u128, used: &[String]) -> Result<String, ErrorResponse> {
     let candidates = (1..RANGE_SIZE).map(|number| {
         if v6 {
             Ipv6Addr::from(first_v6 + u128::from(number)).to_string()
@@ -126,7 +131,7 @@ fn free(v6: bool, first_v4: u32, first_v6: u128, used: &[String]) -> Result<Stri
         .into_iter()
         .find(|candidate| !used.contains(candidate.as_str()));
     free.ok_or_else(|| {
-        ArmError::new(
+        ErrorResponse::new(
             StatusCode::BAD_REQUEST,
             "NoAddressLeft",
             "There is no IP address left to assign.",
@@ -194,14 +199,14 @@ fn user(store: &Store, address: &ResourceId) -> Option<String> {
 ///
 /// # Errors
 /// 400 for a public address that is in use.
-pub(super) fn check_deletable(store: &Store, id: &ResourceId) -> Result<(), ArmError> {
+pub(super) fn check_deletable(store: &Store, id: &ResourceId) -> Result<(), ErrorResponse> {
     let Some(user) = Some(id)
         .filter(|id| same_name(&id.kind(), PUBLIC_ADDRESS))
         .and_then(|id| user(store, id))
     else {
         return Ok(());
     };
-    Err(ArmError::new(
+    Err(ErrorResponse::new(
         StatusCode::BAD_REQUEST,
         "PublicIPAddressCannotBeDeleted",
         format!(

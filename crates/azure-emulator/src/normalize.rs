@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::id::{ResourceId, same_name};
 use super::load_balancer::{self, POOLS};
 use super::nic_members::NicMembers;
@@ -26,7 +26,7 @@ pub(super) fn normalize_document(
     existing: Option<&Resource>,
     members: &NicMembers,
     source: PoolSource,
-) -> Result<Object, ArmError> {
+) -> Result<Object, ErrorResponse> {
     check_name(id.name())?;
     resource::strip_read_only(&mut document);
     document.remove("name");
@@ -69,7 +69,9 @@ pub(super) fn normalize_document(
             if !names.insert(name.to_lowercase()) {
                 let message = format!("Resource {id} has two child resources {children}/{name}.");
                 // Guess: the wording.
-                return Err(ArmError::new(StatusCode::BAD_REQUEST, "DuplicateResourceName", message).without_details());
+                return Err(
+                    ErrorResponse::new(StatusCode::BAD_REQUEST, "DuplicateResourceName", message).without_details(),
+                );
             }
             let before = existing.and_then(|existing| {
                 let list = resource::children(&existing.document, children);
@@ -97,7 +99,7 @@ pub(super) fn normalize_child(
     existing: Option<&Object>,
     members: &NicMembers,
     source: PoolSource,
-) -> Result<(), ArmError> {
+) -> Result<(), ErrorResponse> {
     let Some(object) = value.as_object_mut() else {
         return Err(malformed(path, "it is not an object"));
     };
@@ -117,12 +119,12 @@ pub(super) fn normalize_child(
 ///
 /// # Errors
 /// 400 `InvalidResourceName`.
-pub(super) fn check_name(name: &str) -> Result<(), ArmError> {
+pub(super) fn check_name(name: &str) -> Result<(), ErrorResponse> {
     if (1..=MAX_NAME_CHARS).contains(&name.chars().count()) {
         return Ok(());
     }
     let shown: String = name.chars().take(MAX_NAME_CHARS * 2).collect();
-    Err(ArmError::new(
+    Err(ErrorResponse::new(
         StatusCode::BAD_REQUEST,
         "InvalidResourceName",
         format!(
@@ -136,8 +138,8 @@ pub(super) fn check_name(name: &str) -> Result<(), ArmError> {
 
 /// The answer to a document with a wrong type. Guess: Azure uses the code for requests that it cannot parse; the
 /// wording is the emulator's.
-pub(super) fn malformed(id: &str, what: &str) -> ArmError {
-    ArmError::new(
+pub(super) fn malformed(id: &str, what: &str) -> ErrorResponse {
+    ErrorResponse::new(
         StatusCode::BAD_REQUEST,
         "InvalidRequestFormat",
         "Cannot parse the request.",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::faults::action::OperationEnd;
 use super::guids;
 use super::id::{ResourceId, same_name};
@@ -188,11 +188,11 @@ impl Operations {
     /// # Errors
     /// 404 if it does not exist or has expired, 403 if the query is not the one in the URL that the emulator gave. Guess: codes
     /// and wording.
-    pub(super) fn find(&self, id: &str, query: &str, now: Instant) -> Result<&Operation, ArmError> {
+    pub(super) fn find(&self, id: &str, query: &str, now: Instant) -> Result<&Operation, ErrorResponse> {
         let missing = || {
             let shown: String = id.chars().take(100).collect();
             let message = format!("The operation '{shown}' could not be found.");
-            ArmError::new(StatusCode::NOT_FOUND, "OperationNotFound", message)
+            ErrorResponse::new(StatusCode::NOT_FOUND, "OperationNotFound", message)
         };
         let uuid = id.parse().map_err(|_| missing())?;
         let found = self.all.get(&uuid).filter(|operation| now < operation.expires);
@@ -201,7 +201,7 @@ impl Operations {
         let version = version.map_or_else(String::new, |(_, version)| version.into_owned());
         if operation.query(&version) != query {
             let message = "The operation's URL was not used as it was given: its signature does not match.";
-            return Err(ArmError::new(StatusCode::FORBIDDEN, "InvalidSignature", message));
+            return Err(ErrorResponse::new(StatusCode::FORBIDDEN, "InvalidSignature", message));
         }
         Ok(operation)
     }
@@ -268,7 +268,7 @@ impl Operation {
             "Operation {} ({}) was canceled and superseded by operation {name} ({id}).",
             self.name, self.id
         );
-        ArmError::new(StatusCode::OK, "Canceled", "Operation was canceled.")
+        ErrorResponse::new(StatusCode::OK, "Canceled", "Operation was canceled.")
             .detail("CanceledAndSupersededDueToAnotherOperation", message)
             .object()
     }

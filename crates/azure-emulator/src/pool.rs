@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::id::same_name;
 use super::load_balancer::POOLS;
 use super::nic_members::{NicMember, NicMembers};
@@ -48,7 +48,7 @@ pub(super) fn normalize(
     existing: Option<&Object>,
     members: Option<&BTreeMap<String, NicMember>>,
     source: PoolSource,
-) -> Result<(), ArmError> {
+) -> Result<(), ErrorResponse> {
     let kept = existing.map(addresses).unwrap_or_default();
     let Some(properties) = properties_mut(pool) else {
         return Err(malformed(id, "properties is not an object"));
@@ -118,7 +118,7 @@ pub(super) fn normalize(
 }
 
 /// Normalizes one address and returns its name.
-fn normalize_address(address: &mut Value, pool: &str) -> Result<String, ArmError> {
+fn normalize_address(address: &mut Value, pool: &str) -> Result<String, ErrorResponse> {
     let Some(object) = address.as_object_mut() else {
         return Err(malformed(pool, "an address is not an object"));
     };
@@ -249,8 +249,8 @@ fn configuration(address: &Value) -> Option<&str> {
     address.get("properties")?.get(IP_CONFIGURATION)?.get("id")?.as_str()
 }
 
-fn membership_is_read_only(id: &str) -> ArmError {
-    ArmError::new(
+fn membership_is_read_only(id: &str) -> ErrorResponse {
+    ErrorResponse::new(
         StatusCode::BAD_REQUEST,
         "ModificationOfNICIpConfigBackendPoolNotSupported",
         format!(
@@ -262,8 +262,8 @@ fn membership_is_read_only(id: &str) -> ArmError {
 }
 
 /// Guess: Azure uses the code for requests that it cannot parse; the wording is the emulator's.
-fn malformed(id: &str, what: &str) -> ArmError {
-    ArmError::new(
+fn malformed(id: &str, what: &str) -> ErrorResponse {
+    ErrorResponse::new(
         StatusCode::BAD_REQUEST,
         "InvalidRequestFormat",
         "Cannot parse the request.",

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use headgate_clock::Moment;
 use serde_json::Value;
 
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::etag::Etag;
 use super::faults::action::{Effect, OperationEnd};
 use super::id::same_name;
@@ -98,9 +98,9 @@ impl ArmRequest<'_> {
     ///
     /// # Errors
     /// 400 if it is missing, too old, or not a date.
-    pub(super) fn version(&self, namespace: &str, kind: &str) -> Result<String, ArmError> {
+    pub(super) fn version(&self, namespace: &str, kind: &str) -> Result<String, ErrorResponse> {
         let Some(version) = self.parameter("api-version").filter(|version| !version.is_empty()) else {
-            return Err(ArmError::new(
+            return Err(ErrorResponse::new(
                 StatusCode::BAD_REQUEST,
                 "MissingApiVersionParameter",
                 "The api-version query parameter (?api-version=) is required for all requests.",
@@ -111,7 +111,7 @@ impl ArmRequest<'_> {
             && matches!(version.get(10..), Some("" | "-preview" | "-alpha" | "-beta"));
         if !is_date || same_name(namespace, "Microsoft.Network") && date < OLDEST_NETWORK_VERSION {
             let shown: String = version.chars().take(50).collect();
-            return Err(ArmError::new(
+            return Err(ErrorResponse::new(
                 StatusCode::BAD_REQUEST,
                 "NoRegisteredProviderFound",
                 format!(
@@ -127,10 +127,10 @@ impl ArmRequest<'_> {
     ///
     /// # Errors
     /// 400 `InvalidRequestContent`.
-    pub(super) fn object(&self) -> Result<Object, ArmError> {
+    pub(super) fn object(&self) -> Result<Object, ErrorResponse> {
         let refused = |what: String| {
             let message = format!("The request content was invalid and could not be deserialized: '{what}'.");
-            ArmError::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message)
+            ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message)
         };
         match serde_json::from_slice(self.body) {
             Ok(Value::Object(object)) => Ok(object),

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::ConnectionCut;
 use super::arm::Arm;
-use super::error::ArmError;
+use super::error::ErrorResponse;
 use super::faults::action::{Action, ConcurrentWrite, DocumentChange};
 use super::faults::{FaultHit, FaultRules, RequestSummary};
 use super::guids::GuidGenerator;
@@ -62,7 +62,7 @@ pub(super) struct PendingRequest {
     /// Its number in the journal.
     sequence: u64,
     /// The caller's object id, or why the caller is not authenticated.
-    principal: Result<String, ArmError>,
+    principal: Result<String, ErrorResponse>,
     /// The fault rule that acts on the request.
     pub(super) hit: Option<FaultHit>,
 }
@@ -224,7 +224,7 @@ impl State {
     }
 
     /// The caller's object id, by which throttling counts.
-    fn authenticate(&self, received: &ReceivedRequest, now: Moment) -> Result<String, ArmError> {
+    fn authenticate(&self, received: &ReceivedRequest, now: Moment) -> Result<String, ErrorResponse> {
         let authorization = received.parts.headers.get(AUTHORIZATION);
         let principal = self.identity.principal(authorization, &received.base, now.wall)?;
         Ok(principal.object)
@@ -236,7 +236,7 @@ impl State {
         received: &ReceivedRequest,
         pending: &PendingRequest,
         now: Moment,
-    ) -> Result<(Response<Bytes>, Duration), ArmError> {
+    ) -> Result<(Response<Bytes>, Duration), ErrorResponse> {
         let ReceivedRequest { parts, body, base } = received;
         let known = pending.principal.as_deref().ok();
         let mut operation_end = None;
@@ -280,7 +280,7 @@ impl State {
     }
 
     /// Takes a token from the caller's buckets, if the path is below a subscription.
-    fn take_token(&mut self, request: &ArmRequest<'_>, principal: &str) -> Result<Option<Remaining>, ArmError> {
+    fn take_token(&mut self, request: &ArmRequest<'_>, principal: &str) -> Result<Option<Remaining>, ErrorResponse> {
         let segments: Vec<&str> = request.path.trim_matches('/').split('/').collect();
         let ([_, subscription, rest @ ..], true) = (segments.as_slice(), is_arm(request.path)) else {
             return Ok(None);

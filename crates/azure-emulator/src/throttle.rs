@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 pub use self::bucket::RateLimit;
 use self::bucket::{Bucket, Scope, key_name, whole_seconds};
-use super::error::ArmError;
+use super::error::ErrorResponse;
 
 mod bucket;
 
@@ -178,7 +178,7 @@ impl Throttle {
         kind: Kind,
         is_network: bool,
         now: Instant,
-    ) -> Result<Remaining, ArmError> {
+    ) -> Result<Remaining, ErrorResponse> {
         let limit = self.settings.limit(kind);
         let global_limit = limit.times(self.settings.global_factor);
         if !self.settings.enabled {
@@ -267,10 +267,10 @@ impl Throttle {
 }
 
 /// The 429 of an empty bucket; `wait` is in seconds.
-fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Kind, wait: u64) -> ArmError {
+fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Kind, wait: u64) -> ErrorResponse {
     let (status, kind) = (StatusCode::TOO_MANY_REQUESTS, kind.as_str());
     let error = match scope {
-        Scope::Principal => ArmError::new(
+        Scope::Principal => ErrorResponse::new(
             status,
             "SubscriptionRequestsThrottled",
             format!(
@@ -280,7 +280,7 @@ fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Ki
         )
         .by_gateway(),
         // Guess: the wording; only a principal's own bucket was recorded empty.
-        Scope::Global => ArmError::new(
+        Scope::Global => ErrorResponse::new(
             status,
             "SubscriptionRequestsThrottled",
             format!(
@@ -290,7 +290,7 @@ fn too_many_requests(scope: Scope, subscription: &str, principal: &str, kind: Ki
         )
         .by_gateway(),
         // Guess: the whole body; no throttled answer of the network provider is recorded.
-        Scope::Network => ArmError::new(
+        Scope::Network => ErrorResponse::new(
             status,
             "TooManyRequests",
             format!(

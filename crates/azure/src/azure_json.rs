@@ -20,7 +20,7 @@ mod validate;
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps a text.
+    /// A secret with this text; `Debug` and logs never show it.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
@@ -45,9 +45,9 @@ pub enum AzureCloud {
     /// `AzurePublicCloud`, and every unknown or absent name.
     #[default]
     Public,
-    /// `AzureChinaCloud`.
+    /// The cloud with the name `AzureChinaCloud`.
     China,
-    /// `AzureUSGovernmentCloud`.
+    /// The cloud with the name `AzureUSGovernmentCloud`.
     UsGovernment,
 }
 
@@ -67,7 +67,7 @@ pub enum Credential {
     ClientSecret {
         /// The application (client) id.
         client_id: String,
-        /// The client secret.
+        /// The client secret, from `aadClientSecret`.
         secret: Secret,
     },
     /// No credential is configured.
@@ -95,7 +95,7 @@ pub enum BackendPoolType {
     PodIp,
 }
 
-/// A token bucket.
+/// A client-side rate limit, as a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     /// Sustained requests per second.
@@ -153,7 +153,7 @@ pub struct AzureJson {
 /// Where the values come from.
 #[derive(Clone, Copy, Default)]
 pub struct ConfigSources<'a> {
-    /// The file `azure.json`.
+    /// The path of `azure.json`; `None` reads no file.
     pub file: Option<&'a Path>,
     /// The value of `cloud-config` in the Secret. It wins over the file, unless the file's `cloudConfigType` excludes it.
     pub secret: Option<&'a str>,

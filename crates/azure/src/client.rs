@@ -24,10 +24,10 @@ use crate::error::{ArmError, ErrorBody};
 use crate::id::{Etag, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
 use crate::identity::TokenSource;
 use crate::metrics::{Metrics, RequestLabels};
-use crate::request_path::{ArmRequest, Permit, RequestPath, Retried};
+use crate::request_path::{ArmRequest, RequestPath, Retried, WritePermit};
 use crate::retry::RetryPolicy;
 use crate::retry_after::parse_retry_after;
-use crate::throttle::ThrottleGates;
+use crate::throttle::{RequestKind, ThrottleGates};
 use crate::transport::{BufferedResponse, Transport};
 
 mod write;
@@ -44,12 +44,21 @@ const MAX_PAGES: usize = 1000;
 /// Where ARM is and how the client behaves towards it.
 #[derive(Clone, Debug)]
 pub struct ArmClientOptions {
-    /// The cloud's endpoints.
+    /// The endpoints of the cloud, for ARM and tokens.
     pub endpoints: Endpoints,
     /// Client-side rate limits; `None` sends without limit.
     pub rate_limits: Option<RateLimits>,
     /// Value of the `User-Agent` header; `headgate/VERSION` if absent.
     pub user_agent: Option<String>,
+}
+
+/// Until when ARM throttles requests; `None` where it does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThrottledUntil {
+    /// For reads.
+    pub reads: Option<Instant>,
+    /// For writes.
+    pub writes: Option<Instant>,
 }
 
 /// A client of one ARM. Clones share connections, throttle gates and tokens.
@@ -88,7 +97,7 @@ struct CallOptions<'a> {
 struct Put {
     if_match: Etag,
     body: Bytes,
-    permit: Permit,
+    permit: WritePermit,
 }
 
 impl ArmClient {
@@ -125,6 +134,24 @@ impl ArmClient {
             source: source.into(),
         };
         Self { labels, ..self.clone() }
+    }
+
+    /// Until when ARM throttles requests to a subscription.
+    #[must_use]
+    pub fn throttled_until(&self, subscription: &str) -> ThrottledUntil {
+        ThrottledUntil {
+            reads: self.gates.closed_until(subscription, RequestKind::Read),
+            writes: self.gates.closed_until(subscription, RequestKind::Write),
+        }
+    }
+
+    /// Sends no request to a subscription until then, because ARM throttles those of another process with the same identity.
+    pub fn obey_throttle(&self, subscription: &str, until: ThrottledUntil) {
+        for (kind, until) in [(RequestKind::Read, until.reads), (RequestKind::Write, until.writes)] {
+            if let Some(until) = until {
+                self.gates.close(subscription, kind, until);
+            }
+        }
     }
 
     /// The metrics that count this client's requests.

@@ -22,12 +22,12 @@ pub enum AdminState {
     None,
     /// New connections, whatever the probe reports.
     Up,
-    /// No new connections.
+    /// New connections are not sent to the entry, whatever the probe reports.
     Down,
 }
 
 impl AdminState {
-    /// ARM's spelling.
+    /// The value of `adminState` in ARM's documents.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -72,11 +72,11 @@ impl ProvisioningState {
 /// A load balancer as it was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadBalancer {
-    /// From the document.
+    /// The resource id, from the document.
     pub id: LoadBalancerId,
     /// The version of the load balancer and its pools.
     pub etag: Option<Etag>,
-    /// The whole document.
+    /// The whole document as it was read, with unknown fields.
     pub document: Value,
 }
 
@@ -123,7 +123,7 @@ pub struct Pool {
     pub id: PoolId,
     /// The version that was read.
     pub etag: Option<Etag>,
-    /// The whole document.
+    /// The whole document as it was read, with unknown fields.
     pub document: Value,
 }
 

@@ -35,7 +35,7 @@ pub enum EndpointError {
     Metadata {
         /// The URL from `resourceManagerEndpoint`.
         endpoint: String,
-        /// The reason.
+        /// The reason, to complete the error's sentence.
         why: String,
     },
 }
@@ -44,7 +44,7 @@ pub enum EndpointError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     https: bool,
-    /// In lower case.
+    /// The host name in lower case.
     host: String,
     port: u16,
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Origin {
 /// The endpoints of one Azure cloud.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints {
-    /// ARM.
+    /// The endpoint of Azure Resource Manager.
     pub resource_manager: Origin,
     /// The token endpoint for client secrets and workload identities.
     pub authority: Origin,

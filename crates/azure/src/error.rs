@@ -21,7 +21,7 @@ pub enum ErrorClass {
     Terminal,
 }
 
-/// ARM's `error` object.
+/// The `error` object of a response or operation of ARM's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ErrorBody {
     /// Such as `PreconditionFailed`; empty if the body has none.
@@ -206,7 +206,7 @@ pub enum ArmError {
     /// ARM answered with an error status.
     #[error("ARM answered {}: {error}", .status.as_u16())]
     ErrorResponse {
-        /// The HTTP status.
+        /// The HTTP status of the response.
         status: StatusCode,
         /// ARM's error from the body.
         error: ErrorBody,
@@ -333,9 +333,9 @@ pub enum TokenError {
     /// The token endpoint answered with an error.
     #[error("no token: {error} ({status}): {description}")]
     ErrorResponse {
-        /// The HTTP status.
+        /// The HTTP status of the response.
         status: u16,
-        /// Such as `invalid_client`.
+        /// The OAuth error code, such as `invalid_client`.
         error: String,
         /// The first line of the endpoint's description.
         description: String,
@@ -348,7 +348,7 @@ pub enum TokenError {
     File {
         /// The path from `AZURE_FEDERATED_TOKEN_FILE` or `aadFederatedTokenFile`.
         file: String,
-        /// The reason.
+        /// The reason, to complete the error's sentence.
         why: String,
     },
     /// The response is malformed.

@@ -3,7 +3,7 @@
 //! This crate does not know Kubernetes. [`ArmClient`] reads load balancers and writes pools; the `request_path` module is
 //! the way of each request to the socket. [`TokenCache`] has the tokens of an [`Identity`]. Documents stay JSON, so fields
 //! that this crate does not know survive a write ([`Pool::put_body`]). [`ArmError::class`] says what to do about a failure.
-//! A write carries an etag and is sent only while its [`Permit`] is valid.
+//! A write carries an etag and is sent only while its [`WritePermit`] is valid.
 
 mod azure_json;
 mod call;
@@ -24,13 +24,13 @@ mod transport;
 pub use azure_json::{
     AzureCloud, AzureJson, BackendPoolType, ConfigSources, Credential, ManagedIdentity, RateLimit, RateLimits, Secret,
 };
-pub use client::{ArmClient, ArmClientOptions, WriteOperation};
+pub use client::{ArmClient, ArmClientOptions, ThrottledUntil, WriteOperation};
 pub use document::{AdminState, BackendAddress, LoadBalancer, Pool, ProvisioningState, PutBody};
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, ErrorBody, ErrorClass, OperationFailure, TokenError};
 pub use id::{Etag, InvalidId, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
 pub use identity::{Identity, IdentityError, TokenSource};
 pub use metrics::{Metrics, OperationTimer};
-pub use request_path::Permit;
+pub use request_path::WritePermit;
 pub use token_cache::TokenCache;
 pub use transport::{BufferedResponse, TlsError, Transport, TransportError, TrustedRoots};

@@ -104,8 +104,8 @@ impl Metrics {
         registry.register(
             "cloudprovider_azure_api_request_errors",
             format!(
-                "HTTP requests to ARM with an error response or no response, {labels} and code: ARM's error code, the HTTP status if \
-                 there is none, or Connection or Deadline without a response; a counter"
+                "HTTP requests to ARM with an error response or no response, {labels}, and by code: ARM's error code, the HTTP status \
+                 if there is none, or Connection or Deadline without a response; a counter"
             ),
             DescribedFamily(metrics.api_errors.clone()),
         );
@@ -145,7 +145,7 @@ impl Metrics {
 pub(crate) struct RequestLabels {
     /// The beginning of the label `request`.
     pub(crate) prefix: Arc<str>,
-    /// The label `source`.
+    /// The value of the label `source`: the caller.
     pub(crate) source: Arc<str>,
 }
 
@@ -168,7 +168,7 @@ pub struct OperationTimer {
 }
 
 impl OperationTimer {
-    /// Counts the operation.
+    /// Records the operation's duration, and counts it as failed unless it `succeeded`.
     pub fn finish(self, succeeded: bool) {
         let duration = self.started.elapsed().as_secs_f64();
         self.metrics.op_duration.get_or_create(&self.labels).observe(duration);
@@ -194,7 +194,7 @@ pub(crate) struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// The label `request`.
+    /// The value of the label `request`.
     pub(crate) fn request(&self) -> &str {
         &self.labels.request
     }

@@ -28,9 +28,9 @@ use crate::transport::{BufferedResponse, Transport, TransportError};
 
 /// Decides right before each attempt of a write whether it may be sent.
 #[derive(Clone)]
-pub struct Permit(Arc<dyn Fn() -> bool + Send + Sync>);
+pub struct WritePermit(Arc<dyn Fn() -> bool + Send + Sync>);
 
-impl Permit {
+impl WritePermit {
     /// A permit that is valid while `is_valid` returns true.
     pub fn new(is_valid: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(is_valid))
@@ -41,9 +41,9 @@ impl Permit {
     }
 }
 
-impl fmt::Debug for Permit {
+impl fmt::Debug for WritePermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Permit({})", self.is_valid())
+        write!(f, "WritePermit({})", self.is_valid())
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct ArmRequest {
     /// The caller waits no longer, retries included.
     pub(crate) deadline: Instant,
     /// Present for writes only.
-    pub(crate) permit: Option<Permit>,
+    pub(crate) permit: Option<WritePermit>,
     /// Where spans and counters of this request are collected.
     pub(crate) call: Arc<Call>,
 }

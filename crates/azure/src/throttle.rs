@@ -26,7 +26,7 @@ struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket.
+    /// A bucket that starts full.
     fn new(limit: RateLimit, now: Instant) -> Self {
         Self {
             limit,
@@ -176,6 +176,11 @@ impl ThrottleGates {
             tracing::warn!(subscription, ?kind, retry_in = ?wait, "requests throttled by ARM");
             self.with_gate(subscription, kind, now.mono, |gate| gate.close(now.mono + wait));
         }
+    }
+
+    /// Closes the gate until then, as a 429 that another process got has it.
+    pub(crate) fn close(&self, subscription: &str, kind: RequestKind, until: Instant) {
+        self.with_gate(subscription, kind, Instant::now(), |gate| gate.close(until));
     }
 
     fn with_gate<T>(

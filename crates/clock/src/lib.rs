@@ -35,7 +35,7 @@ impl Clock {
         })
     }
 
-    /// Reads both clocks.
+    /// The present time of both clocks.
     #[must_use]
     pub fn now(&self) -> Moment {
         let mono = Instant::now();

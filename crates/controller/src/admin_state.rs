@@ -15,6 +15,7 @@ mod events;
 #[cfg(test)]
 mod fixtures;
 mod ledger;
+mod list_outage;
 mod metrics;
 mod nodes;
 mod plan;

@@ -25,7 +25,7 @@ mod writer;
 pub use by_id::read_by_id;
 pub use edit::{AdminStateChange, PoolEdit};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
-pub use listing::{ListRequest, ListScope, Listing, ManagedLoadBalancers, list_on_request};
+pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, list_on_request};
 pub use node_index::{ClusterNode, NodeIndex, Taint};
 pub use node_object::ClusterNodeObject;
 pub use pool_entry::{EntryKey, NodeMatcher, PoolEntry};

@@ -22,7 +22,7 @@ const BODY_CAPACITY_BYTES: usize = 384;
 /// A status and its JSON body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200 or 503.
+    /// The status code, 200 or 503.
     pub status: StatusCode,
     /// The body as UTF-8 text.
     pub body: Vec<u8>,
@@ -44,7 +44,7 @@ struct Body<'a> {
     source: Option<&'static str>,
 }
 
-/// The field `status`.
+/// The field `status`: kube-proxy's health by IP family.
 struct Families<'a>(&'a BTreeMap<IpFamily, FamilyHealth>);
 
 impl Families<'_> {

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// An IP family, with kube-proxy's spelling in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum IpFamily {
-    /// Spelled `IPv4`.
+    /// IP version 4, spelled `IPv4`.
     IPv4,
-    /// Spelled `IPv6`.
+    /// IP version 6, spelled `IPv6`.
     IPv6,
 }
 

@@ -60,8 +60,8 @@ impl Metrics {
         clock: Clock,
     ) -> Self {
         let metrics = Self {
-            healthz: AnswerCounters::register(registry, "proxy_healthz", "Cumulative proxy healthz HTTP status"),
-            livez: AnswerCounters::register(registry, "proxy_livez", "Cumulative proxy livez HTTP status"),
+            healthz: AnswerCounters::register(registry, "proxy_healthz", "Answers of /healthz, by HTTP status code"),
+            livez: AnswerCounters::register(registry, "proxy_livez", "Answers of /livez, by HTTP status code"),
         };
         registry.register_collector(Box::new(VerdictCollector {
             inputs,

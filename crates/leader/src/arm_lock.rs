@@ -81,7 +81,7 @@ pub enum LockError {
     Failed {
         /// The Lease, for the text of the error.
         lease: String,
-        /// The last error.
+        /// The error of the last request.
         error: String,
     },
     /// The deadline passed without another reason.

@@ -1,10 +1,11 @@
 //! The decisions of a candidate: from what happened, and when, to what it does next.
 //!
-//! Invariants: a candidate does one thing at a time. It writes to the Lease only if it may acquire or create it, or holds
-//! it. The reads of all candidates together come at the rate that the number of candidates sets, whatever fails. A term
+//! Invariants: a candidate does one thing at a time. It writes to the term of a Lease only if it may acquire or create it, or
+//! holds it. The reads of all candidates together come at the rate that the number of candidates sets, whatever fails. A term
 //! ends at its deadline at the latest. The Lease is released after the term's work has ended, in the version that this
 //! candidate wrote or read as its own, and the candidate contends again only after that. Work that fails makes this
-//! instance abstain for a growing time, and the others wait too, once it has failed for them.
+//! instance abstain for a growing time, and the others wait too, once it has failed for them. The one other write is that of
+//! a volunteer: a candidate that finds a holder that cannot work offers to succeed it, in an annotation and nothing else.
 //!
 //! Pure: no clock, no API. `held_term` is the term of a candidate that leads; when a Lease may be acquired is left to
 //! `observed_lease`, and how long to wait to `timing`.
@@ -20,10 +21,12 @@ use tokio::time::Instant;
 use super::election_record::ElectionRecord;
 use super::fleet::Fleet;
 use super::observed_lease::{Contender, ObservedLease};
+use super::successor_request::{Inability, ThrottleDeadlines};
 use super::timing::{
     LEASE_DURATION, MAX_FAILED_TERM_BACKOFF, REQUEST_TIMEOUT, RETRY_PERIOD, WORK_STOP_TIMEOUT, failed_request_backoff,
     failed_term_backoff, first_read_delay, jittered, read_interval, spread,
 };
+pub(super) use held_term::Handover;
 use held_term::HeldTerm;
 
 /// How the work of a term ended, as `leader_task` decides.
@@ -35,7 +38,7 @@ pub(super) enum WorkOutcome {
     Failed,
 }
 
-/// What happened.
+/// The result of the last action, or the reason for a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// The time that was waited for has come, or an input has changed.
@@ -58,6 +61,7 @@ pub(super) enum Event {
 
 /// What to do next. Its outcome is the next event.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one action at a time")]
 pub(super) enum Action {
     /// Read the Lease, with this deadline.
     Read(Instant),
@@ -73,12 +77,16 @@ pub(super) enum Action {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inputs {
     pub(super) now: Moment,
-    /// The process stops.
+    /// Whether the process is stopping.
     pub(super) is_stopping: bool,
     /// The own node has a signal.
     pub(super) is_signalled: bool,
     /// The candidates, as far as the work of a term has reported Nodes.
     pub(super) fleet: Option<Fleet>,
+    /// That the work of the term cannot be done, as it reports.
+    pub(super) unable: Option<Inability>,
+    /// Until when ARM throttles requests, as the work reports.
+    pub(super) throttle: ThrottleDeadlines,
 }
 
 /// The target state of the leader task.
@@ -87,7 +95,13 @@ pub(super) enum TaskTarget {
     /// No term and no work.
     Idle,
     /// Work in a term with this deadline.
-    Run { term: i32, until: Instant, handover: bool },
+    Run {
+        term: i32,
+        until: Instant,
+        handover: Option<Handover>,
+        /// What the term before left.
+        throttle: ThrottleDeadlines,
+    },
     /// The term has ended; its work ends, or is aborted.
     Stop { abort: bool },
 }
@@ -119,18 +133,23 @@ impl ReadSchedule {
 enum Phase {
     /// Waits for the next read.
     Waiting(ReadSchedule),
-    /// Reads the Lease.
+    /// A read of the Lease is in progress.
     Reading {
         /// The time of the next regular read, which this read may precede.
         regular_read: Instant,
     },
     /// Creates the Lease, without a holder.
     Creating,
-    /// Acquires the Lease.
+    /// A write that acquires the Lease is in progress.
     Acquiring {
         began: Instant,
         term: i32,
         is_signalled: bool,
+    },
+    /// Offers to succeed the holder.
+    Volunteering {
+        /// The time of the next regular read.
+        regular_read: Instant,
     },
     Leading(HeldTerm),
     /// The term has ended; its work has not.
@@ -195,6 +214,7 @@ impl Candidate {
                 term,
                 is_signalled,
             } => self.handle_acquired(event, (began, term, is_signalled), inputs),
+            Phase::Volunteering { regular_read } => self.handle_volunteered(event, regular_read, inputs),
             Phase::Leading(held) => self.lead(held, event, inputs),
             Phase::StoppingWork { release, .. } if matches!(event, Event::WorkEnded(_)) => {
                 self.release(release, Duration::ZERO, inputs)
@@ -312,8 +332,14 @@ impl Candidate {
         }
         self.observed.observe(found, inputs.now);
         let is_acquirable = self.observed.is_acquirable(self.contender(inputs), inputs.now.mono);
-        if inputs.is_stopping || !is_acquirable {
+        if inputs.is_stopping {
             return self.wait_after_read(regular_read, inputs);
+        }
+        if !is_acquirable {
+            return match self.volunteer(inputs) {
+                Some(record) => (Phase::Volunteering { regular_read }, write_request(record, inputs)),
+                None => self.wait_after_read(regular_read, inputs),
+            };
         }
         let term = self.observed.next_term();
         let free = self.observed.record().cloned().unwrap_or_default();
@@ -324,6 +350,26 @@ impl Candidate {
             is_signalled: inputs.is_signalled,
         };
         (phase, write_request(acquired, inputs))
+    }
+
+    /// The Lease with this candidate as the successor of a holder that cannot work. `None` if none is requested, another
+    /// candidate has volunteered, or this one is no better: it gave up for the same reason, or its node has a signal.
+    fn volunteer(&self, inputs: Inputs) -> Option<ElectionRecord> {
+        let record = self.observed.record()?;
+        let reason = record.unable?.reason;
+        let is_free = !record.is_released() && record.lease.holder != self.identity && record.successor.is_none();
+        let has_given_up = record.give_ups.contains(&self.identity, Some(reason), inputs.now.wall);
+        (is_free && !has_given_up && !inputs.is_signalled).then(|| record.with_successor(&self.identity))
+    }
+
+    fn handle_volunteered(&mut self, event: Event, regular_read: Instant, inputs: Inputs) -> Transition {
+        match event {
+            Event::Written(record) => {
+                self.observed.observe(record, inputs.now);
+                self.wait_after_read(regular_read, inputs)
+            }
+            _ => self.wait_after_failure(false, inputs),
+        }
     }
 
     /// Creates the missing Lease without a holder, so that every candidate observes from when on it exists. It can be
@@ -417,7 +463,10 @@ impl Candidate {
             Event::WorkEnded(WorkOutcome::Failed) => return self.fail_term(&held, inputs),
             Event::Woke | Event::DeadlinePassed => {}
         }
-        if held.stop_work_by.is_none() && held.must_hand_over(inputs) {
+        if held.stop_work_by.is_none()
+            && let Some(handover) = held.due_handover(inputs)
+        {
+            held.handover = Some(handover);
             held.stop_work_by = Some(now + WORK_STOP_TIMEOUT);
         }
         if held.stop_work_by.is_some_and(|stop_work_by| now >= stop_work_by) {
@@ -460,6 +509,7 @@ impl Candidate {
         };
         let failed_terms = held.failed_terms_before(now.mono).saturating_add(1);
         let released = held.record.released(failed_terms, now.wall);
+        let released = released.reported(None, inputs.throttle, now.wall);
         self.release(Some(released), failed_term_backoff(self.failed_terms), inputs)
     }
 
@@ -474,8 +524,13 @@ impl Candidate {
     fn contender(&self, inputs: Inputs) -> Contender<'_> {
         Contender {
             identity: &self.identity,
-            is_signalled: inputs.is_signalled,
+            is_last_choice: inputs.is_signalled || self.has_given_up(inputs),
         }
+    }
+
+    fn has_given_up(&self, inputs: Inputs) -> bool {
+        let record = self.observed.record();
+        record.is_some_and(|record| record.give_ups.contains(&self.identity, None, inputs.now.wall))
     }
 
     fn interval(&self) -> Duration {
@@ -490,7 +545,8 @@ fn renew(mut held: HeldTerm, inputs: Inputs) -> Transition {
     let deadline = held.until.min(now.mono + REQUEST_TIMEOUT);
     let action = if held.is_record_current {
         let candidates = inputs.fleet.map(|fleet| fleet.candidates);
-        let mut record = held.record.renewed(candidates, now.wall);
+        let record = held.record.renewed(candidates, now.wall);
+        let mut record = record.reported(inputs.unable, inputs.throttle, now.wall);
         record.failed_terms = held.failed_terms_before(now.mono);
         Action::Write(record, deadline)
     } else {

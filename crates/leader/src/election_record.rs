@@ -5,14 +5,25 @@
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::lease_state::{LeaseState, annotation, with_spec};
+use super::successor_request::{GiveUps, Inability, InabilityReason, ThrottleDeadlines};
 use super::timing::LEASE_DURATION;
 
 /// The annotation with the number of candidates, as the leader counts them.
 pub const CANDIDATES_ANNOTATION: &str = "headgate.dev/nodes";
 /// The annotation with the number of terms that ended one after another because the leader's work failed.
 pub const FAILED_TERMS_ANNOTATION: &str = "headgate.dev/failed-terms";
+/// The annotation by which a holder that cannot do its work requests a successor: JSON with reason and start.
+pub const UNABLE_ANNOTATION: &str = "headgate.dev/unable";
+/// The annotation with the identity of the candidate that volunteered as its successor.
+pub const SUCCESSOR_ANNOTATION: &str = "headgate.dev/successor";
+/// The annotation with the candidates that gave up a term recently: a JSON list of identity, reason and time.
+pub const GAVE_UP_ANNOTATION: &str = "headgate.dev/gave-up";
+/// The annotation with the times until which ARM throttles reads and writes: JSON.
+pub const THROTTLE_ANNOTATION: &str = "headgate.dev/arm-throttled-until";
 
 /// The state of the election's Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +33,19 @@ pub(super) struct ElectionRecord {
     pub(super) candidates: Option<u32>,
     /// Failed terms one after another, up to now.
     pub(super) failed_terms: u32,
+    /// The holder cannot do its work and requests a successor.
+    pub(super) unable: Option<Inability>,
+    /// The candidate that volunteered since.
+    pub(super) successor: Option<String>,
+    /// The candidates that gave up recently.
+    pub(super) give_ups: GiveUps,
+    /// Until when ARM throttles requests.
+    pub(super) throttle: ThrottleDeadlines,
+}
+
+/// The value of an annotation in JSON; `None` if it is absent or malformed.
+fn json<T: DeserializeOwned>(lease: &Lease, name: &str) -> Option<T> {
+    serde_json::from_str(annotation(lease, name)?).ok()
 }
 
 impl ElectionRecord {
@@ -31,6 +55,10 @@ impl ElectionRecord {
             lease: LeaseState::from_lease(lease),
             candidates: count(CANDIDATES_ANNOTATION),
             failed_terms: count(FAILED_TERMS_ANNOTATION).unwrap_or_default(),
+            unable: json(lease, UNABLE_ANNOTATION),
+            successor: annotation(lease, SUCCESSOR_ANNOTATION).map(str::to_owned),
+            give_ups: json(lease, GAVE_UP_ANNOTATION).unwrap_or_default(),
+            throttle: json(lease, THROTTLE_ANNOTATION).unwrap_or_default(),
         }
     }
 
@@ -53,12 +81,18 @@ impl ElectionRecord {
         metadata.uid.clone_from(&state.uid);
         let mut annotations = metadata.annotations.take().unwrap_or_default();
         let failed = (self.failed_terms > 0).then_some(self.failed_terms);
-        for (name, count) in [
-            (CANDIDATES_ANNOTATION, self.candidates),
-            (FAILED_TERMS_ANNOTATION, failed),
+        let give_ups = Some(&self.give_ups).filter(|give_ups| !give_ups.is_empty());
+        let throttle = Some(self.throttle).filter(|throttle| !throttle.is_empty());
+        for (name, value) in [
+            (CANDIDATES_ANNOTATION, self.candidates.map(|count| count.to_string())),
+            (FAILED_TERMS_ANNOTATION, failed.map(|count| count.to_string())),
+            (UNABLE_ANNOTATION, self.unable.as_ref().and_then(to_json)),
+            (SUCCESSOR_ANNOTATION, self.successor.clone()),
+            (GAVE_UP_ANNOTATION, give_ups.and_then(to_json)),
+            (THROTTLE_ANNOTATION, throttle.as_ref().and_then(to_json)),
         ] {
-            match count {
-                Some(count) => annotations.insert(name.to_owned(), count.to_string()),
+            match value {
+                Some(value) => annotations.insert(name.to_owned(), value),
                 None => annotations.remove(name),
             };
         }
@@ -109,7 +143,39 @@ impl ElectionRecord {
             duration_seconds: lease_duration_seconds(),
             ..self.lease.clone()
         };
-        Self { lease, ..self.clone() }
+        Self {
+            lease,
+            unable: None,
+            successor: None,
+            ..self.clone()
+        }
+    }
+
+    /// This record after `volunteer` offered to succeed the holder.
+    pub(super) fn with_successor(&self, volunteer: &str) -> Self {
+        Self {
+            successor: Some(volunteer.to_owned()),
+            ..self.clone()
+        }
+    }
+
+    /// This record with what the holder reports about its work. A successor is needed only while the holder is unable.
+    pub(super) fn reported(self, unable: Option<Inability>, throttle: ThrottleDeadlines, now: Timestamp) -> Self {
+        Self {
+            unable,
+            successor: self.successor.filter(|_| unable.is_some()),
+            give_ups: self.give_ups.recent(now),
+            throttle: throttle.remaining(now),
+            ..self
+        }
+    }
+
+    /// This record after `holder` gave up its term.
+    pub(super) fn gave_up(self, holder: &str, reason: InabilityReason, now: Timestamp) -> Self {
+        Self {
+            give_ups: self.give_ups.with(holder, reason, now),
+            ..self
+        }
     }
 
     /// This record after its holder renewed the Lease; `candidates` is published if it is known.
@@ -122,7 +188,7 @@ impl ElectionRecord {
         Self {
             lease,
             candidates: candidates.or(self.candidates),
-            failed_terms: self.failed_terms,
+            ..self.clone()
         }
     }
 
@@ -137,9 +203,16 @@ impl ElectionRecord {
         Self {
             lease,
             failed_terms,
-            candidates: self.candidates,
+            unable: None,
+            successor: None,
+            ..self.clone()
         }
     }
+}
+
+/// JSON in an annotation. These types have no value that JSON cannot express.
+fn to_json(value: &impl Serialize) -> Option<String> {
+    serde_json::to_string(value).ok()
 }
 
 fn lease_duration_seconds() -> i32 {

@@ -103,11 +103,14 @@ impl LeaderElector {
         let mut task = LeaderTask::new(work, self.terms.clone(), self.metrics.clone(), self.clock.clone());
         let mut event = Event::Woke;
         loop {
+            let reports = task.reports();
             let inputs = Inputs {
                 now: self.clock.now(),
                 is_stopping: stop.is_cancelled(),
                 is_signalled: !self.reports.borrow_and_update().is_eligible(),
-                fleet: task.nodes().map(|nodes| Fleet::new(self.placement, nodes)),
+                fleet: reports.nodes.map(|nodes| Fleet::new(self.placement, nodes)),
+                unable: reports.unable,
+                throttle: reports.throttle,
             };
             let action = self.candidate.step(event, inputs);
             if let Some(immediate) = task.reconcile(self.candidate.task_target()) {

@@ -11,10 +11,9 @@ use headgate_clock::Clock;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
-use super::candidate::{Event, TaskTarget, WorkOutcome};
-use super::fleet::NodeSummary;
+use super::candidate::{Event, Handover, TaskTarget, WorkOutcome};
 use super::metrics::{LeaderMetrics, TermFailure, TermRecorder};
-use super::term::{Term, TermOwner};
+use super::term::{Reports, Term, TermOwner};
 
 /// The task that runs the work of a term.
 pub(super) struct LeaderTask<W> {
@@ -28,6 +27,8 @@ pub(super) struct LeaderTask<W> {
     recorder: Option<TermRecorder>,
     /// A handover was requested, or the term was ended.
     is_stop_requested: bool,
+    /// The term was given up, because the work cannot be done here.
+    has_given_up: bool,
 }
 
 impl<W, F, E> LeaderTask<W>
@@ -46,6 +47,7 @@ where
             running: JoinSet::new(),
             recorder: None,
             is_stop_requested: false,
+            has_given_up: false,
         }
     }
 
@@ -53,11 +55,17 @@ where
     pub(super) fn reconcile(&mut self, target: TaskTarget) -> Option<Event> {
         match (target, &self.term) {
             (TaskTarget::Run { until, handover, .. }, Some(term)) => {
-                self.is_stop_requested |= handover;
-                (!term.renew(until, handover)).then_some(Event::DeadlinePassed)
+                self.is_stop_requested |= handover.is_some();
+                self.has_given_up |= matches!(handover, Some(Handover::GaveUp(_)));
+                (!term.renew(until, handover.is_some())).then_some(Event::DeadlinePassed)
             }
-            (TaskTarget::Run { term, until, .. }, None) => {
-                let (owner, term) = TermOwner::new(term, until);
+            (
+                TaskTarget::Run {
+                    term, until, throttle, ..
+                },
+                None,
+            ) => {
+                let (owner, term) = TermOwner::new(term, until, throttle);
                 self.start(owner, term);
                 None
             }
@@ -76,24 +84,24 @@ where
         }
     }
 
-    /// The Nodes as the work of the current term has reported them.
-    pub(super) fn nodes(&mut self) -> Option<NodeSummary> {
-        self.term.as_mut()?.nodes()
+    /// What the work of the current term has reported.
+    pub(super) fn reports(&mut self) -> Reports {
+        self.term.as_mut().map(TermOwner::reports).unwrap_or_default()
     }
 
-    /// Waits for the end of the work, or for a new report of the Nodes.
+    /// Waits for the end of the work, or for a new report.
     pub(super) async fn changed(&mut self) -> Event {
         let Self { running, term, .. } = self;
-        let nodes_changed = async {
+        let reports_changed = async {
             match term {
-                Some(term) => term.nodes_changed().await,
+                Some(term) => term.reports_changed().await,
                 None => std::future::pending().await,
             }
         };
         let result = tokio::select! {
             biased;
             Some(result) = running.join_next() => Some(result),
-            () = nodes_changed => None,
+            () = reports_changed => None,
         };
         result.map_or(Event::Woke, |result| Event::WorkEnded(self.finish(result)))
     }
@@ -103,7 +111,7 @@ where
         self.recorder = Some(self.metrics.term_started(&term, self.clock.now().wall));
         self.term = Some(owner);
         self.terms.send_replace(Some(term.clone()));
-        self.is_stop_requested = false;
+        (self.is_stop_requested, self.has_given_up) = (false, false);
         let work = Arc::clone(&self.work);
         self.running
             .spawn(async move { work(term).await.map_err(|error| error.to_string()) });
@@ -114,10 +122,15 @@ where
         let is_stop_expected = self.is_stop_requested || !self.term.as_ref().is_some_and(TermOwner::is_valid);
         let failure = failure(result, is_stop_expected);
         if let Some(recorder) = self.recorder.take() {
-            recorder.finished(failure.as_ref().map(|(failure, _)| *failure));
+            let gave_up = self.has_given_up.then_some(TermFailure::GaveUp);
+            recorder.finished(failure.as_ref().map(|(failure, _)| *failure).or(gave_up));
         }
         let term = self.term.as_ref().map(TermOwner::number);
         match failure {
+            None if self.has_given_up => {
+                tracing::warn!(term, "term given up to the candidate that volunteered");
+                WorkOutcome::Finished
+            }
             None => WorkOutcome::Finished,
             Some((failure, error)) if is_stop_expected => {
                 tracing::warn!(
@@ -171,6 +184,7 @@ mod tests {
     use prometheus_client::registry::Registry;
     use tokio::time::{Instant, advance};
 
+    use super::super::successor_request::{InabilityReason, ThrottleDeadlines};
     use super::*;
 
     /// What the work of the test's terms does.
@@ -198,7 +212,8 @@ mod tests {
         TaskTarget::Run {
             term,
             until: Instant::now() + Duration::from_secs(1),
-            handover,
+            handover: handover.then_some(Handover::Requested),
+            throttle: ThrottleDeadlines::default(),
         }
     }
 
@@ -236,6 +251,16 @@ mod tests {
             assert!(terms.borrow().is_none());
         }
 
+        let mut given_up = task(Work::UntilHandover);
+        assert_eq!(given_up.reconcile(run(11, false)), None);
+        let mut target = run(11, true);
+        if let TaskTarget::Run { handover, .. } = &mut target {
+            *handover = Some(Handover::GaveUp(InabilityReason::Lists));
+        }
+        assert_eq!(given_up.reconcile(target), None);
+        assert_eq!(given_up.changed().await, Event::WorkEnded(WorkOutcome::Finished));
+        assert_eq!(given_up.reconcile(TaskTarget::Idle), None);
+
         let mut aborted = task(Work::Never);
         assert_eq!(aborted.reconcile(run(11, false)), None);
         assert_eq!(aborted.reconcile(TaskTarget::Stop { abort: false }), None);
@@ -252,9 +277,15 @@ mod tests {
         shows("headgate_leader 0");
         assert_eq!(dropped.reconcile(run(12, false)), Some(Event::DeadlinePassed));
         drop(dropped);
-        shows("headgate_leader_transitions_total{to=\"leader\"} 6");
-        shows("headgate_leader_transitions_total{to=\"follower\"} 6");
-        for (reason, count) in [("error", 1), ("returned", 1), ("panic", 1), ("aborted", 2)] {
+        shows("headgate_leader_transitions_total{to=\"leader\"} 7");
+        shows("headgate_leader_transitions_total{to=\"follower\"} 7");
+        for (reason, count) in [
+            ("error", 1),
+            ("returned", 1),
+            ("panic", 1),
+            ("aborted", 2),
+            ("gave_up", 1),
+        ] {
             shows(&format!(
                 "headgate_leader_failed_terms_total{{reason=\"{reason}\"}} {count}"
             ));

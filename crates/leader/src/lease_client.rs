@@ -45,7 +45,7 @@ impl LeaseClient {
         self.log("read", response.map_err(|_| no_response_in_time()).and_then(classify))
     }
 
-    /// Creates the Lease.
+    /// Creates the Lease; returns it as stored.
     pub(super) async fn create(&mut self, lease: &Lease, deadline: Instant) -> Result<Lease, LeaseError> {
         let response = timeout_at(deadline, self.api.create(&PostParams::default(), lease)).await;
         self.log("create", response.map_err(|_| no_response_in_time()).and_then(classify))

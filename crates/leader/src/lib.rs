@@ -22,14 +22,19 @@ mod lease_client;
 mod lease_state;
 mod metrics;
 mod observed_lease;
+mod successor_request;
 mod term;
 mod timing;
 
 pub use arm_lock::{ArmLock, LockError, LockGuard, LockMetrics};
-pub use election_record::{CANDIDATES_ANNOTATION, FAILED_TERMS_ANNOTATION};
+pub use election_record::{
+    CANDIDATES_ANNOTATION, FAILED_TERMS_ANNOTATION, GAVE_UP_ANNOTATION, SUCCESSOR_ANNOTATION, THROTTLE_ANNOTATION,
+    UNABLE_ANNOTATION,
+};
 pub use fleet::{CandidatePlacement, NodeSummary};
 pub use leader_elector::{LeaderElectionConfig, LeaderElector, candidate_identity};
 pub use leader_status::LeaderStatus;
 pub use lease_state::LeaseName;
 pub use metrics::{CurrentTerm, LeaderMetrics};
+pub use successor_request::{Inability, InabilityReason, ThrottleDeadlines};
 pub use term::{Permit, Term, TermEnded};

@@ -22,14 +22,16 @@ pub(super) enum TermFailure {
     Error,
     /// It returned before the term ended and without a handover.
     Returned,
-    /// It panicked.
+    /// The task of the work panicked.
     Panic,
     /// It did not end in time and was aborted.
     Aborted,
+    /// It could not be done here, and the term was given up to a candidate that volunteered.
+    GaveUp,
 }
 
 impl TermFailure {
-    const ALL: [Self; 4] = [Self::Error, Self::Returned, Self::Panic, Self::Aborted];
+    const ALL: [Self; 5] = [Self::Error, Self::Returned, Self::Panic, Self::Aborted, Self::GaveUp];
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -37,6 +39,7 @@ impl TermFailure {
             Self::Returned => "returned",
             Self::Panic => "panic",
             Self::Aborted => "aborted",
+            Self::GaveUp => "gave_up",
         }
     }
 }
@@ -87,8 +90,9 @@ impl LeaderMetrics {
         registry.register(
             "headgate_leader_failed_terms",
             "Terms of this instance whose work failed, by reason: an error, a return before the end of the term, a panic, \
-             or aborted because it did not end in time. After the first three the Lease is released and this instance \
-             abstains for a growing time",
+             aborted because it did not end in time, or gave_up because load balancers could not be listed and another \
+             candidate volunteered. After the first three the Lease is released and this instance abstains for a growing \
+             time",
             metrics.failures.clone(),
         );
         registry.register_collector(Box::new(TermGauges(metrics.clone())));

@@ -44,8 +44,8 @@ pub(super) struct ObservedLease {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contender<'a> {
     pub(super) identity: &'a str,
-    /// Its node has a signal: it acquires the Lease only if no other candidate does.
-    pub(super) is_signalled: bool,
+    /// Its node has a signal, or it gave up a term recently: it acquires the Lease only if no other candidate does.
+    pub(super) is_last_choice: bool,
 }
 
 impl ObservedLease {
@@ -126,7 +126,7 @@ impl ObservedLease {
             let theirs = Duration::from_secs(u64::try_from(record.lease.duration_seconds).unwrap_or_default());
             LEASE_DURATION.max(theirs.min(MAX_LEASE_DURATION))
         };
-        let delay = if contender.is_signalled {
+        let delay = if contender.is_last_choice {
             signalled_delay(self.candidates)
         } else {
             Duration::ZERO
@@ -164,10 +164,10 @@ mod tests {
 
     const ME: &str = "me";
 
-    fn contender(is_signalled: bool) -> Contender<'static> {
+    fn contender(is_last_choice: bool) -> Contender<'static> {
         Contender {
             identity: ME,
-            is_signalled,
+            is_last_choice,
         }
     }
 

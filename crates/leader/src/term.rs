@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::fleet::NodeSummary;
+use super::successor_request::{Inability, ThrottleDeadlines};
 
 /// The validity of a term.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +25,20 @@ impl Validity {
     }
 }
 
+/// What the work of a term reports to the election.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reports {
+    pub(super) nodes: Option<NodeSummary>,
+    pub(super) unable: Option<Inability>,
+    pub(super) throttle: ThrottleDeadlines,
+}
+
 /// A term handle: by it the work of a term learns whether the term is still valid. Clones belong to the same term.
 #[derive(Clone, Debug)]
 pub struct Term {
     number: i32,
     validity: watch::Receiver<Validity>,
-    nodes: watch::Sender<Option<NodeSummary>>,
+    reports: watch::Sender<Reports>,
 }
 
 /// The right to send one write now.
@@ -134,10 +143,31 @@ impl Term {
 
     /// Reports what the work observes of the Nodes; `None` while it observes nothing. The report ends with the term.
     pub fn report_nodes(&self, nodes: Option<NodeSummary>) {
-        self.nodes.send_if_modified(|reported| {
-            let is_changed = *reported != nodes;
-            *reported = nodes;
-            is_changed
+        self.report(|reports| reports.nodes = nodes);
+    }
+
+    /// Reports that the work cannot be done on this instance; `None` once it can. The election then looks for a candidate
+    /// that volunteers and requests a handover when it finds one. Until then the term goes on.
+    pub fn report_inability(&self, unable: Option<Inability>) {
+        self.report(|reports| reports.unable = unable);
+    }
+
+    /// Reports until when ARM throttles requests. The Lease has it from the next renewal on, for the next leader.
+    pub fn report_throttle(&self, throttle: ThrottleDeadlines) {
+        self.report(|reports| reports.throttle = throttle);
+    }
+
+    /// Until when ARM throttles requests, as reported last in this term or by the leader before.
+    #[must_use]
+    pub fn throttle(&self) -> ThrottleDeadlines {
+        self.reports.borrow().throttle
+    }
+
+    fn report(&self, change: impl FnOnce(&mut Reports)) {
+        self.reports.send_if_modified(|reports| {
+            let before = *reports;
+            change(reports);
+            *reports != before
         });
     }
 }
@@ -147,26 +177,29 @@ impl Term {
 pub(super) struct TermOwner {
     number: i32,
     validity: watch::Sender<Validity>,
-    nodes: watch::Receiver<Option<NodeSummary>>,
+    reports: watch::Receiver<Reports>,
 }
 
 impl TermOwner {
-    /// A term that ends at `until` unless it is renewed.
-    pub(super) fn new(number: i32, until: Instant) -> (Self, Term) {
+    /// A term that ends at `until` unless it is renewed. `throttle` is what the leader before left.
+    pub(super) fn new(number: i32, until: Instant, throttle: ThrottleDeadlines) -> (Self, Term) {
         let (validity, receiver) = watch::channel(Validity {
             until: Some(until),
             is_handover_requested: false,
         });
-        let (sender, nodes) = watch::channel(None);
+        let (sender, reports) = watch::channel(Reports {
+            throttle,
+            ..Reports::default()
+        });
         let owner = Self {
             number,
             validity,
-            nodes,
+            reports,
         };
         let term = Term {
             number,
             validity: receiver,
-            nodes: sender,
+            reports: sender,
         };
         (owner, term)
     }
@@ -194,14 +227,14 @@ impl TermOwner {
         self.validity.borrow().is_valid()
     }
 
-    /// The latest report of the work.
-    pub(super) fn nodes(&mut self) -> Option<NodeSummary> {
-        *self.nodes.borrow_and_update()
+    /// The latest reports of the work.
+    pub(super) fn reports(&mut self) -> Reports {
+        *self.reports.borrow_and_update()
     }
 
-    /// Waits for a report that [`TermOwner::nodes`] has not returned; forever if all handles are gone.
-    pub(super) async fn nodes_changed(&mut self) {
-        if self.nodes.changed().await.is_err() {
+    /// Waits for a report that [`TermOwner::reports`] has not returned; forever if all handles are gone.
+    pub(super) async fn reports_changed(&mut self) {
+        if self.reports.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -225,7 +258,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_term_ends_by_the_clock_of_its_user() {
-        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND);
+        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
         assert!(term.permit().is_ok());
         assert_eq!(term.number(), 7);
         advance(Duration::from_millis(999)).await;
@@ -241,7 +274,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_renewal_only_prolongs_a_term() {
-        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND);
+        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
         let ended = tokio::spawn({
             let term = term.clone();
             async move { term.ended().await }
@@ -256,7 +289,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_handover_is_requested_in_a_valid_term_and_dropping_the_owner_ends_it() {
-        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND);
+        let (owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
         assert!(timeout(SECOND / 10, term.handover_requested()).await.is_err());
         assert!(!term.is_handover_requested());
         assert!(owner.renew(Instant::now() + SECOND, true));
@@ -271,18 +304,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_report_of_the_nodes_belongs_to_one_term() {
-        let (mut owner, term) = TermOwner::new(7, Instant::now() + SECOND);
-        assert_eq!(owner.nodes(), None);
+        let (mut owner, term) = TermOwner::new(7, Instant::now() + SECOND, ThrottleDeadlines::default());
+        assert_eq!(owner.reports().nodes, None);
         let nodes = NodeSummary {
             nodes: 3,
             has_healthy_peer: true,
         };
         term.report_nodes(Some(nodes));
-        timeout(SECOND, owner.nodes_changed()).await.unwrap();
-        assert_eq!(owner.nodes(), Some(nodes));
+        timeout(SECOND, owner.reports_changed()).await.unwrap();
+        assert_eq!(owner.reports().nodes, Some(nodes));
         term.report_nodes(Some(nodes));
-        assert!(timeout(SECOND, owner.nodes_changed()).await.is_err(), "no change");
-        let (mut next, _term) = TermOwner::new(8, Instant::now() + SECOND);
-        assert_eq!(next.nodes(), None);
+        assert!(timeout(SECOND, owner.reports_changed()).await.is_err(), "no change");
+        let (mut next, _term) = TermOwner::new(8, Instant::now() + SECOND, ThrottleDeadlines::default());
+        assert_eq!(next.reports().nodes, None);
     }
 }

@@ -47,7 +47,7 @@ pub enum RememberedStateError {
     /// The file cannot be read.
     #[error("the remembered state {path} cannot be read: {source}")]
     Read {
-        /// The file's path.
+        /// The path of the remembered state.
         path: PathBuf,
         /// The error of the system call.
         source: io::Error,
@@ -55,13 +55,13 @@ pub enum RememberedStateError {
     /// The file is larger than headgate writes.
     #[error("the remembered state {path} is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge {
-        /// The file's path.
+        /// The path of the remembered state.
         path: PathBuf,
     },
     /// The file is not in the format.
     #[error("the remembered state {path} is corrupt: {source}")]
     Corrupt {
-        /// The file's path.
+        /// The path of the remembered state.
         path: PathBuf,
         /// The error of the parser.
         source: serde_json::Error,
@@ -69,7 +69,7 @@ pub enum RememberedStateError {
     /// The file has another version of the format.
     #[error("the remembered state {path} has version {found}, this is version {VERSION}")]
     Version {
-        /// The file's path.
+        /// The path of the remembered state.
         path: PathBuf,
         /// The version in the file.
         found: u32,
@@ -77,7 +77,7 @@ pub enum RememberedStateError {
     /// The file is about another Node.
     #[error("the remembered state {path} is about Node {found:?}, this is {expected:?}")]
     Foreign {
-        /// The file's path.
+        /// The path of the remembered state.
         path: PathBuf,
         /// The name of the Node in the file.
         found: String,

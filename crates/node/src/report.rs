@@ -41,7 +41,7 @@ impl Source {
 pub enum NodeObjectState {
     /// This process has not completed a list yet.
     Unknown,
-    /// The Node exists.
+    /// The Node exists, as the last observation shows.
     Present,
     /// This process has never observed the Node, and it does not exist.
     Missing,

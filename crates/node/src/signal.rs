@@ -79,7 +79,7 @@ pub enum Signal {
 /// What a signal means to an operator, in whole sentences or clauses of English.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalExplanation {
-    /// One sentence.
+    /// One sentence about the cause of the signal.
     pub meaning: String,
     /// Completes "Ends with …".
     pub ends_with: String,

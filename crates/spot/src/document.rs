@@ -14,7 +14,7 @@ const MAX_ID_CHARS: usize = 128;
 /// The length to which descriptions are cut.
 const MAX_DESCRIPTION_CHARS: usize = 256;
 
-/// A readable document.
+/// A document of Scheduled Events, as far as it is readable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventsDocument {
     /// The number that changes with the events.
@@ -30,7 +30,7 @@ pub struct EventsDocument {
 pub enum EventType {
     /// The VM pauses for some seconds.
     Freeze,
-    /// The VM restarts.
+    /// The VM restarts on the same machine.
     Reboot,
     /// The VM moves to another machine and loses its temporary disk.
     Redeploy,

@@ -21,7 +21,7 @@ pub(super) enum WriteOutcome {
     Conflict,
     /// The API server was not reachable.
     Connection,
-    /// Any other failure.
+    /// A failure of another kind.
     Error,
     /// The credentials lack the right to patch Nodes.
     Forbidden,

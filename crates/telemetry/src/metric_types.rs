@@ -16,7 +16,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 pub struct UnsuffixedCounter(Arc<AtomicI64>);
 
 impl UnsuffixedCounter {
-    /// Adds one.
+    /// Adds one to the count.
     pub fn inc(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

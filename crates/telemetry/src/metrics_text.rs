@@ -10,9 +10,9 @@ use prometheus_client::registry::Registry;
 /// A format of metrics text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsFormat {
-    /// OpenMetrics 1.0.
+    /// The OpenMetrics text format, version 1.0.
     OpenMetrics,
-    /// Prometheus text 0.0.4.
+    /// The Prometheus text format, version 0.0.4.
     Prometheus,
 }
 

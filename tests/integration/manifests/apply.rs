@@ -122,13 +122,13 @@ async fn admission_policy_expressions_pass_type_checking() {
     stdout_of(&mut in_folder(
         &administrator,
         &["apply"],
-        &repository("manifests/base"),
+        &repository("manifests/overlays/hardened"),
     ));
     let mut wrong = administrator.get(&format!("{POLICIES}/headgate-nodes")).await;
     wrong["metadata"] = json!({"name": "wrong"});
     wrong["spec"]["validations"] = json!([{"expression": "object.spec.nosuchfield == 1"}]);
     administrator.done(&ApiRequest::post(POLICIES, wrong)).await;
-    for (name, warnings) in [("wrong", true), ("headgate-nodes", false)] {
+    for (name, warnings) in [("wrong", true), ("headgate-nodes", false), ("headgate-leader", false)] {
         let path = format!("{POLICIES}/{name}");
         let checked = eventually(SOON, "type-checked", async || {
             let policy = administrator.get(&path).await;

@@ -21,9 +21,9 @@ use super::{SOON, moved, overlay_of, repository};
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 pub(super) const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
 const SECRETS: &str = "/api/v1/namespaces/kube-system/secrets";
-const OWN: &str = "headgate-leader";
-const LOCK: &str = "aks-managed-resource-locker";
-const LEDGER: &str = "headgate-admin-state";
+pub(super) const OWN: &str = "headgate-leader";
+pub(super) const LOCK: &str = "aks-managed-resource-locker";
+pub(super) const LEDGER: &str = "headgate-admin-state";
 
 /// A request of a leader, and the permission that it needs.
 struct Right {
@@ -56,7 +56,7 @@ impl Right {
 }
 
 /// Objects as a leader creates them.
-pub(super) fn new_objects() -> [ApiRequest; 3] {
+pub(super) fn new_objects(node: &str) -> [ApiRequest; 3] {
     let named = |path: &str, name: &str, body: Value| {
         let mut body = body;
         body["metadata"] = json!({"name": name});
@@ -66,7 +66,7 @@ pub(super) fn new_objects() -> [ApiRequest; 3] {
         named(
             LEASES,
             OWN,
-            json!({"spec": {"holderIdentity": "n_1", "leaseDurationSeconds": 15}}),
+            json!({"spec": {"holderIdentity": format!("{node}_1"), "leaseDurationSeconds": 15}}),
         ),
         named(
             LEASES,
@@ -98,7 +98,7 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
             rights.push(Right::new(role, (resource, Some(name)), verb, ask));
         }
     }
-    for ask in new_objects() {
+    for ask in new_objects(name) {
         let resource = if ask.path == LEASES { "leases" } else { "configmaps" };
         // The objects exist already.
         rights.push(Right::new(role, (resource, None), "create", ask).answered(409));
@@ -208,7 +208,7 @@ async fn a_pod_token_has_every_permission_that_a_leader_needs() {
         administrator
             .done(&ApiRequest::delete(&format!("{LEASES}/{OWN}")))
             .await;
-        for ask in new_objects() {
+        for ask in new_objects(&name) {
             leader.done(&ask).await;
         }
         for right in rights(&administrator, account, &name).await {
@@ -223,7 +223,7 @@ async fn each_removed_permission_of_a_leader_rejects_its_request() {
     let [with_all, hardened, _] = ways_to_lead();
     for (folder, account) in [with_all, hardened] {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
-        for ask in new_objects() {
+        for ask in new_objects(&name) {
             administrator.done(&ask).await;
         }
         for right in rights(&administrator, account, &name).await {
@@ -297,7 +297,7 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
 /// The agent may write neither the leader's Leases and `ConfigMap` nor any Node.
 async fn refused_to_a_hardened_agent(administrator: &Caller, agent: &Caller, own: &str) {
     let other = create_node(&administrator.client, "other").await;
-    for ask in new_objects() {
+    for ask in new_objects(own) {
         administrator.done(&ask).await;
     }
     let all = rights(administrator, AGENT, own).await;

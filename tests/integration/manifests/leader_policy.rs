@@ -1,5 +1,5 @@
 //! The policies of overlays with a leader, with roles that grant more than the shipped ones: which Leases and
-//! `ConfigMap`s each account may create, and which Node an agent of `--role=agent` may change.
+//! `ConfigMap`s each account may create, and which Node an agent may change. `leader_updates` has what an update may write.
 
 use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ fn dry_run(path: &str, metadata: &Value) -> ApiRequest {
 }
 
 /// Whether the policy rejected the request.
-async fn refused(caller: &Caller, ask: &ApiRequest, words: &str) -> Result<(), String> {
+pub(super) async fn refused(caller: &Caller, ask: &ApiRequest, words: &str) -> Result<(), String> {
     let (status, body) = caller.ask(ask).await;
     let message = body["message"].as_str().unwrap_or_default();
     if status == 403 && message.contains("'headgate-leader'") && message.contains(words) {
@@ -81,7 +81,7 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
         }
         let unbound = administrator.token(account.namespace, account.name, None).await;
         let unbound = Caller::with_token(&control_plane, &unbound).await;
-        for ask in new_objects() {
+        for ask in new_objects(&here) {
             refused(&unbound, &ask, "bound to a Pod on a node").await.unwrap();
             caller.done(&ask).await;
             let name = ask.body["metadata"]["name"].as_str().unwrap();
@@ -100,36 +100,51 @@ async fn the_leader_policy_allows_creating_its_leases_and_config_map_only() {
 
 /// With the spot component, RBAC permits an agent to patch any Node.
 #[tokio::test]
-async fn a_hardened_agent_with_spot_taints_only_its_own_node() {
-    let text = "resources: [\"@/overlays/hardened\"]\ncomponents: [\"@/components/spot\"]\n";
-    let (control_plane, administrator, own, controller) = scene(&overlay_of(text, &[]), CONTROLLER).await;
-    let other = create_node(&administrator.client, "other").await;
-    let agent = acting_on(&control_plane, AGENT, &own).await;
-    let ours = |name: &str| {
-        let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
-        ApiRequest::merge(&node(name), annotations)
-    };
-    eventually(SOON, "role and policy are in force", async || {
-        let (_, body) = agent.ask(&ours(&other)).await;
-        let message = body["message"].as_str().unwrap_or("it was allowed");
-        if message.contains("an agent of headgate may change only its own Node") {
-            Ok(())
+async fn an_agent_with_spot_taints_only_its_own_node() {
+    for (on, account) in [("base", AGENT), ("overlays/hardened", CONTROLLER)] {
+        let text = format!("resources: [\"@/{on}\"]\ncomponents: [\"@/components/spot\"]\n");
+        let (control_plane, administrator, own, caller) = scene(&overlay_of(&text, &[]), account).await;
+        let other = create_node(&administrator.client, "other").await;
+        let (agent, controller) = if account == AGENT {
+            (caller, None)
         } else {
-            Err(message.to_owned())
+            (acting_on(&control_plane, AGENT, &own).await, Some(caller))
+        };
+        let ours = |name: &str| {
+            let annotations = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
+            ApiRequest::merge(&node(name), annotations)
+        };
+        let taint = |name: &str| {
+            let taint = json!({"key": "headgate.dev/maintenance", "effect": "NoSchedule"});
+            ApiRequest::merge(&node(name), json!({"spec": {"taints": [taint]}}))
+        };
+        for ask in [ours(&other), taint(&other)] {
+            eventually(SOON, "role and policy are in force", async || {
+                let (_, body) = agent.ask(&ask).await;
+                let message = body["message"].as_str().unwrap_or("it was allowed");
+                if message.contains("an agent of headgate may change only its own Node") {
+                    Ok(())
+                } else {
+                    Err(message.to_owned())
+                }
+            })
+            .await;
         }
-    })
-    .await;
-    agent.done(&ours(&own)).await;
-    let label = ApiRequest::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
-    let (status, body) = agent.ask(&label).await;
-    assert!(
-        status == 403
-            && body["message"]
-                .as_str()
-                .unwrap()
-                .contains("only annotations and taints")
-    );
-    // Only agents have the component's permission.
-    assert_eq!(controller.ask(&ours(&own)).await.0, 403);
-    control_plane.stop().await;
+        agent.done(&ours(&own)).await;
+        agent.done(&taint(&own)).await;
+        let label = ApiRequest::merge(&node(&own), json!({"metadata": {"labels": {"a": "b"}}}));
+        let (status, body) = agent.ask(&label).await;
+        assert!(
+            status == 403
+                && body["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("only annotations and taints")
+        );
+        // Only agents have the component's permission.
+        if let Some(controller) = controller {
+            assert_eq!(controller.ask(&ours(&own)).await.0, 403);
+        }
+        control_plane.stop().await;
+    }
 }

@@ -153,13 +153,6 @@ async fn the_node_policy_allows_headgate_taints_and_annotations() {
             N1,
             json!([{"op": "remove", "path": "/spec/taints/3"}, {"op": "remove", "path": "/spec/taints/0"}]),
         ),
-        // Also on other Nodes, as the leader. headgate's taint with NoExecute may stay or be removed.
-        ApiRequest::merge("/api/v1/nodes/n3", annotation("headgate.dev/x", &json!("1"))),
-        ApiRequest::json("/api/v1/nodes/n3", json!([{"op": "remove", "path": "/spec/taints/1"}])),
-        ApiRequest::merge(
-            PLAIN,
-            json!({"spec": {"taints": [taint("headgate.dev/maintenance", "PreferNoSchedule")]}}),
-        ),
         ApiRequest::merge(N1, annotation("headgate.dev/admin-state", &json!("Down"))),
         ApiRequest::merge(N1, annotation("headgate.dev/admin-state", &Value::Null)),
         ApiRequest::json(
@@ -179,6 +172,20 @@ async fn the_node_policy_allows_headgate_taints_and_annotations() {
     let left = agent.done(&ApiRequest::put(N1, whole)).await;
     let [a, b] = others();
     assert_eq!(left["spec"]["taints"], json!([a, b, draining]));
+
+    // Only the controllers write other Nodes. headgate's taint with NoExecute may stay or be removed.
+    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
+    for ask in [
+        ApiRequest::merge("/api/v1/nodes/n3", annotation("headgate.dev/x", &json!("1"))),
+        ApiRequest::json("/api/v1/nodes/n3", json!([{"op": "remove", "path": "/spec/taints/1"}])),
+        ApiRequest::merge(
+            PLAIN,
+            json!({"spec": {"taints": [taint("headgate.dev/maintenance", "PreferNoSchedule")]}}),
+        ),
+    ] {
+        refused(&agent, ask.clone(), "only its own Node").await;
+        controller.done(&ask).await;
+    }
     control_plane.stop().await;
 }
 

@@ -30,13 +30,13 @@ impl ControlBackend for FakeBackend {
     fn scheduled_events(&mut self, _: Moment) -> Value {
         json!({"Events": []})
     }
-    fn put_scheduled_events(&mut self, document: Value, _: Moment) -> Result<Value, ArmError> {
+    fn put_scheduled_events(&mut self, document: Value, _: Moment) -> Result<Value, ErrorResponse> {
         Ok(document)
     }
     fn reset(&mut self) {
         self.resets += 1;
     }
-    fn advance(&mut self, by: Duration) -> Result<(), ArmError> {
+    fn advance(&mut self, by: Duration) -> Result<(), ErrorResponse> {
         *self.advanced.as_mut().ok_or_else(clock_is_real)? += by;
         Ok(())
     }
@@ -46,7 +46,7 @@ impl ControlBackend for FakeBackend {
     fn settings(&self) -> Value {
         self.settings.clone()
     }
-    fn put_settings(&mut self, settings: Value, _: Moment) -> Result<Value, ArmError> {
+    fn put_settings(&mut self, settings: Value, _: Moment) -> Result<Value, ErrorResponse> {
         self.settings = settings;
         Ok(self.settings.clone())
     }

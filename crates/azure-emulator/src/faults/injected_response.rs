@@ -11,7 +11,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::RequestSummary;
-use crate::error::ArmError;
+use crate::error::ErrorResponse;
 use crate::guids::guid_for_name;
 
 /// A response to send instead of the emulator's own.
@@ -26,7 +26,7 @@ pub(crate) struct InjectedResponse {
 /// The body of an injected response.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    /// JSON, already serialized.
+    /// A JSON document, already serialized; sent as `application/json`.
     Json(Bytes),
     /// Anything but JSON, such as a gateway's page; sent as `text/html`.
     Text(Bytes),
@@ -108,8 +108,13 @@ impl InjectedResponse {
         response
     }
 
-    fn error_for_code(&self, code: KnownError, named_resource: Option<&str>, request: &RequestSummary<'_>) -> ArmError {
-        let error = |code, message| ArmError::new(self.status, code, message);
+    fn error_for_code(
+        &self,
+        code: KnownError,
+        named_resource: Option<&str>,
+        request: &RequestSummary<'_>,
+    ) -> ErrorResponse {
+        let error = |code, message| ErrorResponse::new(self.status, code, message);
         let retryable = || error("RetryableError", "A retryable error occurred.".to_owned());
         let path = request.path;
         let subscription = segment_after(path, "subscriptions").unwrap_or("00000000-0000-0000-0000-000000000000");
@@ -165,10 +170,10 @@ impl InjectedResponse {
 }
 
 /// A generic error for a rule with only a status; its message says that a fault made it.
-fn error_for_status(status: StatusCode) -> ArmError {
+fn error_for_status(status: StatusCode) -> ErrorResponse {
     let reason = status.canonical_reason().unwrap_or("Injected");
     let code: String = reason.chars().filter(char::is_ascii_alphanumeric).collect();
-    ArmError::new(status, &code, format!("{reason}: answered by an injected fault."))
+    ErrorResponse::new(status, &code, format!("{reason}: answered by an injected fault."))
 }
 
 fn with_content_type(kind: &'static str, body: &Bytes) -> Response<Bytes> {

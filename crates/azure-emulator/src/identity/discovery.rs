@@ -9,7 +9,7 @@ use axum::http::{Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::super::error::ArmError;
+use super::super::error::ErrorResponse;
 use super::super::query::Parameters;
 use super::super::request::JsonResponse;
 use super::entra::Version;
@@ -33,12 +33,12 @@ pub(super) fn endpoints(request: &Request<Bytes>, base: &str) -> Response<Bytes>
     if request.method() != Method::GET {
         // Guess: the answer to other methods.
         let message = "The requested resource only supports GET.";
-        return ArmError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).response();
+        return ErrorResponse::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).response();
     }
     let query = Parameters::from_query(request);
     let Some(version) = query.get("api-version") else {
         let message = "The api-version query parameter (?api-version=) is required for all requests.";
-        return ArmError::new(StatusCode::BAD_REQUEST, "MissingApiVersionParameter", message).response();
+        return ErrorResponse::new(StatusCode::BAD_REQUEST, "MissingApiVersionParameter", message).response();
     };
     // Versions are dates; their text sorts in the same order.
     let body = match version {

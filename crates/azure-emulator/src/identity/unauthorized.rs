@@ -4,15 +4,15 @@ use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderValue, StatusCode};
 use jiff::Timestamp;
 
-use super::super::error::ArmError;
+use super::super::error::ErrorResponse;
 
 /// A 401. Clients read the tenant from the end of the authority in the challenge.
-fn unauthorized(authority: &str, code: &str, message: impl Into<String>, description: &str) -> ArmError {
+fn unauthorized(authority: &str, code: &str, message: impl Into<String>, description: &str) -> ErrorResponse {
     // Guess: the descriptions, except that of a missing header.
     let challenge = format!(
         "Bearer authorization_uri=\"{authority}\", error=\"invalid_token\", error_description=\"{description}\""
     );
-    let error = ArmError::new(StatusCode::UNAUTHORIZED, code, message);
+    let error = ErrorResponse::new(StatusCode::UNAUTHORIZED, code, message);
     match HeaderValue::from_str(&challenge) {
         Ok(challenge) => error.header(WWW_AUTHENTICATE, challenge),
         Err(_) => error,
@@ -20,7 +20,7 @@ fn unauthorized(authority: &str, code: &str, message: impl Into<String>, descrip
 }
 
 /// The request has no `Authorization` header.
-pub(super) fn missing(authority: &str) -> ArmError {
+pub(super) fn missing(authority: &str) -> ErrorResponse {
     unauthorized(
         authority,
         "AuthenticationFailed",
@@ -30,7 +30,7 @@ pub(super) fn missing(authority: &str) -> ArmError {
 }
 
 /// The header is not of the form `Bearer TOKEN`.
-pub(super) fn not_bearer(authority: &str) -> ArmError {
+pub(super) fn not_bearer(authority: &str) -> ErrorResponse {
     // Guess: the wording; only the code was published.
     unauthorized(
         authority,
@@ -41,7 +41,7 @@ pub(super) fn not_bearer(authority: &str) -> ArmError {
 }
 
 /// The token cannot be parsed, or another key signed it.
-pub(super) fn invalid(authority: &str) -> ArmError {
+pub(super) fn invalid(authority: &str) -> ErrorResponse {
     unauthorized(
         authority,
         "InvalidAuthenticationToken",
@@ -51,7 +51,7 @@ pub(super) fn invalid(authority: &str) -> ArmError {
 }
 
 /// The token is no longer valid.
-pub(super) fn expired(authority: &str, expiry: Timestamp, now: Timestamp) -> ArmError {
+pub(super) fn expired(authority: &str, expiry: Timestamp, now: Timestamp) -> ErrorResponse {
     let time = |at: Timestamp| at.strftime("%-m/%-d/%Y %-I:%M:%S %p").to_string();
     unauthorized(
         authority,
@@ -66,7 +66,7 @@ pub(super) fn expired(authority: &str, expiry: Timestamp, now: Timestamp) -> Arm
 }
 
 /// The token is for another audience.
-pub(super) fn wrong_audience(authority: &str, audience: &str) -> ArmError {
+pub(super) fn wrong_audience(authority: &str, audience: &str) -> ErrorResponse {
     unauthorized(
         authority,
         "InvalidAuthenticationTokenAudience",

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use serde_json::{Map, Value, json};
 
-use super::super::error::ArmError;
+use super::super::error::ErrorResponse;
 use super::super::fields::{Fields, read};
 use super::super::guids::guid_for_name;
 
@@ -87,7 +87,7 @@ impl ScheduledEvents {
     }
 
     /// Replaces the events with those of a document, or changes nothing if it has a mistake.
-    pub(super) fn put(&mut self, document: Value, now: Timestamp) -> Result<(), ArmError> {
+    pub(super) fn put(&mut self, document: Value, now: Timestamp) -> Result<(), ErrorResponse> {
         let listed = read(document, "document", |fields| {
             // A client may send back what GET returned.
             let _ = fields.value("DocumentIncarnation");
@@ -106,7 +106,11 @@ impl ScheduledEvents {
             let event = read(value, &what, |fields| self.parse_event(fields, &events, now))?;
             if events.iter().any(|other| other.id.eq_ignore_ascii_case(&event.id)) {
                 let message = format!("The {what} is not accepted: another has its EventId, {}.", event.id);
-                return Err(ArmError::new(StatusCode::BAD_REQUEST, "InvalidRequestContent", message));
+                return Err(ErrorResponse::new(
+                    StatusCode::BAD_REQUEST,
+                    "InvalidRequestContent",
+                    message,
+                ));
             }
             events.push(event);
         }

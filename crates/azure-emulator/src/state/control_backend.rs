@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::State;
 use crate::control::{ControlBackend, clock_is_real};
-use crate::error::ArmError;
+use crate::error::ErrorResponse;
 use crate::faults::FaultRules;
 use crate::journal::Journal;
 use crate::settings::Settings;
@@ -42,7 +42,7 @@ impl ControlBackend for State {
         self.imds.document()
     }
 
-    fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ArmError> {
+    fn put_scheduled_events(&mut self, document: Value, now: Moment) -> Result<Value, ErrorResponse> {
         self.imds.put(document, now)
     }
 
@@ -58,7 +58,7 @@ impl ControlBackend for State {
         self.imds.reset();
     }
 
-    fn advance(&mut self, by: Duration) -> Result<(), ArmError> {
+    fn advance(&mut self, by: Duration) -> Result<(), ErrorResponse> {
         match self.clock {
             Clock::System => Err(clock_is_real()),
             Clock::Anchored(_) => {
@@ -77,7 +77,7 @@ impl ControlBackend for State {
         serde_json::to_value(&self.settings).unwrap_or(Value::Null)
     }
 
-    fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ArmError> {
+    fn put_settings(&mut self, given: Value, _: Moment) -> Result<Value, ErrorResponse> {
         let mut settings = self.settings();
         json_patch::merge(&mut settings, &given);
         // Serde would accept a list of values in the order of the fields.
@@ -88,7 +88,7 @@ impl ControlBackend for State {
         });
         let settings = settings.map_err(|error| {
             let message = format!("The settings are not accepted: {error}.");
-            ArmError::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
+            ErrorResponse::new(StatusCode::BAD_REQUEST, "InvalidSettings", message)
         })?;
         if settings.throttle != self.settings.throttle {
             self.throttle = Throttle::new(settings.throttle.clone());

@@ -14,7 +14,7 @@ fn small() -> Throttle {
     })
 }
 
-fn summary(result: Result<Remaining, ArmError>) -> Result<(u32, u32), String> {
+fn summary(result: Result<Remaining, ErrorResponse>) -> Result<(u32, u32), String> {
     let text = |(name, value): &(HeaderName, HeaderValue)| format!("{name}={value:?};");
     result
         .map(|left| (left.own, left.global))

@@ -18,7 +18,7 @@ use super::{ArmClient, CallOptions, Put, parse_json};
 use crate::document::{Pool, ProvisioningState};
 use crate::error::{ArmError, ErrorBody, ErrorClass, OperationFailure};
 use crate::id::PoolId;
-use crate::request_path::Permit;
+use crate::request_path::WritePermit;
 use crate::retry_after::parse_retry_after;
 use crate::throttle::RequestKind;
 use crate::transport::BufferedResponse;
@@ -66,7 +66,12 @@ impl ArmClient {
     /// # Errors
     /// When ARM does not accept the write; when the pool was read without an etag or while ARM was busy with it; when the
     /// permit is not valid.
-    pub async fn put_pool(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<WriteOperation, ArmError> {
+    pub async fn put_pool(
+        &self,
+        pool: &Pool,
+        permit: WritePermit,
+        deadline: Instant,
+    ) -> Result<WriteOperation, ArmError> {
         if pool.provisioning_state() == ProvisioningState::Busy {
             return Err(ArmError::Busy(pool.id.to_string()));
         }

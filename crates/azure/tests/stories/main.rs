@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_azure::{
-    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints, Identity, Permit, Pool,
-    PoolId, ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport, TransportError,
+    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints, Identity, Pool, PoolId,
+    ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport, TransportError, WritePermit,
 };
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
@@ -92,14 +92,14 @@ impl TestBed {
         Self { emulator, arm }
     }
 
-    /// Reads a pool.
+    /// Reads the pool with this name from the emulator.
     async fn pool(&self, name: &str) -> Pool {
         self.arm.get_pool(&pool_id(name), soon()).await.unwrap()
     }
 
     /// Writes a pool in the steps of the pool writer: PUT, end of the operation, read-back of the whole load balancer. Like
     /// the writer, lets a read decide whether an earlier attempt of a rejected PUT had its effect.
-    async fn write(&self, pool: &Pool, permit: Permit, deadline: Instant) -> Result<Pool, ArmError> {
+    async fn write(&self, pool: &Pool, permit: WritePermit, deadline: Instant) -> Result<Pool, ArmError> {
         let mismatch = match self.arm.put_pool(pool, permit, deadline).await {
             Ok(operation) => {
                 self.arm.poll_until_done(&operation, deadline).await?;
@@ -201,8 +201,8 @@ fn entries(pool: &Pool) -> Vec<(Option<&str>, Option<IpAddr>, Option<AdminState>
 }
 
 /// A permit that stays valid.
-fn permit() -> Permit {
-    Permit::new(|| true)
+fn permit() -> WritePermit {
+    WritePermit::new(|| true)
 }
 
 fn soon() -> Instant {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use headgate_azure::{AdminState, ArmError, BufferedResponse, Permit, ProvisioningState};
+use headgate_azure::{AdminState, ArmError, BufferedResponse, ProvisioningState, WritePermit};
 use hyper::header::HeaderName;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -154,7 +154,7 @@ async fn write_without_valid_permit_is_not_sent() {
     let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
     let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
-    let error = bed.write(&pool, Permit::new(|| false), soon()).await.unwrap_err();
+    let error = bed.write(&pool, WritePermit::new(|| false), soon()).await.unwrap_err();
     assert!(matches!(error, ArmError::NotPermitted), "{error}");
     assert!(bed.requests("PUT", "").is_empty());
 
@@ -162,7 +162,7 @@ async fn write_without_valid_permit_is_not_sent() {
     bed.fault("PUT", "/pool$", 1, &json!({"cut": "before"}));
     let checks = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&checks);
-    let once = Permit::new(move || counted.fetch_add(1, Ordering::Relaxed) == 0);
+    let once = WritePermit::new(move || counted.fetch_add(1, Ordering::Relaxed) == 0);
     let error = bed.write(&pool, once, soon()).await.unwrap_err();
     assert!(matches!(error, ArmError::NotPermitted), "{error}");
     assert_eq!(bed.requests("PUT", "").len(), 1);

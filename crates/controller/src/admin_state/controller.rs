@@ -15,13 +15,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::editor::{AdminStateEditor, LoadBalancerStatus};
 use super::ledger::LedgerStore;
+use super::list_outage::{ListState, to_deadlines};
 use super::metrics::GaugeValues;
 use super::plan::Policy;
 use super::recorded::Evidence;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
-use super::work::{TaskName, Tasks, WorkContext, WorkError, check_listing, task_failure};
+use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::pool::{ListRequest, Listing, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
@@ -56,6 +57,8 @@ pub(super) struct Controller<'a> {
     pub(super) term: &'a Term,
     pub(super) context: &'a WorkContext,
     pub(super) arm: ArmClient,
+    /// The subscription of the load balancers, whose throttling the next leader learns about.
+    pub(super) subscription: String,
     /// The policy of the settings, `off` if `azure.json` says so.
     pub(super) policy: Policy,
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
@@ -69,6 +72,8 @@ pub(super) struct Controller<'a> {
     pub(super) listed_generation: u64,
     /// The load balancers that have a pool writer.
     pub(super) load_balancers: BTreeMap<LoadBalancerId, RunningWriter>,
+    /// Whether lists have failed for too long.
+    pub(super) is_unable: bool,
     /// Notified by the editors.
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
@@ -90,18 +95,20 @@ impl Controller<'_> {
             self.request_list(signal_generation > self.listed_generation);
             self.listed_generation = signal_generation;
             self.reconcile_writers(tasks);
-            check_listing(&self.listings.borrow())?;
+            let list_state = self.list_state();
+            self.report_list_state(list_state);
             if Instant::now() >= expire_at {
                 self.expire_ledger_entries();
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
-            self.report_transitions(&targets);
+            self.report_transitions(&targets, list_state);
             if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
                 return Ok(());
             }
             // Held any longer, the next change of a Node would copy all of them.
             drop(targets);
-            let wake_at = stop_at.map_or(expire_at, |stop_at: Instant| stop_at.min(expire_at));
+            let unable_at = list_state.unable_at.filter(|_| !self.is_unable);
+            let wake_at = [stop_at, unable_at].into_iter().flatten().fold(expire_at, Instant::min);
             tokio::select! {
                 error = task_failure(tasks) => return Err(error),
                 // A sender that is dropped belongs to a task that has ended.
@@ -151,6 +158,41 @@ impl Controller<'_> {
             *last = request;
             is_changed
         });
+    }
+
+    /// The state of lists; their failures count only while lists are due at all.
+    fn list_state(&self) -> ListState {
+        let is_due = self.list_requests.borrow().max_age.is_some();
+        let (timeout, now) = (self.context.list_failure_timeout, self.context.clock.now());
+        ListState::new(&self.listings.borrow(), is_due, timeout, now)
+    }
+
+    /// Reports to the election whether lists have failed for too long, and until when ARM throttles requests.
+    fn report_list_state(&mut self, state: ListState) {
+        let now = self.context.clock.now();
+        let unable = state.inability(now.mono);
+        if unable.is_some() != self.is_unable {
+            self.is_unable = unable.is_some();
+            let error = self
+                .listings
+                .borrow()
+                .last_error
+                .as_ref()
+                .map(|error| error.message.clone());
+            if let Some(unable) = unable {
+                tracing::error!(
+                    since = %unable.since,
+                    error,
+                    "load balancers not listed for too long, the term ends when another candidate volunteers"
+                );
+            } else {
+                tracing::info!("load balancers listed again, the term goes on");
+            }
+        }
+        self.term.report_inability(unable);
+        let until = self.arm.throttled_until(&self.subscription);
+        self.term
+            .report_throttle(to_deadlines(until, self.term.throttle(), now));
     }
 
     /// Starts a writer for each new load balancer and aborts those of deleted ones.
@@ -213,7 +255,7 @@ impl Controller<'_> {
     }
 
     /// Evaluates the transitions of all Nodes: events, ledger changes, metrics.
-    fn report_transitions(&mut self, targets: &TargetStates) {
+    fn report_transitions(&mut self, targets: &TargetStates, list_state: ListState) {
         let statuses: Vec<_> = self
             .load_balancers
             .values()
@@ -239,6 +281,8 @@ impl Controller<'_> {
         self.context.metrics.set_gauges(GaugeValues {
             pools: pools.collect(),
             pending_changes: statuses.iter().map(|status| status.pending_changes).sum(),
+            last_list: list_state.last_success,
+            lists_failing_since: list_state.failing_since,
         });
     }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
@@ -18,6 +19,10 @@ use super::plan::PoolCounts;
 pub(super) struct GaugeValues {
     pub(super) pools: Vec<PoolCounts>,
     pub(super) pending_changes: usize,
+    /// When the last successful list of load balancers was sent.
+    pub(super) last_list: Option<Timestamp>,
+    /// Since when the lists that are due fail.
+    pub(super) lists_failing_since: Option<Timestamp>,
 }
 
 /// The metrics of admin states. Clones share them.
@@ -105,6 +110,28 @@ const POOL_GAUGES: [PoolGauge; 4] = [
     },
 ];
 
+/// A gauge with a Unix time.
+struct TimeGauge {
+    name: &'static str,
+    help: &'static str,
+    value: fn(&GaugeValues) -> Option<Timestamp>,
+}
+
+const TIME_GAUGES: [TimeGauge; 2] = [
+    TimeGauge {
+        name: "headgate_admin_state_last_list_timestamp_seconds",
+        help: "Unix time at which the leader sent the last list of load balancers that succeeded; 0 if none has in this term, \
+               and on an instance that does not lead.",
+        value: |values| values.last_list,
+    },
+    TimeGauge {
+        name: "headgate_admin_state_lists_failing_since_timestamp_seconds",
+        help: "Unix time since which every list of load balancers that was due has failed, throttled ones included; 0 while \
+               lists succeed or none is due, and on an instance that does not lead.",
+        value: |values| values.lists_failing_since,
+    },
+];
+
 impl Collector for GaugeCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let values = self.0.borrow().clone();
@@ -112,6 +139,11 @@ impl Collector for GaugeCollector {
         let descriptor =
             encoder.encode_descriptor("headgate_admin_state_queue_depth", help, None, MetricType::Gauge)?;
         gauge(values.pending_changes).encode(descriptor)?;
+        for TimeGauge { name, help, value } in TIME_GAUGES {
+            let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            let seconds = value(&values).map_or(0, Timestamp::as_second);
+            ConstGauge::new(seconds).encode(descriptor)?;
+        }
         for PoolGauge { name, help, value } in POOL_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for counts in &values.pools {

@@ -1,5 +1,7 @@
 //! The settings `adminState.*`.
 
+use std::time::Duration;
+
 /// `adminState.mode`: what the leader writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AdminStateMode {
@@ -52,10 +54,22 @@ impl ForeignDown {
 }
 
 /// The settings under `adminState`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminStateSettings {
-    /// The setting `adminState.mode`.
+    /// The setting `adminState.mode`: whether changes are written.
     pub mode: AdminStateMode,
-    /// The setting `adminState.foreignDown`.
+    /// The setting `adminState.foreignDown`: what happens to a `Down` of others.
     pub foreign_down: ForeignDown,
+    /// The setting `adminState.listFailureTimeout`.
+    pub list_failure_timeout: Duration,
+}
+
+impl Default for AdminStateSettings {
+    fn default() -> Self {
+        Self {
+            mode: AdminStateMode::default(),
+            foreign_down: ForeignDown::default(),
+            list_failure_timeout: Duration::from_mins(2),
+        }
+    }
 }

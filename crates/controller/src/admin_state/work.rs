@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use headgate_azure::{ErrorClass, LoadBalancerId};
+use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, LockMetrics, Term};
@@ -25,6 +25,7 @@ use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 use super::controller::Controller;
 use super::events::{MAX_EVENTS_QUEUED, record_events};
 use super::ledger::{LedgerError, LedgerStore};
+use super::list_outage::from_deadlines;
 use super::metrics::{GaugeValues, Metrics};
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
@@ -41,9 +42,6 @@ const MAX_LEDGER_LOADS: u32 = 3;
 const LEDGER_LOAD_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// For the first complete list of all Nodes.
 const NODE_LIST_TIMEOUT: Duration = Duration::from_mins(2);
-/// For how long ARM may reject lists with a terminal error. `azure.json` or its Secret may have changed since; the next term
-/// reads them again, on this instance or another one.
-const ARM_REJECTION_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// While the ledger has entries: how long a `ConfigMap` that was deleted or rolled back stays unnoticed.
 const LEDGER_VERIFY_INTERVAL: Duration = Duration::from_secs(15);
@@ -68,6 +66,8 @@ pub struct WorkContext {
     pub taint_keys: Vec<String>,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
+    /// For how long lists of load balancers may fail before the leader looks for a successor.
+    pub list_failure_timeout: Duration,
     /// The Node that this process runs on.
     pub node_name: String,
     /// Records events on Nodes.
@@ -92,9 +92,6 @@ pub enum WorkError {
     /// The Nodes were not listed within [`NODE_LIST_TIMEOUT`].
     #[error("the Nodes were not listed within {} s; the log says why", NODE_LIST_TIMEOUT.as_secs())]
     Nodes,
-    /// ARM rejected every list for [`ARM_REJECTION_TIMEOUT`].
-    #[error("ARM has rejected every list of load balancers for {minutes} min: {0}", minutes = ARM_REJECTION_TIMEOUT.as_secs() / 60)]
-    ArmRejected(String),
     /// A task ended that should run for the whole term.
     #[error("the task {task} ended: {reason}")]
     Task {
@@ -146,16 +143,6 @@ pub(super) async fn task_failure(tasks: &mut Tasks) -> WorkError {
     }
 }
 
-/// Fails if ARM has rejected lists for too long.
-pub(super) fn check_listing(listing: &Listing) -> Result<(), WorkError> {
-    match &listing.last_error {
-        Some(error) if error.class == ErrorClass::Terminal && error.since.elapsed() > ARM_REJECTION_TIMEOUT => {
-            Err(WorkError::ArmRejected(error.message.clone()))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Does the work of a term, until the term ends or is handed over.
 ///
 /// # Errors
@@ -167,6 +154,7 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
         outcome = work(&term, source, &context) => outcome,
     };
     term.report_nodes(None);
+    term.report_inability(None);
     context.metrics.set_gauges(GaugeValues::default());
     outcome
 }
@@ -237,6 +225,9 @@ async fn work_with(
     ledger: &mut Option<LedgerStore>,
 ) -> Result<(), WorkError> {
     term.report_nodes(None);
+    term.report_inability(None);
+    let throttle = from_deadlines(term.throttle(), context.clock.now());
+    target.arm.obey_throttle(target.scope.group.subscription(), throttle);
     target.arm = target
         .arm
         .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
@@ -282,6 +273,7 @@ async fn work_with(
         term,
         context,
         arm: target.arm.clone(),
+        subscription: target.scope.group.subscription().to_owned(),
         policy,
         targets,
         ledger: ledger.clone(),
@@ -290,6 +282,7 @@ async fn work_with(
         recorded: recorded.subscribe(),
         list_requests,
         listed_generation: 0,
+        is_unable: false,
         load_balancers: BTreeMap::new(),
         status_changed: Arc::default(),
         transitions: TransitionTracker::default(),

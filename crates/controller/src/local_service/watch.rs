@@ -23,7 +23,7 @@ const PAGE_SIZE: u32 = 500;
 pub struct SharedUpdater(Arc<Mutex<Updater>>);
 
 impl SharedUpdater {
-    /// Shares an updater.
+    /// Shares an updater between the watches.
     #[must_use]
     pub fn new(updater: Updater) -> Self {
         Self(Arc::new(Mutex::new(updater)))
@@ -38,9 +38,9 @@ impl SharedUpdater {
 /// The reporters of the two watches.
 #[derive(Debug)]
 pub struct WatchReporters {
-    /// For `services`.
+    /// Reports errors of the watch of Services.
     pub services: WatchReporter,
-    /// For `endpointslices`.
+    /// Reports errors of the watch of EndpointSlices.
     pub endpoint_slices: WatchReporter,
 }
 

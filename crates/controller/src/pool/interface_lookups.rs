@@ -30,7 +30,7 @@ pub(super) struct InterfaceLookups {
     running: FuturesUnordered<BoxFuture<'static, LookupResult>>,
     /// The interfaces that `running` looks up.
     running_ids: HashSet<NetworkInterfaceId>,
-    /// Not stored yet.
+    /// Results that the cache does not have yet.
     results: Vec<LookupResult>,
 }
 

@@ -76,7 +76,7 @@ pub struct ListRequest {
 pub struct Listing {
     /// When that list was sent; `None` before the first one succeeded.
     pub requested_at: Option<Instant>,
-    /// By resource id.
+    /// The load balancers by their resource ids.
     pub load_balancers: BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>,
     /// Those that do not exist, by the answer to a read of their ids; empty for a list.
     pub deleted: BTreeSet<LoadBalancerId>,
@@ -84,6 +84,32 @@ pub struct Listing {
     pub unreadable: BTreeMap<LoadBalancerId, LastError>,
     /// Why a newer list is missing.
     pub last_error: Option<LastError>,
+    /// Since when lists have failed one after another.
+    pub outage: Option<ListOutage>,
+}
+
+/// Lists that failed one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListOutage {
+    /// When the first of them was sent.
+    pub since: Instant,
+    /// How much of the time since then is spent waiting because ARM throttles requests, the present wait included.
+    pub throttled: Duration,
+}
+
+impl ListOutage {
+    /// The outage after one more list that failed; `previous` is the outage so far.
+    fn after_failure(previous: Option<Self>, sent_at: Instant, error: &ArmError, retry_in: Duration) -> Self {
+        let outage = previous.unwrap_or(Self {
+            since: sent_at,
+            throttled: Duration::ZERO,
+        });
+        let throttled = if error.is_throttled() { retry_in } else { Duration::ZERO };
+        Self {
+            throttled: outage.throttled + throttled,
+            ..outage
+        }
+    }
 }
 
 impl Listing {
@@ -162,6 +188,7 @@ pub async fn list_on_request(
                 not_before = Instant::now() + retry_in;
                 let mut listing = Listing::clone(&listings.borrow());
                 listing.last_error = Some(LastError::from_arm(&error, listing.last_error.as_ref()));
+                listing.outage = Some(ListOutage::after_failure(listing.outage, started_at, &error, retry_in));
                 listings.send_replace(Arc::new(listing));
             }
         }

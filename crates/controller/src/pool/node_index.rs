@@ -21,11 +21,11 @@ pub struct Taint {
 /// The part of a Node that pools need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterNode {
-    /// `metadata.name`.
+    /// The Node's name, `metadata.name`.
     pub name: String,
-    /// `metadata.uid`.
+    /// The Node's UID, `metadata.uid`; a recreated Node has another.
     pub uid: String,
-    /// `metadata.creationTimestamp`.
+    /// The time of creation, `metadata.creationTimestamp`.
     pub created: Timestamp,
     /// The addresses of type `InternalIP`, of both families.
     pub addresses: Vec<IpAddr>,

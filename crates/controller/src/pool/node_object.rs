@@ -35,7 +35,7 @@ pub struct ClusterNodeObject {
     pub status: Status,
 }
 
-/// Part of `NodeSpec`.
+/// The fields of `NodeSpec` that are read.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Spec {
     #[serde(default)]
@@ -51,7 +51,7 @@ struct TaintObject {
     effect: String,
 }
 
-/// Part of `NodeStatus`.
+/// The fields of `NodeStatus` that are read.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Status {
     #[serde(default)]

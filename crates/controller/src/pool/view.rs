@@ -21,7 +21,7 @@ pub struct Probe {
     pub path: Option<String>,
 }
 
-/// A load-balancing rule.
+/// A load-balancing rule that sends traffic to a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Empty if the document has none.
@@ -76,7 +76,7 @@ pub struct LoadBalancerView {
 }
 
 impl LoadBalancerView {
-    /// From the document.
+    /// Parses the document of a load balancer.
     #[must_use]
     pub fn new(load_balancer: LoadBalancer) -> Self {
         Self::split(load_balancer).0

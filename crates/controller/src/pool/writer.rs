@@ -74,7 +74,7 @@ pub trait Editor: Send + 'static {
 pub struct PoolWriter {
     /// The load balancer's resource id.
     pub load_balancer: LoadBalancerId,
-    /// The ARM client.
+    /// The ARM client that reads and writes the load balancer.
     pub arm: ArmClient,
     /// The shared Lease, which each batch of writes holds.
     pub lock: ArmLock,
@@ -89,7 +89,7 @@ pub struct PoolWriter {
 /// Label values of a writer's metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterLabels {
-    /// `caller` of `cloudprovider_azure_lock_wait_duration_seconds`.
+    /// The label `caller` of `cloudprovider_azure_lock_wait_duration_seconds`.
     pub lock_caller: &'static str,
     /// `request` of the operation metrics, for one PUT to the end of its operation.
     pub request: &'static str,

@@ -10,11 +10,13 @@
 
 mod bad_input;
 mod cloud_controller_manager;
+mod giving_up;
 mod invariants;
 mod journey;
 mod ledger_loss;
 mod ledger_proof;
 mod one_writer;
+mod other_nodes;
 mod random;
 mod rows;
 mod world;

@@ -61,7 +61,7 @@ impl Random {
     }
 }
 
-/// One run.
+/// One run with random events from a seed.
 struct RandomRun {
     random: Random,
     fake: FakeApi,
@@ -136,7 +136,7 @@ impl RandomRun {
         self.steps.push(text.into());
     }
 
-    /// One random step.
+    /// Performs one random event.
     async fn step(&mut self) {
         match self.random.below(25) {
             0..=5 => self.taints().await,

@@ -50,11 +50,13 @@ pub(crate) struct World {
     pub(crate) managed: Vec<&'static str>,
     /// The same for all leaders, also for those that run already.
     pub(crate) reconfigured: Arc<watch::Sender<Option<ListScope>>>,
-    /// `enableLoadBalancerAdminState`.
+    /// The value of `enableLoadBalancerAdminState` in `azure.json`.
     pub(crate) enabled: bool,
-    /// `cloudProviderRateLimit*`.
+    /// The values of `cloudProviderRateLimit*` in `azure.json`.
     pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) intercept: Option<Intercept>,
+    /// `adminState.listFailureTimeout`.
+    pub(crate) list_failure_timeout: Duration,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
 }
@@ -142,6 +144,7 @@ impl World {
             enabled: true,
             rate_limits: None,
             intercept: None,
+            list_failure_timeout: Duration::from_mins(2),
             arm_unreachable: None,
         }
     }

@@ -61,9 +61,9 @@ pub struct PortStates {
 /// A port that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortFailure {
-    /// The Service's UID.
+    /// The UID of the Service that has the port.
     pub uid: Box<str>,
-    /// The Service's `healthCheckNodePort`.
+    /// The port number, `spec.healthCheckNodePort` of the Service.
     pub port: u16,
     /// The address and the error of the last attempt.
     pub error: String,

@@ -7,7 +7,7 @@ use super::slim_objects::ObjectKey;
 /// Status, weight and body of an answer about one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAnswer {
-    /// 200 or 503.
+    /// The status code, 200 or 503.
     pub status: StatusCode,
     /// The value of `X-Load-Balancing-Endpoint-Weight`: the number of endpoints, with either status.
     pub weight: u32,

@@ -29,7 +29,7 @@ pub struct ServiceRoutes {
     pub tables: watch::Receiver<Option<Arc<ServiceTable>>>,
     /// Read for kube-proxy's health.
     pub inputs: VerdictInputs,
-    /// Counts the answers.
+    /// Counts the answers about Services by status code.
     pub metrics: Metrics,
     /// The clock of the evaluation.
     pub clock: Clock,

@@ -82,7 +82,7 @@ pub struct SlimEndpoint {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SlimConditions {
-    /// `None` means true.
+    /// Whether the endpoint is ready; `None` means true.
     pub ready: Option<bool>,
 }
 
@@ -92,16 +92,16 @@ pub struct SlimConditions {
 pub struct SlimPort {
     /// The port's name. An empty name is valid, a missing one is not.
     pub name: Option<String>,
-    /// The port number.
+    /// The port number; `None` means all ports.
     pub port: Option<u16>,
 }
 
 /// The namespace and name of a Service or an EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// The object's namespace.
+    /// The namespace of the object.
     pub namespace: Box<str>,
-    /// The object's name.
+    /// The name, unique in the namespace for one kind.
     pub name: Box<str>,
 }
 

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 /// Opens node ports and lists addresses.
 pub trait Sockets: Send + Sync {
-    /// A bound socket.
+    /// The type of a bound socket.
     type Listener: Listener + 'static;
 
     /// Binds `address` for its own IP family only.

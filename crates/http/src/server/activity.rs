@@ -13,7 +13,7 @@ pub(super) enum Phase {
     Idle,
     /// The rest of a request, or the first byte on a new connection.
     Request,
-    /// The router's answer.
+    /// The answer of the router to a complete request.
     Answer,
     /// The peer, to read what was written.
     Write,
@@ -40,7 +40,7 @@ impl Activity {
         activity
     }
 
-    /// Starts `phase` now.
+    /// Records that `phase` starts now.
     pub(super) fn enter(&self, phase: Phase) {
         let millis = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX >> PHASE_BITS);
         // One task writes, and readers only compare times: relaxed ordering is enough.

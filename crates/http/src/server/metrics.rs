@@ -42,7 +42,7 @@ pub struct Metrics {
 pub(super) enum CloseReason {
     /// It had waited longest when the connection limit was reached.
     Evicted,
-    /// See [`Limits::idle_timeout`](super::Limits::idle_timeout).
+    /// It sent no request within [`Limits::idle_timeout`](super::Limits::idle_timeout).
     Idle,
     RequestTimeout,
     AnswerTimeout,

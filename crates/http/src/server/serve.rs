@@ -38,9 +38,9 @@ pub enum ServeError {
     /// Serving a connection panicked. This is a defect, so the process ends.
     #[error("serving a connection of listener {listener} panicked: {source}")]
     Panicked {
-        /// The listener's name.
+        /// The listener's name in logs and metrics.
         listener: &'static str,
-        /// The panic.
+        /// The error of the task, with the panic's message.
         #[source]
         source: tokio::task::JoinError,
     },
@@ -48,7 +48,7 @@ pub enum ServeError {
 
 /// A bound socket, or a replacement for one in a test.
 pub trait Listener: Send {
-    /// A connection.
+    /// The type of an accepted connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
     /// Accepts the next connection.
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;

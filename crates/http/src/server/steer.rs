@@ -38,7 +38,7 @@ enum SocketOwner {
     Staying,
     /// Another process that closes too: its answers carry `Connection: close`.
     Closing,
-    /// The connection failed.
+    /// The connection failed, so the owner is unknown.
     Unknown,
 }
 

@@ -7,8 +7,18 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::election_record::ElectionRecord;
+use super::super::successor_request::{InabilityReason, ThrottleDeadlines};
 use super::super::timing::{RENEW_DEADLINE, RETRY_PERIOD, SUCCESSFUL_TERM_DURATION, signalled_term_min_duration};
 use super::{Inputs, TaskTarget};
+
+/// Why a term ends although its deadline has not passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handover {
+    /// The process stops, or the own node has a signal.
+    Requested,
+    /// The work cannot be done here, and another candidate has volunteered.
+    GaveUp(InabilityReason),
+}
 
 /// A term that this candidate holds.
 #[derive(Clone, Debug)]
@@ -18,7 +28,7 @@ pub(super) struct HeldTerm {
     began: Instant,
     /// The start of the last attempt to renew.
     pub(super) attempt: Instant,
-    /// The deadline.
+    /// The end of the term, unless a renewal prolongs it.
     pub(super) until: Instant,
     pub(super) renew_at: Instant,
     /// A signalled term: no handover before this.
@@ -29,6 +39,10 @@ pub(super) struct HeldTerm {
     pub(super) is_record_current: bool,
     /// A handover is requested, and the work must end by then.
     pub(super) stop_work_by: Option<Instant>,
+    /// Why the handover is requested.
+    pub(super) handover: Option<Handover>,
+    /// Until when ARM throttles requests, as the leader before left it.
+    inherited_throttle: ThrottleDeadlines,
 }
 
 impl HeldTerm {
@@ -44,6 +58,8 @@ impl HeldTerm {
             record: ElectionRecord::default(),
             is_record_current: false,
             stop_work_by: None,
+            handover: None,
+            inherited_throttle: record.throttle,
         };
         held.renewed(record);
         held
@@ -83,25 +99,37 @@ impl HeldTerm {
         }
     }
 
-    /// Whether the Lease is to be given to another candidate: the process stops, or the own node has a signal and another
-    /// candidate's has none.
-    pub(super) fn must_hand_over(&self, inputs: Inputs) -> bool {
+    /// Why the Lease is to be given to another candidate, if it is: the process stops, or the own node has a signal and
+    /// another candidate's has none, or the work cannot be done here and another candidate has volunteered.
+    pub(super) fn due_handover(&self, inputs: Inputs) -> Option<Handover> {
         let has_healthy_peer = inputs.fleet.is_some_and(|fleet| fleet.has_healthy_peer);
         let is_due = inputs.now.mono >= self.no_handover_before;
-        inputs.is_stopping || (inputs.is_signalled && is_due && has_healthy_peer)
+        if inputs.is_stopping || (inputs.is_signalled && is_due && has_healthy_peer) {
+            return Some(Handover::Requested);
+        }
+        let has_successor = self.record.successor.is_some() && self.record.unable.is_some();
+        let unable = inputs.unable.filter(|_| has_successor)?;
+        Some(Handover::GaveUp(unable.reason))
     }
 
     pub(super) fn task_target(&self) -> TaskTarget {
         TaskTarget::Run {
             term: self.number,
             until: self.until,
-            handover: self.stop_work_by.is_some(),
+            handover: self.handover,
+            throttle: self.inherited_throttle,
         }
     }
 
     /// The record that releases the Lease at the end of a term that has not failed.
     pub(super) fn released(&self, inputs: Inputs) -> ElectionRecord {
-        self.record
-            .released(self.failed_terms_before(inputs.now.mono), inputs.now.wall)
+        let now = inputs.now;
+        let released = self.record.released(self.failed_terms_before(now.mono), now.wall);
+        let released = released.reported(None, inputs.throttle, now.wall);
+        match self.handover {
+            // The released record has no holder.
+            Some(Handover::GaveUp(reason)) => released.gave_up(&self.record.lease.holder, reason, now.wall),
+            _ => released,
+        }
     }
 }

@@ -3,6 +3,7 @@
 use headgate_clock::Clock;
 
 use super::super::lease_state::LeaseState;
+use super::super::successor_request::InabilityReason;
 use super::*;
 
 /// A candidate with inputs that a test sets, the time included.
@@ -21,6 +22,8 @@ impl Scenario {
                 is_stopping: false,
                 is_signalled: false,
                 fleet: None,
+                unable: None,
+                throttle: ThrottleDeadlines::default(),
             },
         }
     }
@@ -63,7 +66,8 @@ impl Scenario {
         let target = TaskTarget::Run {
             term: 7,
             until,
-            handover: false,
+            handover: None,
+            throttle: ThrottleDeadlines::default(),
         };
         assert_eq!(
             scenario.candidate.task_target(),
@@ -129,7 +133,13 @@ fn the_lease_is_released_as_it_was_written_and_only_after_the_work() {
     scenario.inputs.is_stopping = true;
     assert!(matches!(scenario.after(100, Event::Woke), Action::Wait(Some(_))));
     assert!(
-        matches!(scenario.candidate.task_target(), TaskTarget::Run { handover: true, .. }),
+        matches!(
+            scenario.candidate.task_target(),
+            TaskTarget::Run {
+                handover: Some(Handover::Requested),
+                ..
+            }
+        ),
         "the work may still finish"
     );
     let Action::Write(released, _) = scenario.after(100, Event::WorkEnded(WorkOutcome::Finished)) else {
@@ -162,4 +172,158 @@ fn a_missing_lease_is_created_first_and_acquired_later() {
     assert!(
         matches!(scenario.after(10, Event::Read(Some(created))), Action::Write(acquired, _) if acquired.lease.transitions == 1)
     );
+}
+
+/// That lists fail, since now.
+fn unable(scenario: &Scenario) -> Inability {
+    Inability {
+        reason: InabilityReason::Lists,
+        since: scenario.inputs.now.wall,
+    }
+}
+
+#[test]
+fn an_unable_leader_keeps_its_term_until_a_candidate_volunteers() {
+    let (mut scenario, _) = Scenario::leading();
+    let reported = unable(&scenario);
+    scenario.inputs.unable = Some(reported);
+    let Action::Write(renewal, _) = scenario.after(1500, Event::Woke) else {
+        panic!("the renewal is due")
+    };
+    assert_eq!(renewal.unable, Some(reported));
+    assert!(matches!(
+        scenario.after(10, Event::Written(renewal.clone())),
+        Action::Wait(Some(_))
+    ));
+    assert!(matches!(
+        scenario.candidate.task_target(),
+        TaskTarget::Run { handover: None, .. }
+    ));
+    // The write of the volunteer makes the next renewal a conflict.
+    assert!(matches!(scenario.after(2000, Event::Woke), Action::Write(..)));
+    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    let volunteered = renewal.with_successor("other");
+    assert!(matches!(
+        scenario.after(10, Event::Read(Some(volunteered))),
+        Action::Write(..)
+    ));
+    let TaskTarget::Run { handover, .. } = scenario.candidate.task_target() else {
+        panic!("the work may still finish")
+    };
+    assert_eq!(handover, Some(Handover::GaveUp(InabilityReason::Lists)));
+    let Action::Write(released, _) = scenario.after(10, Event::WorkEnded(WorkOutcome::Finished)) else {
+        panic!("the Lease is released")
+    };
+    assert!(released.is_released() && released.unable.is_none() && released.successor.is_none());
+    assert!(released.give_ups.contains("me", None, scenario.inputs.now.wall));
+}
+
+#[test]
+fn a_leader_that_recovers_does_not_give_up() {
+    let (mut scenario, acquired) = Scenario::leading();
+    scenario.inputs.unable = Some(unable(&scenario));
+    assert!(matches!(scenario.after(1500, Event::Woke), Action::Write(..)));
+    assert!(matches!(scenario.after(10, Event::Conflict), Action::Read(_)));
+    scenario.inputs.unable = None;
+    let mut record = acquired.with_successor("other");
+    record.unable = Some(unable(&scenario));
+    let Action::Write(renewal, _) = scenario.after(10, Event::Read(Some(record))) else {
+        panic!("the term goes on")
+    };
+    assert_eq!((renewal.unable, renewal.successor), (None, None));
+    assert!(matches!(
+        scenario.candidate.task_target(),
+        TaskTarget::Run { handover: None, .. }
+    ));
+}
+
+#[test]
+fn only_a_candidate_that_may_be_better_volunteers() {
+    let now = |scenario: &Scenario| scenario.inputs.now.wall;
+    // Whether another has volunteered, the own node has a signal, and how many minutes ago this candidate gave up.
+    for (has_successor, is_signalled, gave_up, volunteers) in [
+        (false, false, None, true),
+        (true, false, None, false),
+        (false, true, None, false),
+        (false, false, Some(9), false),
+        (false, false, Some(11), true),
+    ] {
+        let mut scenario = Scenario::new();
+        scenario.inputs.is_signalled = is_signalled;
+        let mut record = ElectionRecord::default().acquired("holder", 3, now(&scenario));
+        record.unable = Some(unable(&scenario));
+        record.successor = has_successor.then(|| "other".to_owned());
+        if let Some(minutes) = gave_up {
+            let at = now(&scenario) - jiff::SignedDuration::from_mins(minutes);
+            record = record.gave_up("me", InabilityReason::Lists, at);
+        }
+        assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+        let expected = record.with_successor("me");
+        match scenario.after(10, Event::Read(Some(record))) {
+            Action::Write(written, _) => {
+                assert!(volunteers);
+                assert_eq!(written, expected, "nothing else changes");
+                assert!(matches!(
+                    scenario.after(10, Event::Written(written)),
+                    Action::Wait(Some(_))
+                ));
+                assert_eq!(scenario.candidate.task_target(), TaskTarget::Idle);
+            }
+            action => assert!(!volunteers && matches!(action, Action::Wait(Some(_))), "{action:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_candidate_that_gave_up_leaves_a_free_lease_to_others_first() {
+    let mut scenario = Scenario::new();
+    let released = ElectionRecord::default()
+        .acquired("me", 3, scenario.inputs.now.wall)
+        .released(0, scenario.inputs.now.wall);
+    let released = released.gave_up("me", InabilityReason::Lists, scenario.inputs.now.wall);
+    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    assert!(matches!(
+        scenario.after(10, Event::Read(Some(released.clone()))),
+        Action::Wait(Some(_))
+    ));
+    // Alone, it leads again.
+    assert!(matches!(scenario.after(16_000, Event::Woke), Action::Read(_)));
+    assert!(matches!(
+        scenario.after(10, Event::Read(Some(released))),
+        Action::Write(..)
+    ));
+}
+
+#[test]
+fn a_throttle_deadline_passes_from_leader_to_leader() {
+    let mut scenario = Scenario::new();
+    let until = scenario.inputs.now.wall + jiff::SignedDuration::from_mins(5);
+    let throttle = ThrottleDeadlines {
+        reads: Some(until),
+        writes: None,
+    };
+    let free = ElectionRecord::default()
+        .acquired("other", 3, scenario.inputs.now.wall)
+        .released(0, scenario.inputs.now.wall);
+    let free = free.reported(None, throttle, scenario.inputs.now.wall);
+    assert!(matches!(scenario.after(5000, Event::Woke), Action::Read(_)));
+    let Action::Write(acquired, _) = scenario.after(10, Event::Read(Some(free))) else {
+        panic!("the Lease is free")
+    };
+    assert!(matches!(scenario.after(10, Event::Written(acquired)), Action::Wait(_)));
+    assert!(
+        matches!(scenario.candidate.task_target(), TaskTarget::Run { throttle: inherited, .. } if inherited == throttle)
+    );
+    scenario.inputs.throttle = throttle;
+    let Action::Write(renewal, _) = scenario.after(2000, Event::Woke) else {
+        panic!("the renewal is due")
+    };
+    assert_eq!(renewal.throttle, throttle);
+    assert!(matches!(scenario.after(10, Event::Written(renewal)), Action::Wait(_)));
+    scenario.inputs.is_stopping = true;
+    assert!(matches!(scenario.after(10, Event::Woke), Action::Wait(_)));
+    let Action::Write(released, _) = scenario.after(10, Event::WorkEnded(WorkOutcome::Finished)) else {
+        panic!("the Lease is released")
+    };
+    assert_eq!(released.throttle, throttle);
 }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, Permit, Pool, PoolId};
+use headgate_azure::{ArmError, ErrorClass, Pool, PoolId, WritePermit};
 use headgate_leader::LockGuard;
 use tokio::time::Instant;
 
@@ -39,7 +39,7 @@ pub(super) struct Batch {
 
 /// How a batch goes on after one plan.
 enum BatchStep {
-    /// With another read.
+    /// The load balancer is read again.
     ReadAgain,
     /// Not at all: nothing is left that this batch can write.
     Complete,
@@ -199,7 +199,7 @@ impl PoolWriter {
         editor: &mut E,
     ) -> Result<(), ArmError> {
         let (term, still_held) = (self.term.clone(), guard.held_check());
-        let permit = Permit::new(move || term.permit().is_ok() && still_held());
+        let permit = WritePermit::new(move || term.permit().is_ok() && still_held());
         let deadline = Instant::now() + WRITE_TIMEOUT;
         let (request, source) = (self.labels.request, self.labels.source);
         let operation = self

@@ -107,7 +107,7 @@ impl TestCluster {
         self.leader.take().unwrap().stop().await;
     }
 
-    /// `headgate restore`.
+    /// Runs the work of `headgate restore`.
     pub(crate) async fn restore(&self) -> RestoreOutcome {
         let arm = self.world.arm("restore", Arc::new(|_| ())).await;
         let request = RestoreRequest {

@@ -96,6 +96,7 @@ impl Leader {
             client,
             taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
             policy,
+            list_failure_timeout: world.list_failure_timeout,
             node_name: name.to_owned(),
             metrics: admin_state::Metrics::register(&mut registry),
             lock_metrics: LockMetrics::register(&mut registry),

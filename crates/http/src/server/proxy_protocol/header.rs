@@ -12,7 +12,7 @@ use std::str::FromStr;
 pub enum Version {
     /// One line of text.
     One,
-    /// A binary block.
+    /// A binary block of known length.
     Two,
 }
 

@@ -182,7 +182,7 @@ impl OtherProcess {
         }))
     }
 
-    /// `Unlock` of `azure_lock.go`.
+    /// Releases the Lease as `Unlock` of `azure_lock.go` does.
     pub(crate) async fn unlock(&self, holder: &str) -> Result<(), String> {
         let text = |error: kube::Error| error.to_string();
         let Some(mut lease) = self.leases.get_opt(&self.name).await.map_err(text)? else {

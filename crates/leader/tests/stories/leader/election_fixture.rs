@@ -180,7 +180,7 @@ impl ElectionFixture {
         }
     }
 
-    /// The current Lease.
+    /// The Lease as the fake API server stores it.
     pub(crate) fn lease(&self) -> Option<Lease> {
         lease(&self.fake)
     }

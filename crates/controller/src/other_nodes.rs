@@ -1,0 +1,68 @@
+//! Whether the leader may write Nodes other than its own.
+//!
+//! Invariant: only a process of `manifests/components/controller` may, because its `ServiceAccount` has no token on every node;
+//! the policy `headgate-nodes` refuses all others (docs/decisions.md 54). A feature that writes other Nodes checks this at the start
+//! of each term, and does nothing after a refusal. The writes themselves are left to the feature.
+
+use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
+use headgate_leader::CandidatePlacement;
+use kube::Client;
+
+/// The reason of the event.
+const REASON: &str = "ControllerRequired";
+
+/// The leader may not write Nodes other than its own.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{feature} writes other Nodes, which only the ServiceAccount headgate-controller may: add manifests/components/controller, or \
+     use manifests/overlays/hardened"
+)]
+pub struct ControllerRequired {
+    feature: &'static str,
+}
+
+/// Checks the right to write other Nodes for the features of one process.
+#[derive(Clone)]
+pub struct OtherNodes {
+    placement: CandidatePlacement,
+    events: NodeEventRecorder,
+}
+
+impl std::fmt::Debug for OtherNodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OtherNodes")
+            .field("placement", &self.placement)
+            .finish_non_exhaustive()
+    }
+}
+
+impl OtherNodes {
+    /// The check of the process on `node_name`, of a candidate at `placement`.
+    #[must_use]
+    pub fn new(client: Client, node_name: String, placement: CandidatePlacement) -> Self {
+        Self {
+            placement,
+            events: NodeEventRecorder::new(client, node_name),
+        }
+    }
+
+    /// Whether `feature`, the setting that enables it, may write other Nodes. A refusal is logged and recorded as the event
+    /// `ControllerRequired` on the own Node; writing it takes 10 s at most.
+    ///
+    /// # Errors
+    /// If the candidates are the pods of the `DaemonSet`.
+    pub async fn check(&self, feature: &'static str) -> Result<(), ControllerRequired> {
+        if self.placement == CandidatePlacement::Replicas {
+            return Ok(());
+        }
+        let refusal = ControllerRequired { feature };
+        tracing::warn!(feature, error = %refusal, "feature refused");
+        let event = WarningEvent {
+            reason: REASON,
+            action: "WriteNode",
+            note: format!("{refusal}. It does nothing until then."),
+        };
+        self.events.record_warning(event, None).await;
+        Err(refusal)
+    }
+}
