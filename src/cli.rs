@@ -130,7 +130,8 @@ impl Failure {
 /// Prints an error with its causes to standard error.
 #[expect(clippy::print_stderr, reason = "the one place where a command reports its failure")]
 fn report(error: &anyhow::Error) {
-    eprintln!("headgate: {}", headgate_telemetry::error_chain(error.as_ref()));
+    let text = headgate_telemetry::error_chain(error.as_ref());
+    eprintln!("headgate: {}", headgate_telemetry::escape_lines(&text));
 }
 
 /// Builds a runtime on this thread.
@@ -165,11 +166,11 @@ fn print(text: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Writes a value to standard output as indented JSON.
+/// Writes a value to standard output as indented JSON. Strings of others cannot control a terminal.
 fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let mut json = serde_json::to_vec_pretty(value).map_err(Failure::runtime)?;
-    json.push(b'\n');
-    print(&json)
+    let mut json = serde_json::to_string_pretty(value).map_err(Failure::runtime)?;
+    json.push('\n');
+    print(headgate_telemetry::escape_json(&json).as_bytes())
 }
 
 #[cfg(test)]

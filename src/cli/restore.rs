@@ -11,6 +11,7 @@ use headgate_controller::admin_state::ClusterTarget;
 use headgate_controller::restore::{RestoreRequest, run_restore};
 use headgate_kubernetes::api_server;
 use headgate_leader::LeaderStatus;
+use headgate_telemetry::escape_line;
 
 use crate::config::Settings;
 use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
@@ -224,16 +225,16 @@ fn confirm(count: usize) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a line of the result to standard output.
+/// Prints a line of the result to standard output; names in it are those of others.
 fn print_line(line: &str) {
     // The command goes on without a reader.
-    let _ = print(format!("{line}\n").as_bytes());
+    let _ = print(format!("{}\n", escape_line(line)).as_bytes());
 }
 
 /// Prints a line about progress to standard error.
 fn print_progress(line: &str) {
     // The command goes on without a reader.
-    let _ = writeln!(io::stderr().lock(), "headgate: {line}");
+    let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(line));
 }
 
 #[cfg(test)]

@@ -1,11 +1,15 @@
 //! The text of `headgate status`: the leader, a table of nodes and pools, a table of pools and probes, and notes.
 //! Pure.
 //!
+//! Invariant: names and errors of others (agents, ARM, the API server) are escaped for a terminal, and none breaks a line.
+//!
 //! In the table of nodes, pools are columns with numbers, because their names are long; `-o wide` shows the names and
 //! the ledger's stages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+
+use headgate_telemetry::escape_line;
 
 use super::probe_target::ProbeTarget;
 use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Selection, StatusReport};
@@ -85,19 +89,23 @@ fn render_header(report: &StatusReport) -> String {
         }
     };
     let mut text = format!(
-        "Leader:        {leader}\nAdmin states:  mode {}, foreign Down: {}\n",
-        report.mode, report.foreign_down
+        "Leader:        {}\nAdmin states:  mode {}, foreign Down: {}\n",
+        escape_line(&leader),
+        report.mode,
+        report.foreign_down
     );
     if let Some(error) = &report.azure_error {
         let _ = writeln!(
             text,
-            "Azure:         not queried: {error}\n               The rest is what Kubernetes alone shows."
+            "Azure:         not queried: {}\n               The rest is what Kubernetes alone shows.",
+            escape_line(error)
         );
     }
     if let Some(error) = &report.ledger_error {
         let _ = writeln!(
             text,
-            "Ledger:        {error}\n               The owner of a Down is not known."
+            "Ledger:        {}\n               The owner of a Down is not known.",
+            escape_line(error)
         );
     }
     text
@@ -372,7 +380,7 @@ fn render_notes(report: &StatusReport) -> String {
         notes.truncate(MAX_NOTES);
         notes.push(format!("{more} more notes are not shown; -o json has all."));
     }
-    notes.iter().flat_map(|note| [note, "\n"]).collect()
+    notes.iter().flat_map(|note| [escape_line(note), "\n".into()]).collect()
 }
 
 fn load_balancer_notes(load_balancer: &LoadBalancerRow) -> Vec<String> {

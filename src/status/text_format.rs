@@ -1,5 +1,6 @@
 //! Formats for the text of `headgate status`: ages with one unit, and rows in columns. Pure.
 
+use headgate_telemetry::escape_line;
 use jiff::Timestamp;
 
 const MINUTE_SECONDS: i64 = 60;
@@ -18,9 +19,17 @@ pub(super) fn format_age(since: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A table with one line for the header and for each row. Each column is as wide as its widest cell.
+/// A table with one line for the header and for each row. Each column is as wide as its widest cell. Names of others in the cells
+/// are escaped for a terminal.
 pub(super) fn format_columns(header: &[String], rows: &[Vec<String>]) -> String {
-    let lines = || std::iter::once(header).chain(rows.iter().map(Vec::as_slice));
+    let escape = |cells: &[String]| {
+        cells
+            .iter()
+            .map(|cell| escape_line(cell).into_owned())
+            .collect::<Vec<_>>()
+    };
+    let (header, rows) = (escape(header), rows.iter().map(|row| escape(row)).collect::<Vec<_>>());
+    let lines = || std::iter::once(&header).chain(&rows);
     let mut widths = vec![0; header.len()];
     for cells in lines() {
         for (width, cell) in widths.iter_mut().zip(cells) {

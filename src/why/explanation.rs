@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use headgate_telemetry::escape_line;
 use jiff::Timestamp;
 use serde::Serialize;
 
@@ -187,11 +188,11 @@ impl fmt::Display for Since {
     }
 }
 
-/// The text that `headgate why` prints.
+/// The text that `headgate why` prints. What agents and the API server sent is escaped for a terminal, and breaks no line.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let since = Since(self.since, self.taken_at);
-        let node = &self.node;
+        let node = escape_line(&self.node);
         match self.sent {
             NewConnections::Yes => {
                 writeln!(f, "{node}: new connections are sent here{since}: /healthz answers 200.")?;
@@ -224,15 +225,16 @@ impl fmt::Display for Explanation {
             )?,
         }
         for reason in &self.reasons {
-            writeln!(f, "\n  {}{}", reason.name, Since(reason.since, self.taken_at))?;
-            writeln!(f, "    {}", reason.meaning)?;
-            writeln!(f, "    Ends with {}", reason.ends)?;
+            let since = Since(reason.since, self.taken_at);
+            writeln!(f, "\n  {}{since}", escape_line(&reason.name))?;
+            writeln!(f, "    {}", escape_line(&reason.meaning))?;
+            writeln!(f, "    Ends with {}", escape_line(&reason.ends))?;
         }
         if !self.notes.is_empty() {
             writeln!(f)?;
         }
         for note in &self.notes {
-            writeln!(f, "  {note}")?;
+            writeln!(f, "  {}", escape_line(note))?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ mod leader_updates;
 mod policy;
 mod rights;
 mod settings;
+mod uninstall;
 
 /// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(1);

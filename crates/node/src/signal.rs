@@ -115,10 +115,13 @@ impl Signal {
     #[must_use]
     pub fn explanation(&self, node_name: &str) -> SignalExplanation {
         let untaint = || {
-            format!(
-                "the removal of the taint: kubectl taint node {node_name} {}-",
-                self.name()
-            )
+            let key = self.name();
+            // Operators copy the command. An agent may send any text for a key.
+            if is_label_key(key) {
+                format!("the removal of the taint: kubectl taint node {node_name} {key}-")
+            } else {
+                "the removal of the taint".to_owned()
+            }
         };
         let (meaning, ends_with) = match self {
             Self::Deletion => (
@@ -164,6 +167,12 @@ impl Signal {
             ends_with,
         }
     }
+}
+
+/// Whether `key` has only characters that the API server accepts in the key of a taint.
+fn is_label_key(key: &str) -> bool {
+    let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
+    key.starts_with(|first: char| first.is_ascii_alphanumeric()) && key.chars().all(is_allowed)
 }
 
 impl fmt::Display for Signal {
@@ -249,6 +258,21 @@ mod tests {
             ..Facts::default()
         };
         assert_eq!(detect_signals(&facts, &[]), [Signal::Deletion, Signal::Shutdown].into());
+    }
+
+    #[test]
+    fn a_command_is_shown_for_a_key_that_a_taint_may_have_only() {
+        for (key, is_shown) in [
+            ("example.com/maintenance_1", true),
+            ("a; reboot", false),
+            ("$(reboot)", false),
+            ("-l", false),
+            ("a\nb", false),
+            ("", false),
+        ] {
+            let ends_with = Signal::Taint(key.to_owned()).explanation("n").ends_with;
+            assert_eq!(ends_with.contains("kubectl"), is_shown, "{key:?}: {ends_with}");
+        }
     }
 
     #[test]

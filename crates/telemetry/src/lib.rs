@@ -1,4 +1,4 @@
-//! Metrics text and logs.
+//! Metrics text, logs, and text for terminals.
 //!
 //! Each crate owns its metrics and registers them; this crate has the metrics of the process and of the build only.
 //! Kubernetes events belong to `headgate-kubernetes`, spans to `headgate-otlp`.
@@ -8,9 +8,11 @@ mod logs;
 mod metric_types;
 mod metrics_text;
 mod process_metrics;
+mod terminal;
 
 pub use build_info::{VERSION, register_build_info};
 pub use logs::{error_chain, install_logs, install_logs_with};
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};
 pub use process_metrics::register_process_metrics;
+pub use terminal::{escape_json, escape_line, escape_lines};

@@ -258,3 +258,86 @@ fn expired_or_released_lease_has_no_leader() {
     report.leader.as_mut().unwrap().holder = None;
     assert!(render(&report, Detail::Narrow).contains("none: the Lease was released 15m ago"));
 }
+
+/// Ends the line, clears the screen (as ESC and as C1), and turns the text around.
+const HOSTILE: &str = "a\n\u{1b}[2J\u{9b}2J\u{202e}b";
+const ESCAPED: &str = "a\\n\\u{1b}[2J\\u{9b}2J\\u{202e}b";
+
+/// The report with `name` for every string of others.
+fn named(name: &str) -> StatusReport {
+    let mut report = report();
+    if let Some(leader) = &mut report.leader {
+        leader.holder = Some(name.to_owned());
+    }
+    report.azure_error = Some(name.to_owned());
+    report.ledger_error = Some(name.to_owned());
+    report.probed_by_headgate = Some(false);
+    for node in &mut report.nodes {
+        node.name = name.to_owned();
+        node.verdict.answered = false;
+        node.verdict.why = Some(name.to_owned());
+        for signal in &mut node.signals {
+            signal.name = name.to_owned();
+        }
+        for entry in &mut node.entries {
+            entry.load_balancer = name.to_owned();
+            entry.pool = name.to_owned();
+            entry.entry = Some(name.to_owned());
+        }
+    }
+    for load_balancer in &mut report.load_balancers {
+        load_balancer.name = name.to_owned();
+        load_balancer.busy = true;
+        load_balancer.not_considered = vec![name.to_owned()];
+        for pool in &mut load_balancer.pools {
+            pool.name = name.to_owned();
+            pool.down_without_node = vec![name.to_owned()];
+            for rule in &mut pool.rules {
+                rule.name = name.to_owned();
+                rule.probe = Some(ProbeRow {
+                    protocol: name.to_owned(),
+                    port: 1,
+                    path: Some(name.to_owned()),
+                });
+            }
+        }
+    }
+    report.unmatched_ledger = vec![LedgerRow {
+        load_balancer: name.to_owned(),
+        pool: name.to_owned(),
+        entry: name.to_owned(),
+        stage: "down",
+        since: at(900),
+        admin_state: None,
+    }];
+    report
+}
+
+#[test]
+fn what_others_sent_is_text_on_one_line() {
+    for detail in [Detail::Narrow, Detail::Wide] {
+        let text = render(&named(HOSTILE), detail);
+        assert!(
+            !text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')),
+            "{text:?}"
+        );
+        assert_eq!(
+            text.lines().count(),
+            render(&named("a"), detail).lines().count(),
+            "{text}"
+        );
+        let mut without_leader = named(HOSTILE);
+        without_leader.leader_error = Some(HOSTILE.to_owned());
+        assert!(render(&without_leader, detail).contains(&format!("not known: {ESCAPED}\n")));
+        for part in [
+            format!("Leader:        {ESCAPED} since "),
+            format!("not queried: {ESCAPED}\n"),
+            format!("Ledger:        {ESCAPED}\n"),
+            format!("ARM is busy with {ESCAPED}:"),
+            format!("The ledger has {ESCAPED} of {ESCAPED}/{ESCAPED} as down"),
+            format!("{ESCAPED} :1{ESCAPED}"),
+        ] {
+            assert!(text.contains(&part), "{part:?} is not in {text}");
+        }
+    }
+}

@@ -216,3 +216,55 @@ fn signal_that_the_node_no_longer_has_is_a_note() {
     // Two are not in Node objects; one is a taint that only the agent's settings list.
     assert_eq!(text.matches("no longer has").count(), 1, "{text}");
 }
+
+/// Ends the line, clears the screen (as ESC and as C1), sets the title, turns the text around, and is a shell command.
+const HOSTILE: &str = "a\n\r\u{1b}[2J\u{9b}2J\u{1b}]0;x\u{7}\u{202e}b; reboot #";
+
+#[test]
+fn what_others_sent_is_text_on_one_line() {
+    let mut status = agent(503, &[HOSTILE], HOSTILE, 503);
+    status.node.watch_error = Some(WatchErrorStatus {
+        error: HOSTILE.to_owned(),
+        since: None,
+    });
+    status.proxy.server = Some(HOSTILE.to_owned());
+    let mut unbound = status.clone();
+    unbound.listeners = [("healthz".to_owned(), HOSTILE.to_owned())].into();
+    for (agent, api) in [
+        (Ok(status), Ok(api(&[HOSTILE], false, false))),
+        (Ok(unbound), Err(HOSTILE.to_owned())),
+        (Err(HOSTILE.to_owned()), Ok(api(&[HOSTILE], true, true))),
+    ] {
+        let plain = |text: &str| text.replace(HOSTILE, "a");
+        let harmless = Observations {
+            agent: agent.clone().map_err(|error| plain(&error)).map(|mut status| {
+                status.node.watch_error = status.node.watch_error.map(|failure| WatchErrorStatus {
+                    error: plain(&failure.error),
+                    ..failure
+                });
+                status.node.source = plain(&status.node.source);
+                status.node.signals = vec![signal("a")];
+                status
+            }),
+            api: api
+                .clone()
+                .map_err(|error: String| plain(&error))
+                .map(|mut node: NodeObject| {
+                    node.signals = vec![signal("a")];
+                    node
+                }),
+        };
+        let text = explain("n", &Observations { agent, api }, at(22)).to_string();
+        assert!(
+            !text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')),
+            "{text:?}"
+        );
+        assert!(
+            text.contains("a\\n\\r\\u{1b}[2J\\u{9b}2J\\u{1b}]0;x\\u{7}\\u{202e}b"),
+            "{text}"
+        );
+        assert!(!text.contains("kubectl taint node n a"), "{text}");
+        let harmless = explain("n", &harmless, at(22)).to_string();
+        assert_eq!(text.lines().count(), harmless.lines().count(), "{text}\n{harmless}");
+    }
+}

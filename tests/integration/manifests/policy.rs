@@ -24,7 +24,7 @@ fn taint(key: &str, effect: &str) -> Value {
     json!({"key": key, "effect": effect})
 }
 
-/// n1 has labels, annotations and taints; n2 is cordoned; n3 has headgate's taint with NoExecute; plain is empty.
+/// n1 has labels, annotations and taints; n2 is cordoned; n3 has headgate's taint with `NoExecute`; plain is empty.
 async fn create_nodes(administrator: &Caller) {
     let draining = taint("cloudprovider.azure.microsoft.com/draining", "NoExecute");
     for (name, spec) in [

@@ -1,0 +1,60 @@
+//! The commands of the section "Uninstall" in the manifests' README: the ledger, which alone says which `Down` is headgate's, goes last and
+//! by its name only.
+
+use headgate_test_kubernetes::{kubectl, own_control_plane};
+use serde_json::json;
+
+use super::caller::{ApiRequest, Caller, apply, install};
+use super::leader::{LEDGER, MAPS};
+use super::{overlay_of, stdout_of, text};
+
+/// The commands, without their comments.
+fn commands() -> Vec<String> {
+    let readme = text("manifests/README.md");
+    let (_, section) = readme.split_once("\n## Uninstall\n").unwrap();
+    let (_, block) = section.split_once("```sh\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let command = |line: &str| line.split('#').next().unwrap().trim().to_owned();
+    block.lines().map(command).collect()
+}
+
+#[test]
+fn the_ledger_is_deleted_last() {
+    let commands = commands();
+    let delete = format!("kubectl -n kube-system delete configmap {LEDGER}");
+    assert_eq!(commands.first().unwrap(), "kubectl delete -k .");
+    assert_eq!(commands.last().unwrap(), &delete);
+    assert_eq!(commands.iter().filter(|command| command.contains(LEDGER)).count(), 1);
+}
+
+#[tokio::test]
+async fn deleting_earlier_settings_leaves_the_ledger() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "overlays/hardened");
+    let overlay = "resources: [\"@/overlays/hardened\"]\nconfigMapGenerator:\n  - name: headgate-settings\n    namespace: kube-system\n    \
+                   behavior: replace\n    files: [settings.yaml]\n";
+    apply(
+        &administrator.kubeconfig,
+        &overlay_of(overlay, &[("settings.yaml", "shutdownDelay: 1s\n")]),
+    );
+    // As the leader creates it.
+    let ledger = json!({"metadata": {"name": LEDGER, "labels": {"app.kubernetes.io/name": "headgate"}},
+        "data": {"ledger.json": "{\"pools\": {}}"}});
+    administrator.done(&ApiRequest::post(MAPS, ledger)).await;
+    let maps = async || {
+        let maps = administrator.get(MAPS).await;
+        let names = maps["items"].as_array().unwrap().iter();
+        let names = names.map(|map| map["metadata"]["name"].as_str().unwrap().to_owned());
+        names.filter(|name| name.starts_with("headgate")).collect::<Vec<_>>()
+    };
+    assert_eq!(maps().await.len(), 3, "{:?}", maps().await);
+
+    let commands = commands();
+    let by_label: Vec<_> = commands.iter().filter(|command| command.contains(" -l ")).collect();
+    assert_eq!(by_label.len(), 1, "{commands:?}");
+    let arguments = by_label[0].strip_prefix("kubectl ").unwrap().split(' ');
+    stdout_of(kubectl(&administrator.kubeconfig).args(arguments));
+    assert_eq!(maps().await, [LEDGER]);
+    control_plane.stop().await;
+}
