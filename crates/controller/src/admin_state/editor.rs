@@ -148,8 +148,10 @@ impl Editor for AdminStateEditor {
         match outcome {
             WriteOutcome::Accepted(edit) => self.update_status(|status| {
                 status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
-                // What is given back says nothing about a `Down` that cannot be recorded.
-                if edit.sets_down() || status.unsent_changes == 0 {
+                // What is given back says nothing about a `Down` that cannot be recorded, and acceptance nothing about a write that
+                // ARM ignores.
+                let is_ignored = status.last_error.as_ref().is_some_and(LastError::is_ignored_write);
+                if !is_ignored && (edit.sets_down() || status.unsent_changes == 0) {
                     status.last_error = None;
                 }
             }),

@@ -138,7 +138,7 @@ impl RandomRun {
 
     /// Performs one random event.
     async fn step(&mut self) {
-        match self.random.below(25) {
+        match self.random.below(26) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
             7..=10 => self.foreign_write().await,
@@ -153,6 +153,7 @@ impl RandomRun {
             20 | 21 => self.reconfigure().await,
             22 => self.long_list_failure().await,
             23 | 24 => self.ledger_loss().await,
+            25 => self.ignored_writes().await,
             _ => self.leader().await,
         }
         let wait = *self.random.pick(&[0, 3, 40, 700, 4000, 15_000]);
@@ -308,6 +309,23 @@ impl RandomRun {
             self.note("azure.json is corrected");
             self.world.reconfigure(None);
         }
+    }
+
+    /// ARM ignores every write of one pool or of all, and reports that it succeeded.
+    async fn ignored_writes(&mut self) {
+        let path = *self.random.pick(&["/kubernetes-IPv6$", "/backendAddressPools/"]);
+        let lasts = *self.random.pick(&[20 * SECOND, 6 * 60 * SECOND]);
+        self.note(format!("ARM ignores writes of {path} for {lasts:?}"));
+        let rule = json!({"match": {"method": "PUT", "path": path, "caller": "headgate"},
+            "action": {"operation": "succeed", "effect": "lost"}});
+        self.world.control("POST", "faults", &rule);
+        let node = self.random.node();
+        if self.wait_for_api().await {
+            self.world.taint(node, &["node.kubernetes.io/out-of-service"]).await;
+            self.invariants.set_taints(node, &["node.kubernetes.io/out-of-service"]);
+        }
+        sleep(lasts).await;
+        self.world.control("DELETE", "faults", &Value::Null);
     }
 
     /// The ledger is deleted or replaced by an earlier one while a leader lives, and the leader has time to notice it.
