@@ -223,8 +223,8 @@ pub enum ArmError {
         /// ARM's error from the operation's status.
         error: ErrorBody,
     },
-    /// The operation succeeded, but a read of the resource with this id does not show the change.
-    #[error("the operation succeeded, but {0} does not show the change")]
+    /// The operation succeeded, but reads of the resource with this id do not show the change.
+    #[error("ARM accepted the write and reported Succeeded, but did not apply it: reads of {0} do not show the change")]
     ReadBackMismatch(String),
     /// No complete response arrived. A write may have had its effect nevertheless.
     #[error("no answer from ARM: {0}")]
@@ -263,14 +263,14 @@ impl ArmError {
         match self {
             Self::ErrorResponse { status, error, .. } => classify(Some(*status), error),
             Self::OperationFailed { error, .. } => classify(None, error),
-            Self::ReadBackMismatch(_) => ErrorClass::Stale,
             // A malformed response may come from a proxy in between.
             Self::Connection(_)
             | Self::Throttled { .. }
             | Self::Busy(_)
             | Self::DeadlineExceeded
             | Self::InvalidResponse(_) => ErrorClass::Retriable,
-            Self::NotPermitted => ErrorClass::Terminal,
+            // ARM accepts the write and ignores it; the same write will be ignored again.
+            Self::ReadBackMismatch(_) | Self::NotPermitted => ErrorClass::Terminal,
             Self::Token(error) => error.class(),
         }
     }

@@ -68,7 +68,7 @@ async fn classes_of_failed_operations() {
         (failed("AuthorizationFailed"), ErrorClass::Terminal),
         (json!({"operation": "cancel"}), ErrorClass::Stale),
         // The operation reports success and has no effect.
-        (json!({"operation": "succeed", "effect": "lost"}), ErrorClass::Stale),
+        (json!({"operation": "succeed", "effect": "lost"}), ErrorClass::Terminal),
     ] {
         let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
         let pool = edited(&bed).await;

@@ -128,6 +128,11 @@ impl Editor for AdminStateEditor {
     }
 
     async fn record_intent(&mut self, edit: &PoolEdit) -> Result<(), IntentNotRecorded> {
+        self.undo.clear();
+        if !edit.sets_down() {
+            // The ledger has these entries already.
+            return Ok(());
+        }
         let Intents { changes, undo } = self.intents(edit);
         self.ledger.apply(changes);
         let written = self.ledger.flush().await;
@@ -143,7 +148,12 @@ impl Editor for AdminStateEditor {
         match outcome {
             WriteOutcome::Accepted(edit) => self.update_status(|status| {
                 status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
-                status.last_error = None;
+                // What is given back says nothing about a `Down` that cannot be recorded, and acceptance nothing about a write that
+                // ARM ignores.
+                let is_ignored = status.last_error.as_ref().is_some_and(LastError::is_ignored_write);
+                if !is_ignored && (edit.sets_down() || status.unsent_changes == 0) {
+                    status.last_error = None;
+                }
             }),
             // From now on a `Down` of these entries is another writer's.
             WriteOutcome::Rejected => self.ledger.apply(self.undo.drain(..)),

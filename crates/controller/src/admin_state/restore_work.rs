@@ -221,6 +221,7 @@ fn owned_entries(edit: &PoolEdit) -> impl Iterator<Item = OwnedEntry> {
 pub async fn restore(term: &Term, context: &RestoreContext) -> Result<RestoreOutcome, RestoreError> {
     let deadline = Instant::now() + context.timeout;
     let ledger = LedgerStore::load(context.client.clone(), term.clone()).await?;
+    ledger.set_accepts_loss(true);
     let (lock, follow_lock) = ArmLock::new(
         context.client.clone(),
         context.clock.clone(),

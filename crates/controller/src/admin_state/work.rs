@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
-use headgate_kubernetes::ClusterEventRecorder;
+use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, LockMetrics, Term};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
@@ -42,6 +42,9 @@ const MAX_LEDGER_LOADS: u32 = 3;
 const LEDGER_LOAD_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// For the first complete list of all Nodes.
 const NODE_LIST_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// While the ledger has entries: how long a `ConfigMap` that was deleted or rolled back stays unnoticed.
+const LEDGER_VERIFY_INTERVAL: Duration = Duration::from_secs(15);
 /// Until the ledger is written again after a failed write.
 const LEDGER_WRITE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// At the end of a term, for queued events and the release of the shared Lease. A Lease that is not released passes to the next
@@ -50,6 +53,9 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(900);
 /// For the list of Nodes and the events about work that cannot start.
 const REPORT_LIST_TIMEOUT: Duration = Duration::from_secs(20);
 const REPORT_EVENTS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The reason of the event about a ledger that an operator has to mend.
+const LEDGER_REJECTED: &str = "LoadBalancerAdminStateLedgerRejected";
 
 /// What the work of a term needs besides the cluster target.
 #[derive(Clone)]
@@ -155,6 +161,8 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
 
 /// Works with one cluster target after the other.
 async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) -> Result<(), WorkError> {
+    // What this term recorded outlives a change of the configuration, even if the `ConfigMap` is lost at the same time.
+    let mut ledger = None;
     loop {
         let connected = tokio::select! {
             connected = connect(source) => connected,
@@ -169,7 +177,7 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
         };
         tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
         tokio::select! {
-            outcome = work_with(term, target, context) => return outcome,
+            outcome = work_with(term, target, context, &mut ledger) => return outcome,
             () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
         }
     }
@@ -210,7 +218,12 @@ async fn load_ledger(term: &Term, client: &Client) -> Result<LedgerStore, Ledger
     }
 }
 
-async fn work_with(term: &Term, mut target: ClusterTarget, context: &WorkContext) -> Result<(), WorkError> {
+async fn work_with(
+    term: &Term,
+    mut target: ClusterTarget,
+    context: &WorkContext,
+    ledger: &mut Option<LedgerStore>,
+) -> Result<(), WorkError> {
     term.report_nodes(None);
     term.report_inability(None);
     let throttle = from_deadlines(term.throttle(), context.clock.now());
@@ -220,12 +233,15 @@ async fn work_with(term: &Term, mut target: ClusterTarget, context: &WorkContext
         .with_request_labels("loadbalancer_adminstate", "admin_state_controller");
     let mut tasks = Tasks::new();
     let mut targets = watch_nodes(&mut tasks, context, target.exclude_control_plane);
-    let ledger = match load_ledger(term, &context.client).await {
-        Ok(ledger) => ledger,
-        Err(error) => {
-            report_signalled_nodes(context, targets, &error.to_string(), REPORT_EVENTS_TIMEOUT).await;
-            return Err(error.into());
-        }
+    let ledger = match ledger {
+        Some(ledger) => ledger.clone(),
+        None => match load_ledger(term, &context.client).await {
+            Ok(loaded) => ledger.insert(loaded).clone(),
+            Err(error) => {
+                report_ledger_error(context, targets, &error).await;
+                return Err(error.into());
+            }
+        },
     };
     tasks.spawn(TaskName::Ledger, write_ledger(ledger.clone()));
     let (lock, follow_lock) = ArmLock::new(
@@ -245,6 +261,8 @@ async fn work_with(term: &Term, mut target: ClusterTarget, context: &WorkContext
     if !target.is_admin_state_enabled {
         policy.mode = AdminStateMode::Off;
     }
+    // To forget what is `Down`, an operator turns the mode `off` and deletes the ledger.
+    ledger.set_accepts_loss(policy.mode == AdminStateMode::Off);
     let list_requests = watch::Sender::new(ListRequest {
         number: 0,
         max_age: None,
@@ -316,23 +334,51 @@ fn watch_nodes(
     targets
 }
 
-/// Writes the ledger whenever it has changed; never ends by itself.
+/// Writes the ledger whenever it has changed, and verifies it at intervals; never ends by itself.
 async fn write_ledger(ledger: LedgerStore) {
     let mut changes = ledger.subscribe();
+    let mut is_verification_due = false;
     loop {
         changes.borrow_and_update();
-        match ledger.flush().await {
-            Ok(()) => {
-                if changes.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
-            }
+        let written = if is_verification_due {
+            ledger.verify().await
+        } else {
+            ledger.flush().await
+        };
+        match written {
+            Ok(()) => match timeout(LEDGER_VERIFY_INTERVAL, changes.changed()).await {
+                Ok(Err(_)) => std::future::pending::<()>().await,
+                in_time => is_verification_due = in_time.is_err(),
+            },
             Err(error) => {
                 tracing::warn!(%error, retry_in = ?LEDGER_WRITE_RETRY_INTERVAL, "ledger not written");
                 sleep(LEDGER_WRITE_RETRY_INTERVAL).await;
             }
         }
     }
+}
+
+/// Records why the ledger cannot be used: on the own Node what an operator has to mend, and on each Node with a signal that
+/// nothing is set `Down`.
+async fn report_ledger_error(
+    context: &WorkContext,
+    targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    error: &LedgerError,
+) {
+    if matches!(error, LedgerError::Malformed(_) | LedgerError::UnknownVersion(_)) {
+        let name = &context.node_name;
+        let nodes = targets.borrow().clone().unwrap_or_default();
+        let own = nodes.nodes.iter().find(|node| node.name == *name);
+        let reference = NodeReference {
+            name,
+            // `kubectl describe node` finds events of kubelet by the name, too.
+            uid: own.map_or(name, |node| &node.uid),
+        };
+        let note = format!("Admin states are not written: {error}.");
+        let recorded = context.events.record_warning(reference, LEDGER_REJECTED, note);
+        let _ = timeout(REPORT_EVENTS_TIMEOUT, recorded).await;
+    }
+    report_signalled_nodes(context, targets, &error.to_string(), REPORT_EVENTS_TIMEOUT).await;
 }
 
 /// Records on the signalled Nodes that the work cannot start without ARM.

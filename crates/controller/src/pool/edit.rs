@@ -48,6 +48,15 @@ impl PoolEdit {
         self.pool == other.pool && self.admin_states.len() == other.admin_states.len() && states(self) == states(other)
     }
 
+    /// The part that sets no entry `Down`; `None` if there is none.
+    #[must_use]
+    pub fn without_downs(&self) -> Option<Self> {
+        let changes = self.admin_states.iter().filter(|change| change.to != AdminState::Down);
+        let admin_states: Vec<_> = changes.cloned().collect();
+        let pool = self.pool.clone();
+        (!admin_states.is_empty()).then_some(Self { pool, admin_states })
+    }
+
     /// Whether it sets an entry `Down`. Such edits are written first (docs/decisions.md 32).
     #[must_use]
     pub fn sets_down(&self) -> bool {

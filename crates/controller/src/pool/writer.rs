@@ -63,7 +63,7 @@ pub trait Editor: Send + 'static {
     /// The edits for this load balancer, the most urgent first, at most one for each pool. Every observed state is planned, so
     /// the editor may publish it, too.
     fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit>;
-    /// Records durably what is about to be written.
+    /// Records durably what is about to be written. Must not fail for an edit that sets nothing `Down`.
     fn record_intent(&mut self, edit: &PoolEdit) -> impl Future<Output = Result<(), IntentNotRecorded>> + Send;
     /// Called after each PUT and each attempt.
     fn handle_outcome(&mut self, outcome: WriteOutcome);
@@ -125,6 +125,8 @@ struct State {
     observation: Option<Observation>,
     interfaces: InterfaceCache,
     attempts: Attempts,
+    /// Whether the editor could not record the last edit.
+    is_recording_failing: bool,
 }
 
 impl State {
@@ -236,8 +238,8 @@ impl PoolWriter {
         };
         match acquired {
             Ok(guard) => {
-                self.read(Box::new(Batch::new(guard, request.plan)), state, editor)
-                    .await
+                let batch = Batch::new(guard, request.plan, state.is_recording_failing);
+                self.read(Box::new(batch), state, editor).await
             }
             Err(error) => self.end_attempt(request.plan, Err(error.into()), state, editor).await,
         }

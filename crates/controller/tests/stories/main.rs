@@ -11,8 +11,10 @@
 mod bad_input;
 mod cloud_controller_manager;
 mod giving_up;
+mod ignored_writes;
 mod invariants;
 mod journey;
+mod ledger_loss;
 mod ledger_proof;
 mod one_writer;
 mod other_nodes;

@@ -9,6 +9,7 @@ use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -70,6 +71,8 @@ struct RandomRun {
     born: u32,
     /// Reads of another writer, which it may write back: path, document, time.
     foreign_reads: Vec<(String, Value, tokio::time::Instant)>,
+    /// An earlier text of the ledger.
+    ledger_backup: Option<String>,
     /// What happened so far, for the message of a failure.
     steps: Vec<String>,
 }
@@ -111,6 +114,7 @@ impl RandomRun {
             leaders: Vec::new(),
             born: 0,
             foreign_reads: Vec::new(),
+            ledger_backup: None,
             steps: Vec::new(),
         };
         run.start_leader().await;
@@ -134,7 +138,7 @@ impl RandomRun {
 
     /// Performs one random event.
     async fn step(&mut self) {
-        match self.random.below(23) {
+        match self.random.below(26) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
             7..=10 => self.foreign_write().await,
@@ -148,6 +152,8 @@ impl RandomRun {
             16 | 17 => self.line_fault(),
             20 | 21 => self.reconfigure().await,
             22 => self.long_list_failure().await,
+            23 | 24 => self.ledger_loss().await,
+            25 => self.ignored_writes().await,
             _ => self.leader().await,
         }
         let wait = *self.random.pick(&[0, 3, 40, 700, 4000, 15_000]);
@@ -303,6 +309,54 @@ impl RandomRun {
             self.note("azure.json is corrected");
             self.world.reconfigure(None);
         }
+    }
+
+    /// ARM ignores every write of one pool or of all, and reports that it succeeded.
+    async fn ignored_writes(&mut self) {
+        let path = *self.random.pick(&["/kubernetes-IPv6$", "/backendAddressPools/"]);
+        let lasts = *self.random.pick(&[20 * SECOND, 6 * 60 * SECOND]);
+        self.note(format!("ARM ignores writes of {path} for {lasts:?}"));
+        let rule = json!({"match": {"method": "PUT", "path": path, "caller": "headgate"},
+            "action": {"operation": "succeed", "effect": "lost"}});
+        self.world.control("POST", "faults", &rule);
+        let node = self.random.node();
+        if self.wait_for_api().await {
+            self.world.taint(node, &["node.kubernetes.io/out-of-service"]).await;
+            self.invariants.set_taints(node, &["node.kubernetes.io/out-of-service"]);
+        }
+        sleep(lasts).await;
+        self.world.control("DELETE", "faults", &Value::Null);
+    }
+
+    /// The ledger is deleted or replaced by an earlier one while a leader lives, and the leader has time to notice it.
+    async fn ledger_loss(&mut self) {
+        let name = "headgate-admin-state";
+        let leads = |(leader, _): &(Leader, ClientFaults)| leader.terms.borrow().is_some();
+        // A leader that has just begun may not have read the ledger yet.
+        sleep(10 * SECOND).await;
+        if self.leaders.len() != 2 || !self.leaders.iter().any(leads) || !self.wait_for_api().await {
+            return;
+        }
+        let Some(found) = self.fake.peek::<ConfigMap>("kube-system", name) else {
+            return;
+        };
+        for (_, line) in &self.leaders {
+            line.set(Fault::None);
+        }
+        let backup = self.ledger_backup.take();
+        self.ledger_backup = found.data.and_then(|mut data| data.remove("ledger.json"));
+        match backup {
+            Some(backup) if self.random.below(2) == 0 => {
+                self.note("the ledger is replaced by an earlier one");
+                let set = |object: &mut Value| object["data"]["ledger.json"] = json!(backup);
+                self.fake.change::<ConfigMap>("kube-system", name, set);
+            }
+            _ => {
+                self.note("the ledger is deleted");
+                self.fake.delete::<ConfigMap>("kube-system", name);
+            }
+        }
+        sleep(20 * SECOND).await;
     }
 
     /// ARM refuses lists for longer than any ledger entry lives.

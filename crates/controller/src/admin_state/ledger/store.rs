@@ -1,11 +1,13 @@
-//! The ledger's `ConfigMap`: read at the start of a term, written when the ledger has changed.
+//! The ledger's `ConfigMap`: read at the start of a term, written when the ledger has changed, and verified while it has entries.
 //!
-//! Invariant: every write names the resourceVersion that was read last, so that a leader whose term is over cannot undo what a
-//! later leader recorded. After a conflict, or a write without an answer, the `ConfigMap` is read again and the
-//! changes of this term are made in what it contains.
+//! Invariants (docs/decisions.md 53): every write names the resourceVersion that was read last, so that a leader whose term is over
+//! cannot undo what a later leader recorded. After a conflict, or a write without an answer, the `ConfigMap` is read again and the
+//! changes of this term are made in what it contains. Each write has a higher generation than what was read or written before: a
+//! `ConfigMap` that was deleted, is older than that, or is no ledger any more, is replaced by the ledger of this term.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use headgate_leader::Term;
@@ -13,7 +15,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use serde::Deserialize as _;
+use serde::{Deserialize as _, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
@@ -27,6 +30,8 @@ const DATA_KEY: &str = "ledger.json";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Reads and writes of one flush together.
 const MAX_ATTEMPTS: u32 = 6;
+/// The version of the format. A ledger without a version has this one.
+const VERSION: u64 = 1;
 /// The API server's limit is 1 MiB for all data of a `ConfigMap`.
 const MAX_LEDGER_BYTES: usize = 1_000_000;
 
@@ -47,9 +52,14 @@ pub enum LedgerError {
     Contended,
     /// The data is not a ledger.
     #[error(
-        "the ConfigMap {NAMESPACE}/{CONFIG_MAP} is not a valid ledger: {0}; correct {DATA_KEY}, or delete the ConfigMap: then no Down counts as headgate's"
+        "the ConfigMap {NAMESPACE}/{CONFIG_MAP} is not a valid ledger: {0}; correct {DATA_KEY}, for example from a backup. Without it no Down counts as headgate's, and each one stays until you set it back"
     )]
     Malformed(String),
+    /// Another version of headgate wrote the ledger.
+    #[error(
+        "the ConfigMap {NAMESPACE}/{CONFIG_MAP} has a ledger of version {0}, and this headgate knows version {VERSION}; run the version of headgate that wrote it"
+    )]
+    UnknownVersion(String),
     /// The ledger has this many bytes.
     #[error("the ledger has {0} bytes, and a ConfigMap holds at most {MAX_LEDGER_BYTES}")]
     TooLarge(usize),
@@ -62,6 +72,8 @@ pub enum LedgerError {
 struct Stored {
     object: Option<ConfigMap>,
     ledger: Ledger,
+    /// The highest generation that was read or written in this term.
+    generation: u64,
     /// Whether nothing suggests that the API server has a newer version.
     is_current: bool,
 }
@@ -72,6 +84,8 @@ pub(in super::super) struct LedgerStore {
     api: Api<ConfigMap>,
     term: Term,
     ledger: Arc<watch::Sender<Arc<Ledger>>>,
+    /// Whether a `ConfigMap` that was deleted or rolled back is accepted.
+    accepts_loss: Arc<AtomicBool>,
     /// Locked across requests, so that one flush runs at a time; each request is bounded.
     stored: Arc<Mutex<Stored>>,
 }
@@ -90,18 +104,26 @@ impl LedgerStore {
     pub(in super::super) async fn load(client: Client, term: Term) -> Result<Self, LedgerError> {
         let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
         let object = get(&api).await?;
-        let ledger = parse(object.as_ref())?;
+        let Contents { generation, ledger } = parse(object.as_ref())?;
         let stored = Stored {
             object,
             ledger: ledger.clone(),
+            generation,
             is_current: true,
         };
         Ok(Self {
             api,
             term,
             ledger: Arc::new(watch::Sender::new(Arc::new(ledger))),
+            accepts_loss: Arc::default(),
             stored: Arc::new(Mutex::new(stored)),
         })
+    }
+
+    /// Sets whether a `ConfigMap` that was deleted or rolled back is accepted, so that its entries are forgotten. Otherwise the ledger
+    /// of this term replaces it, which is the case at first.
+    pub(in super::super) fn set_accepts_loss(&self, accepts_loss: bool) {
+        self.accepts_loss.store(accepts_loss, Ordering::Relaxed);
     }
 
     /// The ledger of this term, including what is not written yet.
@@ -132,6 +154,24 @@ impl LedgerStore {
         });
     }
 
+    /// Reads the `ConfigMap` while the ledger has entries, and writes the ledger of this term if it is lost there.
+    ///
+    /// # Errors
+    /// If the read or the write failed.
+    pub(in super::super) async fn verify(&self) -> Result<(), LedgerError> {
+        if self.ledger.borrow().is_empty() {
+            return Ok(());
+        }
+        let version = |object: Option<&ConfigMap>| object.and_then(|object| object.metadata.resource_version.clone());
+        let mut stored = self.stored.lock().await;
+        if stored.is_current {
+            let object = get(&self.api).await?;
+            stored.is_current = version(object.as_ref()) == version(stored.object.as_ref());
+        }
+        drop(stored);
+        self.flush().await
+    }
+
     /// Writes the ledger of this term, unless the API server has it already.
     ///
     /// # Errors
@@ -139,39 +179,27 @@ impl LedgerStore {
     pub(in super::super) async fn flush(&self) -> Result<(), LedgerError> {
         let mut stored = self.stored.lock().await;
         for _ in 0..MAX_ATTEMPTS {
-            let ledger = self.ledger();
-            if stored.is_current && *ledger == stored.ledger {
-                return Ok(());
-            }
             if !stored.is_current {
                 let object = get(&self.api).await?;
-                let found = parse(object.as_ref())?;
-                // Another writer's entries stay; this term's changes are made again.
-                self.ledger.send_if_modified(|ledger| {
-                    let mut merged = found.clone();
-                    let changes = ledger.changes_since(&stored.ledger);
-                    for change in changes {
-                        merged.apply(change);
-                    }
-                    let is_changed = **ledger != merged;
-                    *ledger = Arc::new(merged);
-                    is_changed
-                });
-                *stored = Stored {
-                    object,
-                    ledger: found,
-                    is_current: true,
-                };
-                continue;
+                self.adopt(&mut stored, object)?;
+            }
+            let ledger = self.ledger();
+            if *ledger == stored.ledger {
+                return Ok(());
             }
             self.term.clocks_agree().await;
             if self.term.permit().is_err() {
                 return Err(LedgerError::TermEnded);
             }
-            match put(&self.api, stored.object.as_ref(), &ledger).await {
+            let generation = stored.generation + 1;
+            match put(&self.api, stored.object.as_ref(), generation, &ledger).await {
                 Ok(object) => {
-                    stored.object = Some(object);
-                    stored.ledger = Ledger::clone(&ledger);
+                    *stored = Stored {
+                        object: Some(object),
+                        ledger: Ledger::clone(&ledger),
+                        generation,
+                        is_current: true,
+                    };
                     return Ok(());
                 }
                 Err(LedgerError::Write(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
@@ -187,6 +215,50 @@ impl LedgerStore {
         }
         Err(LedgerError::Contended)
     }
+
+    /// Takes over what the API server has now. If the ledger of this term is lost there, it stays as it is, to be written again;
+    /// otherwise another writer's entries stay, and this term's changes are made again.
+    fn adopt(&self, stored: &mut Stored, object: Option<ConfigMap>) -> Result<(), LedgerError> {
+        let accepts_loss = self.accepts_loss.load(Ordering::Relaxed);
+        let (found, loss) = match parse(object.as_ref()) {
+            Err(error @ LedgerError::Malformed(_)) if !accepts_loss => (Contents::default(), Some(error.to_string())),
+            Err(error) => return Err(error),
+            Ok(found) => {
+                let loss = if object.is_none() && stored.object.is_some() {
+                    Some("it was deleted".to_owned())
+                } else if found.generation < stored.generation {
+                    Some(format!(
+                        "its generation is {}, and was {}",
+                        found.generation, stored.generation
+                    ))
+                } else {
+                    None
+                };
+                (found, loss)
+            }
+        };
+        if let Some(reason) = loss.filter(|_| !accepts_loss) {
+            tracing::warn!(reason, "ledger lost, the leader writes its own");
+        } else {
+            self.ledger.send_if_modified(|ledger| {
+                let mut merged = found.ledger.clone();
+                let changes = ledger.changes_since(&stored.ledger);
+                for change in changes {
+                    merged.apply(change);
+                }
+                let is_changed = **ledger != merged;
+                *ledger = Arc::new(merged);
+                is_changed
+            });
+        }
+        *stored = Stored {
+            object,
+            ledger: found.ledger,
+            generation: found.generation.max(stored.generation),
+            is_current: true,
+        };
+        Ok(())
+    }
 }
 
 /// Reads the ledger without a term, for a report.
@@ -195,7 +267,7 @@ impl LedgerStore {
 /// If the `ConfigMap` cannot be read, or is not a ledger.
 pub async fn read(client: Client) -> Result<Ledger, LedgerError> {
     let object = get(&Api::namespaced(client, NAMESPACE)).await?;
-    parse(object.as_ref())
+    parse(object.as_ref()).map(|contents| contents.ledger)
 }
 
 async fn get(api: &Api<ConfigMap>) -> Result<Option<ConfigMap>, LedgerError> {
@@ -203,21 +275,54 @@ async fn get(api: &Api<ConfigMap>) -> Result<Option<ConfigMap>, LedgerError> {
     answer.map_err(|_| LedgerError::Timeout)?.map_err(LedgerError::Read)
 }
 
-fn parse(object: Option<&ConfigMap>) -> Result<Ledger, LedgerError> {
-    let text = object.and_then(|object| object.data.as_ref()?.get(DATA_KEY));
-    text.map_or_else(
-        || Ok(Ledger::default()),
-        |text| {
-            // Derived code alone would accept an array for an object.
-            let parsed =
-                serde_json::from_str(text).and_then(|object: serde_json::Map<_, _>| Ledger::deserialize(object));
-            parsed.map_err(|error| LedgerError::Malformed(error.to_string()))
-        },
-    )
+/// What a `ConfigMap` contains.
+#[derive(Default)]
+struct Contents {
+    /// 0 if it has none, as before the first version with generations.
+    generation: u64,
+    ledger: Ledger,
 }
 
-async fn put(api: &Api<ConfigMap>, last: Option<&ConfigMap>, ledger: &Ledger) -> Result<ConfigMap, LedgerError> {
-    let text = serde_json::to_string(ledger).map_err(|error| LedgerError::Malformed(error.to_string()))?;
+/// The ledger as it is written.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u64,
+    generation: u64,
+    #[serde(flatten)]
+    ledger: &'a Ledger,
+}
+
+fn parse(object: Option<&ConfigMap>) -> Result<Contents, LedgerError> {
+    let Some(text) = object.and_then(|object| object.data.as_ref()?.get(DATA_KEY)) else {
+        return Ok(Contents::default());
+    };
+    let malformed = |error: serde_json::Error| LedgerError::Malformed(error.to_string());
+    // Derived code alone would accept an array for an object.
+    let document: Map<String, Value> = serde_json::from_str(text).map_err(malformed)?;
+    match document.get("version") {
+        None => {}
+        Some(version) if version.as_u64() == Some(VERSION) => {}
+        Some(other) => return Err(LedgerError::UnknownVersion(other.to_string())),
+    }
+    let generation = document.get("generation").map_or(Some(0), Value::as_u64);
+    Ok(Contents {
+        generation: generation.ok_or_else(|| LedgerError::Malformed("generation is not a number".to_owned()))?,
+        ledger: Ledger::deserialize(document).map_err(malformed)?,
+    })
+}
+
+async fn put(
+    api: &Api<ConfigMap>,
+    last: Option<&ConfigMap>,
+    generation: u64,
+    ledger: &Ledger,
+) -> Result<ConfigMap, LedgerError> {
+    let document = Document {
+        version: VERSION,
+        generation,
+        ledger,
+    };
+    let text = serde_json::to_string(&document).map_err(|error| LedgerError::Malformed(error.to_string()))?;
     if text.len() > MAX_LEDGER_BYTES {
         return Err(LedgerError::TooLarge(text.len()));
     }

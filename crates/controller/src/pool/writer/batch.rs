@@ -6,31 +6,46 @@ use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, Pool, PoolId, WritePermit};
 use headgate_leader::LockGuard;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::super::edit::PoolEdit;
 use super::super::view::LoadBalancerView;
 use super::attempts::AttemptError;
-use super::{Editor, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome};
+use super::{Editor, IntentNotRecorded, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome};
 
 /// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
+/// Reads in a row that do not show a write, all under the hold of the write; then ARM has ignored it (docs/decisions.md 57).
+const MAX_READS_WITHOUT_WRITE: u32 = 2;
+/// Between these reads: ARM may be late.
+const READ_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// Writes in one batch that are repeated at once because another writer was faster.
 const MAX_STALE_WRITES: u32 = 2;
 
 /// The writes under one hold of the shared Lease. A pool whose write is rejected delays no other pool.
 pub(super) struct Batch {
     guard: LockGuard,
-    /// The plan that the Lease was requested for.
+    /// What was left to write at the last plan.
     plan: Vec<PoolEdit>,
     /// The documents of the last read.
     pools: Vec<Pool>,
-    /// What ARM carried out in this batch.
-    written: HashMap<PoolId, PoolEdit>,
+    /// What ARM carried out in this batch, according to the operation.
+    written: HashMap<PoolId, Written>,
     /// Not written again in this batch.
     rejected: HashSet<PoolId>,
     first_rejection: Option<ArmError>,
+    /// Why an edit could not be recorded; from then on the batch writes only what needs no record.
+    unrecorded: Option<IntentNotRecorded>,
+    /// Whether the last edit could not be recorded, in this batch or the one before. What needs no record is written first then.
+    is_recording_failing: bool,
     stale_writes: u32,
+}
+
+/// A write whose operation has succeeded.
+struct Written {
+    edit: PoolEdit,
+    /// Reads since then that do not show it.
+    reads_without: u32,
 }
 
 /// How a batch goes on after one plan.
@@ -42,7 +57,7 @@ enum BatchStep {
 }
 
 impl Batch {
-    pub(super) fn new(guard: LockGuard, plan: Vec<PoolEdit>) -> Self {
+    pub(super) fn new(guard: LockGuard, plan: Vec<PoolEdit>, is_recording_failing: bool) -> Self {
         Self {
             guard,
             plan,
@@ -50,8 +65,48 @@ impl Batch {
             written: HashMap::new(),
             rejected: HashSet::new(),
             first_rejection: None,
+            unrecorded: None,
+            is_recording_failing,
             stale_writes: 0,
         }
+    }
+
+    /// Counts the writes that the last read does not show, and rejects those that are ignored. Returns the edits that are not
+    /// rejected and whether each waits for another read.
+    fn check_read_backs(&mut self, edits: Vec<PoolEdit>) -> Vec<(PoolEdit, bool)> {
+        let mut checked = Vec::new();
+        for edit in edits {
+            let written = self.written.get_mut(&edit.pool);
+            let written = written.filter(|written| written.edit.is_equivalent(&edit));
+            let is_awaited = written.is_some();
+            let reads_without = written.map_or(0, |written| {
+                written.reads_without += 1;
+                written.reads_without
+            });
+            if reads_without >= MAX_READS_WITHOUT_WRITE {
+                self.written.remove(&edit.pool);
+                self.reject(edit.pool.clone(), ArmError::ReadBackMismatch(edit.pool.to_string()));
+            }
+            if !self.rejected.contains(&edit.pool) {
+                checked.push((edit, is_awaited));
+            }
+        }
+        checked
+    }
+
+    /// The edit to write next. Giving back never waits for a record that fails: an edit with both parts is split then.
+    fn next_edit(&self, open: Vec<PoolEdit>) -> Option<PoolEdit> {
+        if !self.is_recording_failing {
+            return open.into_iter().next();
+        }
+        let without_downs = open.iter().find_map(PoolEdit::without_downs);
+        without_downs.or_else(|| open.into_iter().next().filter(|_| self.unrecorded.is_none()))
+    }
+
+    /// Why something of the plan is left.
+    fn take_error(&mut self) -> Option<AttemptError> {
+        let rejection = self.first_rejection.take().map(AttemptError::Arm);
+        rejection.or_else(|| self.unrecorded.take().map(AttemptError::IntentNotRecorded))
     }
 
     fn reject(&mut self, pool: PoolId, error: ArmError) {
@@ -109,6 +164,7 @@ impl PoolWriter {
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
+        state.is_recording_failing = batch.is_recording_failing;
         batch.guard.release().await;
         self.end_attempt(batch.plan, result, state, editor).await
     }
@@ -120,11 +176,22 @@ impl PoolWriter {
         is_busy: bool,
         editor: &mut E,
     ) -> Result<BatchStep, AttemptError> {
-        let Some(edit) = edits.into_iter().find(|edit| !batch.rejected.contains(&edit.pool)) else {
-            return match batch.first_rejection.take() {
-                Some(error) => Err(error.into()),
-                None => Ok(BatchStep::Complete),
-            };
+        if !edits.is_empty() && !batch.written.is_empty() && !batch.guard.held_check()() {
+            // What a read does not show now may be undone by another writer.
+            return Err(AttemptError::LeaseLost);
+        }
+        if !edits.is_empty() {
+            batch.plan.clone_from(&edits);
+        }
+        let edits = batch.check_read_backs(edits);
+        let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
+        let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
+        let Some(edit) = batch.next_edit(open.map(|(edit, _)| edit).collect()) else {
+            if is_read_awaited {
+                sleep(READ_BACK_INTERVAL).await;
+                return Ok(BatchStep::ReadAgain);
+            }
+            return batch.take_error().map_or(Ok(BatchStep::Complete), Err);
         };
         if !batch.guard.accepts_writes() {
             return Err(AttemptError::HoldClosed);
@@ -136,20 +203,21 @@ impl PoolWriter {
             return Ok(BatchStep::Complete);
         };
         let mut pool = batch.pools.swap_remove(index);
-        if batch
-            .written
-            .remove(&edit.pool)
-            .is_some_and(|written| written.is_equivalent(&edit))
-        {
-            batch.reject(edit.pool.clone(), ArmError::ReadBackMismatch(edit.pool.to_string()));
-            return Ok(BatchStep::ReadAgain);
-        }
         edit.apply(&mut pool);
-        let recorded = editor.record_intent(&edit).await;
-        recorded.map_err(AttemptError::IntentNotRecorded)?;
+        match editor.record_intent(&edit).await {
+            Ok(()) => batch.is_recording_failing &= !edit.sets_down(),
+            // What needs no record is written already.
+            Err(error) if batch.is_recording_failing => return Err(AttemptError::IntentNotRecorded(error)),
+            Err(error) => {
+                batch.is_recording_failing = true;
+                batch.unrecorded = Some(error);
+                return Ok(BatchStep::ReadAgain);
+            }
+        }
         match self.put(&pool, &edit, &mut batch.guard, editor).await {
             Ok(()) => {
-                batch.written.insert(edit.pool.clone(), edit);
+                let reads_without = 0;
+                batch.written.insert(edit.pool.clone(), Written { edit, reads_without });
             }
             Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
                 batch.stale_writes += 1;

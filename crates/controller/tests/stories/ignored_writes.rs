@@ -1,0 +1,86 @@
+//! ARM accepts a write, reports Succeeded, and does not apply it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use hyper::{Method, Response};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster, between};
+use super::world::{ENFORCE, entries, id_of, load_balancer};
+
+const BY_ID: &str = "/loadBalancers/kubernetes$";
+
+fn one_pool() -> Vec<serde_json::Value> {
+    vec![load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])]
+}
+
+#[tokio::test(start_paused = true)]
+async fn ignored_write_is_repeated_after_minutes_and_the_event_says_so() {
+    let cluster = TestCluster::new(3).await;
+    let lost = json!({"operation": "succeed", "effect": "lost"});
+    cluster.fault("PUT", "/loadBalancers/kubernetes/", None, &lost);
+    cluster.taint(2, &[DRAINING]);
+    sleep(3600 * SECOND).await;
+    let path = "/loadBalancers/kubernetes/backendAddressPools/kubernetes$";
+    let puts = cluster.sent("PUT", path);
+    // After 30 s, 1 min, 2, 4 and every 5; it was every 20 s.
+    assert!((10..=17).contains(&puts.len()), "{}", puts.len());
+    let waits: Vec<_> = puts.windows(2).map(|pair| between(&pair[0], &pair[1])).collect();
+    assert!(waits[0] >= 29 * SECOND && waits[5] >= 290 * SECOND, "{waits:?}");
+    // Each of them is read back twice under the Lease.
+    let reads = cluster.sent("GET", BY_ID);
+    let after_first = reads.iter().filter(|read| read.at > puts[0].at && read.at < puts[1].at);
+    assert!(after_first.count() >= 2);
+    let notes = cluster.notes(FAILED, "node-2").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(
+        notes[0].contains("reported Succeeded, but did not apply it"),
+        "{notes:?}"
+    );
+    // The other load balancer is not affected.
+    assert_eq!(cluster.world.down("kubernetes-internal", "kubernetes").len(), 1);
+    cluster.clear_faults();
+    sleep(310 * SECOND).await;
+    cluster.settle(&["node-2"]).await;
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_pools_are_written_beside_an_ignored_one() {
+    let pools = [("kubernetes", entries(1..=3, false)), ("local", entries(1..=3, false))];
+    let cluster = TestCluster::with(3, &[load_balancer("kubernetes", &pools)]).await;
+    let lost = json!({"operation": "succeed", "effect": "lost"});
+    cluster.fault("PUT", "/backendAddressPools/kubernetes$", None, &lost);
+    cluster.taint(2, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    assert_eq!(cluster.world.down("kubernetes", "local").len(), 1);
+    assert_eq!(cluster.puts().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_read_back_is_not_an_ignored_write() {
+    let mut cluster = TestCluster::without_leader(3, &one_pool()).await;
+    let old = cluster.world.get(&id_of("kubernetes")).await.to_string();
+    let stale_reads = Arc::new(AtomicU32::new(0));
+    let left = Arc::clone(&stale_reads);
+    cluster.world.intercept = Some(Arc::new(move |request| {
+        let is_read = request.method() == Method::GET && request.uri().path().ends_with("/loadBalancers/kubernetes");
+        if request.method() == Method::PUT {
+            left.store(1, Ordering::SeqCst);
+        }
+        let is_stale = is_read && left.swap(0, Ordering::SeqCst) == 1;
+        is_stale.then(|| Response::new(Bytes::from(old.clone())))
+    }));
+    cluster.lead(ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
+    sleep(10 * SECOND).await;
+    assert_eq!(cluster.puts().len(), 1);
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    assert_eq!(stale_reads.load(Ordering::SeqCst), 0);
+}

@@ -1,0 +1,144 @@
+//! The ledger survives its deletion and a rollback while a leader lives, and giving back never waits for it.
+
+use headgate_controller::admin_state::{AdminStateMode, Policy};
+use headgate_test_kubernetes::Fault;
+use hyper::Method;
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::rows::cluster::{DRAINING, FAILED, SECOND, TestCluster};
+use super::world::{ENFORCE, entries, load_balancer};
+
+const LEDGER: &str = "headgate-admin-state";
+/// Longer than the interval at which a leader verifies the ledger.
+const VERIFIED: u32 = 20;
+
+/// The text of the ledger.
+fn ledger_text(cluster: &TestCluster) -> String {
+    let object: ConfigMap = cluster.fake.peek("kube-system", LEDGER).unwrap();
+    object.data.unwrap()["ledger.json"].clone()
+}
+
+fn set_ledger_text(cluster: &TestCluster, text: &str) {
+    let set = |object: &mut Value| object["data"]["ledger.json"] = json!(text);
+    cluster.fake.change::<ConfigMap>("kube-system", LEDGER, set);
+}
+
+/// Kills the leader and removes all taints. Only the ledger can say to the next leader whose each `Down` is.
+async fn assert_next_leader_restores(mut cluster: TestCluster) {
+    cluster.kill();
+    for node in 1..=3 {
+        cluster.taint(node, &[]);
+    }
+    cluster.lead(ENFORCE).await;
+    cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_ledger_is_written_again_by_a_live_leader() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let before = cluster.world.ledger().await;
+    cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
+    sleep(VERIFIED * SECOND).await;
+    let after = cluster.world.ledger().await;
+    assert_eq!((&after["pools"], &after["version"]), (&before["pools"], &json!(1)));
+    assert!(after["generation"].as_u64() > before["generation"].as_u64(), "{after}");
+    assert_next_leader_restores(cluster).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deleted_ledger_is_written_again_at_once_with_the_next_entry() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
+    cluster.taint(3, &[DRAINING]);
+    cluster.until_down(&["node-2", "node-3"]).await;
+    assert_next_leader_restores(cluster).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn ledger_from_a_backup_is_replaced_by_a_live_leader() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let backup = ledger_text(&cluster);
+    cluster.taint(3, &[DRAINING]);
+    cluster.settle(&["node-2", "node-3"]).await;
+    let pools = cluster.world.ledger().await["pools"].clone();
+    set_ledger_text(&cluster, &backup);
+    sleep(VERIFIED * SECOND).await;
+    assert_eq!(cluster.world.ledger().await["pools"], pools);
+    // A text that is no ledger, too.
+    set_ledger_text(&cluster, "{");
+    sleep(VERIFIED * SECOND).await;
+    assert_eq!(cluster.world.ledger().await["pools"], pools);
+    assert_next_leader_restores(cluster).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_just_before_a_change_of_the_configuration_loses_nothing() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
+    cluster.world.reconfigure(None);
+    sleep(VERIFIED * SECOND).await;
+    assert_next_leader_restores(cluster).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn mode_off_accepts_the_deletion() {
+    let mut cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.stop().await;
+    cluster.fault("PUT", "", None, &json!({"answer": {"status": 403}}));
+    let off = Policy {
+        mode: AdminStateMode::Off,
+        ..ENFORCE
+    };
+    cluster.lead(off).await;
+    sleep(VERIFIED * SECOND).await;
+    cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
+    sleep(VERIFIED * SECOND).await;
+    cluster.clear_faults();
+    sleep(600 * SECOND).await;
+    assert_eq!(cluster.world.ledger().await, Value::Null);
+    cluster.until_down(&["node-2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_back_does_not_wait_for_a_ledger_that_cannot_be_written() {
+    let mut cluster = TestCluster::with(
+        4,
+        &[load_balancer("kubernetes", &[("kubernetes", entries(1..=4, false))])],
+    )
+    .await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    cluster.line.set_for(Fault::Status(403), |request| {
+        request.path.ends_with(LEDGER) && request.method != Method::GET
+    });
+    // One edit of one pool: one entry becomes `Down`, and one is given back.
+    cluster.taint(3, &[DRAINING]);
+    cluster.taint(2, &[]);
+    let took = cluster.until_down(&[]).await;
+    assert!(took < 5 * SECOND, "{took:?}");
+    sleep(10 * SECOND).await;
+    assert_eq!(cluster.puts().len(), 2, "what is not recorded is not written");
+    let notes = cluster.notes(FAILED, "node-3").await;
+    assert!(
+        notes.len() == 1 && notes[0].contains("could not be recorded"),
+        "{notes:?}"
+    );
+    cluster.line.set(Fault::None);
+    cluster.settle(&["node-3"]).await;
+    assert_eq!(cluster.puts().len(), 3);
+    cluster.taint(3, &[]);
+    cluster.settle(&[]).await;
+    cluster.stop().await;
+}
