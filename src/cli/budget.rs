@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_posts_case_is_printed_in_words() {
+    fn text_output_has_the_figures_of_the_blog_post() {
         let arguments =
             parse("--probe-interval 5s --probe-threshold 2 --drain 300s --pods 6 --nodes 6 --delete-delay 5s");
         let text = text(&budget(&arguments.inputs()).unwrap(), &arguments);

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn strategies_are_named_or_all_that_have_a_part() {
+    fn strategies_default_to_all_that_apply_to_the_scenario() {
         let named = parse("--scenario scale-down --strategy kube-proxy,admin-state").unwrap();
         assert_eq!(named.strategies, [Strategy::KubeProxy, Strategy::AdminState]);
         let all = parse("--scenario rolling-update").unwrap();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_posts_figures_follow_from_its_inputs() {
+    fn figures_of_the_blog_post_are_reproduced() {
         let budget = budget(&blog()).unwrap();
         assert_eq!(budget.blackhole_seconds_per_pod, 310.0);
         assert_eq!(budget.blackhole_seconds_total, 1860.0);

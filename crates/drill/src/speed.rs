@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_go_there_and_back() {
+    fn scenario_and_real_times_convert_both_ways() {
         let speed = Speed::new(10.0).unwrap();
         assert_eq!(speed.real(Duration::from_secs(5)), Duration::from_millis(500));
         assert_eq!(speed.scenario(Duration::from_millis(500)), Duration::from_secs(5));

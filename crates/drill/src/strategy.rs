@@ -179,7 +179,7 @@ mod tests {
     };
 
     #[test]
-    fn the_posts_recipes_have_opposite_readiness_rules() {
+    fn pre_stop_sleep_stays_ready_and_pod_ip_fails_its_health_check() {
         let plan = |strategy: Strategy| strategy.plan(Scenario::RollingUpdate, &TIMES);
         let behind_kube_proxy = plan(Strategy::PreStopSleep);
         assert!(!behind_kube_proxy.shutdown.fails_health_check);

@@ -25,7 +25,7 @@ pub struct CordonRaceDetector {
 /// A Node whose cordon is reverted again and again.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CordonRace {
-    /// The Node.
+    /// The `metadata.name` of the Node.
     pub node: String,
     /// How many times it was made schedulable within the last ten minutes.
     pub reverts: usize,

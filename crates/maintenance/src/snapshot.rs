@@ -19,13 +19,13 @@ pub use pod::PodFacts;
 /// All that a plan depends on, but for the time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Every NodeMaintenance.
+    /// Every NodeMaintenance of the cluster, in any order.
     pub maintenances: Vec<NodeMaintenance>,
-    /// Every Node.
+    /// Every Node of the cluster, in any order.
     pub nodes: Vec<NodeFacts>,
     /// The pods of nodes that a maintenance selects.
     pub pods: Vec<PodFacts>,
-    /// Every Evacuation.
+    /// Every Evacuation of the cluster, in any order.
     pub evacuations: Vec<Evacuation>,
     /// The PodDisruptionBudgets, for blockers only.
     pub budgets: Vec<BudgetFacts>,
@@ -33,16 +33,16 @@ pub struct Snapshot {
     pub load_balancers: BTreeMap<String, LoadBalancerObservation>,
 }
 
-/// A PodDisruptionBudget.
+/// A PodDisruptionBudget, as far as blockers depend on it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BudgetFacts {
-    /// Its namespace.
+    /// Namespace of the budget, and of the pods that it is about.
     pub namespace: String,
-    /// Its name.
+    /// The `metadata.name` of the budget.
     pub name: String,
     /// The pods that it is about.
     pub selector: PodSelector,
-    /// `status.disruptionsAllowed`.
+    /// How many more pods may be evicted now, from `status.disruptionsAllowed`.
     pub disruptions_allowed: i32,
 }
 
@@ -59,22 +59,22 @@ impl BudgetFacts {
 pub enum LoadBalancerObservation {
     /// There is no recent read.
     Unknown {
-        /// Why not.
+        /// Why there is none, in words for the status.
         reason: String,
     },
     /// The last read shows the node in service.
     In {
-        /// Where.
+        /// Which load balancers or pools, in words for the status.
         detail: String,
     },
     /// The node is kept in service, because too few others are.
     HeldBack {
-        /// Where.
+        /// Which load balancers or pools, in words for the status.
         detail: String,
     },
     /// The last read shows the node out of service everywhere.
     Out {
-        /// Since when.
+        /// When the load balancers began to send no new connections.
         since: Timestamp,
     },
     /// The last read shows the node in no load balancer.

@@ -73,7 +73,7 @@ fn an_update_that_was_given_up_is_tried_again_after_the_resync_interval() {
 }
 
 #[test]
-fn any_change_of_the_service_its_slices_or_its_members_tries_again() {
+fn change_of_the_service_its_slices_or_its_members_retries_the_update() {
     let changes: [fn(&mut World); 4] = [
         |world| world.updater.apply_service(service("default/web", &[])),
         |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
@@ -89,7 +89,7 @@ fn any_change_of_the_service_its_slices_or_its_members_tries_again() {
 }
 
 #[test]
-fn a_change_elsewhere_does_not_try_again() {
+fn unrelated_change_does_not_retry_the_update() {
     let mut world = given_up();
     world.updater.apply_node(node("n9", &["10.0.5.5"]));
     world.updater.apply_slice(&slice("default/other-1", "other", &["n2"]));
@@ -136,7 +136,7 @@ fn a_parked_batch_never_joins() {
 }
 
 #[test]
-fn a_batch_that_no_writer_took_returns_at_no_cost() {
+fn batch_without_a_writer_is_queued_again_without_costing_a_retry() {
     let mut world = world();
     for _ in 0..9 {
         assert!(world.updater.prepare_tick(world.now));
@@ -172,7 +172,7 @@ fn a_batch_whose_service_left_is_not_taken() {
 }
 
 #[test]
-fn a_put_that_outlasts_a_tick_is_not_overtaken() {
+fn no_second_put_starts_while_one_outlasts_a_tick() {
     let mut world = world();
     assert!(world.updater.prepare_tick(world.now));
     world.updater.drain(world.now);

@@ -13,7 +13,7 @@ fn world() -> World {
 }
 
 #[test]
-fn unwanted_members_leave_and_wanted_ones_join_in_one_put() {
+fn one_put_adds_and_removes_members() {
     let mut world = world();
     world.updater.apply_slice(&slice("default/web-1", "web", &["n2", "n3"]));
     world.tick();
@@ -356,7 +356,7 @@ fn a_service_that_becomes_local_finds_its_slices() {
 }
 
 #[test]
-fn objects_that_a_new_list_does_not_have_are_gone() {
+fn objects_missing_from_a_new_list_are_removed() {
     let mut world = world();
     world.updater.apply_slice(&slice("default/web-2", "web", &["n3"]));
     world.updater.reconcile(world.now);
@@ -375,7 +375,7 @@ fn objects_that_a_new_list_does_not_have_are_gone() {
 }
 
 #[test]
-fn an_unavailable_lease_leaves_the_queue_as_it_is() {
+fn unavailable_lease_leaves_the_queue_unchanged() {
     let mut world = world();
     world.lease_is_held = true;
     world.tick();

@@ -396,7 +396,7 @@ proptest! {
 
     /// Whatever ARM sends as a pool, a merge neither panics nor changes a document that it rejects.
     #[test]
-    fn odd_documents_are_survived(value in json_value(), at in 0..4_u8) {
+    fn merge_never_panics_on_malformed_documents(value in json_value(), at in 0..4_u8) {
         let mut document = match at {
             0 => value.clone(),
             1 => json!({"properties": value}),

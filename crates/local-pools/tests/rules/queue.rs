@@ -113,7 +113,7 @@ fn removing_a_service_takes_all_its_operations_and_no_others() {
 }
 
 #[test]
-fn what_is_put_back_goes_ahead_of_newer_work_in_its_order() {
+fn returned_operations_precede_newer_ones_in_their_order() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("newer", "p"), members(&[1]), now);
     queue.requeue(vec![
@@ -154,7 +154,7 @@ fn a_newer_operation_takes_over_the_later_parking_time() {
 }
 
 #[test]
-fn irrelevant_operations_leave_even_from_parked_pools() {
+fn irrelevant_operations_are_removed_from_parked_pools_too() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     let parked = Some(now + Duration::from_mins(1));
     queue.requeue(vec![

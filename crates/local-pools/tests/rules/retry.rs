@@ -29,7 +29,7 @@ fn fail(world: &mut World, call: Call, failure: Failure) {
     }
 }
 
-/// Tests 1 and 2.
+/// A 429 with `Retry-After` parks the pool until then, for the GET (test 1) and for the PUT (test 2).
 fn throttling_parks_until_retry_after(call: Call) {
     let mut world = world();
     fail(&mut world, call, throttled(75));
@@ -71,7 +71,7 @@ fn throttled_put_parks_until_retry_after() {
     throttling_parks_until_retry_after(Call::Put);
 }
 
-/// Test 3.
+/// A 429 without `Retry-After` does not park the pool (test 3).
 #[test]
 fn throttling_without_retry_after_is_tried_at_the_next_tick() {
     let mut world = world();
@@ -82,7 +82,7 @@ fn throttling_without_retry_after_is_tried_at_the_next_tick() {
     assert_eq!(world.take_events(), web(Updated));
 }
 
-/// Test 4, and the merged design's: the gate's time is known.
+/// A closed throttle gate parks the pool until it opens, where that time is known (test 4).
 #[test]
 fn a_closed_throttle_gate_is_tried_again_when_it_opens() {
     for (opens_after, ticks) in [(None, 1), (Some(0), 1), (Some(29), 1), (Some(45), 2), (Some(60), 2)] {
@@ -101,7 +101,7 @@ fn a_closed_throttle_gate_is_tried_again_when_it_opens() {
     }
 }
 
-/// Test 5.
+/// A 409 or 412 costs one retry, and the next tick plans from a new read (test 5).
 #[test]
 fn conflicts_are_tried_again_from_a_fresh_read() {
     for code in [409, 412] {
@@ -122,7 +122,7 @@ fn conflicts_are_tried_again_from_a_fresh_read() {
     }
 }
 
-/// Tests 6 and "desired state updated during Retry-After".
+/// A newer operation of a parked pool replaces the older one and keeps its parking time (test 6).
 #[test]
 fn an_update_of_a_parked_pool_waits_with_it_and_uses_the_latest_members() {
     let mut world = world();
@@ -143,7 +143,7 @@ fn an_update_of_a_parked_pool_waits_with_it_and_uses_the_latest_members() {
 }
 
 #[test]
-fn a_parked_pool_does_not_hold_up_others() {
+fn parked_pool_does_not_delay_other_pools() {
     let mut world = world();
     world.add_service("default/other", &[], "lb");
     world.updater.apply_slice(&slice("default/other-1", "other", &["n5"]));
@@ -159,7 +159,7 @@ fn a_parked_pool_does_not_hold_up_others() {
     assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.1"]);
 }
 
-/// Test 9 and "Expected Behavior".
+/// With the default of three retries, the fourth retriable failure ends the operation (test 9).
 #[test]
 fn the_fourth_failure_is_final() {
     let mut world = world();
@@ -180,9 +180,9 @@ fn the_fourth_failure_is_final() {
     assert!(world.updater.queue().is_empty());
 }
 
-/// Tests 10 and 11.
+/// 408, 500 and 502 to 504 (test 10) and non-retriable failures (test 11) end the operation at the first attempt.
 #[test]
-fn terminal_failures_are_final_at_once() {
+fn terminal_failures_are_not_retried() {
     let cases = [408, 500, 502, 503, 504].map(|code| (status(code), "(SDK retries exhausted)"));
     let others = [400, 401, 403, 501].map(|code| (status(code), "(non-retriable)"));
     for (failure, text) in cases
@@ -205,9 +205,9 @@ fn terminal_failures_are_final_at_once() {
     }
 }
 
-/// Test 12.
+/// A 404 from the GET or the PUT ends the operation without an event or an outcome in metrics (test 12).
 #[test]
-fn a_pool_that_is_gone_is_dropped_quietly() {
+fn update_of_a_deleted_pool_is_dropped_without_event() {
     for call in [Call::Get, Call::Put] {
         let mut world = world();
         fail(&mut world, call, status(404));
@@ -217,9 +217,9 @@ fn a_pool_that_is_gone_is_dropped_quietly() {
     }
 }
 
-/// Test 13, with "op that becomes stale during ARM call" and the two about serialised requeues.
+/// The Service is deleted, is no longer Local, or moves during the PUT; any answer is dropped (test 13).
 #[test]
-fn a_service_that_leaves_during_the_call_is_dropped_quietly() {
+fn update_of_a_service_that_leaves_during_the_call_is_dropped_without_event() {
     let leaves: [fn(&mut World); 3] = [
         |world| world.updater.delete_service(&name("default/web")),
         |world| {
@@ -263,9 +263,9 @@ fn a_service_that_leaves_during_the_call_is_dropped_quietly() {
     }
 }
 
-/// Tests 14 and 16.
+/// The Service loses its load balancer while its pool is parked (tests 14 and 16).
 #[test]
-fn a_service_that_leaves_while_it_is_parked_is_dropped_quietly() {
+fn parked_update_of_a_service_that_leaves_is_dropped_without_event() {
     let mut world = world();
     fail(&mut world, Call::Put, throttled(600));
     world.tick();
@@ -288,7 +288,7 @@ fn removing_a_service_removes_its_parked_operation() {
     assert!(world.updater.queue().is_empty());
 }
 
-/// Test 17, and the ones about a cancelled call.
+/// A cancelled PUT has no event and no outcome, and ends the updater (test 17).
 #[test]
 fn a_shutdown_reports_nothing() {
     let mut world = world();
@@ -306,7 +306,7 @@ fn a_shutdown_reports_nothing() {
     assert_eq!(world.updater.counters().failed, 0);
 }
 
-/// Test 18; `settings` has the values.
+/// With a maximum of 0 retries; the unit tests of `settings` have the other values (test 18).
 #[test]
 fn without_retries_the_first_retriable_failure_is_final() {
     let mut world = World::with_pending_update(with_retries(0));
@@ -321,9 +321,9 @@ fn without_retries_the_first_retriable_failure_is_final() {
     assert!(world.updater.queue().is_empty());
 }
 
-/// Test 19.
+/// Failed attempts before the success count as retries only, not as failures (test 19).
 #[test]
-fn a_retried_update_that_succeeds_is_one_success() {
+fn retried_update_counts_as_one_success() {
     let mut world = world();
     for failure in [status(412), status(409), throttled(10)] {
         fail(&mut world, Call::Put, failure);

@@ -1,5 +1,5 @@
 //! Outcomes of batches with several operations. Two Services share a pool only by a collision of names, which
-//! `Updater` skips; the queue and the settlement do not rely on that.
+//! `Updater` skips; the queue and the settlement do not rely on that. Numbers of tests are those of the retry design.
 
 use headgate_local_pools::EventReason::{self, Failed, Retrying, Updated};
 use headgate_local_pools::{
@@ -62,9 +62,9 @@ fn retries(queue: &OperationQueue) -> Vec<(String, u32)> {
         .collect()
 }
 
-/// Test 7.
+/// A batch of two operations fails; each had its own number of retries before (test 7).
 #[test]
-fn each_operation_keeps_its_own_retries_and_all_pay_for_a_failure() {
+fn failed_batch_costs_each_of_its_operations_one_retry() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("a"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
@@ -81,9 +81,9 @@ fn each_operation_keeps_its_own_retries_and_all_pay_for_a_failure() {
     assert_eq!(retries(&queue), [("a".to_owned(), 2), ("b".to_owned(), 1)]);
 }
 
-/// Test 8, and Failed before Retrying.
+/// The operation without retries left fails, and its event precedes that of the other (test 8).
 #[test]
-fn an_exhausted_operation_leaves_and_the_other_stays() {
+fn operation_without_retries_left_is_removed_and_the_other_stays_queued() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("old"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
@@ -96,7 +96,7 @@ fn an_exhausted_operation_leaves_and_the_other_stays() {
     assert_eq!(retries(&queue), [("fresh".to_owned(), 1)]);
 }
 
-/// Test 15.
+/// The Services of a batch share one outcome in metrics, and each gets an event (test 15).
 #[test]
 fn every_service_of_a_batch_gets_one_event() {
     let now = Instant::now();
@@ -134,9 +134,9 @@ fn every_service_of_a_batch_gets_one_event() {
     }
 }
 
-/// Test 6.
+/// A newer operation does not take its pool out of parking (test 6).
 #[test]
-fn one_parked_operation_keeps_the_whole_pool_in_the_queue() {
+fn one_parked_operation_parks_the_whole_pool() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("parked"), members(&["10.0.0.1"]), now);
     let batch = drain(&mut queue, now);
@@ -149,7 +149,7 @@ fn one_parked_operation_keeps_the_whole_pool_in_the_queue() {
 }
 
 #[test]
-fn operations_that_lost_their_service_leave_quietly_and_the_others_go_on() {
+fn operations_without_service_are_dropped_and_the_others_are_retried() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("gone"), members(&[]), now);
     queue.enqueue(key("here"), members(&[]), now);
@@ -165,7 +165,7 @@ fn operations_that_lost_their_service_leave_quietly_and_the_others_go_on() {
 }
 
 #[test]
-fn what_was_not_attempted_returns_at_no_cost() {
+fn batch_that_was_not_attempted_is_queued_again_without_costing_a_retry() {
     let (mut queue, now) = (OperationQueue::default(), Instant::now());
     queue.enqueue(key("a"), members(&[]), now);
     let batch = drain(&mut queue, now);

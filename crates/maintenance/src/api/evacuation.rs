@@ -38,7 +38,7 @@ use super::schema;
         .message("evacuators is immutable once it is set").field_path(".evacuators"),
 )]
 pub struct EvacuationSpec {
-    /// The pod.
+    /// Reference to the pod to remove, which is in the namespace of the Evacuation.
     #[x_kube(validation = Rule::new("self == oldSelf").message("podRef is immutable"))]
     pub pod_ref: PodReference,
     /// Who may evacuate the pod, from the pod's annotations. The controller fills it in where it is unset.
@@ -66,10 +66,10 @@ fn default_progress_deadline_seconds() -> i32 {
 /// One pod, and no other of the same name.
 #[derive(Clone, Debug, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 pub struct PodReference {
-    /// Its name.
+    /// Name of the pod, 1 to 253 characters.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its UID.
+    /// UID of the pod, which a later pod of the same name does not have.
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
 }
@@ -124,7 +124,7 @@ pub struct EvacuationStatus {
     #[schemars(length(max = 32768))]
     #[serde(default)]
     pub message: String,
-    /// Invalid, EvictionFailed.
+    /// Conditions, of the types Invalid and EvictionFailed.
     #[schemars(schema_with = "schema::conditions")]
     #[serde(default)]
     pub conditions: Vec<Condition>,
@@ -133,7 +133,7 @@ pub struct EvacuationStatus {
 /// Whether an evacuation can be cancelled.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
 pub enum CancellationPolicy {
-    /// It can.
+    /// The Evacuation ends when it is deleted or its last instigator leaves.
     #[default]
     Allow,
     /// It goes on until the pod is gone.

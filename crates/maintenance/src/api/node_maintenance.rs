@@ -136,7 +136,7 @@ pub enum PodType {
     /// Anything but a DaemonSet or kubelet.
     #[default]
     Default,
-    /// A DaemonSet.
+    /// A DaemonSet of the API group `apps`, as the controlling owner.
     DaemonSet,
     /// kubelet, from a file.
     Static,

@@ -14,7 +14,7 @@ const MAX_LABEL_KEY: usize = 317;
 const MAX_LABEL_VALUE: usize = 63;
 const MAX_OBJECT_NAME: usize = 253;
 
-/// `v1.NodeSelector`.
+/// The schema of `v1.NodeSelector`, with bounds on terms, requirements and values.
 pub(super) fn node_selector(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "object",
@@ -113,7 +113,7 @@ pub(super) fn label_selector(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// `meta/v1.Time`.
+/// The schema of `meta/v1.Time`: a required text in the format of RFC 3339.
 pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "format": "date-time"})
 }

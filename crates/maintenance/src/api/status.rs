@@ -42,7 +42,7 @@ pub struct NodeMaintenanceStatus {
     #[x_kube(merge_strategy = ListMerge::Atomic)]
     #[serde(default)]
     pub node_statuses: Vec<NodeMaintenanceNodeStatus>,
-    /// Drained, LoadBalancerOut, Progressing.
+    /// Conditions, of the types Drained, LoadBalancerOut, Progressing, AllNodesSelected and TooManyNodes.
     #[schemars(schema_with = "schema::conditions")]
     #[serde(default)]
     pub conditions: Vec<Condition>,
@@ -52,7 +52,7 @@ pub struct NodeMaintenanceStatus {
 #[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StageStatus {
-    /// The stage.
+    /// Name of the stage. Each stage is listed once at most.
     pub name: Stage,
     /// When the controller started it.
     #[schemars(schema_with = "schema::time")]
@@ -62,7 +62,7 @@ pub struct StageStatus {
 /// A reference to a Node.
 #[derive(Clone, Debug, Default, Deserialize, Eq, KubeSchema, PartialEq, Serialize)]
 pub struct NodeReference {
-    /// Its name.
+    /// Name of the Node, as in metadata.name.
     pub name: String,
 }
 
@@ -70,7 +70,7 @@ pub struct NodeReference {
 #[derive(Clone, Debug, Default, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMaintenanceNodeStatus {
-    /// The node.
+    /// Reference to the Node that the entry is about.
     pub node_ref: NodeReference,
     /// The pods that are evacuated now: those that any entry selects. All maintenances of a node have the same.
     #[serde(default)]
@@ -151,7 +151,7 @@ pub struct Blocker {
     /// The reason in words.
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// Since when.
+    /// When the pod was first listed with this reason.
     #[schemars(schema_with = "schema::time")]
     pub since: Time,
 }

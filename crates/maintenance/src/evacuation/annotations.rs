@@ -101,7 +101,7 @@ fn parse(class: &str, value: &str) -> Result<Evacuator, &'static str> {
     })
 }
 
-/// RFC 1123.
+/// Whether the name is a DNS subdomain of RFC 1123, apart from its length.
 fn is_subdomain(name: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.split('.').all(|label| {

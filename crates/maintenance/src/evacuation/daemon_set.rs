@@ -18,7 +18,7 @@ pub const DEFAULT_GRACE_PERIOD: SignedDuration = SignedDuration::from_secs(30);
 /// What the evacuator does now.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DaemonSetStep {
-    /// Nothing.
+    /// The evacuator neither writes the status nor deletes the pod.
     Leave,
     /// Write the status, then delete the pod with its UID as precondition.
     Delete(Box<EvacuationStatus>),
@@ -27,7 +27,7 @@ pub enum DaemonSetStep {
 /// What is known of the node of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeState<'a> {
-    /// The Node.
+    /// The Node that the pod is bound to.
     pub node: &'a NodeFacts,
     /// Its targets, if a maintenance drains it.
     pub targets: Option<&'a DrainTargets>,

@@ -15,9 +15,9 @@ pub enum EvictionOutcome {
     Accepted,
     /// There is another pod of that name.
     OtherPod,
-    /// It failed.
+    /// The API server rejected the eviction, or did not answer.
     Failed {
-        /// Why, for metrics.
+        /// The kind of failure, a label value of metrics.
         reason: EvictionFailure,
         /// Why, in the words of the API server.
         message: String,

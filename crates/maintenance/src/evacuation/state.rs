@@ -34,7 +34,7 @@ pub enum Step {
     },
     /// Fill in `spec.evacuators` from the pod.
     SetEvacuators(Vec<Evacuator>),
-    /// Write the status.
+    /// Replace the status with this one.
     UpdateStatus(Box<EvacuationStatus>),
     /// Call the Eviction API.
     Evict,
@@ -56,7 +56,7 @@ pub enum FinishReason {
 /// What is known about the pod of an Evacuation.
 #[derive(Clone, Copy, Debug)]
 pub enum PodState<'a> {
-    /// It exists.
+    /// There is a pod of the name in `spec.podRef`, with this UID or another.
     Exists(&'a PodFacts),
     /// It does not, by a read that is not older than the Evacuation.
     Gone,

@@ -7,60 +7,60 @@ use crate::api::{Evacuation, NodeMaintenanceStatus};
 pub enum Action {
     /// Add the completion finalizer to a maintenance. Nothing else is done for it before.
     AddFinalizer {
-        /// The maintenance.
+        /// The `metadata.name` of the NodeMaintenance.
         maintenance: String,
     },
     /// Set `spec.stage` of a maintenance that is being deleted to `Complete`.
     SetStageComplete {
-        /// The maintenance.
+        /// The `metadata.name` of the NodeMaintenance.
         maintenance: String,
     },
     /// Write the status of a maintenance.
     UpdateStatus {
-        /// The maintenance.
+        /// The `metadata.name` of the NodeMaintenance.
         maintenance: String,
-        /// All of it.
+        /// The whole status, which replaces the one before.
         status: Box<NodeMaintenanceStatus>,
     },
     /// Change a Node, all of it in one request.
     UpdateNode {
-        /// The Node.
+        /// The `metadata.name` of the Node.
         node: String,
-        /// What changes.
+        /// The fields to set and to remove; all others stay.
         change: NodeChange,
     },
     /// Set and remove conditions in a Node's status.
     UpdateNodeConditions {
-        /// The Node.
+        /// The `metadata.name` of the Node.
         node: String,
         /// Conditions that become `True`.
         set: Vec<NodeConditionChange>,
         /// Types of conditions that are removed.
         remove: Vec<String>,
     },
-    /// Create an Evacuation.
+    /// Create the Evacuation of one pod.
     CreateEvacuation {
-        /// All of it.
+        /// The whole object as it is sent, with its instigator finalizer.
         evacuation: Box<Evacuation>,
     },
     /// Add the instigator finalizer to an Evacuation of another instigator.
     AddInstigator {
-        /// The Evacuation.
+        /// The Evacuation that gets the finalizer.
         evacuation: EvacuationKey,
     },
     /// Remove the instigator finalizer from an Evacuation, and nothing else.
     RemoveInstigator {
-        /// The Evacuation.
+        /// The Evacuation that loses the finalizer.
         evacuation: EvacuationKey,
     },
     /// Delete an Evacuation, then remove the instigator finalizer.
     DeleteEvacuation {
-        /// The Evacuation.
+        /// The Evacuation to delete, identified by its UID.
         evacuation: EvacuationKey,
     },
     /// Remove the completion finalizer from a maintenance: it is done.
     RemoveFinalizer {
-        /// The maintenance.
+        /// The `metadata.name` of the NodeMaintenance.
         maintenance: String,
     },
     /// Record an event about a maintenance.
@@ -70,18 +70,18 @@ pub enum Action {
 /// An Evacuation, and no later one of the same name.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct EvacuationKey {
-    /// Its namespace.
+    /// Namespace of the Evacuation, and of its pod.
     pub namespace: String,
-    /// Its name.
+    /// The `metadata.name` of the Evacuation.
     pub name: String,
-    /// Its UID.
+    /// UID of the Evacuation, which a later one of the same name does not have.
     pub uid: String,
 }
 
 /// What changes on a Node.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeChange {
-    /// `spec.unschedulable` becomes this.
+    /// The new value of `spec.unschedulable`; `None` leaves it as it is.
     pub unschedulable: Option<bool>,
     /// The annotation with the value before the first maintenance.
     pub remembered: Option<Change<bool>>,
@@ -90,7 +90,7 @@ pub struct NodeChange {
 }
 
 impl NodeChange {
-    /// Whether nothing changes.
+    /// Whether every field is `None`, so that no request is needed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -100,9 +100,9 @@ impl NodeChange {
 /// A field is set or removed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Change<T> {
-    /// It becomes this.
+    /// The field gets this value.
     Set(T),
-    /// It is removed.
+    /// The field is removed from the object.
     Remove,
 }
 
@@ -113,14 +113,14 @@ pub struct NodeConditionChange {
     pub kind: &'static str,
     /// Its reason, of KEP-5683.
     pub reason: &'static str,
-    /// Its message.
+    /// The text of `message`, with the prefix that marks conditions of the controller.
     pub message: String,
 }
 
 /// An event about a maintenance.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Event {
-    /// The maintenance.
+    /// The `metadata.name` of the NodeMaintenance.
     pub maintenance: String,
     /// The node that it is about, if it is about one.
     pub node: Option<String>,
@@ -139,7 +139,7 @@ pub enum EventReason {
     AllNodesSelected,
     /// The first pods are evacuated without a confirmation by the load balancers.
     LoadBalancerNotConfirmed,
-    /// A stage began.
+    /// The status lists a stage that it did not list before.
     StageStarted,
     /// All pods have left.
     Drained,

@@ -54,7 +54,7 @@ impl<'a> Conditions<'a> {
         }
     }
 
-    /// Adds a condition.
+    /// Adds the condition of type `kind`, with the time of its last transition where its status is as before.
     pub fn set(&mut self, kind: &str, holds: bool, reason: &str, message: String) {
         let status = if holds { "True" } else { "False" };
         let since = find(self.previous, kind)

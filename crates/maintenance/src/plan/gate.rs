@@ -13,24 +13,24 @@ use crate::snapshot::LoadBalancerObservation;
 /// What the gate of one node depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct GateInput<'a> {
-    /// `spec.loadBalancer`.
+    /// The policy and the times of `spec.loadBalancer`.
     pub settings: LoadBalancerGate,
-    /// The status before.
+    /// The load balancer status of the node before this decision; `None` before the first one.
     pub previous: Option<&'a LoadBalancerStatus>,
-    /// The last read.
+    /// What the last read showed of the load balancers of the node.
     pub observation: &'a LoadBalancerObservation,
     /// Whether the node is unschedulable and has the taint that takes it out.
     pub is_isolated: bool,
     /// When the node will be gone, for a node with an eviction notice.
     pub deadline: Option<Timestamp>,
-    /// The time.
+    /// The time of the decision, in whole seconds.
     pub now: Timestamp,
 }
 
 /// The gate of one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gate {
-    /// The status now.
+    /// The status that this decision results in.
     pub status: LoadBalancerStatus,
     /// Whether Evacuations may be created.
     pub is_open: bool,
@@ -43,7 +43,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The gate now.
+    /// Decides the gate of one node from its last read and its previous status.
     #[must_use]
     pub fn decide(input: &GateInput<'_>) -> Self {
         let previous = input.previous;

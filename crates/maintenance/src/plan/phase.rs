@@ -13,7 +13,7 @@ use crate::snapshot::NodeFacts;
 /// What is done for a maintenance.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Phase {
-    /// Nothing.
+    /// Neither nodes nor pods are changed.
     Idle,
     /// Only the status shows what would be done.
     DryRun,
@@ -30,9 +30,9 @@ pub enum Phase {
 /// A maintenance with what follows from its object and the nodes that exist.
 #[derive(Clone, Debug)]
 pub struct Maintenance<'a> {
-    /// The object.
+    /// The NodeMaintenance as it was last read.
     pub object: &'a NodeMaintenance,
-    /// Its name.
+    /// The `metadata.name`, empty where it is missing.
     pub name: &'a str,
     /// What is done for it.
     pub phase: Phase,
@@ -40,7 +40,7 @@ pub struct Maintenance<'a> {
     pub nodes: BTreeSet<String>,
     /// How many nodes its selector matches.
     pub nodes_selected: usize,
-    /// Its effective plan.
+    /// The entries of `spec.drainPlan` and the default entries of KEP-4212, in order.
     pub plan: DrainPlan,
 }
 

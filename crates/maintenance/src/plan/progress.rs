@@ -19,15 +19,15 @@ use crate::drain_plan::{DrainPlan, DrainTargets, Position};
 /// A maintenance in the `Drain` stage.
 #[derive(Clone, Debug)]
 pub struct Participant {
-    /// Its name.
+    /// The `metadata.name` of the NodeMaintenance.
     pub name: String,
     /// When it was created. The older of two is named first.
     pub created: Timestamp,
-    /// Its effective plan.
+    /// The effective drain plan: entries of the spec and the default entries of KEP-4212.
     pub plan: DrainPlan,
     /// The entry that it has reached.
     pub cursor: usize,
-    /// Its nodes.
+    /// Names of the nodes that it drains.
     pub nodes: BTreeSet<String>,
 }
 

@@ -16,9 +16,9 @@ use super::progress::{Participant, Progress};
 /// A snapshot with its indexes.
 #[derive(Debug)]
 pub(super) struct View<'a> {
-    /// The snapshot.
+    /// The snapshot that is indexed.
     pub(super) snapshot: &'a Snapshot,
-    /// The time.
+    /// The time of the plan, in whole seconds.
     pub(super) now: Timestamp,
     /// The maintenances, older ones first.
     pub(super) maintenances: Vec<Maintenance<'a>>,
@@ -28,7 +28,7 @@ pub(super) struct View<'a> {
     pub(super) pods: BTreeMap<&'a str, Vec<&'a PodFacts>>,
     /// The Evacuations by the UID of their pod.
     pub(super) evacuations: BTreeMap<&'a str, &'a Evacuation>,
-    /// The drains, settled.
+    /// The cursors and targets of all drains, after every move that is possible now.
     pub(super) progress: Progress,
     /// The nodes with pods left at their targets.
     pub(super) busy: BTreeSet<String>,

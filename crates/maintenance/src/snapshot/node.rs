@@ -9,11 +9,11 @@ use crate::drain_plan::Labels;
 /// A Node, as far as maintenances are concerned.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct NodeFacts {
-    /// Its name.
+    /// The `metadata.name` of the Node.
     pub name: String,
-    /// Its labels.
+    /// The labels that node selectors match.
     pub labels: Labels,
-    /// `spec.unschedulable`.
+    /// Whether `spec.unschedulable` is true; an unset field counts as false.
     pub is_unschedulable: bool,
     /// The taint `headgate.dev/maintenance:NoSchedule`, with any value.
     pub maintenance_taint: Option<TaintFacts>,
@@ -27,7 +27,7 @@ pub struct NodeFacts {
     pub conditions: Vec<(String, String)>,
 }
 
-/// A taint's value.
+/// The taint of a maintenance, of which only the value is needed.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TaintFacts {
     /// Its value; may be empty.

@@ -12,21 +12,21 @@ use crate::drain_plan::{DrainTargets, Labels};
 /// A pod, as far as maintenances are concerned.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct PodFacts {
-    /// Its namespace.
+    /// Namespace of the pod, and of its Evacuation.
     pub namespace: String,
-    /// Its name.
+    /// The `metadata.name` of the pod.
     pub name: String,
-    /// Its UID.
+    /// UID of the pod, which finds its Evacuation.
     pub uid: String,
     /// The node it is bound to.
     pub node: String,
-    /// Its labels.
+    /// The labels that drain plans and PodDisruptionBudgets match.
     pub labels: Labels,
     /// Its annotations that register evacuators.
     pub evacuators: BTreeMap<String, String>,
     /// `spec.priority`, 0 where unset.
     pub priority: i32,
-    /// What created it.
+    /// What created the pod: its controlling owner, or kubelet from a file.
     pub pod_type: PodType,
     /// Whether it tolerates the taint of a maintenance.
     pub tolerates_maintenance: bool,

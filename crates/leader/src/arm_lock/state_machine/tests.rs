@@ -309,7 +309,7 @@ fn a_lost_hold_is_noticed() {
 }
 
 #[test]
-fn a_lost_response_loses_no_hold() {
+fn lease_is_read_again_after_a_lost_response() {
     let lost = || Response::Failed("cut off".to_owned());
     // Acquired, and no longer needed.
     let mut world = World::new(Some(Lease::default()));
@@ -346,7 +346,7 @@ fn a_lost_response_loses_no_hold() {
 }
 
 #[test]
-fn a_leftover_may_have_been_written_in() {
+fn leftover_hold_counts_as_written() {
     let mut world = World::new(Some(World::new(None).held("headgate", SECOND)));
     world.settle(NOTHING);
     assert_eq!(world.record().previous_holder.as_deref(), Some("headgate"));

@@ -134,7 +134,7 @@ async fn without_a_watch_the_lease_is_read_each_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_costs_five_seconds() {
+async fn release_is_found_by_polling_when_the_watch_is_silent() {
     let fixture = fixture();
     fixture.others.create(CCM, SECOND).await;
     sleep(SECOND).await;
