@@ -92,7 +92,7 @@ async fn azure_config_is_read_again_from_file_and_secret_for_each_connection() {
     other["cloud"] = json!("AzureOfNobody");
     write(&other);
     let error = refused().await.to_string();
-    assert!(error.contains("it knows no cloud \"AzureOfNobody\""), "{error}");
+    assert!(error.contains("it has no cloud \"AzureOfNobody\""), "{error}");
     other["resourceManagerEndpoint"] = json!("http://arm.example.com");
     write(&other);
     assert!(refused().await.to_string().contains("is not https"));
