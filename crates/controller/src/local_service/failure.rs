@@ -106,7 +106,7 @@ mod tests {
                 is_final,
                 ErrorClass::Terminal,
             ),
-            (ArmError::ReadBackMismatch("p".into()), next_tick, ErrorClass::Stale),
+            (ArmError::ReadBackMismatch("p".into()), next_tick, ErrorClass::Terminal),
             (ArmError::Connection("reset".into()), is_final, ErrorClass::Retriable),
             (ArmError::DeadlineExceeded, is_final, ErrorClass::Retriable),
         ] {
