@@ -20,7 +20,7 @@ use headgate_leader::{
 use headgate_node::NodeReport;
 use kube::Client;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::AzureAccess;
@@ -110,7 +110,7 @@ async fn run_term<E>(work: impl Future<Output = Result<(), E>>) -> Result<(), E>
 async fn panic_drill() {
     let variable = "HEADGATE_PANIC_DRILL";
     if std::env::var_os(variable).is_some() {
-        sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         std::panic::panic_any(format!("{variable} is set"));
     }
 }
