@@ -90,7 +90,8 @@ async fn run_election(client: impl Fn() -> Client, name: &str, clock: Clock) {
         .patch(name, &PatchParams::default(), &Patch::Merge(patch))
         .await
         .unwrap();
-    sleep(Duration::from_secs(2)).await;
+    // Long enough for the other candidate to read term 1 as well: a candidate that has not seen it numbers its own term 1.
+    sleep(Duration::from_secs(16)).await;
     assert_eq!(current_term(both[first]), Some(1));
     let annotations = leases.get(name).await.unwrap().metadata.annotations.unwrap();
     assert_eq!(
