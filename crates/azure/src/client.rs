@@ -55,9 +55,9 @@ pub struct ArmClientOptions {
 /// Until when ARM throttles requests; `None` where it does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThrottledUntil {
-    /// For reads.
+    /// When ARM accepts reads (GET) again, on the monotonic clock.
     pub reads: Option<Instant>,
-    /// For writes.
+    /// When ARM accepts writes (PUT) again, on the monotonic clock.
     pub writes: Option<Instant>,
 }
 

@@ -26,7 +26,7 @@ pub enum Provider {
     AwsCluster,
     /// The same with `externalTrafficPolicy: Local`.
     AwsLocal,
-    /// cloud-provider-gcp, both policies.
+    /// cloud-provider-gcp's defaults, the same for both traffic policies.
     Gcp,
 }
 

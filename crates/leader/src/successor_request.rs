@@ -95,7 +95,7 @@ impl GiveUps {
         recent.any(|give_up| give_up.holder == holder && reason.is_none_or(|reason| reason == give_up.reason))
     }
 
-    /// The recent ones.
+    /// The terms given up recently enough to count, without those that are older.
     pub(super) fn recent(&self, now: Timestamp) -> Self {
         Self(
             self.0

@@ -15,7 +15,7 @@ use crate::selection::{EndpointSelection, MemberSelection, SliceNodes, select_me
 /// The Services that changed since they were last taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Changed {
-    /// These.
+    /// The Services with these names.
     Some(BTreeSet<NamespacedName>),
     /// Every Service, because a Node changed.
     All,
