@@ -38,7 +38,7 @@ async fn deleting_earlier_settings_leaves_the_ledger() {
         &administrator.kubeconfig,
         &overlay_of(overlay, &[("settings.yaml", "shutdownDelay: 1s\n")]),
     );
-    // As the leader creates it.
+    // As the leader of an earlier version created it; a newer one leaves the name label out.
     let ledger = json!({"metadata": {"name": LEDGER, "labels": {"app.kubernetes.io/name": "headgate"}},
         "data": {"ledger.json": "{\"pools\": {}}"}});
     administrator.done(&ApiRequest::post(MAPS, ledger)).await;

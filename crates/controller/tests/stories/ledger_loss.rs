@@ -35,6 +35,18 @@ async fn assert_next_leader_restores(mut cluster: TestCluster) {
     cluster.settle(&[]).await;
 }
 
+/// The label by which the installed objects, and earlier settings, are deleted.
+#[tokio::test(start_paused = true)]
+async fn ledger_does_not_have_the_name_label_of_the_installed_objects() {
+    let cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let object: ConfigMap = cluster.fake.peek("kube-system", LEDGER).unwrap();
+    let labels = object.metadata.labels.unwrap_or_default();
+    assert!(!labels.contains_key("app.kubernetes.io/name"), "{labels:?}");
+    assert_eq!(labels["app.kubernetes.io/managed-by"], "headgate");
+}
+
 #[tokio::test(start_paused = true)]
 async fn deleted_ledger_is_written_again_by_a_live_leader() {
     let cluster = TestCluster::new(3).await;

@@ -329,10 +329,11 @@ async fn put(
     let mut object = last.cloned().unwrap_or_else(|| ConfigMap {
         metadata: ObjectMeta {
             name: Some(CONFIG_MAP.to_owned()),
-            labels: Some(BTreeMap::from([(
-                "app.kubernetes.io/name".to_owned(),
-                "headgate".to_owned(),
-            )])),
+            // Not the label `name` of the installed objects: who deletes these by label must not delete the ledger.
+            labels: Some(BTreeMap::from([
+                ("app.kubernetes.io/managed-by".to_owned(), "headgate".to_owned()),
+                ("app.kubernetes.io/component".to_owned(), "ledger".to_owned()),
+            ])),
             ..ObjectMeta::default()
         },
         ..ConfigMap::default()
