@@ -8,6 +8,8 @@
 //! `recorded` and `work` carry out; `restore_work` is
 //! the work of a `restore` term. `pool` writes the pools, `headgate_leader` decides who may.
 
+#[cfg(test)]
+mod autoscaler_sequences;
 mod cluster_target;
 mod controller;
 mod editor;

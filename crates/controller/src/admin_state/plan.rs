@@ -11,8 +11,8 @@
 //! In a load balancer that is not configured any more only the third row applies.
 //!
 //! An entry that belongs to no Node stays as it is, and so does an entry whose Node's signal ended a moment ago. An entry of a
-//! Node that is excluded from load balancers is not set `Down`. If it is `Down` already, it stays so until the signal ends:
-//! the Node is about to leave the pool.
+//! Node that a label excludes from load balancers is not set `Down`, unless the Node is being deleted. If it is `Down` already, it
+//! stays so until the signal ends: the Node is about to leave the pool.
 
 use std::sync::Arc;
 
@@ -184,7 +184,7 @@ impl Plan {
                 let becomes = next_admin_state(node, target, observed, ledger_entry, policy)
                     .filter(|_| may_set_down || ledger_entry.is_some())
                     .filter(|to| may_set_down || *to != AdminState::Down);
-                counts.desired_down += usize::from(target == TargetState::Down && node.excluded.is_none());
+                counts.desired_down += usize::from(target == TargetState::Down && node.exempting_label().is_none());
                 // In the mode `observe` nothing is written.
                 planned = becomes.filter(|_| policy.mode != AdminStateMode::Observe).or(observed);
                 let is_relevant = if target == TargetState::None || !inputs.is_configured {
@@ -250,7 +250,7 @@ fn next_admin_state(
 ) -> Option<AdminState> {
     let restores_foreign = policy.foreign_down == ForeignDown::Restore && policy.mode == AdminStateMode::Enforce;
     match (target, observed?) {
-        (TargetState::Down, AdminState::None) if node.excluded.is_none() => Some(AdminState::Down),
+        (TargetState::Down, AdminState::None) if node.exempting_label().is_none() => Some(AdminState::Down),
         (TargetState::None, AdminState::Down) if ledger_entry.is_some() || restores_foreign => Some(AdminState::None),
         _ => None,
     }

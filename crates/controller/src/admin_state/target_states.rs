@@ -1,6 +1,6 @@
-//! The target state of each Node's pool entries, from the taints of all Nodes. Pure.
+//! The target state of each Node's pool entries, from the signals of all Nodes. Pure.
 //!
-//! A taint counts by its key. A signal counts at once. Its end counts after [`DEBOUNCE`] without a signal, so that no traffic
+//! A taint counts by its key, and so does the deletion of the Node object. A signal counts at once. Its end counts after [`DEBOUNCE`] without a signal, so that no traffic
 //! arrives between one taint and the next.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use headgate_clock::Moment;
+use headgate_node::Signal;
 use tokio::time::Instant;
 
 use super::settings::AdminStateMode;
@@ -44,7 +45,7 @@ impl TargetState {
 pub struct SignalPeriod {
     /// Of the Node; a Node created again under the same name does not inherit the period.
     pub uid: String,
-    /// The taint keys that are present, or those that were last.
+    /// The names of the signals that are present, or of those that were last.
     pub signals: BTreeSet<String>,
     /// When the first signal was observed.
     pub since: Moment,
@@ -220,11 +221,15 @@ impl SignalledNodes<'_> {
     }
 }
 
-/// The keys of a Node's taints that are among `taint_keys`.
+/// The names of a Node's signals: the keys of its taints that are among `taint_keys`, and its deletion.
 #[must_use]
 pub fn signal_keys(node: &ClusterNode, taint_keys: &[String]) -> BTreeSet<String> {
     let keys = node.taints.iter().map(|taint| &taint.key);
-    keys.filter(|key| taint_keys.contains(key)).cloned().collect()
+    let deletion = node.is_deleting.then(|| Signal::Deletion.to_string());
+    keys.filter(|key| taint_keys.contains(key))
+        .cloned()
+        .chain(deletion)
+        .collect()
 }
 
 fn is_out_of_service(node: &ClusterNode) -> bool {

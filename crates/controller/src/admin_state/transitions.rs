@@ -164,7 +164,7 @@ impl Snapshot<'_> {
         unreadable.flat_map(move |(load_balancer, unreadable)| {
             let has_no_entry = move |node: &&Arc<ClusterNode>| {
                 let mut entries = nodes.get(&*node.uid).into_iter().flatten();
-                node.excluded.is_none() && !entries.any(|entry| entry.status.pool == unreadable.pool)
+                node.exempting_label().is_none() && !entries.any(|entry| entry.status.pool == unreadable.pool)
             };
             // A plan from before the signal says nothing about it.
             let is_planned = move |node: &&Arc<ClusterNode>| {

@@ -411,7 +411,7 @@ async fn report_signalled_nodes(
     let signalled = targets
         .nodes
         .iter()
-        .filter(|node| targets.target_state(node, now) == TargetState::Down && node.excluded.is_none());
+        .filter(|node| targets.target_state(node, now) == TargetState::Down && node.exempting_label().is_none());
     for node in signalled {
         if events.try_send(NodeEvent::work_not_started(node, reason)).is_err() {
             break;

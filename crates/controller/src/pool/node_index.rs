@@ -9,6 +9,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+/// Kubernetes' label that excludes a Node from load balancers; its value does not matter.
+pub(super) const EXCLUDED_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// The same label as Karpenter sets it, on Nodes that it is deleting.
+pub(super) const EXCLUDED_BY_KARPENTER: &str = "node.kubernetes.io/exclude-from-external-load-balancers=karpenter";
+
 /// A taint of a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taint {
@@ -31,7 +36,8 @@ pub struct ClusterNode {
     pub addresses: Vec<IpAddr>,
     /// The resource id of the virtual machine from `providerID`, in lower case; empty if there is none yet.
     pub machine: String,
-    /// The label that excludes the Node from load balancers (cloud-provider-azure `shouldNodeExcludedFromLoadBalancer`).
+    /// The label that excludes the Node from load balancers (cloud-provider-azure `shouldNodeExcludedFromLoadBalancer`), with its
+    /// value if that is Karpenter's.
     pub excluded: Option<&'static str>,
     /// In the order of the Node's spec.
     pub taints: Vec<Taint>,
@@ -39,6 +45,20 @@ pub struct ClusterNode {
     pub ready: bool,
     /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
+}
+
+impl ClusterNode {
+    /// The label that keeps the Node's entries from being set `Down`: the one that excludes it, unless the Node is about to be
+    /// removed. cloud-controller-manager removes an excluded Node from the pools only at its next sync, and Karpenter terminates
+    /// the machine before that.
+    #[must_use]
+    pub fn exempting_label(&self) -> Option<&'static str> {
+        self.excluded.filter(|label| match *label {
+            EXCLUDED_BY_KARPENTER => false,
+            EXCLUDED_LABEL => !self.is_deleting,
+            _ => true,
+        })
+    }
 }
 
 /// All Nodes of the cluster. Cloning copies the index, not the Nodes.

@@ -9,10 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::node_index::{ClusterNode, Taint};
+use super::node_index::{ClusterNode, EXCLUDED_BY_KARPENTER, EXCLUDED_LABEL, Taint};
 
-/// Kubernetes' label; its value does not matter.
-const EXCLUDED_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// cloud-provider-azure's label; excludes with the value `false`.
 const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
 /// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
@@ -120,8 +118,13 @@ fn machine_id(provider_id: &str) -> String {
 
 /// The label by which cloud-provider-azure excludes a Node from load balancers.
 fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: bool) -> Option<&'static str> {
-    if labels.contains_key(EXCLUDED_LABEL) {
-        return Some(EXCLUDED_LABEL);
+    if let Some(value) = labels.get(EXCLUDED_LABEL) {
+        let is_karpenter = value == "karpenter";
+        return Some(if is_karpenter {
+            EXCLUDED_BY_KARPENTER
+        } else {
+            EXCLUDED_LABEL
+        });
     }
     if labels
         .get(MANAGED_LABEL)

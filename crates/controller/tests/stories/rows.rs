@@ -28,6 +28,10 @@
 //! | Non-goal: cordon, `kubectl drain`, unschedulable | `edge_cases::cordons_and_drains_are_no_signals` |
 //! | headgate: pools with outbound rules only | `edge_cases::pool_with_outbound_rules_only_is_left_alone` |
 //! | headgate: excluded and control-plane nodes | `edge_cases::excluded_nodes_are_left_alone` |
+//! | Provider changes: nodes being deleted flip before they are removed | `deletion::deletion_takes_the_node_out_before_karpenters_label_arrives` |
+//! | headgate: excluded nodes that are being removed | `deletion::label_exempts_no_node_that_is_being_removed` |
+//! | headgate: excluded nodes, a new leader | `deletion::new_leader_plans_the_same_whatever_came_first` |
+//! | headgate: a scale-down is taken back | `deletion::scale_down_that_cluster_autoscaler_takes_back_puts_the_node_back` |
 //! | headgate: no load balancer at all | `edge_cases::unknown_load_balancers_and_empty_groups_are_no_error` |
 //! | Risk: throttling, the write is refused | `risks::throttled_writes_are_retried_to_the_second_and_reported_once` |
 //! | Risk: throttling, the read is refused | `risks::throttled_lists_are_retried_to_the_second_and_reported` |
@@ -77,6 +81,7 @@
 //! | headgate: a machine without a Node | `interfaces::machine_without_a_node_is_left_alone` |
 
 pub(super) mod cluster;
+mod deletion;
 mod edge_cases;
 mod events;
 mod interfaces;
@@ -92,6 +97,7 @@ use std::collections::BTreeSet;
 /// The tests of each file, as `file::test`.
 fn tests() -> BTreeSet<String> {
     let sources = [
+        ("deletion", include_str!("rows/deletion.rs")),
         ("edge_cases", include_str!("rows/edge_cases.rs")),
         ("events", include_str!("rows/events.rs")),
         ("interfaces", include_str!("rows/interfaces.rs")),
