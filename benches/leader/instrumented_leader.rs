@@ -196,6 +196,7 @@ async fn lead(
             foreign_down: ForeignDown::Keep,
         },
         list_failure_timeout: Duration::from_mins(2),
+        stale_nodes_timeout: Duration::from_mins(5),
         node_name: "bench".to_owned(),
         metrics: metrics.admin_state,
         lock_metrics: metrics.lock,

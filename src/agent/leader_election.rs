@@ -141,6 +141,7 @@ fn work_context(
             foreign_down: settings.admin_state.foreign_down,
         },
         list_failure_timeout: settings.admin_state.list_failure_timeout,
+        stale_nodes_timeout: settings.admin_state.stale_nodes_timeout,
         node_name: context.node_name.clone(),
         events: ClusterEventRecorder::new(context.client.clone(), context.node_name.clone()),
         metrics,

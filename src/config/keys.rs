@@ -309,6 +309,19 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| duration_value(settings.admin_state.list_failure_timeout),
     },
     Key {
+        path: "adminState.staleNodesTimeout",
+        flag: None,
+        about: "For how long the leader follows Nodes that the API server does not confirm, because they cannot be listed or \
+                watched. After that it writes no admin states, so that what is set stays, records the event \
+                `LoadBalancerAdminStateNodesStale` on its own Node, and goes on when a list or watch succeeds. The mode `off` \
+                gives back nevertheless. From `2m` to `1h`.",
+        set: |settings, value| {
+            settings.admin_state.stale_nodes_timeout = value::duration(value, 2 * MINUTE, HOUR)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.admin_state.stale_nodes_timeout),
+    },
+    Key {
         path: "telemetry.otlpEndpoint",
         flag: None,
         about: "Base address of an OpenTelemetry collector. headgate exports a span for each call to ARM and for each \

@@ -4,7 +4,8 @@
 //! [`WatchFailure`], when it is the first one or of another kind than the one before. The failure is over when an event
 //! arrives, or when the API server has accepted a list or a watch of this stream and no error follows within 1 s, even if
 //! nothing has changed in the meantime: kube has no event for that, so each stream has a client of its own that observes
-//! the responses.
+//! the responses. In the same way a stream verifies that the consumer's state is current: by a complete list, by a change, or
+//! by a watch that is accepted and has no error within 1 s.
 //!
 //! What an event means, and which state stays in use while the watch fails, is the consumer's decision.
 
@@ -40,6 +41,7 @@ pub struct WatchReporter {
     errors: WatchErrorCounter,
     clock: Clock,
     failure: watch::Sender<Option<WatchFailure>>,
+    verified_at: watch::Sender<Instant>,
 }
 
 impl WatchReporter {
@@ -52,6 +54,7 @@ impl WatchReporter {
             errors,
             clock,
             failure: watch::Sender::new(None),
+            verified_at: watch::Sender::new(Instant::now()),
         }
     }
 
@@ -68,6 +71,17 @@ impl WatchReporter {
     #[must_use]
     pub fn failure(&self) -> watch::Receiver<Option<WatchFailure>> {
         self.failure.subscribe()
+    }
+
+    /// When the API server confirmed last that the consumer's state is current; at first, when the reporter was made. A watch
+    /// without changes is confirmed at the start of each of its periods.
+    #[must_use]
+    pub fn verified_at(&self) -> watch::Receiver<Instant> {
+        self.verified_at.subscribe()
+    }
+
+    fn verified(&self) {
+        self.verified_at.send_replace(Instant::now());
     }
 
     fn failed(&self, error: &watcher::Error) -> WatchErrorReason {
@@ -113,8 +127,13 @@ where
 {
     let (client, responses) = observe_responses(client);
     let events = watcher::watcher(api(client), config);
-    // `Init` is sent before the request for the list.
-    supervise(events, |event| !matches!(event, Event::Init), responses, reporter)
+    let meaning = |event: &Event<K>| match event {
+        // It is sent before the request for the list.
+        Event::Init => Meaning::Nothing,
+        Event::InitApply(_) => Meaning::Response,
+        Event::InitDone | Event::Apply(_) | Event::Delete(_) => Meaning::Verification,
+    };
+    supervise(events, meaning, responses, reporter)
 }
 
 /// Watches the one object `name`; `None` means that it does not exist.
@@ -130,19 +149,30 @@ where
 {
     let (client, responses) = observe_responses(client);
     let states = watcher::watch_object(api(client), name);
-    supervise(states, |_| true, responses, reporter.for_object(name))
+    supervise(states, |_| Meaning::Verification, responses, reporter.for_object(name))
 }
 
-/// A client of the same API server, and the number of its successful responses so far.
-fn observe_responses(client: &Client) -> (Client, watch::Receiver<u64>) {
-    let (sender, responses) = watch::channel(0);
+/// The number of successful responses so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Responses {
+    lists: u64,
+    watches: u64,
+}
+
+/// A client of the same API server, and its successful responses.
+fn observe_responses(client: &Client) -> (Client, watch::Receiver<Responses>) {
+    let (sender, responses) = watch::channel(Responses::default());
     let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
     let service = tower::service_fn(move |request: Request<Body>| {
         let (inner, sender) = (inner.clone(), sender.clone());
+        let is_watch = is_watch(&request);
         async move {
             let response = inner.send(request).await?;
             if response.status().is_success() {
-                sender.send_modify(|count| *count += 1);
+                sender.send_modify(|responses| {
+                    responses.lists += u64::from(!is_watch);
+                    responses.watches += u64::from(is_watch);
+                });
             }
             Ok::<_, kube::Error>(response)
         }
@@ -150,12 +180,30 @@ fn observe_responses(client: &Client) -> (Client, watch::Receiver<u64>) {
     (Client::new(service, namespace), responses)
 }
 
+fn is_watch(request: &Request<Body>) -> bool {
+    let mut pairs = request.uri().query().unwrap_or_default().split('&');
+    pairs.any(|pair| pair == "watch=true")
+}
+
+/// What an item of a stream shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meaning {
+    Nothing,
+    /// The API server has answered; the backoff starts again then.
+    Response,
+    /// It has answered, and the consumer's state is current.
+    Verification,
+}
+
 /// What a stream needs from one item to the next.
 struct Supervised<T> {
     events: BoxStream<'static, watcher::Result<T>>,
-    /// Whether an item proves that the API server answered; the backoff starts again then.
-    is_response: fn(&T) -> bool,
-    responses: watch::Receiver<u64>,
+    meaning: fn(&T) -> Meaning,
+    responses: watch::Receiver<Responses>,
+    /// Whether a watch was accepted and no error has followed.
+    is_watch_accepted: bool,
+    /// The number of accepted watches so far.
+    watches: u64,
     reporter: WatchReporter,
     backoff: WatchBackoff,
     delay: Option<Duration>,
@@ -172,17 +220,27 @@ impl<T> Supervised<T> {
             tokio::select! {
                 // Responses first: an error after a response must not be over by that response.
                 biased;
-                Ok(()) = self.responses.changed() => self.recovers_at = Some(Instant::now() + RECOVERY_DELAY),
+                Ok(()) = self.responses.changed() => {
+                    let watches = self.responses.borrow_and_update().watches;
+                    self.is_watch_accepted |= watches > self.watches;
+                    self.watches = watches;
+                    self.recovers_at = Some(Instant::now() + RECOVERY_DELAY);
+                }
                 event = self.events.next() => return match event? {
                     Ok(event) => {
-                        if (self.is_response)(&event) {
+                        let meaning = (self.meaning)(&event);
+                        if meaning != Meaning::Nothing {
                             self.recovered();
                             self.backoff.reset();
+                        }
+                        if meaning == Meaning::Verification {
+                            self.reporter.verified();
                         }
                         Some(Ok(event))
                     }
                     Err(error) => {
                         self.recovers_at = None;
+                        self.is_watch_accepted = false;
                         let reason = self.reporter.failed(&error);
                         self.delay = Some(self.backoff.after(reason));
                         Some(Err(reason))
@@ -190,6 +248,9 @@ impl<T> Supervised<T> {
                 },
                 () = sleep_until(self.recovers_at.unwrap_or_else(Instant::now)), if self.recovers_at.is_some() => {
                     self.recovered();
+                    if self.is_watch_accepted {
+                        self.reporter.verified();
+                    }
                 }
             }
         }
@@ -203,14 +264,16 @@ impl<T> Supervised<T> {
 
 fn supervise<T: Send + 'static>(
     events: impl Stream<Item = watcher::Result<T>> + Send + 'static,
-    is_response: fn(&T) -> bool,
-    responses: watch::Receiver<u64>,
+    meaning: fn(&T) -> Meaning,
+    responses: watch::Receiver<Responses>,
     reporter: WatchReporter,
 ) -> WatchStream<T> {
     let supervised = Supervised {
         events: events.boxed(),
-        is_response,
+        meaning,
         responses,
+        is_watch_accepted: false,
+        watches: 0,
         reporter,
         backoff: WatchBackoff::default(),
         delay: None,

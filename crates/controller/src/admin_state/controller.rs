@@ -74,6 +74,8 @@ pub(super) struct Controller<'a> {
     pub(super) load_balancers: BTreeMap<LoadBalancerId, RunningWriter>,
     /// Whether lists have failed for too long.
     pub(super) is_unable: bool,
+    /// Whether the Nodes are stale, and that is reported.
+    pub(super) are_nodes_stale: bool,
     /// Notified by the editors.
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
@@ -91,6 +93,7 @@ impl Controller<'_> {
         loop {
             let targets = self.targets.borrow_and_update().clone().unwrap_or_default();
             self.report_nodes(&targets);
+            self.report_staleness(&targets);
             let signal_generation = targets.last_signal_generation();
             self.request_list(signal_generation > self.listed_generation);
             self.listed_generation = signal_generation;
@@ -283,7 +286,25 @@ impl Controller<'_> {
             pending_changes: statuses.iter().map(|status| status.pending_changes).sum(),
             last_list: list_state.last_success,
             lists_failing_since: list_state.failing_since,
+            nodes_stale_since: targets.stale_since(),
         });
+    }
+
+    /// Records an event on the own Node when the Nodes become stale.
+    fn report_staleness(&mut self, targets: &TargetStates) {
+        let stale_since = targets.stale_since();
+        if stale_since.is_some() == self.are_nodes_stale {
+            return;
+        }
+        self.are_nodes_stale = stale_since.is_some();
+        let Some(since) = stale_since else {
+            tracing::info!("nodes confirmed again, admin states follow them");
+            return;
+        };
+        tracing::error!(%since, "nodes not confirmed for too long, admin states stay as they are");
+        if let Some(own) = targets.nodes.by_name(&self.context.node_name) {
+            self.queue_event(NodeEvent::nodes_stale(own, since));
+        }
     }
 
     fn queue_event(&self, event: NodeEvent) {

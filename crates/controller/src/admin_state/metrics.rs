@@ -23,6 +23,8 @@ pub(super) struct GaugeValues {
     pub(super) last_list: Option<Timestamp>,
     /// Since when the lists that are due fail.
     pub(super) lists_failing_since: Option<Timestamp>,
+    /// When the Nodes were known to be current last, if they are stale.
+    pub(super) nodes_stale_since: Option<Timestamp>,
 }
 
 /// The metrics of admin states. Clones share them.
@@ -117,7 +119,7 @@ struct TimeGauge {
     value: fn(&GaugeValues) -> Option<Timestamp>,
 }
 
-const TIME_GAUGES: [TimeGauge; 2] = [
+const TIME_GAUGES: [TimeGauge; 3] = [
     TimeGauge {
         name: "headgate_admin_state_last_list_timestamp_seconds",
         help: "Unix time at which the leader sent the last list of load balancers that succeeded; 0 if none has in this term, \
@@ -129,6 +131,12 @@ const TIME_GAUGES: [TimeGauge; 2] = [
         help: "Unix time since which every list of load balancers that was due has failed, throttled ones included; 0 while \
                lists succeed or none is due, and on an instance that does not lead.",
         value: |values| values.lists_failing_since,
+    },
+    TimeGauge {
+        name: "headgate_admin_state_nodes_stale_since_timestamp_seconds",
+        help: "Unix time at which the API server confirmed the leader's list of Nodes last, if that is too long ago, so that the \
+               leader writes no admin states; 0 otherwise, and on an instance that does not lead.",
+        value: |values| values.nodes_stale_since,
     },
 ];
 

@@ -1,17 +1,19 @@
 //! The watch of all Nodes; publishes the target states that follow from them.
 //!
 //! Invariants: nothing is published before every Node has been listed once. While the watch fails, the last known state stays
-//! in use. Events that are ready together are published together, so that a thousand new taints lead to one plan.
+//! in use; from `stale_timeout` after the API server last confirmed it, it is marked as stale. Events that are ready together are published together, so that a thousand new taints lead to one plan.
 //!
 //! The published value is changed in place unless a receiver holds it. Receivers hold it only briefly: otherwise each change
 //! of a Node copies all of them. What a Node's taints mean is left to `target_states`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter, watch_events};
+use jiff::SignedDuration;
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client};
@@ -23,6 +25,8 @@ use crate::pool::ClusterNodeObject;
 
 /// Nodes in one answer to a list; bounds the memory for objects that are not converted yet.
 const PAGE_SIZE: u32 = 500;
+/// The period of the watch. Its start confirms the state although nothing changes.
+const WATCH_PERIOD_SECONDS: u32 = 50;
 /// Events that are published together, so that a flood of events does not delay the plan.
 const MAX_EVENTS_PER_CHANGE: usize = 10_000;
 
@@ -35,6 +39,8 @@ pub(super) struct NodeWatchConfig {
     pub(super) exclude_control_plane: bool,
     /// Counts the errors of the watch.
     pub(super) watch_errors: WatchErrorCounter,
+    /// For how long the state is in use without a confirmation.
+    pub(super) stale_timeout: Duration,
     pub(super) clock: Clock,
 }
 
@@ -45,8 +51,13 @@ pub(super) async fn watch_target_states(
     published: watch::Sender<Option<Arc<TargetStates>>>,
 ) {
     let reporter = WatchReporter::new("nodes", config.watch_errors.clone(), config.clock.clone());
-    let pages = watcher::Config::default().page_size(PAGE_SIZE);
-    let mut events = watch_events(&client, Api::<ClusterNodeObject>::all, pages, reporter);
+    let mut verified_at = reporter.verified_at();
+    let watcher_config = watcher::Config::default()
+        .page_size(PAGE_SIZE)
+        .timeout(WATCH_PERIOD_SECONDS);
+    let mut events = watch_events(&client, Api::<ClusterNodeObject>::all, watcher_config, reporter);
+    let stale_timeout = config.stale_timeout;
+    let mut is_stale = false;
     let mut handler = EventHandler {
         state: State {
             published,
@@ -59,8 +70,23 @@ pub(super) async fn watch_target_states(
     let mut applied_until = Instant::now();
     loop {
         let deadline = handler.state.next_deadline(applied_until);
+        let stale_at = *verified_at.borrow() + stale_timeout;
         let mut event = tokio::select! {
             event = events.next() => event,
+            () = sleep_until(stale_at), if !is_stale => {
+                // The state may have been confirmed since.
+                let verified_at = *verified_at.borrow_and_update();
+                is_stale = verified_at + stale_timeout <= Instant::now();
+                if is_stale {
+                    handler.mark_stale(verified_at);
+                }
+                continue;
+            }
+            Ok(()) = verified_at.changed(), if is_stale => {
+                is_stale = false;
+                handler.mark_current();
+                continue;
+            }
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 applied_until = Instant::now();
                 handler.state.modify(|targets| {
@@ -139,6 +165,21 @@ struct EventHandler {
 }
 
 impl EventHandler {
+    /// Marks the state as stale; the API server confirmed it last at `verified_at`.
+    fn mark_stale(&mut self, verified_at: Instant) {
+        let now = self.config.clock.now();
+        let age =
+            SignedDuration::try_from(now.mono.saturating_duration_since(verified_at)).unwrap_or(SignedDuration::MAX);
+        let since = now.wall.saturating_sub(age).unwrap_or(now.wall);
+        self.state.modify(|targets| targets.set_stale_since(Some(since)));
+        self.state.publish();
+    }
+
+    fn mark_current(&mut self) {
+        self.state.modify(|targets| targets.set_stale_since(None));
+        self.state.publish();
+    }
+
     /// Applies an event. Returns whether it changed anything.
     fn handle(&mut self, event: Event<ClusterNodeObject>) -> bool {
         match event {

@@ -22,7 +22,7 @@ use super::ledger::{LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerS
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::{EntryStatus, PlanInputs, Policy, plan};
 use super::recorded::read_recorded_once;
-use super::settings::{AdminStateMode, ForeignDown};
+use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 use super::target_states::TargetStates;
 use crate::pool::{
     Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, ListRequest, Listing, LoadBalancerView, PoolEdit,
@@ -255,6 +255,7 @@ async fn work(
         taint_keys: Vec::new(),
         exclude_control_plane: context.target.exclude_control_plane,
         watch_errors: WatchErrorCounter::default(),
+        stale_timeout: AdminStateSettings::default().stale_nodes_timeout,
         clock: context.clock.clone(),
     };
     tasks.spawn(watch_target_states(context.client.clone(), watch_config, sender));

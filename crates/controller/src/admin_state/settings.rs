@@ -62,6 +62,8 @@ pub struct AdminStateSettings {
     pub foreign_down: ForeignDown,
     /// The setting `adminState.listFailureTimeout`.
     pub list_failure_timeout: Duration,
+    /// The setting `adminState.staleNodesTimeout`.
+    pub stale_nodes_timeout: Duration,
 }
 
 impl Default for AdminStateSettings {
@@ -70,6 +72,7 @@ impl Default for AdminStateSettings {
             mode: AdminStateMode::default(),
             foreign_down: ForeignDown::default(),
             list_failure_timeout: Duration::from_mins(2),
+            stale_nodes_timeout: Duration::from_mins(5),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use headgate_clock::Moment;
 use headgate_node::Signal;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::settings::AdminStateMode;
@@ -26,7 +27,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub enum TargetState {
     /// `Down`: its Node has a signal.
     Down,
-    /// What it is: the signal ended less than [`DEBOUNCE`] ago.
+    /// What it is: the signal ended less than [`DEBOUNCE`] ago, or the Nodes are stale.
     Unchanged,
     /// `None`: the probe decides.
     None,
@@ -66,6 +67,7 @@ pub struct TargetStates {
     pub nodes: NodeIndex,
     /// By the name of the Node.
     periods: HashMap<String, SignalPeriod>,
+    stale_since: Option<Timestamp>,
 }
 
 impl TargetStates {
@@ -146,9 +148,24 @@ impl TargetStates {
             .retain(|_, period| period.ended_at.is_none_or(|ended_at| ended_at + ENDED_PERIOD_TTL > now));
     }
 
+    /// Records that the Nodes are stale, and when they were known to be current last; or that they are current.
+    pub fn set_stale_since(&mut self, since: Option<Timestamp>) {
+        self.stale_since = since;
+        self.generation += 1;
+    }
+
+    /// When the Nodes were known to be current last, if they are stale: every target state is [`TargetState::Unchanged`] then.
+    #[must_use]
+    pub fn stale_since(&self) -> Option<Timestamp> {
+        self.stale_since
+    }
+
     /// The target state of a Node's entries.
     #[must_use]
     pub fn target_state(&self, node: &ClusterNode, now: Instant) -> TargetState {
+        if self.stale_since.is_some() {
+            return TargetState::Unchanged;
+        }
         let Some(period) = self.signal_period(node) else {
             return TargetState::None;
         };
@@ -240,7 +257,6 @@ fn is_out_of_service(node: &ClusterNode) -> bool {
 #[cfg(test)]
 mod tests {
     use headgate_clock::Clock;
-    use jiff::Timestamp;
 
     use super::*;
     use crate::pool::Taint;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use headgate_azure::{AdminState, ErrorClass, PoolId};
 use headgate_clock::Moment;
 use headgate_node::DRAINING_TAINT;
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::editor::LoadBalancerStatus;
@@ -37,6 +38,7 @@ pub(super) enum EventKind {
     None,
     UpdateFailed,
     NoEligibleAddress,
+    NodesStale,
 }
 
 impl EventKind {
@@ -46,11 +48,12 @@ impl EventKind {
             Self::None => "LoadBalancerAdminStateNone",
             Self::UpdateFailed => "LoadBalancerAdminStateUpdateFailed",
             Self::NoEligibleAddress => "LoadBalancerPoolHasNoEligibleAddress",
+            Self::NodesStale => "LoadBalancerAdminStateNodesStale",
         }
     }
 
     pub(super) fn is_warning(self) -> bool {
-        matches!(self, Self::UpdateFailed | Self::NoEligibleAddress)
+        matches!(self, Self::UpdateFailed | Self::NoEligibleAddress | Self::NodesStale)
     }
 }
 
@@ -71,6 +74,18 @@ impl NodeEvent {
             note: truncate(format!(
                 "Admin state not updated: {reason}. headgate retries at growing intervals."
             )),
+        }
+    }
+
+    /// The event on the leader's own Node when the Nodes have become stale.
+    pub(super) fn nodes_stale(own: &Arc<ClusterNode>, since: Timestamp) -> Self {
+        Self {
+            node: Arc::clone(own),
+            kind: EventKind::NodesStale,
+            note: format!(
+                "The Nodes could not be listed or watched since {since:.0}. Until they can, admin states are not written and \
+                 stay as they are; the log of this node's headgate says why."
+            ),
         }
     }
 }

@@ -68,6 +68,8 @@ pub struct WorkContext {
     pub policy: Policy,
     /// For how long lists of load balancers may fail before the leader looks for a successor.
     pub list_failure_timeout: Duration,
+    /// For how long admin states follow Nodes that the API server does not confirm: `adminState.staleNodesTimeout`.
+    pub stale_nodes_timeout: Duration,
     /// The Node that this process runs on.
     pub node_name: String,
     /// Records events on Nodes.
@@ -283,6 +285,7 @@ async fn work_with(
         list_requests,
         listed_generation: 0,
         is_unable: false,
+        are_nodes_stale: false,
         load_balancers: BTreeMap::new(),
         status_changed: Arc::default(),
         transitions: TransitionTracker::default(),
@@ -325,6 +328,7 @@ fn watch_nodes(
         taint_keys: context.taint_keys.clone(),
         exclude_control_plane,
         watch_errors: context.metrics.watch_errors(),
+        stale_timeout: context.stale_nodes_timeout,
         clock: context.clock.clone(),
     };
     tasks.spawn(

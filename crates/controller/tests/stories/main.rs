@@ -20,4 +20,5 @@ mod one_writer;
 mod other_nodes;
 mod random;
 mod rows;
+mod stale_nodes;
 mod world;

@@ -28,7 +28,7 @@ struct Scenario {
 
 impl Scenario {
     fn new(nodes: &[ClusterNode], entries: &[(&str, u8, LedgerStage)]) -> Self {
-        let clock = Clock::anchored(jiff::Timestamp::UNIX_EPOCH);
+        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
         Self {
             tracker: TransitionTracker::default(),
             targets: target_states(nodes, clock.now()),

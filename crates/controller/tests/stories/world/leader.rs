@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
-use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
+use headgate_controller::admin_state::{
+    self, AdminStateSettings, ClusterConnection, ClusterTarget, Policy, TargetSource,
+};
 use headgate_controller::pool::ListScope;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
@@ -97,6 +99,7 @@ impl Leader {
             taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
             policy,
             list_failure_timeout: world.list_failure_timeout,
+            stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
             node_name: name.to_owned(),
             metrics: admin_state::Metrics::register(&mut registry),
             lock_metrics: LockMetrics::register(&mut registry),
