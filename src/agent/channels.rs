@@ -33,7 +33,7 @@ impl Channels {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
             stopping: watch::Sender::new(false),
-            azure: scheduled_events::Channels::new(&settings.azure, clock),
+            azure: scheduled_events::Channels::new(settings, clock),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
             operations_bound: watch::Sender::new(BindState::Waiting),

@@ -135,7 +135,7 @@ fn work_context(
     let settings = &context.settings;
     admin_state::WorkContext {
         client: context.client.clone(),
-        taint_keys: settings.signals.admin_state.clone(),
+        rules: settings.signals.admin_state.clone(),
         policy: Policy {
             mode: settings.admin_state.mode,
             foreign_down: settings.admin_state.foreign_down,

@@ -12,7 +12,7 @@ use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStat
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
-use headgate_node::{Signal, detect_signals};
+use headgate_node::Signal;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -109,12 +109,13 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
     let now = clock.now();
     let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
     for node in listed.map_err(StatusError::Nodes)? {
-        let found = detect_signals(&node.slim.facts(), &settings.signals.health);
-        if let Some(node) = node.in_pools.into_node(exclude_control_plane) {
+        let (rules, admin_state) = (&settings.signals.health, &settings.signals.admin_state);
+        let found: BTreeSet<_> = rules.detect(&node.slim.facts(rules)).into_keys().collect();
+        if let Some(node) = node.in_pools.into_node(exclude_control_plane, admin_state) {
             if !found.is_empty() {
                 health.insert(node.name.clone(), found);
             }
-            desired.apply(node, &settings.signals.admin_state, now);
+            desired.apply(node, now);
         }
     }
     Ok(ClusterSnapshot {

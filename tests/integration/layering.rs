@@ -98,7 +98,7 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "crates/controller",
         modules: &[
-            ("pool", &["azure", "leader"]),
+            ("pool", &["azure", "leader", "node"]),
             ("admin_state", &["azure", "kubernetes", "leader", "node", "pool"]),
             ("other_nodes", &["kubernetes", "leader"]),
             ("local_service", &["azure", "kubernetes", "local_pools", "pool"]),

@@ -4,6 +4,7 @@
 //! deleted Node and a restart. Taints match by key, never by value or effect. One Node object is in memory. What
 //! `/healthz` answers because of a report is up to `headgate-health`. [`Signal`] is the place to add a signal.
 
+mod matcher;
 mod metrics;
 mod remembered_state;
 mod report;
@@ -11,9 +12,10 @@ mod signal;
 mod slim_node;
 mod watch;
 
+pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use metrics::Metrics;
 pub use remembered_state::{RememberedState, RememberedStateError, store_reports};
-pub use report::{NodeObjectState, NodeReport, Source};
-pub use signal::{DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation, detect_signals};
-pub use slim_node::SlimNode;
+pub use report::{NodeObjectState, NodeReport, PendingSignal, Source};
+pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation};
+pub use slim_node::{SlimCondition, SlimNode};
 pub use watch::watch_own_node;

@@ -168,7 +168,11 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
 /// Runs the real elector: acquires the Lease, leads, stops and releases the Lease.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let clock = Clock::System;
-    let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
+    let (_reports, reports) = watch::channel(NodeReport::initial(
+        None,
+        &headgate_node::SignalRules::default(),
+        clock.now(),
+    ));
     let elector = LeaderElector::new(LeaderElectionConfig {
         client: leader.client.clone(),
         lease: LeaseName::default(),

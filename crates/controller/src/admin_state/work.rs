@@ -16,6 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, LockMetrics, Term};
+use headgate_node::SignalRules;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -62,8 +63,8 @@ const LEDGER_REJECTED: &str = "LoadBalancerAdminStateLedgerRejected";
 pub struct WorkContext {
     /// A client of the API server that does not retry by itself.
     pub client: Client,
-    /// The taint keys that are signals: `signals.adminState`.
-    pub taint_keys: Vec<String>,
+    /// What is a signal: `signals.adminState` and `signals.adminStateBuiltIn`.
+    pub rules: SignalRules,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
     /// For how long lists of load balancers may fail before the leader looks for a successor.
@@ -325,7 +326,7 @@ fn watch_nodes(
     let sender = watch::Sender::new(None);
     let targets = sender.subscribe();
     let watch_config = NodeWatchConfig {
-        taint_keys: context.taint_keys.clone(),
+        rules: context.rules.clone(),
         exclude_control_plane,
         watch_errors: context.metrics.watch_errors(),
         stale_timeout: context.stale_nodes_timeout,

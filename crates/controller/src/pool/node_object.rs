@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use headgate_node::{Facts, SignalRules, SlimCondition};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -23,12 +24,12 @@ const CONTROL_PLANE_LABELS: [&str; 2] = [
 #[derive(Clone, Debug, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct ClusterNodeObject {
-    /// Needed: name, UID, labels, creation time.
+    /// Needed: name, UID, labels, annotations, creation time.
     pub metadata: ObjectMeta,
-    /// Needed: taints and `providerID`.
+    /// Needed: taints, cordon and `providerID`.
     #[serde(default)]
     pub spec: Spec,
-    /// Needed: addresses and the condition `Ready`.
+    /// Needed: addresses, the condition `Ready` and those that a matcher names.
     #[serde(default)]
     pub status: Status,
 }
@@ -38,6 +39,8 @@ pub struct ClusterNodeObject {
 pub struct Spec {
     #[serde(default)]
     taints: Vec<TaintObject>,
+    #[serde(default)]
+    unschedulable: bool,
     #[serde(default, rename = "providerID")]
     provider_id: String,
 }
@@ -55,7 +58,7 @@ pub struct Status {
     #[serde(default)]
     addresses: Vec<AddressObject>,
     #[serde(default)]
-    conditions: Vec<Condition>,
+    conditions: Vec<SlimCondition>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -65,19 +68,15 @@ struct AddressObject {
     address: String,
 }
 
-/// Without times and messages, so that a heartbeat changes nothing.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Condition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-}
-
 impl ClusterNodeObject {
     /// Converts the object; `None` if it has no name. `exclude_control_plane` is the cloud's setting
-    /// `excludeMasterFromStandardLB`.
+    /// `excludeMasterFromStandardLB`; `rules` say what is a signal. Facts that the rules do not read are dropped, and so are the times
+    /// of conditions: a heartbeat changes nothing.
     #[must_use]
-    pub fn into_node(self, exclude_control_plane: bool) -> Option<ClusterNode> {
+    pub fn into_node(self, exclude_control_plane: bool, rules: &SignalRules) -> Option<ClusterNode> {
+        let taint_keys = self.spec.taints.iter().map(|taint| taint.key.clone()).collect();
+        let (cordon, conditions) = (self.spec.unschedulable, &self.status.conditions);
+        let signals = rules.detect(&Facts::read(&self.metadata, taint_keys, cordon, conditions, rules));
         let labels = self.metadata.labels.unwrap_or_default();
         let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
         let created = self.metadata.creation_timestamp.map(|time| time.0);
@@ -85,7 +84,7 @@ impl ClusterNodeObject {
             .status
             .conditions
             .iter()
-            .any(|condition| condition.kind == "Ready" && condition.status == "True");
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let taint = |taint: TaintObject| Taint {
             key: taint.key,
             effect: taint.effect,
@@ -100,6 +99,7 @@ impl ClusterNodeObject {
             machine: machine_id(&self.spec.provider_id),
             excluded: excluding_label(&labels, exclude_control_plane),
             taints: self.spec.taints.into_iter().map(taint).collect(),
+            signals,
             ready,
             is_deleting: self.metadata.deletion_timestamp.is_some(),
         })
@@ -148,7 +148,7 @@ mod tests {
 
     fn read(object: &Value) -> ClusterNode {
         let object: ClusterNodeObject = serde_json::from_value(object.clone()).unwrap();
-        object.into_node(true).unwrap()
+        object.into_node(true, &SignalRules::default_admin_state()).unwrap()
     }
 
     #[test]

@@ -14,6 +14,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, Policy};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_node::SignalRules;
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
@@ -57,6 +58,8 @@ pub(crate) struct World {
     pub(crate) intercept: Option<Intercept>,
     /// `adminState.listFailureTimeout`.
     pub(crate) list_failure_timeout: Duration,
+    /// What leaders take as a signal.
+    pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
 }
@@ -145,6 +148,7 @@ impl World {
             rate_limits: None,
             intercept: None,
             list_failure_timeout: Duration::from_mins(2),
+            rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
         }
     }

@@ -9,8 +9,7 @@ use headgate_controller::admin_state::{
 use headgate_controller::pool::ListScope;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_node::DEFAULT_SIGNAL_TAINTS;
-use headgate_node::NodeReport;
+use headgate_node::{NodeReport, SignalRules};
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -75,7 +74,7 @@ impl Leader {
         spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
     ) -> Self {
         let mut registry = Registry::default();
-        let report = NodeReport::initial(None, &[], world.clock.now());
+        let report = NodeReport::initial(None, &SignalRules::default(), world.clock.now());
         let reports = watch::Sender::new(report);
         let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
             client: client.clone(),
@@ -96,7 +95,7 @@ impl Leader {
         let context = admin_state::WorkContext {
             events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
             client,
-            taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
+            rules: world.rules.clone(),
             policy,
             list_failure_timeout: world.list_failure_timeout,
             stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
