@@ -75,6 +75,8 @@ pub struct AzureSettings {
     pub config_secret: Option<SecretName>,
     /// The cluster's name, after which its load balancers are named.
     pub cluster_name: String,
+    /// Whether the leader turns eviction notices in Node events into taints.
+    pub preempt_events: bool,
 }
 
 impl AzureSettings {
@@ -144,6 +146,7 @@ impl Default for Settings {
                 config_file: None,
                 config_secret: None,
                 cluster_name: "kubernetes".to_owned(),
+                preempt_events: false,
             },
             admin_state: AdminStateSettings::default(),
             otlp_endpoint: None,

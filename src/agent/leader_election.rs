@@ -12,6 +12,8 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, Policy, WorkError};
+use headgate_controller::other_nodes::OtherNodes;
+use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
@@ -119,9 +121,10 @@ async fn panic_drill() {
 pub(super) fn work(
     metrics: admin_state::Metrics,
     lock_metrics: LockMetrics,
+    preempt_metrics: preempt_events::Metrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let work_context = work_context(&context, metrics.clone(), lock_metrics.clone());
+        let work_context = work_context(&context, metrics.clone(), lock_metrics.clone(), &preempt_metrics);
         async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
     }
 }
@@ -131,8 +134,22 @@ fn work_context(
     context: &LeaderContext,
     metrics: admin_state::Metrics,
     lock_metrics: LockMetrics,
+    preempt_metrics: &preempt_events::Metrics,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
+    let events = ClusterEventRecorder::new(context.client.clone(), context.node_name.clone());
+    let preempt_events = settings
+        .azure
+        .preempt_events
+        .then(|| admin_state::PreemptEventsFeature {
+            task: PreemptEvents {
+                client: context.client.clone(),
+                events: events.clone(),
+                metrics: preempt_metrics.clone(),
+                clock: context.clock.clone(),
+            },
+            other_nodes: OtherNodes::new(context.client.clone(), context.node_name.clone(), context.placement),
+        });
     admin_state::WorkContext {
         client: context.client.clone(),
         rules: settings.signals.admin_state.clone(),
@@ -143,9 +160,10 @@ fn work_context(
         list_failure_timeout: settings.admin_state.list_failure_timeout,
         stale_nodes_timeout: settings.admin_state.stale_nodes_timeout,
         node_name: context.node_name.clone(),
-        events: ClusterEventRecorder::new(context.client.clone(), context.node_name.clone()),
+        events,
         metrics,
         lock_metrics,
         clock: context.clock.clone(),
+        preempt_events,
     }
 }

@@ -309,6 +309,21 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| Value::String(settings.azure.cluster_name.clone()),
     },
     Key {
+        path: "azure.preemptEvents",
+        flag: None,
+        about: "Whether the leader turns a genuine `PreemptScheduled` event of a Node, as AKS emits it, into the taint \
+                `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Only the controllers of \
+                `manifests/components/controller` may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
+                records the event `ControllerRequired`. `azure.scheduledEvents` is faster; both record the notice in the same \
+                annotation, so either may come first. Who may create events in the namespace `default` can have Nodes \
+                tainted: every kubelet may.",
+        set: |settings, value| {
+            settings.azure.preempt_events = value::boolean(value)?;
+            Ok(())
+        },
+        get: |settings| Value::Bool(settings.azure.preempt_events),
+    },
+    Key {
         path: "adminState.mode",
         flag: None,
         about: "What the leader does with admin states. `enforce` writes them. `observe` computes what it would write, \

@@ -39,4 +39,4 @@ pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates};
-pub use work::{WorkContext, WorkError, run};
+pub use work::{PreemptEventsFeature, WorkContext, WorkError, run};

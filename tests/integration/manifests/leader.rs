@@ -118,6 +118,18 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
     rights.push(Right::new(&role, ("events", None), "create", create).answered(422));
     let patch = ApiRequest::merge(&format!("{events}/nothing"), json!({}));
     rights.push(Right::new(&role, ("events", None), "patch", patch).answered(404));
+    if account == CONTROLLER {
+        let selected =
+            "/api/v1/namespaces/default/events?fieldSelector=reason%3DPreemptScheduled%2CinvolvedObject.kind%3DNode";
+        let watch = format!("{selected}&watch=true&timeoutSeconds=1");
+        for (verb, ask) in [("list", ApiRequest::get(selected)), ("watch", ApiRequest::get(&watch))] {
+            rights.push(Right::new(&role, ("events", None), verb, ask));
+        }
+        let role = format!("clusterroles/{}", account.name);
+        let record = json!({"metadata": {"annotations": {"headgate.dev/spot-notice": "{}"}}});
+        let patch = ApiRequest::merge(&format!("{}?dryRun=All", node(name)), record);
+        rights.push(Right::new(&role, ("nodes", None), "patch", patch));
+    }
     rights
 }
 
@@ -285,9 +297,21 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
         wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
         wait_for_status(&leader, ApiRequest::get("/api/v1/nodes?limit=1"), 200).await;
-        assert_eq!(rules(&leader, "kube-system").await, leading, "{account:?}");
-        assert_eq!(rules(&leader, "default").await, events, "{account:?}");
-        assert_eq!(rules(&leader, "headgate").await, plain, "{account:?}");
+        // Only the controllers may write other Nodes, and read the events that they act on.
+        let is_controller = account == CONTROLLER;
+        let with_patch = |rules: &[&str]| -> Vec<String> {
+            let rule = |rule: &&str| match (is_controller, *rule) {
+                (true, "get,list,watch nodes ") => "get,list,watch,patch nodes ".to_owned(),
+                (_, rule) => rule.to_owned(),
+            };
+            rules.iter().map(rule).collect()
+        };
+        let mut of_events = with_patch(&events);
+        of_events.extend(is_controller.then(|| "list,watch events ".to_owned()));
+        of_events.sort();
+        assert_eq!(rules(&leader, "kube-system").await, with_patch(&leading), "{account:?}");
+        assert_eq!(rules(&leader, "default").await, of_events, "{account:?}");
+        assert_eq!(rules(&leader, "headgate").await, with_patch(&plain), "{account:?}");
         if account == CONTROLLER {
             let agent = acting_on(&control_plane, AGENT, &name).await;
             assert_eq!(rules(&agent, "kube-system").await, plain);

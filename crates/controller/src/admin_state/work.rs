@@ -6,7 +6,7 @@
 //! This is the place that decides that the work of a term has failed, so that another instance may try: each condition is a
 //! variant of [`WorkError`], and its limit is one of the constants below.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, LockMetrics, Term};
-use headgate_node::SignalRules;
+use headgate_node::{DRAINING_TAINT, SignalRules};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -34,7 +34,9 @@ use super::recorded::read_recorded;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
+use crate::other_nodes::OtherNodes;
 use crate::pool::{ListRequest, Listing, list_on_request};
+use crate::preempt_events::PreemptEvents;
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -81,6 +83,17 @@ pub struct WorkContext {
     pub lock_metrics: LockMetrics,
     /// Wall and monotonic time.
     pub clock: Clock,
+    /// Turns eviction notices in Node events into taints; `None` where it is off.
+    pub preempt_events: Option<PreemptEventsFeature>,
+}
+
+/// The feature `azure.preemptEvents`, and whether this process may write other Nodes.
+#[derive(Clone)]
+pub struct PreemptEventsFeature {
+    /// The task.
+    pub task: PreemptEvents,
+    /// Checked at the start of each term.
+    pub other_nodes: OtherNodes,
 }
 
 /// Why the work of a term failed. The term ends then, and this instance abstains for a while.
@@ -112,6 +125,7 @@ pub(super) enum TaskName {
     Ledger,
     Listing,
     Recorded,
+    PreemptEvents,
     PoolWriter(LoadBalancerId),
 }
 
@@ -122,6 +136,7 @@ impl fmt::Display for TaskName {
             Self::Ledger => f.write_str("ledger"),
             Self::Listing => f.write_str("load-balancers"),
             Self::Recorded => f.write_str("recorded-load-balancers"),
+            Self::PreemptEvents => f.write_str("preempt-events"),
             Self::PoolWriter(id) => write!(f, "load-balancer {}", id.name()),
         }
     }
@@ -247,6 +262,9 @@ async fn work_with(
         },
     };
     tasks.spawn(TaskName::Ledger, write_ledger(ledger.clone()));
+    if let Some(feature) = context.preempt_events.clone() {
+        tasks.spawn(TaskName::PreemptEvents, preempt_events(feature, targets.clone()));
+    }
     let (lock, follow_lock) = ArmLock::new(
         context.client.clone(),
         context.clock.clone(),
@@ -337,6 +355,36 @@ fn watch_nodes(
         watch_target_states(context.client.clone(), watch_config, sender),
     );
     targets
+}
+
+/// Runs the feature, or does nothing if this process may not write other Nodes; never ends by itself.
+async fn preempt_events(feature: PreemptEventsFeature, mut targets: watch::Receiver<Option<Arc<TargetStates>>>) {
+    let PreemptEventsFeature { task, other_nodes } = feature;
+    if other_nodes.check("azure.preemptEvents").await.is_err() {
+        return std::future::pending().await;
+    }
+    let tainted = watch::Sender::<BTreeSet<String>>::default();
+    let follow = async {
+        loop {
+            let names = tainted_nodes(&targets.borrow_and_update());
+            tainted.send_if_modified(|known| {
+                let is_changed = *known != names;
+                *known = names;
+                is_changed
+            });
+            if targets.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    futures::future::join(follow, task.run(tainted.subscribe())).await;
+}
+
+/// The names of the Nodes with the draining taint.
+fn tainted_nodes(targets: &Option<Arc<TargetStates>>) -> BTreeSet<String> {
+    let nodes = targets.iter().flat_map(|targets| targets.nodes.iter());
+    let tainted = nodes.filter(|node| node.taints.iter().any(|taint| taint.key == DRAINING_TAINT));
+    tainted.map(|node| node.name.clone()).collect()
 }
 
 /// Writes the ledger whenever it has changed, and verifies it at intervals; never ends by itself.

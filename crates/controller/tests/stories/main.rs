@@ -19,6 +19,7 @@ mod ledger_proof;
 mod matchers;
 mod one_writer;
 mod other_nodes;
+mod preempt_events;
 mod random;
 mod rows;
 mod stale_nodes;

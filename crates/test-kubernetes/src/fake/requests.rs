@@ -41,7 +41,11 @@ impl ParsedRequest {
             .into_owned()
             .collect();
         let (mut key, is_status) = ObjectKey::parse_path(&path);
-        for selector in query.get("fieldSelector").into_iter().flat_map(|all| all.split(',')) {
+        let selectors = query.get("fieldSelector").into_iter().flat_map(|all| all.split(','));
+        // The fake sends all events; clients filter them again.
+        let is_about_events =
+            |selector: &str| selector.starts_with("reason=") || selector.starts_with("involvedObject.");
+        for selector in selectors.filter(|selector| !is_about_events(selector)) {
             let name = selector.strip_prefix("metadata.name=");
             name.unwrap_or_else(|| panic!("the fake has no selector {selector:?}"))
                 .trim_start_matches('=')

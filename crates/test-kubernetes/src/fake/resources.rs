@@ -19,7 +19,7 @@ impl ResourceKind {
     }
 }
 
-static RESOURCES: [ResourceKind; 5] = [
+static RESOURCES: [ResourceKind; 6] = [
     ResourceKind {
         api_version: "v1",
         plural: "nodes",
@@ -50,6 +50,14 @@ static RESOURCES: [ResourceKind; 5] = [
         name: "Lease",
         is_namespaced: true,
         allows_unconditional_update: false,
+        allows_create_on_update: true,
+    },
+    ResourceKind {
+        api_version: "v1",
+        plural: "events",
+        name: "Event",
+        is_namespaced: true,
+        allows_unconditional_update: true,
         allows_create_on_update: true,
     },
     ResourceKind {

@@ -103,6 +103,7 @@ impl Leader {
             metrics: admin_state::Metrics::register(&mut registry),
             lock_metrics: LockMetrics::register(&mut registry),
             clock: world.clock.clone(),
+            preempt_events: None,
         };
         let stop = CancellationToken::new();
         let stopping = stop.clone();
