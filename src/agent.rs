@@ -213,7 +213,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             context,
             inputs.node.clone(),
             metrics.leader,
-            leader_election::work(metrics.admin_state, metrics.lock),
+            leader_election::work(metrics.admin_state, metrics.local_pools, metrics.lock),
         )
     });
     let node_watch = headgate_node::watch_own_node(

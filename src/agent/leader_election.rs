@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, Policy, WorkError};
+use headgate_controller::local_service;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
@@ -115,13 +116,14 @@ async fn panic_drill() {
     }
 }
 
-/// The work of each term: the admin-state controller.
+/// The work of each term: the admin-state controller, with the updater of Local Services' pools beside it.
 pub(super) fn work(
     metrics: admin_state::Metrics,
+    local_pools: local_service::Metrics,
     lock_metrics: LockMetrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let work_context = work_context(&context, metrics.clone(), lock_metrics.clone());
+        let work_context = work_context(&context, metrics.clone(), local_pools.clone(), lock_metrics.clone());
         async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
     }
 }
@@ -130,6 +132,7 @@ pub(super) fn work(
 fn work_context(
     context: &LeaderContext,
     metrics: admin_state::Metrics,
+    local_pools_metrics: local_service::Metrics,
     lock_metrics: LockMetrics,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
@@ -145,6 +148,8 @@ fn work_context(
         node_name: context.node_name.clone(),
         events: ClusterEventRecorder::new(context.client.clone(), context.node_name.clone()),
         metrics,
+        local_pools: settings.local_pools,
+        local_pools_metrics,
         lock_metrics,
         clock: context.clock.clone(),
     }

@@ -98,10 +98,24 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "crates/controller",
         modules: &[
-            ("pool", &["azure", "leader"]),
-            ("admin_state", &["azure", "kubernetes", "leader", "node", "pool"]),
+            ("pool", &["azure", "leader", "local_pools"]),
+            (
+                "local_service",
+                &["azure", "kubernetes", "leader", "local_pools", "pool"],
+            ),
+            (
+                "admin_state",
+                &[
+                    "azure",
+                    "kubernetes",
+                    "leader",
+                    "local_pools",
+                    "local_service",
+                    "node",
+                    "pool",
+                ],
+            ),
             ("other_nodes", &["kubernetes", "leader"]),
-            ("local_service", &["azure", "kubernetes", "local_pools", "pool"]),
             ("restore", &["admin_state", "leader", "node"]),
             ("lib", &[]),
         ],
@@ -130,7 +144,17 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "",
         modules: &[
-            ("config", &["admin_state", "health", "node", "server"]),
+            (
+                "config",
+                &[
+                    "admin_state",
+                    "health",
+                    "local_pools",
+                    "local_service",
+                    "node",
+                    "server",
+                ],
+            ),
             ("why", &["node"]),
             (
                 "status",
@@ -145,6 +169,7 @@ const CRATES: &[Crate] = &[
                     "health",
                     "kubernetes",
                     "leader",
+                    "local_service",
                     "node",
                     "server",
                     "spot",

@@ -1,6 +1,7 @@
 //! A leader with a token bound to its Pod, from each overlay that can lead: the shipped
 //! permissions suffice for its requests and the election, allow nothing more, and each of them is needed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use headgate_clock::Clock;
@@ -111,13 +112,34 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
     ] {
         rights.push(Right::new(&role, ("nodes", None), verb, ask));
     }
-    let role = format!("namespaces/default/roles/{}", account.name);
-    let events = events_in("default");
+    let (role, namespace) = if account == CONTROLLER {
+        rights.extend(rights_for_local_pools(&role));
+        // An event about a Service is in its namespace.
+        (role, "kube-public")
+    } else {
+        (format!("namespaces/default/roles/{}", account.name), "default")
+    };
+    let events = events_in(namespace);
     // With the permission, these requests are answered 422 and 404; without it, 403.
     let create = ApiRequest::post(&events, json!({}));
     rights.push(Right::new(&role, ("events", None), "create", create).answered(422));
     let patch = ApiRequest::merge(&format!("{events}/nothing"), json!({}));
     rights.push(Right::new(&role, ("events", None), "patch", patch).answered(404));
+    rights
+}
+
+/// The requests for the pools of Local Services.
+fn rights_for_local_pools(role: &str) -> Vec<Right> {
+    let mut rights = Vec::new();
+    for (path, resource) in [
+        ("/api/v1/services?fieldSelector=spec.type%3DLoadBalancer&", "services"),
+        ("/apis/discovery.k8s.io/v1/endpointslices?", "endpointslices"),
+    ] {
+        for (verb, query) in [("list", "limit=1"), ("watch", "watch=true&timeoutSeconds=1")] {
+            let ask = ApiRequest::get(&format!("{path}{query}"));
+            rights.push(Right::new(role, (resource, None), verb, ask));
+        }
+    }
     rights
 }
 
@@ -277,13 +299,26 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
     ];
     let plain = ["get,list,watch nodes "];
     let events = ["create,patch events ", "get,list,watch nodes "];
+    let controller = [
+        "create,patch events ",
+        "get,list,watch nodes ",
+        "list,watch endpointslices ",
+        "list,watch services ",
+    ];
     for (folder, account) in ways_to_lead() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
         wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
         wait_for_status(&leader, ApiRequest::get("/api/v1/nodes?limit=1"), 200).await;
-        assert_eq!(rules(&leader, "kube-system").await, leading, "{account:?}");
-        assert_eq!(rules(&leader, "default").await, events, "{account:?}");
-        assert_eq!(rules(&leader, "headgate").await, plain, "{account:?}");
+        let everywhere = if account == CONTROLLER { &controller[..] } else { &plain };
+        let own = leading.iter().chain(everywhere).collect::<BTreeSet<_>>();
+        assert!(rules(&leader, "kube-system").await.iter().eq(own), "{account:?}");
+        let in_default = if account == CONTROLLER {
+            &controller[..]
+        } else {
+            &events
+        };
+        assert_eq!(rules(&leader, "default").await, in_default, "{account:?}");
+        assert_eq!(rules(&leader, "headgate").await, everywhere, "{account:?}");
         if account == CONTROLLER {
             let agent = acting_on(&control_plane, AGENT, &name).await;
             assert_eq!(rules(&agent, "kube-system").await, plain);
