@@ -213,7 +213,12 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             context,
             inputs.node.clone(),
             metrics.leader,
-            leader_election::work(metrics.admin_state, metrics.lock, metrics.preempt_events),
+            leader_election::work(
+                metrics.admin_state,
+                metrics.local_pools,
+                metrics.lock,
+                metrics.preempt_events,
+            ),
         )
     });
     let node_watch = headgate_node::watch_own_node(

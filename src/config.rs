@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_controller::admin_state::AdminStateSettings;
+use headgate_controller::local_service::LocalPoolsSettings;
 use headgate_health::ProxySettings;
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
@@ -58,6 +59,8 @@ pub struct Settings {
     pub azure: AzureSettings,
     /// What the leader does with admin states.
     pub admin_state: AdminStateSettings,
+    /// Whether and how the leader updates pools of Local Services.
+    pub local_pools: LocalPoolsSettings,
     /// The base address of the OpenTelemetry collector, without a slash at its end; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
 }
@@ -149,6 +152,7 @@ impl Default for Settings {
                 preempt_events: false,
             },
             admin_state: AdminStateSettings::default(),
+            local_pools: LocalPoolsSettings::default(),
             otlp_endpoint: None,
         }
     }

@@ -17,6 +17,7 @@ use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
@@ -80,6 +81,7 @@ impl InstrumentedLeader {
         let metrics = Registered {
             azure: headgate_azure::Metrics::register(&mut registry),
             admin_state: admin_state::Metrics::register(&mut registry),
+            local_pools: local_service::Metrics::register(&mut registry),
             lock: LockMetrics::register(&mut registry),
         };
         let stop = CancellationToken::new();
@@ -139,6 +141,7 @@ impl InstrumentedLeader {
 struct Registered {
     azure: headgate_azure::Metrics,
     admin_state: admin_state::Metrics,
+    local_pools: local_service::Metrics,
     lock: LockMetrics,
 }
 
@@ -189,7 +192,8 @@ async fn lead(
             managed: ManagedLoadBalancers::new([CLUSTER, NAMED]),
         },
         exclude_control_plane: true,
-        enabled: true,
+        is_admin_state_enabled: true,
+        local_pools: LocalPoolsTarget::default(),
     };
     let parts = admin_state::WorkContext {
         events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
@@ -203,6 +207,8 @@ async fn lead(
         stale_nodes_timeout: Duration::from_mins(5),
         node_name: "bench".to_owned(),
         metrics: metrics.admin_state,
+        local_pools: LocalPoolsSettings::default(),
+        local_pools_metrics: metrics.local_pools,
         lock_metrics: metrics.lock,
         clock,
     };

@@ -1,7 +1,7 @@
 //! What the agent's tasks share: channels with the latest state, and the registry of metrics.
 
 use headgate_clock::Clock;
-use headgate_controller::{admin_state, preempt_events};
+use headgate_controller::{admin_state, local_service, preempt_events};
 use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState};
 use headgate_node::{NodeReport, RememberedState};
@@ -70,6 +70,7 @@ pub(super) struct Metrics {
     pub(super) leader: headgate_leader::LeaderMetrics,
     pub(super) lock: headgate_leader::LockMetrics,
     pub(super) admin_state: admin_state::Metrics,
+    pub(super) local_pools: local_service::Metrics,
     pub(super) preempt_events: preempt_events::Metrics,
 }
 
@@ -94,9 +95,10 @@ impl Metrics {
             headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
-        let (lock, admin_state, preempt_events) = (
+        let (lock, admin_state, local_pools, preempt_events) = (
             headgate_leader::LockMetrics::register(leads),
             admin_state::Metrics::register(leads),
+            local_service::Metrics::register(leads),
             preempt_events::Metrics::register(leads),
         );
         let answers = if role.answers_probes() {
@@ -110,6 +112,7 @@ impl Metrics {
             leader,
             lock,
             admin_state,
+            local_pools,
             preempt_events,
             azure,
             spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe(), clock.clone()),

@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, Policy, WorkError};
+use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_kubernetes::ClusterEventRecorder;
@@ -117,14 +118,21 @@ async fn panic_drill() {
     }
 }
 
-/// The work of each term: the admin-state controller.
+/// The work of each term: the admin-state controller, with the updater of Local Services' pools beside it.
 pub(super) fn work(
     metrics: admin_state::Metrics,
+    local_pools: local_service::Metrics,
     lock_metrics: LockMetrics,
     preempt_metrics: preempt_events::Metrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let work_context = work_context(&context, metrics.clone(), lock_metrics.clone(), &preempt_metrics);
+        let work_context = work_context(
+            &context,
+            metrics.clone(),
+            local_pools.clone(),
+            lock_metrics.clone(),
+            &preempt_metrics,
+        );
         async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
     }
 }
@@ -133,6 +141,7 @@ pub(super) fn work(
 fn work_context(
     context: &LeaderContext,
     metrics: admin_state::Metrics,
+    local_pools_metrics: local_service::Metrics,
     lock_metrics: LockMetrics,
     preempt_metrics: &preempt_events::Metrics,
 ) -> admin_state::WorkContext {
@@ -162,6 +171,8 @@ fn work_context(
         node_name: context.node_name.clone(),
         events,
         metrics,
+        local_pools: settings.local_pools,
+        local_pools_metrics,
         lock_metrics,
         clock: context.clock.clone(),
         preempt_events,

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use headgate_local_pools::resolve_selection;
+
 use super::Settings;
 
 /// The conflicts between validated settings: a key and the message of its violation.
@@ -24,7 +26,10 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
         );
         ("proxy.healthzUrl", message)
     });
-    shared.into_iter().chain(own)
+    let local_pools = &settings.local_pools;
+    let selection = resolve_selection(local_pools.enabled, local_pools.endpoints);
+    let fought_over = selection.err().map(|error| ("localPools.endpoints", error.to_string()));
+    shared.into_iter().chain(own).chain(fought_over)
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
@@ -48,6 +53,8 @@ mod tests {
     #[test]
     fn conflicting_settings() {
         for (text, key) in [
+            ("localPools: {endpoints: ready}\n", Some("localPools.endpoints")),
+            ("localPools: {endpoints: ready, enabled: on}\n", None),
             (
                 "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),

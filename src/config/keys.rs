@@ -374,6 +374,54 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| duration_value(settings.admin_state.stale_nodes_timeout),
     },
     Key {
+        path: "localPools.enabled",
+        flag: None,
+        about: "Whether the leader updates the members of backend pools of Services with `externalTrafficPolicy: Local`, \
+                which have pools of their own where there are several Standard load balancers. `auto` means yes where \
+                `azure.json` has `multipleStandardLoadBalancerConfigurations`, which is where \
+                cloud-controller-manager's own updater runs. It needs the rights in `manifests/components/controller`. \
+                docs/local-pools.md is the guide.",
+        set: |settings, value| {
+            settings.local_pools.enabled = value::local_pools_enabled(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.local_pools.enabled.as_str().to_owned()),
+    },
+    Key {
+        path: "localPools.interval",
+        flag: None,
+        about: "Time from one tick of these updates to the next, up to `1h`. `0s` means \
+                `loadBalancerBackendPoolUpdateIntervalInSeconds` of `azure.json`, which is 30 s where it is missing.",
+        set: |settings, value| {
+            settings.local_pools.interval = value::duration(value, Duration::ZERO, HOUR)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.local_pools.interval),
+    },
+    Key {
+        path: "localPools.resyncInterval",
+        flag: None,
+        about: "After this time at the latest the load balancers are listed and every pool is compared again, and an update \
+                that was given up is tried again. From `30s` to `24h`.",
+        set: |settings, value| {
+            settings.local_pools.resync_interval = value::duration(value, 30 * SECOND, 24 * HOUR)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.local_pools.resync_interval),
+    },
+    Key {
+        path: "localPools.endpoints",
+        flag: None,
+        about: "The endpoints whose nodes are members: `all`, as cloud-controller-manager counts them, or only those that \
+                are `ready`. `ready` needs `localPools.enabled: 'on'`, because cloud-controller-manager's updater adds \
+                the others again.",
+        set: |settings, value| {
+            settings.local_pools.endpoints = value::endpoint_selection(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.local_pools.endpoints.as_str().to_owned()),
+    },
+    Key {
         path: "telemetry.otlpEndpoint",
         flag: None,
         about: "Base address of an OpenTelemetry collector. headgate exports a span for each call to ARM and for each \

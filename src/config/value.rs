@@ -10,6 +10,7 @@ use std::time::Duration;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
+use headgate_local_pools::{Enabled, EndpointSelection};
 use headgate_node::{BuiltInSignal, SignalMatcher};
 use headgate_settings::{Printable, describe_value, parse_duration, scalar_text};
 use serde_yaml::Value;
@@ -220,6 +221,20 @@ pub(super) fn admin_state_mode(value: &Value) -> Parsed<AdminStateMode> {
 /// Parses `keep` or `restore`.
 pub(super) fn foreign_down(value: &Value) -> Parsed<ForeignDown> {
     choice(value, &ForeignDown::ALL.map(|what| (what.as_str(), what)))
+}
+
+/// `auto`, `on` or `off`. YAML 1.1 reads the last two as booleans where they have no quotes.
+pub(super) fn local_pools_enabled(value: &Value) -> Parsed<Enabled> {
+    match value {
+        Value::Bool(true) => Ok(Enabled::On),
+        Value::Bool(false) => Ok(Enabled::Off),
+        other => choice(other, &Enabled::ALL.map(|enabled| (enabled.as_str(), enabled))),
+    }
+}
+
+/// `all` or `ready`.
+pub(super) fn endpoint_selection(value: &Value) -> Parsed<EndpointSelection> {
+    choice(value, &EndpointSelection::ALL.map(|which| (which.as_str(), which)))
 }
 
 /// The word for no file, no Secret or no address.

@@ -98,22 +98,27 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "crates/controller",
         modules: &[
-            ("pool", &["azure", "leader", "node"]),
+            ("pool", &["azure", "leader", "local_pools", "node"]),
+            (
+                "local_service",
+                &["azure", "kubernetes", "leader", "local_pools", "pool"],
+            ),
             (
                 "admin_state",
                 &[
                     "azure",
                     "kubernetes",
                     "leader",
+                    "local_pools",
+                    "local_service",
                     "node",
-                    "pool",
                     "other_nodes",
+                    "pool",
                     "preempt_events",
                 ],
             ),
             ("other_nodes", &["kubernetes", "leader"]),
             ("preempt_events", &["kubernetes", "node", "spot"]),
-            ("local_service", &["azure", "kubernetes", "local_pools", "pool"]),
             ("restore", &["admin_state", "leader", "node"]),
             ("lib", &[]),
         ],
@@ -142,7 +147,17 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "",
         modules: &[
-            ("config", &["admin_state", "health", "node", "server"]),
+            (
+                "config",
+                &[
+                    "admin_state",
+                    "health",
+                    "local_pools",
+                    "local_service",
+                    "node",
+                    "server",
+                ],
+            ),
             ("why", &["node"]),
             (
                 "status",
@@ -157,6 +172,7 @@ const CRATES: &[Crate] = &[
                     "health",
                     "kubernetes",
                     "leader",
+                    "local_service",
                     "node",
                     "other_nodes",
                     "preempt_events",

@@ -140,6 +140,18 @@ pub struct AzureJson {
     pub load_balancer_name: Option<String>,
     /// The names of multiple standard load balancers.
     pub load_balancers: Vec<String>,
+    /// `loadBalancerSku`; absent means `standard`.
+    pub load_balancer_sku: Option<String>,
+    /// `loadBalancerBackendPoolUpdateIntervalInSeconds`.
+    pub backend_pool_update_interval_seconds: Option<i64>,
+    /// `loadBalancerBackendPoolUpdateMaxRetries`. A key of the design of bounded retry; 0 turns retries off.
+    pub backend_pool_update_max_retries: Option<i64>,
+    /// `preConfiguredBackendPoolLoadBalancerTypes`: whose pools' members are managed elsewhere.
+    pub pre_configured_load_balancer_types: Option<String>,
+    /// `vnetName`.
+    pub virtual_network: Option<String>,
+    /// `vnetResourceGroup`, if it is not the resource group of the nodes.
+    pub virtual_network_resource_group: Option<String>,
     /// What the entries of the pools are.
     pub backend_pool_type: BackendPoolType,
     /// Whether pools exclude control-plane nodes.
@@ -232,6 +244,23 @@ impl AzureJson {
         } else {
             Err(SettingsError(violations))
         }
+    }
+
+    /// The id of the cluster's virtual network, which is in the subscription of the nodes. `None` if a part of it is missing.
+    #[must_use]
+    pub fn virtual_network_id(&self) -> Option<String> {
+        let subscription = self
+            .compute_subscription_id
+            .as_ref()
+            .or(self.subscription_id.as_ref())?;
+        let group = self
+            .virtual_network_resource_group
+            .as_ref()
+            .or(self.resource_group.as_ref())?;
+        let name = self.virtual_network.as_ref()?;
+        Some(format!(
+            "/subscriptions/{subscription}/resourceGroups/{group}/providers/Microsoft.Network/virtualNetworks/{name}"
+        ))
     }
 
     /// The resource group of the load balancers.

@@ -6,7 +6,7 @@
 //!
 //! `target_states`, `plan`, `ledger` and `transitions` decide; `nodes`, `editor`, `controller`,
 //! `recorded` and `work` carry out; `restore_work` is
-//! the work of a `restore` term. `pool` writes the pools, `headgate_leader` decides who may.
+//! the work of a `restore` term. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
 
 #[cfg(test)]
 mod autoscaler_sequences;
@@ -18,6 +18,7 @@ mod events;
 mod fixtures;
 mod ledger;
 mod list_outage;
+mod local_pools;
 mod metrics;
 mod nodes;
 mod plan;

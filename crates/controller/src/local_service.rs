@@ -1,15 +1,26 @@
 //! Connects the updater of Local Services' pools (`headgate-local-pools`) with the cluster and with ARM.
 //!
 //! `objects` and `observation` convert what is watched and read into the updater's inputs, `failure` converts ARM's errors,
-//! and `watch` feeds Services and EndpointSlices. Which members a pool has and when it is written is decided in
+//! and `watch` feeds Services and EndpointSlices. `tick` makes batches due, `editor` joins them to the edits of a load balancer's
+//! writer, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
 //! `headgate-local-pools`; what is written is sent by the one writer of each load balancer, in `pool`.
 
+mod editor;
 mod failure;
+mod metrics;
 mod objects;
 mod observation;
+mod reporter;
+mod settings;
+mod tick;
 mod watch;
 
+pub use editor::{JoinedEditor, MemberSource};
 pub use failure::batch_outcome;
+pub use metrics::Metrics;
 pub use objects::{SlimEndpointSlice, SlimService, apply_nodes};
 pub use observation::convert_load_balancer;
+pub use reporter::{Reporter, ServiceNotice, record_service_events};
+pub use settings::{EffectiveSettings, LocalPoolsSettings, LocalPoolsTarget};
+pub use tick::Ticks;
 pub use watch::{SharedUpdater, WatchReporters, watch_services};

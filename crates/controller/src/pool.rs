@@ -4,8 +4,8 @@
 //! only while ARM is not busy with its load balancer. An entry that matches no Node is never written. One task writes a
 //! load balancer.
 //!
-//! An [`Editor`] decides what changes; `admin_state` has the one that exists. A second source of edits needs an editor that
-//! joins the edits of both, pool by pool: the writer sends one PUT for each [`PoolEdit`], whatever it changes.
+//! An [`Editor`] decides what changes: `admin_state` has one for admin states, and `local_service` joins due updates of members
+//! to its edits, pool by pool. The writer sends one PUT for each [`PoolEdit`], whatever it changes.
 //!
 //! `node_index` holds the Nodes, `view` what a load balancer's document says, `pool_entry` matches the two, `listing` lists
 //! the load balancers, `by_id` reads single ones, `writer` writes one of them.
@@ -23,7 +23,7 @@ mod view;
 mod writer;
 
 pub use by_id::read_by_id;
-pub use edit::{AdminStateChange, PoolEdit};
+pub use edit::{AdminStateChange, AppliedEdit, MemberChange, PoolEdit};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, list_on_request};
 pub use node_index::{ClusterNode, NodeIndex, Taint};
@@ -31,4 +31,4 @@ pub use node_object::ClusterNodeObject;
 pub use pool_entry::{EntryKey, NodeMatcher, PoolEntry};
 pub use retry::LastError;
 pub use view::{LoadBalancerView, PoolView, Probe, Rule};
-pub use writer::{Editor, IntentNotRecorded, PoolWriter, WriteOutcome, WriterLabels};
+pub use writer::{Editor, IntentNotRecorded, MembersOutcome, PoolWriter, WriteOutcome, WriterLabels};

@@ -44,7 +44,7 @@ pub struct NodeReference<'a> {
     pub uid: &'a str,
 }
 
-/// Records events about any Node, for the leader.
+/// Records events about any Node or Service, for the leader.
 #[derive(Clone)]
 pub struct ClusterEventRecorder {
     client: Client,
@@ -66,6 +66,25 @@ impl ClusterEventRecorder {
     /// Records an event of type `Normal`.
     pub async fn record_normal(&self, about: NodeReference<'_>, reason: &'static str, note: String) {
         self.record(EventType::Normal, about, reason, note).await;
+    }
+
+    /// Records an event about a Service.
+    pub async fn record_on_service(
+        &self,
+        about: ServiceReference<'_>,
+        is_warning: bool,
+        reason: &'static str,
+        note: String,
+    ) {
+        let type_ = if is_warning {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        };
+        let event = event(type_, reason, "UpdateLoadBalancer", note);
+        // As below: each event has a note of its own.
+        let recorder = recorder(self.client.clone(), self.node_name.clone());
+        publish(&recorder, &event, &service_reference(about)).await;
     }
 
     async fn record(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
@@ -104,15 +123,7 @@ impl NodeEventRecorder {
 
     /// Records a warning about a Service.
     pub async fn record_service_warning(&self, event: WarningEvent, service: ServiceReference<'_>) {
-        let service = ObjectReference {
-            api_version: Some("v1".to_owned()),
-            kind: Some("Service".to_owned()),
-            namespace: Some(service.namespace.to_owned()),
-            name: Some(service.name.to_owned()),
-            uid: Some(service.uid.to_owned()),
-            ..ObjectReference::default()
-        };
-        publish(&self.recorder, &warning(event), &service).await;
+        publish(&self.recorder, &warning(event), &service_reference(service)).await;
     }
 }
 
@@ -130,6 +141,17 @@ fn node_reference(name: &str, uid: &str) -> ObjectReference {
         kind: Some("Node".to_owned()),
         name: Some(name.to_owned()),
         uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+fn service_reference(service: ServiceReference<'_>) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Service".to_owned()),
+        namespace: Some(service.namespace.to_owned()),
+        name: Some(service.name.to_owned()),
+        uid: Some(service.uid.to_owned()),
         ..ObjectReference::default()
     }
 }

@@ -78,6 +78,12 @@ impl DueBatches {
         self.0.keys()
     }
 
+    /// The batch of a pool.
+    #[must_use]
+    pub fn batch(&self, pool: &PoolKey) -> Option<&Batch> {
+        self.0.get(pool)
+    }
+
     /// Takes out the batch of a pool, for a PUT.
     pub(crate) fn take(&mut self, pool: &PoolKey) -> Option<Batch> {
         self.0.remove(pool)

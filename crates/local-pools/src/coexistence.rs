@@ -22,6 +22,21 @@ pub enum Enabled {
     Off,
 }
 
+impl Enabled {
+    /// In the order of the settings reference.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::On, Self::Off];
+
+    /// The value in the settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// The keys of `azure.json` that decide whether Local Services have pools of their own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloudConfig {

@@ -48,7 +48,7 @@ pub(crate) fn updated_message() -> String {
 }
 
 pub(crate) fn retrying_message(error: &str) -> String {
-    format!("Backend pool update failed, will retry: {error}.")
+    format!("Backend pool update failed, will retry: {}.", without_period(error))
 }
 
 pub(crate) fn terminal_message(cause: TerminalCause, error: &str) -> String {
@@ -56,14 +56,20 @@ pub(crate) fn terminal_message(cause: TerminalCause, error: &str) -> String {
         TerminalCause::ClientRetriesExhausted => "SDK retries exhausted",
         TerminalCause::NonRetriable => "non-retriable",
     };
-    format!("Backend pool update failed ({cause}): {error}.")
+    format!("Backend pool update failed ({cause}): {}.", without_period(error))
 }
 
 pub(crate) fn exhausted_message(retries: u32, error: &str) -> String {
     format!(
-        "Backend pool update failed after {retries} retries: {error}. To retrigger, cause a reconciliation for the \
-         Service (e.g., add or update any annotation on the Service)."
+        "Backend pool update failed after {retries} retries: {}. To retrigger, cause a reconciliation for the Service \
+         (e.g., add or update any annotation on the Service).",
+        without_period(error)
     )
+}
+
+/// ARM's messages may end with a period of their own.
+fn without_period(error: &str) -> &str {
+    error.trim_end_matches('.')
 }
 
 #[cfg(test)]
@@ -89,6 +95,7 @@ mod tests {
             terminal_message(TerminalCause::ClientRetriesExhausted, "E"),
             "Backend pool update failed (SDK retries exhausted): E."
         );
+        assert_eq!(retrying_message("E."), "Backend pool update failed, will retry: E.");
         assert_eq!(
             exhausted_message(3, "E"),
             "Backend pool update failed after 3 retries: E. To retrigger, cause a reconciliation for the Service (e.g., \

@@ -38,7 +38,7 @@ pub use difference::{Entry, EntryAddress, MemberDifference, MemberRejection, com
 pub use event::{EventReason, ServiceEvent};
 pub use failure::{Failure, FailureClass, TerminalCause, classify};
 pub use index::LocalServiceIndex;
-pub use merge::{AddedMember, AdminState, AdminStateEdit, MemberEdit, Merged, merge};
+pub use merge::{AddedMember, MemberEdit, Merged, merge};
 pub use names::{IpFamily, NamespacedName, base_name, is_rule_of, pool_name};
 pub use nodes::NodeIndex;
 pub use operation::{DesiredMember, DesiredMembers, Operation, OperationKey, PoolKey};

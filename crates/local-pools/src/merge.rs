@@ -1,9 +1,8 @@
-//! Edits of admin states and of members become one document for one PUT.
+//! Brings the members of a pool's document to those that it is to have.
 //!
 //! Invariants: foreign entries and fields that are not known here stay as they were read; an entry that stays keeps its
-//! admin state unless an edit changes that; entry names are unique in the pool; without a change the document is not
-//! touched, and then no PUT is due. A pool that is written by cloud-controller-manager in between is the writer's matter
-//! (`If-Match`).
+//! admin state; entry names are unique in the pool; without a change the document is not touched, and then no PUT is due.
+//! Changes of admin states in the same document, and the PUT itself with its `If-Match`, are the writer's.
 //!
 //! Source: cloud-provider-azure `RemoveNodeIPAddressesFromBackendPool`, `AddNodeIPAddressesToBackendPool`; entry names
 //! avoid its issues 9803 (empty names) and 10307 (duplicates).
@@ -18,38 +17,6 @@ use crate::nodes::NodeIndex;
 use crate::operation::{DesiredMember, DesiredMembers};
 
 const ADDRESSES: &str = "loadBalancerBackendAddresses";
-
-/// `adminState` of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdminState {
-    /// The probe decides; the same as absent.
-    None,
-    /// New connections are always sent.
-    Up,
-    /// No new connections are sent.
-    Down,
-}
-
-impl AdminState {
-    /// As ARM spells it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "None",
-            Self::Up => "Up",
-            Self::Down => "Down",
-        }
-    }
-}
-
-/// An entry is to get another admin state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdminStateEdit {
-    /// The entry's place in the document as it was read.
-    pub place: usize,
-    /// The admin state to set.
-    pub to: AdminState,
-}
 
 /// The pool is to have these members.
 #[derive(Clone, Copy, Debug)]
@@ -69,59 +36,52 @@ pub struct AddedMember {
     pub name: String,
     /// The address of the node, in the pool's IP family.
     pub address: IpAddr,
-    /// [`AdminState::Down`] where the node has a drain signal. The ledger records it before the PUT.
-    pub admin_state: AdminState,
+    /// Whether the entry is added with `adminState: Down`, because the node has a drain signal. The ledger records it before
+    /// the PUT.
+    pub is_down: bool,
 }
 
 /// The changes that [`merge`] made to a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Admin states of entries that stay, without those that were so already.
-    pub admin_states: Vec<AdminStateEdit>,
     /// The entries that were added.
     pub added: Vec<AddedMember>,
     /// The addresses of the entries that were removed.
     pub removed: Vec<IpAddr>,
-    /// Why the edit of members was left out. Admin states are changed nevertheless.
+    /// Why the document stays as it is, although its members differ.
     pub rejected: Option<MemberRejection>,
 }
 
 impl Merged {
-    /// Whether a PUT is due.
+    /// Whether members were added or removed, so that a PUT is due.
     #[must_use]
     pub fn is_changed(&self) -> bool {
-        self.has_member_changes() || !self.admin_states.is_empty()
-    }
-
-    /// Whether members were added or removed.
-    #[must_use]
-    pub fn has_member_changes(&self) -> bool {
         !self.added.is_empty() || !self.removed.is_empty()
     }
 }
 
-/// Applies the edits of both sources to a pool's document as it was read.
-pub fn merge(document: &mut Value, admin_states: &[AdminStateEdit], members: Option<&MemberEdit<'_>>) -> Merged {
-    let mut merged = Merged::default();
-    let difference = match members.map(|edit| checked_difference(document, edit)) {
-        None => MemberDifference::default(),
-        Some(Ok(difference)) => difference,
-        Some(Err(reason)) => {
-            merged.rejected = Some(reason);
-            MemberDifference::default()
+/// Applies the edit to a pool's document as it was read.
+pub fn merge(document: &mut Value, edit: &MemberEdit<'_>) -> Merged {
+    let difference = match checked_difference(document, edit) {
+        Ok(difference) => difference,
+        Err(reason) => {
+            return Merged {
+                rejected: Some(reason),
+                ..Merged::default()
+            };
         }
     };
-    let removed: BTreeSet<usize> = difference.remove.iter().copied().collect();
-    for edit in admin_states {
-        if !removed.contains(&edit.place) && set_admin_state(document, *edit) {
-            merged.admin_states.push(*edit);
-        }
+    let removed = remove(document, &difference.remove.iter().copied().collect());
+    let added = if difference.add.is_empty() {
+        Vec::new()
+    } else {
+        add(document, &difference.add, edit)
+    };
+    Merged {
+        added,
+        removed,
+        rejected: None,
     }
-    merged.removed = remove(document, &removed);
-    if let Some(edit) = members.filter(|_| !difference.add.is_empty()) {
-        merged.added = add(document, &difference.add, edit);
-    }
-    merged
 }
 
 /// The difference, where it can be carried out.
@@ -182,27 +142,6 @@ fn entries_mut(document: &mut Value) -> Option<&mut Vec<Value>> {
     document.get_mut("properties")?.get_mut(ADDRESSES)?.as_array_mut()
 }
 
-/// Returns whether the admin state was another one. An entry without a place for an admin state stays as it is.
-fn set_admin_state(document: &mut Value, edit: AdminStateEdit) -> bool {
-    let entry = entries_mut(document).and_then(|entries| entries.get_mut(edit.place));
-    let Some(Value::Object(entry)) = entry else {
-        return false;
-    };
-    let current = match entry.get("properties") {
-        None | Some(Value::Null) => "None",
-        Some(Value::Object(properties)) => properties.get("adminState").and_then(Value::as_str).unwrap_or("None"),
-        Some(_) => return false,
-    };
-    if current.eq_ignore_ascii_case(edit.to.as_str()) {
-        return false;
-    }
-    let Some(properties) = object_at(entry, "properties") else {
-        return false;
-    };
-    properties.insert("adminState".to_owned(), edit.to.as_str().into());
-    true
-}
-
 /// The object under this key, which is made where it is absent or null. `None` where something else is there.
 fn object_at<'a>(parent: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Map<String, Value>> {
     let value = parent.entry(key).or_insert(Value::Null);
@@ -241,11 +180,7 @@ fn add(document: &mut Value, members: &[DesiredMember], edit: &MemberEdit<'_>) -
         .map(|member| AddedMember {
             name: unique_name(member, &mut names),
             address: member.address,
-            admin_state: if member.is_draining {
-                AdminState::Down
-            } else {
-                AdminState::None
-            },
+            is_down: member.is_draining,
         })
         .collect();
     let Some(properties) = document.as_object_mut().and_then(|pool| object_at(pool, "properties")) else {
@@ -265,8 +200,8 @@ fn add(document: &mut Value, members: &[DesiredMember], edit: &MemberEdit<'_>) -
     };
     addresses.extend(added.iter().map(|member| {
         let mut entry = json!({"name": member.name, "properties": {"ipAddress": member.address.to_string()}});
-        if member.admin_state == AdminState::Down {
-            entry["properties"]["adminState"] = AdminState::Down.as_str().into();
+        if member.is_down {
+            entry["properties"]["adminState"] = "Down".into();
         }
         entry
     }));

@@ -15,7 +15,7 @@ use crate::objects::Node;
 const MAX_FORMER_ADDRESSES: usize = 10_000;
 
 /// All Nodes of the cluster.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIndex {
     by_name: HashMap<Arc<str>, Node>,
     /// The names of the Nodes with this address; mostly one.

@@ -25,6 +25,20 @@ pub enum EndpointSelection {
     Ready,
 }
 
+impl EndpointSelection {
+    /// In the order of the settings reference.
+    pub const ALL: [Self; 2] = [Self::All, Self::Ready];
+
+    /// The value in the settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Ready => "ready",
+        }
+    }
+}
+
 /// Why a node with an endpoint is not a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemberSkipReason {

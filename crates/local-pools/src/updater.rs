@@ -300,6 +300,22 @@ impl Updater {
         (!batch.operations.is_empty()).then_some(batch)
     }
 
+    /// Puts the batches of a load balancer back that its writer has not taken, at no cost: it could not try them.
+    pub fn return_batches(&mut self, load_balancer: &str, now: Instant) {
+        let pools: Vec<_> = self.due.pools(load_balancer).cloned().collect();
+        for pool in pools.iter().rev() {
+            if let Some(batch) = self.due.take(pool) {
+                self.settle(batch, &BatchOutcome::NotAttempted, now);
+            }
+        }
+    }
+
+    /// The UID of a Service with pools of its own, for events about it.
+    #[must_use]
+    pub fn service_uid(&self, service: &NamespacedName) -> Option<&str> {
+        self.index.service(service).map(|service| service.uid.as_str())
+    }
+
     /// The batches that wait for a writer.
     #[must_use]
     pub fn due(&self) -> &DueBatches {

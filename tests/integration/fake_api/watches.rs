@@ -6,13 +6,15 @@ use std::time::Duration;
 use futures::TryStreamExt as _;
 use headgate_test_kubernetes::FakeApi;
 use headgate_test_kubernetes::{control_plane, own_control_plane};
-use kube::api::{DeleteParams, ListParams};
-use kube::{Client, ResourceExt as _};
-use serde_json::json;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, ListParams, WatchParams};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
-use super::{by_name, config_map, config_maps, resource_version};
+use super::{NAMESPACE, Requests, by_name, config_map, config_maps, parse, resource_version};
 
 async fn a_list_selects_by_name_and_has_pages(client: Client, name: &str) {
     let maps = config_maps(client);
@@ -62,6 +64,60 @@ async fn a_watch_by_name_reports_one_object(client: Client, name: &str) {
     // From an older version: all events since.
     let resumed = maps.watched(&params, &one, 2).await;
     assert_eq!(resumed, seen[1..]);
+}
+
+fn service(name: &str, service_type: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"type": service_type, "ports": [{"port": 80, "protocol": "TCP"}]}})
+}
+
+async fn services_are_selected_by_type(client: Client, name: &str) {
+    let services = Requests::<Service>(Api::namespaced(client, NAMESPACE));
+    let other = services
+        .create(service(&format!("{name}-0"), "ClusterIP"))
+        .await
+        .unwrap();
+    let named = |name: &str| format!("metadata.name={name},spec.type=LoadBalancer");
+    let list = ListParams::default().fields("spec.type=LoadBalancer");
+    let selected = async |name: &str| {
+        let list = services.0.list(&list).await.unwrap();
+        list.items.iter().any(|service| service.name_any() == name)
+    };
+    assert!(!selected(&other.name_any()).await);
+    let params = WatchParams::default().fields(&named(name)).disable_bookmarks();
+    let watch = services.watched(&params, other.meta().resource_version.as_deref().unwrap(), 3);
+    let change = async {
+        services.create(service(name, "ClusterIP")).await.unwrap();
+        let set_type = |service_type: &str| json!({"spec": {"type": service_type}});
+        let one = services.merge(name, set_type("LoadBalancer")).await.unwrap();
+        assert!(selected(name).await);
+        let two = services
+            .merge(name, json!({"metadata": {"annotations": {"a": "b"}}}))
+            .await
+            .unwrap();
+        services.merge(name, set_type("NodePort")).await.unwrap();
+        assert!(!selected(name).await);
+        [one, two].map(|service| resource_version(&service))
+    };
+    let (seen, [one, two]) = tokio::join!(watch, change);
+    // What is no longer selected is deleted, as far as the watch is concerned.
+    assert_eq!(seen[..2], [("added", one), ("modified", two)]);
+    assert_eq!(seen[2].0, "deleted");
+}
+
+async fn endpoint_slices_are_listed_and_watched(client: Client, name: &str) {
+    let slices = Requests::<EndpointSlice>(Api::namespaced(client, NAMESPACE));
+    let slice = |address: &str| {
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/service-name": "web"}}, "addressType": "IPv4",
+            "endpoints": [{"addresses": [address], "nodeName": "n1", "conditions": {"ready": false}}]})
+    };
+    let created = slices.create(slice("10.1.0.1")).await.unwrap();
+    let patch = json!({"endpoints": [{"addresses": ["10.1.0.2"], "nodeName": "n2"}]});
+    let patched = slices.merge(name, patch).await.unwrap();
+    assert_eq!(patched.endpoints[0].node_name.as_deref(), Some("n2"));
+    slices.delete(name, &DeleteParams::default()).await.unwrap();
+    let seen = slices.watched(&by_name(name), &resource_version(&created), 2).await;
+    assert_eq!([seen[0].0, seen[1].0], ["modified", "deleted"]);
+    assert_eq!(slices.replace(&parse(slice("10.1.0.3"))).await.unwrap_err(), 404);
 }
 
 async fn a_watch_without_a_version_starts_with_the_objects(client: Client, name: &str) {
@@ -126,6 +182,8 @@ async fn a_restart_of_kube_apiserver_compacts_the_history() {
 }
 
 on_both! {
+    services_are_selected_by_type
+    endpoint_slices_are_listed_and_watched
     a_list_selects_by_name_and_has_pages
     a_watch_by_name_reports_one_object
     a_watch_without_a_version_starts_with_the_objects

@@ -1,6 +1,7 @@
 //! A leader with a token bound to its Pod, from each overlay that can lead: the shipped
 //! permissions suffice for its requests and the election, allow nothing more, and each of them is needed.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use headgate_clock::Clock;
@@ -111,25 +112,54 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
     ] {
         rights.push(Right::new(&role, ("nodes", None), verb, ask));
     }
-    let role = format!("namespaces/default/roles/{}", account.name);
-    let events = events_in("default");
+    let (role, namespace) = if account == CONTROLLER {
+        rights.extend(rights_for_local_pools(&role));
+        // An event about a Service is in its namespace.
+        (role, "kube-public")
+    } else {
+        (format!("namespaces/default/roles/{}", account.name), "default")
+    };
+    let events = events_in(namespace);
     // With the permission, these requests are answered 422 and 404; without it, 403.
     let create = ApiRequest::post(&events, json!({}));
     rights.push(Right::new(&role, ("events", None), "create", create).answered(422));
     let patch = ApiRequest::merge(&format!("{events}/nothing"), json!({}));
     rights.push(Right::new(&role, ("events", None), "patch", patch).answered(404));
     if account == CONTROLLER {
-        let selected =
-            "/api/v1/namespaces/default/events?fieldSelector=reason%3DPreemptScheduled%2CinvolvedObject.kind%3DNode";
-        let watch = format!("{selected}&watch=true&timeoutSeconds=1");
-        for (verb, ask) in [("list", ApiRequest::get(selected)), ("watch", ApiRequest::get(&watch))] {
-            rights.push(Right::new(&role, ("events", None), verb, ask));
-        }
-        let role = format!("clusterroles/{}", account.name);
-        let record = json!({"metadata": {"annotations": {"headgate.dev/spot-notice": "{}"}}});
-        let patch = ApiRequest::merge(&format!("{}?dryRun=All", node(name)), record);
-        rights.push(Right::new(&role, ("nodes", None), "patch", patch));
+        rights.extend(rights_for_other_nodes(account, name));
     }
+    rights
+}
+
+/// The requests for the pools of Local Services.
+fn rights_for_local_pools(role: &str) -> Vec<Right> {
+    let mut rights = Vec::new();
+    for (path, resource) in [
+        ("/api/v1/services?fieldSelector=spec.type%3DLoadBalancer&", "services"),
+        ("/apis/discovery.k8s.io/v1/endpointslices?", "endpointslices"),
+    ] {
+        for (verb, query) in [("list", "limit=1"), ("watch", "watch=true&timeoutSeconds=1")] {
+            let ask = ApiRequest::get(&format!("{path}{query}"));
+            rights.push(Right::new(role, (resource, None), verb, ask));
+        }
+    }
+    rights
+}
+
+/// The requests of the features that write other Nodes.
+fn rights_for_other_nodes(account: Account, name: &str) -> Vec<Right> {
+    let mut rights = Vec::new();
+    let selected =
+        "/api/v1/namespaces/default/events?fieldSelector=reason%3DPreemptScheduled%2CinvolvedObject.kind%3DNode";
+    let watch = format!("{selected}&watch=true&timeoutSeconds=1");
+    let role = format!("namespaces/default/roles/{}", account.name);
+    for (verb, ask) in [("list", ApiRequest::get(selected)), ("watch", ApiRequest::get(&watch))] {
+        rights.push(Right::new(&role, ("events", None), verb, ask));
+    }
+    let role = format!("clusterroles/{}", account.name);
+    let record = json!({"metadata": {"annotations": {"headgate.dev/spot-notice": "{}"}}});
+    let patch = ApiRequest::merge(&format!("{}?dryRun=All", node(name)), record);
+    rights.push(Right::new(&role, ("nodes", None), "patch", patch));
     rights
 }
 
@@ -286,32 +316,36 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
     let leading = [
         "create configmaps ",
         "create leases ",
-        "get,list,watch nodes ",
         "get,list,watch,update leases aks-managed-resource-locker",
         "get,update configmaps headgate-admin-state",
         "get,update leases headgate-leader",
     ];
     let plain = ["get,list,watch nodes "];
     let events = ["create,patch events ", "get,list,watch nodes "];
+    // Only the controllers may write other Nodes, and read the events that they act on.
+    let controller = [
+        "create,patch events ",
+        "get,list,watch,patch nodes ",
+        "list,watch endpointslices ",
+        "list,watch services ",
+    ];
     for (folder, account) in ways_to_lead() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
         wait_for_status(&leader, ApiRequest::get(&format!("{LEASES}/{OWN}")), 404).await;
         wait_for_status(&leader, ApiRequest::get("/api/v1/nodes?limit=1"), 200).await;
-        // Only the controllers may write other Nodes, and read the events that they act on.
-        let is_controller = account == CONTROLLER;
-        let with_patch = |rules: &[&str]| -> Vec<String> {
-            let rule = |rule: &&str| match (is_controller, *rule) {
-                (true, "get,list,watch nodes ") => "get,list,watch,patch nodes ".to_owned(),
-                (_, rule) => rule.to_owned(),
-            };
-            rules.iter().map(rule).collect()
+        let everywhere = if account == CONTROLLER { &controller[..] } else { &plain };
+        let own = leading.iter().chain(everywhere).collect::<BTreeSet<_>>();
+        assert!(rules(&leader, "kube-system").await.iter().eq(own), "{account:?}");
+        let in_default = if account == CONTROLLER {
+            controller
+                .iter()
+                .chain(&["list,watch events "])
+                .collect::<BTreeSet<_>>()
+        } else {
+            events.iter().collect()
         };
-        let mut of_events = with_patch(&events);
-        of_events.extend(is_controller.then(|| "list,watch events ".to_owned()));
-        of_events.sort();
-        assert_eq!(rules(&leader, "kube-system").await, with_patch(&leading), "{account:?}");
-        assert_eq!(rules(&leader, "default").await, of_events, "{account:?}");
-        assert_eq!(rules(&leader, "headgate").await, with_patch(&plain), "{account:?}");
+        assert!(rules(&leader, "default").await.iter().eq(in_default), "{account:?}");
+        assert_eq!(rules(&leader, "headgate").await, everywhere, "{account:?}");
         if account == CONTROLLER {
             let agent = acting_on(&control_plane, AGENT, &name).await;
             assert_eq!(rules(&agent, "kube-system").await, plain);

@@ -157,6 +157,11 @@ impl Fields {
         self.read(key, "a number from 0", violations, parse_number)
     }
 
+    /// An integer of any sign.
+    pub(super) fn integer(&self, key: &str, violations: &mut Vec<Violation>) -> Option<i64> {
+        self.read(key, "an integer", violations, Value::as_i64)
+    }
+
     /// The values of a section.
     pub(super) fn section(&self, key: &str, violations: &mut Vec<Violation>) -> Option<Self> {
         let origin = format!("{}: {key}", self.get(key)?.origin);

@@ -31,6 +31,13 @@ pub(super) fn validate(fields: &Fields, violations: &mut Vec<Violation>) -> Azur
         credential: credential(fields, violations),
         load_balancer_name: fields.text("loadBalancerName", violations),
         load_balancers: load_balancers(fields, pool_type, violations),
+        load_balancer_sku: fields.text("loadBalancerSku", violations),
+        backend_pool_update_interval_seconds: fields
+            .integer("loadBalancerBackendPoolUpdateIntervalInSeconds", violations),
+        backend_pool_update_max_retries: fields.integer("loadBalancerBackendPoolUpdateMaxRetries", violations),
+        pre_configured_load_balancer_types: pre_configured_types(fields, violations),
+        virtual_network: fields.text("vnetName", violations),
+        virtual_network_resource_group: fields.text("vnetResourceGroup", violations),
         backend_pool_type: pool_type,
         exclude_master_from_standard_lb: fields
             .boolean("excludeMasterFromStandardLB", violations)
@@ -63,6 +70,16 @@ fn backend_pool_type(fields: &Fields, violations: &mut Vec<Violation>) -> Backen
         }
     });
     read.unwrap_or_default()
+}
+
+/// The load balancers with pool members that others manage.
+fn pre_configured_types(fields: &Fields, violations: &mut Vec<Violation>) -> Option<String> {
+    let key = "preConfiguredBackendPoolLoadBalancerTypes";
+    let read = fields.read(key, "internal, external or all", violations, |value| {
+        let text = value.as_str()?.to_lowercase();
+        matches!(text.as_str(), "" | "internal" | "external" | "all").then_some(text)
+    });
+    read.filter(|text| !text.is_empty())
 }
 
 /// The credential, in upstream's order: workload identity, managed identity, client secret. A client certificate is a

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use futures::future::BoxFuture;
 use headgate_azure::{ArmClient, AzureJson, InvalidId, ResourceGroupId};
 
+use crate::local_service::LocalPoolsTarget;
 use crate::pool::{ListScope, ManagedLoadBalancers};
 
 /// An ARM client, and what of Azure belongs to the cluster.
@@ -18,6 +19,8 @@ pub struct ClusterTarget {
     pub exclude_control_plane: bool,
     /// `enableLoadBalancerAdminState`: `false` turns the mode `off`.
     pub is_admin_state_enabled: bool,
+    /// Whether and how pools of Local Services are updated.
+    pub local_pools: LocalPoolsTarget,
 }
 
 impl ClusterTarget {
@@ -39,6 +42,7 @@ impl ClusterTarget {
             },
             exclude_control_plane: config.exclude_master_from_standard_lb,
             is_admin_state_enabled: config.enable_load_balancer_admin_state,
+            local_pools: LocalPoolsTarget::new(config),
         })
     }
 }

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use super::editor::{AdminStateEditor, LoadBalancerStatus};
 use super::ledger::LedgerStore;
 use super::list_outage::{ListState, to_deadlines};
+use super::local_pools::LocalPools;
 use super::metrics::GaugeValues;
 use super::plan::Policy;
 use super::recorded::Evidence;
@@ -23,6 +24,7 @@ use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
+use crate::local_service::JoinedEditor;
 use crate::pool::{ListRequest, Listing, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
@@ -80,6 +82,8 @@ pub(super) struct Controller<'a> {
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
     pub(super) events: mpsc::Sender<NodeEvent>,
+    /// `None` if pools of Local Services are not updated.
+    pub(super) local_pools: Option<LocalPools>,
 }
 
 impl Controller<'_> {
@@ -152,6 +156,9 @@ impl Controller<'_> {
         } else {
             Some(IDLE_RESYNC_INTERVAL)
         };
+        let local_pools = self.local_pools.as_ref();
+        let local_pools = local_pools.map(|local_pools| local_pools.settings.resync_interval);
+        let max_age = max_age.into_iter().chain(local_pools).min();
         self.list_requests.send_if_modified(|last| {
             let request = ListRequest {
                 number: last.number + u64::from(now && max_age.is_some()),
@@ -241,6 +248,11 @@ impl Controller<'_> {
                 status_changed: Arc::clone(&self.status_changed),
                 undo: Vec::new(),
             };
+            let members = match source {
+                Source::List => self.local_pools.as_ref().map(|local_pools| local_pools.source.clone()),
+                Source::Ledger => None,
+            };
+            let editor = JoinedEditor::new(editor, id, members);
             let listings = match source {
                 Source::List => self.listings.clone(),
                 Source::Ledger => self.recorded.clone(),

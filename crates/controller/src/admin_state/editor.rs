@@ -11,7 +11,8 @@ use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
 use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
 use super::target_states::TargetStates;
 use crate::pool::{
-    Editor, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, PoolEdit, UnreadablePool, WriteOutcome,
+    Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, PoolEdit, UnreadablePool,
+    WriteOutcome,
 };
 
 /// What the last plan of a load balancer showed.
@@ -69,11 +70,12 @@ impl AdminStateEditor {
     }
 
     /// The intents of an edit: its `Down`s that are not in the ledger.
-    fn intents(&self, edit: &PoolEdit) -> Intents {
+    fn intents(&self, edit: &PoolEdit, added_downs: &[EntryKey]) -> Intents {
         let (ledger, now) = (self.ledger.ledger(), self.clock.now().wall);
         let downs = edit.admin_states.iter().filter(|change| change.to == AdminState::Down);
-        let intents = downs.filter_map(|change| {
-            let known = ledger.entry(&edit.pool, &change.key);
+        let downs = downs.map(|change| &change.key).chain(added_downs);
+        let intents = downs.filter_map(|key| {
+            let known = ledger.entry(&edit.pool, key);
             // A `Down` that was written and lost is the same one, written again.
             if known.is_some_and(|entry| entry.stage != LedgerStage::Restored) {
                 return None;
@@ -82,7 +84,7 @@ impl AdminStateEditor {
                 stage: LedgerStage::Intended,
                 since: now,
             };
-            let change = |entry| LedgerChange::new(&edit.pool, &change.key, entry);
+            let change = |entry| LedgerChange::new(&edit.pool, key, entry);
             Some((change(Some(intended)), change(known)))
         });
         let (changes, undo) = intents.unzip();
@@ -127,13 +129,13 @@ impl Editor for AdminStateEditor {
         edits
     }
 
-    async fn record_intent(&mut self, edit: &PoolEdit) -> Result<(), IntentNotRecorded> {
+    async fn record_intent(&mut self, edit: &PoolEdit, added_downs: &[EntryKey]) -> Result<(), IntentNotRecorded> {
         self.undo.clear();
-        if !edit.sets_down() {
+        if !edit.sets_down() && added_downs.is_empty() {
             // The ledger has these entries already.
             return Ok(());
         }
-        let Intents { changes, undo } = self.intents(edit);
+        let Intents { changes, undo } = self.intents(edit, added_downs);
         self.ledger.apply(changes);
         let written = self.ledger.flush().await;
         written.map_err(|error| {
@@ -146,6 +148,8 @@ impl Editor for AdminStateEditor {
 
     fn handle_outcome(&mut self, outcome: WriteOutcome) {
         match outcome {
+            // Its `Down`s, if any, show in the next read.
+            WriteOutcome::Accepted(edit) if edit.is_members_only() => {}
             WriteOutcome::Accepted(edit) => self.update_status(|status| {
                 status.unsent_changes = status.unsent_changes.saturating_sub(edit.admin_states.len());
                 // What is given back says nothing about a `Down` that cannot be recorded, and acceptance nothing about a write that

@@ -217,6 +217,7 @@ impl Plan {
             self.edits.push(PoolEdit {
                 pool: pool.id.clone(),
                 admin_states: changes,
+                members: None,
             });
         }
         if may_set_down {

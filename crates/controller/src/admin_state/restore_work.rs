@@ -193,7 +193,7 @@ impl Editor for RestoreEditor {
     }
 
     /// Nothing to record: the ledger has every entry that is restored.
-    async fn record_intent(&mut self, _: &PoolEdit) -> Result<(), IntentNotRecorded> {
+    async fn record_intent(&mut self, _: &PoolEdit, _: &[EntryKey]) -> Result<(), IntentNotRecorded> {
         Ok(())
     }
 

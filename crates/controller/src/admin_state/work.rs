@@ -16,6 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, LockMetrics, Term};
+use headgate_local_pools::QueueStatus;
 use headgate_node::{DRAINING_TAINT, SignalRules};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
@@ -27,6 +28,7 @@ use super::controller::Controller;
 use super::events::{MAX_EVENTS_QUEUED, record_events};
 use super::ledger::{LedgerError, LedgerStore};
 use super::list_outage::from_deadlines;
+use super::local_pools::{self, LocalPoolsContext};
 use super::metrics::{GaugeValues, Metrics};
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
@@ -34,6 +36,7 @@ use super::recorded::read_recorded;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
+use crate::local_service::{self, LocalPoolsSettings, record_service_events};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{ListRequest, Listing, list_on_request};
 use crate::preempt_events::PreemptEvents;
@@ -79,6 +82,10 @@ pub struct WorkContext {
     pub events: ClusterEventRecorder,
     /// The metrics of admin states.
     pub metrics: Metrics,
+    /// Whether and how pools of Local Services are updated.
+    pub local_pools: LocalPoolsSettings,
+    /// The metrics of these updates.
+    pub local_pools_metrics: local_service::Metrics,
     /// The metrics of the shared Lease.
     pub lock_metrics: LockMetrics,
     /// Wall and monotonic time.
@@ -125,6 +132,8 @@ pub(super) enum TaskName {
     Ledger,
     Listing,
     Recorded,
+    LocalServices,
+    LocalPools,
     PreemptEvents,
     PoolWriter(LoadBalancerId),
 }
@@ -136,6 +145,8 @@ impl fmt::Display for TaskName {
             Self::Ledger => f.write_str("ledger"),
             Self::Listing => f.write_str("load-balancers"),
             Self::Recorded => f.write_str("recorded-load-balancers"),
+            Self::LocalServices => f.write_str("local-services"),
+            Self::LocalPools => f.write_str("local-pools"),
             Self::PreemptEvents => f.write_str("preempt-events"),
             Self::PoolWriter(id) => write!(f, "load-balancer {}", id.name()),
         }
@@ -174,6 +185,7 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
     term.report_nodes(None);
     term.report_inability(None);
     context.metrics.set_gauges(GaugeValues::default());
+    context.local_pools_metrics.set_queue(QueueStatus::default());
     outcome
 }
 
@@ -290,6 +302,17 @@ async fn work_with(
     });
     let listings = watch::Sender::new(Arc::new(Listing::default()));
     let recorded = watch::Sender::new(Arc::new(Listing::default()));
+    let local_pools = LocalPoolsContext {
+        term,
+        context,
+        target: &target,
+        policy,
+        targets: targets.clone(),
+        listings: listings.subscribe(),
+        lock: lock.clone(),
+    };
+    let (local_pools, service_events) = local_pools::start(&mut tasks, local_pools);
+    let record_service_events = record_service_events(context.events.clone(), service_events);
     let mut controller = Controller {
         term,
         context,
@@ -309,23 +332,11 @@ async fn work_with(
         status_changed: Arc::default(),
         transitions: TransitionTracker::default(),
         events,
+        local_pools,
     };
     let requests = controller.list_requests.subscribe();
-    tasks.spawn(
-        TaskName::Recorded,
-        read_recorded(
-            target.arm.clone(),
-            target.scope.clone(),
-            ledger,
-            listings.subscribe(),
-            recorded,
-        ),
-    );
-    tasks.spawn(
-        TaskName::Listing,
-        list_on_request(target.arm, target.scope, requests, listings),
-    );
-    let mut services = std::pin::pin!(futures::future::join(record_events, follow_lock).fuse());
+    spawn_listings(&mut tasks, target, ledger, requests, (listings, recorded));
+    let mut services = std::pin::pin!(futures::future::join3(record_events, record_service_events, follow_lock).fuse());
     let outcome = tokio::select! {
         outcome = controller.run(&mut tasks) => outcome,
         _ = &mut services => Ok(()),
@@ -333,6 +344,25 @@ async fn work_with(
     drop((controller, tasks));
     let _ = timeout(SHUTDOWN_TIMEOUT, services).await;
     outcome
+}
+
+/// Starts the lists of load balancers, and the reads of those that only the ledger names.
+fn spawn_listings(
+    tasks: &mut Tasks,
+    target: ClusterTarget,
+    ledger: LedgerStore,
+    requests: watch::Receiver<ListRequest>,
+    (listings, recorded): (watch::Sender<Arc<Listing>>, watch::Sender<Arc<Listing>>),
+) {
+    let (arm, scope) = (target.arm.clone(), target.scope.clone());
+    tasks.spawn(
+        TaskName::Recorded,
+        read_recorded(arm, scope, ledger, listings.subscribe(), recorded),
+    );
+    tasks.spawn(
+        TaskName::Listing,
+        list_on_request(target.arm, target.scope, requests, listings),
+    );
 }
 
 /// Starts the watch of all Nodes.

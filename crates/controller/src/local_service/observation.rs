@@ -21,16 +21,21 @@ fn convert_pool(view: &PoolView) -> BackendPool {
     let entry = |entry: &crate::pool::PoolEntry| PoolEntry {
         // Names are not compared where there are addresses, and memory matters: there may be a million entries.
         name: None,
-        address: match &entry.matcher {
-            NodeMatcher::Address(address) => EntryAddress::Ip(*address),
-            NodeMatcher::Machine(_) | NodeMatcher::Interface(_) => EntryAddress::Missing,
-            NodeMatcher::Name(_) | NodeMatcher::Unmatched => EntryAddress::Unreadable,
-        },
+        address: entry_address(entry),
     };
     BackendPool {
         name: view.id.name().to_owned(),
         entries: view.entries.iter().map(entry).collect(),
         rules: view.rules.iter().map(|rule| rule.name.clone()).collect(),
+    }
+}
+
+/// What an entry stands for.
+pub(super) fn entry_address(entry: &crate::pool::PoolEntry) -> EntryAddress {
+    match &entry.matcher {
+        NodeMatcher::Address(address) => EntryAddress::Ip(*address),
+        NodeMatcher::Machine(_) | NodeMatcher::Interface(_) => EntryAddress::Missing,
+        NodeMatcher::Name(_) | NodeMatcher::Unmatched => EntryAddress::Unreadable,
     }
 }
 

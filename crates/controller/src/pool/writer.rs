@@ -5,6 +5,9 @@
 //! Lease, or after the term. A write counts when a read shows it. After any failure the next step is a read; there is
 //! no state to repair. Level-triggered: a planned change that is no longer due is not sent.
 //!
+//! An admin state never waits for members: these join a PUT that is due anyway, at most once for each tick of their updater, and
+//! what fails with them is tried again without them. Alone they are written when no admin state is due.
+//!
 //! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
 //! part under the Lease, `attempts` what a failed attempt leaves for the next one. What changes is for the editor to decide,
 //! who leads and who has the Lease for `headgate_leader`.
@@ -15,15 +18,17 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_azure::{ArmClient, ArmError, LoadBalancerId, PoolId};
 use headgate_leader::{ArmLock, LockError, LockGuard, Term};
+use headgate_local_pools::MemberRejection;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::edit::PoolEdit;
+use super::edit::{MemberChange, PoolEdit};
 use super::interface_cache::InterfaceCache;
 use super::interface_lookups::InterfaceLookups;
 use super::listing::Listing;
+use super::pool_entry::EntryKey;
 use super::retry::LastError;
 use super::view::LoadBalancerView;
 
@@ -56,17 +61,51 @@ pub enum WriteOutcome {
     Recovered,
 }
 
+/// What became of the members that an editor has handed out last.
+#[derive(Clone, Debug)]
+pub enum MembersOutcome<'a> {
+    /// The pool has them already; they were not part of a PUT.
+    Unchanged,
+    /// They were not written, for a reason that says nothing about them.
+    NotAttempted,
+    /// The operation of their PUT has succeeded. The next read shows whether they are there.
+    Written,
+    /// Their PUT failed.
+    Failed(&'a ArmError),
+    /// They cannot be written to this pool.
+    Rejected(MemberRejection),
+}
+
 /// Decides what changes in a load balancer.
+///
+/// The methods about members have an empty default, for an editor of admin states alone.
 pub trait Editor: Send + 'static {
     /// Waits until a new plan may differ from the last one.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
     /// The edits for this load balancer, the most urgent first, at most one for each pool. Every observed state is planned, so
     /// the editor may publish it, too.
     fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit>;
-    /// Records durably what is about to be written. Must not fail for an edit that sets nothing `Down`.
-    fn record_intent(&mut self, edit: &PoolEdit) -> impl Future<Output = Result<(), IntentNotRecorded>> + Send;
-    /// Called after each PUT and each attempt.
+    /// Records durably what is about to be written. `added_downs` are the entries that the PUT adds as `Down`. Must not fail for
+    /// an edit that sets nothing `Down` and adds no such entry.
+    fn record_intent(
+        &mut self,
+        edit: &PoolEdit,
+        added_downs: &[EntryKey],
+    ) -> impl Future<Output = Result<(), IntentNotRecorded>> + Send;
+    /// Called after each PUT and each attempt, as far as it concerns admin states.
     fn handle_outcome(&mut self, outcome: WriteOutcome);
+    /// The load balancer was read under the shared Lease.
+    fn observe(&mut self, _: &LoadBalancerView) {}
+    /// Hands out the due members of a pool for one PUT; `None` if none are due any more. [`Self::settle_members`] follows.
+    fn take_members(&mut self, _: &PoolId) -> Option<MemberChange> {
+        None
+    }
+    /// What became of the members that were handed out last.
+    fn settle_members(&mut self, _: MembersOutcome<'_>) {}
+    /// The load balancer could not be read under the shared Lease, so none of its due members can be written.
+    fn read_failed(&mut self, _: &ArmError) {}
+    /// An attempt has failed: members that are due and were not handed out wait for their next tick.
+    fn return_members(&mut self) {}
 }
 
 /// The writer of one load balancer. It reads and writes all pools of the load balancer.
@@ -176,14 +215,14 @@ impl PoolWriter {
                 without_lease => {
                     // If nothing is due any more, this leaves the queue.
                     drop(without_lease);
-                    if edits.is_empty() {
-                        if state.attempts.succeed() {
-                            editor.handle_outcome(WriteOutcome::Recovered);
-                        }
-                        self.wait_for_change(&mut editor, &mut lookups, None).await;
-                        Phase::Idle
-                    } else if let Some(retry_at) = state.attempts.deferred_until(&edits) {
-                        self.wait_for_change(&mut editor, &mut lookups, Some(retry_at)).await;
+                    if edits.iter().all(PoolEdit::is_members_only) && state.attempts.succeed() {
+                        editor.handle_outcome(WriteOutcome::Recovered);
+                    }
+                    let retry_at = state.attempts.deferred_until(&edits);
+                    // Members do not wait for admin states that cannot be written now.
+                    let are_members_due = edits.iter().any(|edit| edit.members.is_some());
+                    if edits.is_empty() || retry_at.is_some() && !are_members_due {
+                        self.wait_for_change(&mut editor, &mut lookups, retry_at).await;
                         Phase::Idle
                     } else {
                         let wait = self.await_lease(self.request_lease(edits), &mut state, &mut editor);
@@ -245,7 +284,8 @@ impl PoolWriter {
         }
     }
 
-    /// Decides when the plan is due again, and lets the editor know.
+    /// Decides when the plan is due again, and lets the editor know. Members have a queue of their own, so an attempt to write
+    /// them alone changes nothing here.
     async fn end_attempt<E: Editor>(
         &self,
         plan: Vec<PoolEdit>,
@@ -253,6 +293,15 @@ impl PoolWriter {
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
+        if result
+            .as_ref()
+            .is_err_and(|error| !matches!(error, AttemptError::HoldClosed))
+        {
+            editor.return_members();
+        }
+        if !plan.is_empty() && plan.iter().all(PoolEdit::is_members_only) {
+            return Phase::Idle;
+        }
         match state.attempts.end(&self.load_balancer, plan, result) {
             AfterAttempt::PlanAgain => {}
             AfterAttempt::WaitForArm(delay) => sleep(delay).await,

@@ -16,6 +16,7 @@ mod invariants;
 mod journey;
 mod ledger_loss;
 mod ledger_proof;
+mod local_pools;
 mod matchers;
 mod one_writer;
 mod other_nodes;

@@ -450,7 +450,7 @@ async fn run(seed: u64) {
     }
 }
 
-fn in_paused_time(run: impl Future<Output = ()>) {
+pub(crate) fn in_paused_time(run: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

@@ -13,6 +13,7 @@ use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, Policy};
+use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_node::SignalRules;
 use hyper::{Request, Response};
@@ -58,6 +59,10 @@ pub(crate) struct World {
     pub(crate) intercept: Option<Intercept>,
     /// `adminState.listFailureTimeout`.
     pub(crate) list_failure_timeout: Duration,
+    /// What `azure.json` says about pools of Local Services.
+    pub(crate) local_pools: LocalPoolsTarget,
+    /// The settings under `localPools`.
+    pub(crate) local_pools_settings: LocalPoolsSettings,
     /// What leaders take as a signal.
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
@@ -148,6 +153,8 @@ impl World {
             rate_limits: None,
             intercept: None,
             list_failure_timeout: Duration::from_mins(2),
+            local_pools: LocalPoolsTarget::default(),
+            local_pools_settings: LocalPoolsSettings::default(),
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
         }
@@ -193,6 +200,7 @@ impl World {
             scope: scope("rg", &self.managed),
             exclude_control_plane: true,
             is_admin_state_enabled: self.enabled,
+            local_pools: self.local_pools.clone(),
         }
     }
 

@@ -38,7 +38,7 @@ fn pool(entries: &[Value]) -> Value {
 }
 
 /// Merges, and checks that merging again changes nothing.
-fn merged(document: &mut Value, states: &[AdminStateEdit], desired: &[DesiredMember]) -> Merged {
+fn merged(document: &mut Value, desired: &[DesiredMember]) -> Merged {
     let nodes = nodes();
     let desired: DesiredMembers = desired.iter().cloned().collect();
     let edit = MemberEdit {
@@ -46,75 +46,44 @@ fn merged(document: &mut Value, states: &[AdminStateEdit], desired: &[DesiredMem
         nodes: &nodes,
         virtual_network: Some(NETWORK),
     };
-    let result = merge(document, states, Some(&edit));
+    let result = merge(document, &edit);
     let before = document.clone();
-    assert!(
-        !merge(document, &[], Some(&edit)).is_changed(),
-        "a second merge changes nothing"
-    );
+    assert!(!merge(document, &edit).is_changed(), "a second merge changes nothing");
     assert_eq!(*document, before);
     result
 }
 
 #[test]
-fn both_sources_become_one_document() {
+fn members_come_and_go_and_the_rest_stays() {
     let mut document = pool(&[
         json!({"name": "n1", "note": "kept", "properties": {"ipAddress": "10.0.0.1", "newer": true}}),
         entry("n2", "10.0.0.2"),
         json!({"name": "vm", "properties": {"ipAddress": "10.9.9.9", "adminState": "Up", "subnet": {"id": "s"}}}),
     ]);
-    let down = AdminStateEdit {
-        place: 0,
-        to: AdminState::Down,
-    };
     let desired = [member("10.0.0.1", "n1", false), member("10.0.0.3", "n3", true)];
-    let result = merged(&mut document, &[down], &desired);
+    let result = merged(&mut document, &desired);
     assert_eq!(
         document,
         pool(&[
-            json!({"name": "n1", "note": "kept", "properties": {"ipAddress": "10.0.0.1", "newer": true, "adminState": "Down"}}),
+            json!({"name": "n1", "note": "kept", "properties": {"ipAddress": "10.0.0.1", "newer": true}}),
             json!({"name": "vm", "properties": {"ipAddress": "10.9.9.9", "adminState": "Up", "subnet": {"id": "s"}}}),
             json!({"name": "n3", "properties": {"ipAddress": "10.0.0.3", "adminState": "Down"}}),
         ])
     );
-    assert_eq!(result.admin_states, [down]);
     assert_eq!(result.removed, ["10.0.0.2".parse::<IpAddr>().unwrap()]);
-    assert_eq!(
-        (result.added[0].name.as_str(), result.added[0].admin_state),
-        ("n3", AdminState::Down)
-    );
+    assert_eq!((result.added[0].name.as_str(), result.added[0].is_down), ("n3", true));
 }
 
 #[test]
 fn without_a_difference_nothing_is_written() {
     let mut document = json!({"properties": {ADDRESSES: [entry("n1", "10.0.0.1")]}});
     let before = document.clone();
-    let state = AdminStateEdit {
-        place: 0,
-        to: AdminState::None,
-    };
-    let result = merged(&mut document, &[state], &[member("10.0.0.1", "n1", true)]);
+    let result = merged(&mut document, &[member("10.0.0.1", "n1", true)]);
     assert!(!result.is_changed());
     assert_eq!(
         document, before,
         "not even the virtual network is set, and a draining member that stays is not touched"
     );
-}
-
-#[test]
-fn an_admin_state_of_an_entry_that_leaves_is_no_change() {
-    let mut document = pool(&[entry("n1", "10.0.0.1"), entry("n2", "10.0.0.2")]);
-    let down = |place| AdminStateEdit {
-        place,
-        to: AdminState::Down,
-    };
-    let result = merged(
-        &mut document,
-        &[down(0), down(1), down(9)],
-        &[member("10.0.0.2", "n2", false)],
-    );
-    assert_eq!(result.admin_states, [down(1)]);
-    assert_eq!(document["properties"][ADDRESSES][0]["properties"]["adminState"], "Down");
 }
 
 #[test]
@@ -130,7 +99,7 @@ fn the_virtual_network_is_ensured_where_members_are_added() {
         (json!({"properties": {"virtualNetwork": {"id": "other"}}}), "other"),
     ] {
         let mut document = before.clone();
-        let result = merged(&mut document, &[], &[member("10.0.0.1", "n1", false)]);
+        let result = merged(&mut document, &[member("10.0.0.1", "n1", false)]);
         assert!(result.is_changed() && result.rejected.is_none(), "{before}");
         assert_eq!(document["properties"]["virtualNetwork"]["id"], id, "{before}");
         assert_eq!(
@@ -144,11 +113,11 @@ fn the_virtual_network_is_ensured_where_members_are_added() {
 #[test]
 fn a_pool_can_become_empty() {
     let mut document = pool(&[entry("n1", "10.0.0.1"), entry("N2", "10.0.0.2")]);
-    let result = merged(&mut document, &[], &[]);
+    let result = merged(&mut document, &[]);
     assert_eq!((result.removed.len(), &document), (2, &pool(&[])));
     let mut nothing = json!({"properties": {ADDRESSES: null}});
     assert!(
-        !merged(&mut nothing, &[], &[]).is_changed(),
+        !merged(&mut nothing, &[]).is_changed(),
         "an empty set in an empty pool is no change"
     );
 }
@@ -162,23 +131,19 @@ fn entry_names_are_unique_and_never_empty() {
         member("10.0.0.3", "n2", false),
         member("fd00::1", "n2", false),
     ];
-    let result = merged(&mut document, &[], &desired);
+    let result = merged(&mut document, &desired);
     let names: Vec<_> = result.added.iter().map(|added| added.name.as_str()).collect();
     assert_eq!(names, ["n1-10-0-0-1", "n2", "n2-10-0-0-3", "n2-fd00--1"]);
 }
 
 #[test]
-fn rejected_members_do_not_hold_back_admin_states() {
+fn rejected_members_leave_the_document_as_it_is() {
     let nic = json!({"name": "nic", "properties": {"networkInterfaceIPConfiguration": {"id": "x"}}});
-    let down = AdminStateEdit {
-        place: 0,
-        to: AdminState::Down,
-    };
-    let mut document = pool(&[nic]);
-    let result = merged(&mut document, &[down], &[member("10.0.0.1", "n1", false)]);
+    let mut document = pool(std::slice::from_ref(&nic));
+    let result = merged(&mut document, &[member("10.0.0.1", "n1", false)]);
     assert_eq!(result.rejected, Some(MemberRejection::NetworkInterfaces));
-    assert_eq!((result.admin_states.len(), result.has_member_changes()), (1, false));
-    assert_eq!(document["properties"][ADDRESSES].as_array().unwrap().len(), 1);
+    assert!(!result.is_changed());
+    assert_eq!(document, pool(&[nic]));
 
     let nodes = nodes();
     let desired: DesiredMembers = [member("10.0.0.1", "n1", false)].into_iter().collect();
@@ -201,11 +166,7 @@ fn rejected_members_do_not_hold_back_admin_states() {
         ),
     ] {
         let mut written = document.clone();
-        assert_eq!(
-            merge(&mut written, &[], Some(&edit)).rejected,
-            Some(reason),
-            "{document}"
-        );
+        assert_eq!(merge(&mut written, &edit).rejected, Some(reason), "{document}");
         assert_eq!(written, document);
     }
 }
@@ -219,23 +180,7 @@ fn entries_without_properties_or_with_odd_addresses_are_foreign() {
         json!(7),
     ];
     let mut document = pool(&odd);
-    let result = merged(&mut document, &[], &[]);
+    let result = merged(&mut document, &[]);
     assert!(!result.is_changed() && result.rejected.is_none());
     assert_eq!(document, pool(&odd));
-}
-
-#[test]
-fn admin_states_alone_need_no_members() {
-    let mut document = pool(&[
-        json!({"name": "n1"}),
-        json!({"properties": {"ipAddress": "10.0.0.2", "adminState": "Up"}}),
-    ]);
-    let edits = [AdminState::Down, AdminState::None].map(|to| AdminStateEdit {
-        place: usize::from(to == AdminState::None),
-        to,
-    });
-    let result = merge(&mut document, &edits, None);
-    assert_eq!(result.admin_states, edits);
-    assert_eq!(document["properties"][ADDRESSES][0]["properties"]["adminState"], "Down");
-    assert_eq!(document["properties"][ADDRESSES][1]["properties"]["adminState"], "None");
 }

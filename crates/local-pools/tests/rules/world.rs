@@ -259,7 +259,7 @@ impl World {
             nodes: &nodes,
             virtual_network: Some(NETWORK),
         };
-        let merged: Merged = merge(&mut document, &[], Some(&edit));
+        let merged: Merged = merge(&mut document, &edit);
         if let Some(reason) = merged.rejected {
             return BatchOutcome::Failed {
                 failure: Failure::Other,

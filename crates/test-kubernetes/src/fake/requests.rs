@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use tower::BoxError;
 
 use super::client_faults::{ClientFaults, Fault};
-use super::resources::ObjectKey;
+use super::resources::{ObjectKey, Selector};
 use super::store::PatchType;
 use super::validation::api_error;
 use super::{FakeApi, RecordedRequest};
@@ -26,6 +26,8 @@ pub(super) const ONE_WAY_LATENCY: Duration = Duration::from_millis(5);
 pub(super) struct ParsedRequest {
     pub(super) recorded: RecordedRequest,
     pub(super) key: ObjectKey,
+    /// The field selector `spec.type` of Services.
+    service_type: Option<String>,
     is_status: bool,
     pub(super) query: BTreeMap<String, String>,
     content: String,
@@ -41,11 +43,19 @@ impl ParsedRequest {
             .into_owned()
             .collect();
         let (mut key, is_status) = ObjectKey::parse_path(&path);
+
+        let mut service_type = None;
         let selectors = query.get("fieldSelector").into_iter().flat_map(|all| all.split(','));
         // The fake sends all events; clients filter them again.
         let is_about_events =
             |selector: &str| selector.starts_with("reason=") || selector.starts_with("involvedObject.");
         for selector in selectors.filter(|selector| !is_about_events(selector)) {
+            if let Some(selected) = selector.strip_prefix("spec.type=")
+                && key.kind.name == "Service"
+            {
+                service_type = Some(selected.to_owned());
+                continue;
+            }
             let name = selector.strip_prefix("metadata.name=");
             name.unwrap_or_else(|| panic!("the fake has no selector {selector:?}"))
                 .trim_start_matches('=')
@@ -65,11 +75,19 @@ impl ParsedRequest {
                 path,
             },
             key,
+            service_type,
             is_status,
             query,
             content: content.unwrap_or_default().to_owned(),
             body,
         })
+    }
+
+    pub(super) fn selector(&self) -> Selector {
+        Selector {
+            key: self.key.clone(),
+            service_type: self.service_type.clone(),
+        }
     }
 
     /// Whether the path names one object.
@@ -160,7 +178,10 @@ impl FakeApi {
             (&Method::GET, true) => store.read(key),
             (&Method::GET, false) => {
                 let after = query.get("continue").map_or("", String::as_str);
-                Ok((200, store.list(key, number("limit").unwrap_or_default(), after)))
+                Ok((
+                    200,
+                    store.list(&request.selector(), number("limit").unwrap_or_default(), after),
+                ))
             }
             (&Method::POST, false) => store.create(key, object()?),
             (&Method::PUT, true) => store.replace(key, *is_status, object()?),

@@ -1,5 +1,7 @@
 //! The resources of the API, and the objects that a request path names.
 
+use serde_json::Value;
+
 /// A resource, and how kube-apiserver handles its updates.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ResourceKind {
@@ -19,7 +21,7 @@ impl ResourceKind {
     }
 }
 
-static RESOURCES: [ResourceKind; 6] = [
+static RESOURCES: [ResourceKind; 8] = [
     ResourceKind {
         api_version: "v1",
         plural: "nodes",
@@ -32,6 +34,22 @@ static RESOURCES: [ResourceKind; 6] = [
         api_version: "v1",
         plural: "configmaps",
         name: "ConfigMap",
+        is_namespaced: true,
+        allows_unconditional_update: true,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "v1",
+        plural: "services",
+        name: "Service",
+        is_namespaced: true,
+        allows_unconditional_update: true,
+        allows_create_on_update: true,
+    },
+    ResourceKind {
+        api_version: "discovery.k8s.io/v1",
+        plural: "endpointslices",
+        name: "EndpointSlice",
         is_namespaced: true,
         allows_unconditional_update: true,
         allows_create_on_update: false,
@@ -69,6 +87,23 @@ static RESOURCES: [ResourceKind; 6] = [
         allows_create_on_update: true,
     },
 ];
+
+/// What a list or watch selects.
+#[derive(Clone, Debug)]
+pub(super) struct Selector {
+    /// By resource, namespace and name.
+    pub(super) key: ObjectKey,
+    /// The `spec.type` of Services.
+    pub(super) service_type: Option<String>,
+}
+
+impl Selector {
+    /// Whether it selects this object.
+    pub(super) fn matches(&self, key: &ObjectKey, object: &Value) -> bool {
+        let has_type = |service_type: &String| object["spec"]["type"] == **service_type;
+        key.matches(&self.key) && self.service_type.as_ref().is_none_or(has_type)
+    }
+}
 
 /// The object that a request names. With an empty name or namespace it selects all objects that match the rest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use base64::Engine as _;
 use serde_json::{Map, Value, json};
 
-use super::resources::ObjectKey;
+use super::resources::{ObjectKey, Selector};
 use super::validation::{ApiError, api_error, conflict, not_found, validate};
 
 /// Changes that are kept for watches.
@@ -27,6 +27,27 @@ pub(super) struct Change {
     pub(super) key: ObjectKey,
     pub(super) kind: &'static str,
     pub(super) object: Value,
+    /// What the change replaced.
+    before: Option<Value>,
+}
+
+impl Change {
+    /// The change as a watch with this selector reports it: an object that comes to be selected is added, and one that is no
+    /// longer selected is deleted.
+    fn select(&self, selector: &Selector) -> Option<Self> {
+        let was_selected = self
+            .before
+            .as_ref()
+            .is_some_and(|before| selector.matches(&self.key, before));
+        let is_selected = self.kind != "DELETED" && selector.matches(&self.key, &self.object);
+        let kind = match (was_selected, is_selected) {
+            (false, false) => return None,
+            (false, true) => "ADDED",
+            (true, true) => "MODIFIED",
+            (true, false) => "DELETED",
+        };
+        Some(Self { kind, ..self.clone() })
+    }
 }
 
 /// The format of a patch.
@@ -58,17 +79,18 @@ impl Store {
     }
 
     /// The selected objects, ordered by key.
-    pub(super) fn objects(&self, selector: &ObjectKey) -> impl Iterator<Item = (&ObjectKey, &Value)> {
-        self.objects.iter().filter(move |(key, _)| key.matches(selector))
+    pub(super) fn objects(&self, selector: &Selector) -> impl Iterator<Item = (&ObjectKey, &Value)> {
+        let objects = self.objects.iter();
+        objects.filter(move |(key, object)| selector.matches(key, object))
     }
 
     /// Changes of the selected objects after `version`; `None` if these were compacted.
-    pub(super) fn changes_since(&self, version: u64, selector: &ObjectKey) -> Option<Vec<Change>> {
-        let is_selected = |change: &&Change| change.version > version && change.key.matches(selector);
-        (version >= self.compacted_version).then(|| self.changes.iter().filter(is_selected).cloned().collect())
+    pub(super) fn changes_since(&self, version: u64, selector: &Selector) -> Option<Vec<Change>> {
+        let newer = self.changes.iter().filter(|change| change.version > version);
+        (version >= self.compacted_version).then(|| newer.filter_map(|change| change.select(selector)).collect())
     }
 
-    fn record_change(&mut self, key: &ObjectKey, kind: &'static str, object: Value) {
+    fn record_change(&mut self, key: &ObjectKey, kind: &'static str, object: Value, before: Option<Value>) {
         if self.changes.len() == MAX_CHANGES {
             self.compacted_version = self.changes.pop_front().map_or(0, |change| change.version);
         }
@@ -77,6 +99,7 @@ impl Store {
             key: key.clone(),
             kind,
             object,
+            before,
         });
     }
 
@@ -90,15 +113,16 @@ impl Store {
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let before = self.objects.insert(key.clone(), object.clone());
         let kind = if before.is_some() { "MODIFIED" } else { "ADDED" };
-        self.record_change(key, kind, object.clone());
+        self.record_change(key, kind, object.clone(), before);
         object
     }
 
     pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<Value> {
         let mut object = self.objects.remove(key)?;
+        let before = object.clone();
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.record_change(key, "DELETED", object.clone());
+        self.record_change(key, "DELETED", object.clone(), Some(before));
         Some(object)
     }
 
@@ -108,7 +132,7 @@ impl Store {
     }
 
     /// A page of a list. The `continue` token is the position of the last object of the page.
-    pub(super) fn list(&self, selector: &ObjectKey, limit: usize, after: &str) -> Value {
+    pub(super) fn list(&self, selector: &Selector, limit: usize, after: &str) -> Value {
         let position = |key: &ObjectKey| format!("{}/{}", key.namespace, key.name);
         let rest: Vec<_> = self
             .objects(selector)
@@ -121,7 +145,7 @@ impl Store {
             metadata["continue"] = json!(position(last));
             metadata["remainingItemCount"] = json!(rest.len() - limit);
         }
-        json!({"apiVersion": selector.kind.api_version, "kind": format!("{}List", selector.kind.name), "metadata": metadata,
+        json!({"apiVersion": selector.key.kind.api_version, "kind": format!("{}List", selector.key.kind.name), "metadata": metadata,
             "items": page.iter().map(|(_, object)| *object).collect::<Vec<_>>()})
     }
 

@@ -14,7 +14,7 @@ use tower::BoxError;
 
 use super::client_faults::{ClientFaults, Fault};
 use super::requests::{ONE_WAY_LATENCY, ParsedRequest, ResponseBody};
-use super::resources::ObjectKey;
+use super::resources::{ObjectKey, Selector};
 use super::validation::api_error;
 use super::{FakeApi, RecordedRequest};
 
@@ -22,7 +22,7 @@ struct WatchStream {
     fake: FakeApi,
     faults: ClientFaults,
     recorded: RecordedRequest,
-    selector: ObjectKey,
+    selector: Selector,
     /// Version up to which all changes are in `pending` or sent.
     version: u64,
     pending: VecDeque<Value>,
@@ -43,7 +43,7 @@ impl FakeApi {
             fault_changes: faults.changes.subscribe(),
             cuts,
             recorded: request.recorded.clone(),
-            selector: request.key.clone(),
+            selector: request.selector(),
             version: number("resourceVersion").unwrap_or_default(),
             pending: VecDeque::new(),
             ends_at: Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(290)),

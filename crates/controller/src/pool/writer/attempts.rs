@@ -162,6 +162,12 @@ impl Attempts {
     }
 }
 
+/// Whether both plans set the same admin states.
 fn are_equivalent(plan: &[PoolEdit], other: &[PoolEdit]) -> bool {
-    plan.len() == other.len() && plan.iter().zip(other).all(|(edit, other)| edit.is_equivalent(other))
+    let admin_states = |plan: &'_ [PoolEdit]| -> Vec<_> {
+        let edits = plan.iter().filter(|edit| !edit.is_members_only());
+        edits.cloned().collect()
+    };
+    let (plan, other) = (admin_states(plan), admin_states(other));
+    plan.len() == other.len() && plan.iter().zip(&other).all(|(edit, other)| edit.is_equivalent(other))
 }

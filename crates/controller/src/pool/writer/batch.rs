@@ -8,10 +8,12 @@ use headgate_azure::{ArmError, ErrorClass, Pool, PoolId, WritePermit};
 use headgate_leader::LockGuard;
 use tokio::time::{Instant, sleep};
 
-use super::super::edit::PoolEdit;
+use super::super::edit::{AppliedEdit, PoolEdit};
 use super::super::view::LoadBalancerView;
 use super::attempts::AttemptError;
-use super::{Editor, IntentNotRecorded, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome};
+use super::{
+    Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome,
+};
 
 /// From a PUT to the end of its operation. ARM's operations take seconds; the Lease expires after 15 min.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(10);
@@ -48,6 +50,13 @@ struct Written {
     reads_without: u32,
 }
 
+/// A pool's document with its changes.
+struct PoolWrite {
+    edit: PoolEdit,
+    pool: Pool,
+    applied: AppliedEdit,
+}
+
 /// How a batch goes on after one plan.
 enum BatchStep {
     /// The load balancer is read again.
@@ -77,7 +86,7 @@ impl Batch {
         let mut checked = Vec::new();
         for edit in edits {
             let written = self.written.get_mut(&edit.pool);
-            let written = written.filter(|written| written.edit.is_equivalent(&edit));
+            let written = written.filter(|written| !edit.is_members_only() && written.edit.is_equivalent(&edit));
             let is_awaited = written.is_some();
             let reads_without = written.map_or(0, |written| {
                 written.reads_without += 1;
@@ -95,12 +104,37 @@ impl Batch {
     }
 
     /// The edit to write next. Giving back never waits for a record that fails: an edit with both parts is split then.
-    fn next_edit(&self, open: Vec<PoolEdit>) -> Option<PoolEdit> {
+    fn next_edit(&self, open: &[PoolEdit]) -> Option<PoolEdit> {
         if !self.is_recording_failing {
-            return open.into_iter().next();
+            return open.first().cloned();
         }
         let without_downs = open.iter().find_map(PoolEdit::without_downs);
-        without_downs.or_else(|| open.into_iter().next().filter(|_| self.unrecorded.is_none()))
+        without_downs.or_else(|| open.first().filter(|_| self.unrecorded.is_none()).cloned())
+    }
+
+    /// Takes the document of the next edit and applies the edit to it. An edit that turns out to change nothing is done.
+    fn next_write<E: Editor>(&mut self, mut open: Vec<PoolEdit>, editor: &mut E) -> Option<PoolWrite> {
+        while let Some(mut edit) = self.next_edit(&open) {
+            let index = self.pools.iter().position(|pool| pool.id == edit.pool)?;
+            let mut pool = self.pools.swap_remove(index);
+            if edit.members.is_some() {
+                edit.members = editor.take_members(&edit.pool);
+            }
+            let applied = edit.apply(&mut pool);
+            if edit.members.is_some() && !applied.has_member_changes {
+                edit.members = None;
+                editor.settle_members(match applied.rejected.clone() {
+                    Some(reason) => MembersOutcome::Rejected(reason),
+                    None => MembersOutcome::Unchanged,
+                });
+            }
+            if applied.is_changed() {
+                return Some(PoolWrite { edit, pool, applied });
+            }
+            open.retain(|other| other.pool != edit.pool);
+            self.pools.push(pool);
+        }
+        None
     }
 
     /// Why something of the plan is left.
@@ -128,9 +162,13 @@ impl PoolWriter {
             Err(error) if error.class() == ErrorClass::Stale => {
                 (LoadBalancerView::deleted(self.load_balancer.clone()), Vec::new())
             }
-            Err(error) => return self.end_batch(batch, Err(error.into()), state, editor).await,
+            Err(error) => {
+                editor.read_failed(&error);
+                return self.end_batch(batch, Err(error.into()), state, editor).await;
+            }
         };
         batch.pools = pools;
+        editor.observe(&view);
         state.observation = Some(Observation {
             requested_at,
             view: Arc::new(view),
@@ -146,6 +184,11 @@ impl PoolWriter {
         state: &mut State,
         editor: &mut E,
     ) -> Phase {
+        let edits = if state.attempts.deferred_until(&edits).is_some() {
+            edits.into_iter().filter_map(PoolEdit::members_only).collect()
+        } else {
+            edits
+        };
         let is_busy = state
             .observation
             .as_ref()
@@ -186,41 +229,55 @@ impl PoolWriter {
         let edits = batch.check_read_backs(edits);
         let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
         let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
-        let Some(edit) = batch.next_edit(open.map(|(edit, _)| edit).collect()) else {
+        let open: Vec<_> = open.map(|(edit, _)| edit).collect();
+        if batch.next_edit(&open).is_some() {
+            if !batch.guard.accepts_writes() {
+                return Err(AttemptError::HoldClosed);
+            }
+            if is_busy {
+                return Err(AttemptError::Busy);
+            }
+        }
+        let Some(PoolWrite { edit, pool, applied }) = batch.next_write(open, editor) else {
             if is_read_awaited {
                 sleep(READ_BACK_INTERVAL).await;
                 return Ok(BatchStep::ReadAgain);
             }
             return batch.take_error().map_or(Ok(BatchStep::Complete), Err);
         };
-        if !batch.guard.accepts_writes() {
-            return Err(AttemptError::HoldClosed);
-        }
-        if is_busy {
-            return Err(AttemptError::Busy);
-        }
-        let Some(index) = batch.pools.iter().position(|pool| pool.id == edit.pool) else {
-            return Ok(BatchStep::Complete);
-        };
-        let mut pool = batch.pools.swap_remove(index);
-        edit.apply(&mut pool);
-        match editor.record_intent(&edit).await {
-            Ok(()) => batch.is_recording_failing &= !edit.sets_down(),
-            // What needs no record is written already.
-            Err(error) if batch.is_recording_failing => return Err(AttemptError::IntentNotRecorded(error)),
+        let sets_down = edit.sets_down() || !applied.added_downs.is_empty();
+        let with_members = edit.members.is_some();
+        match editor.record_intent(&edit, &applied.added_downs).await {
+            Ok(()) => batch.is_recording_failing &= !sets_down,
             Err(error) => {
+                if with_members {
+                    editor.settle_members(MembersOutcome::NotAttempted);
+                }
+                if edit.is_members_only() {
+                    return Ok(BatchStep::ReadAgain);
+                }
+                if batch.is_recording_failing {
+                    // What needs no record is written already.
+                    return Err(AttemptError::IntentNotRecorded(error));
+                }
                 batch.is_recording_failing = true;
                 batch.unrecorded = Some(error);
                 return Ok(BatchStep::ReadAgain);
             }
         }
-        match self.put(&pool, &edit, &mut batch.guard, editor).await {
+        let written = self.put(&pool, &edit, &mut batch.guard, editor).await;
+        if with_members {
+            editor.settle_members(match &written {
+                Ok(()) => MembersOutcome::Written,
+                Err(error) => MembersOutcome::Failed(error),
+            });
+        }
+        match written {
             Ok(()) => {
                 let reads_without = 0;
-                batch.written.insert(edit.pool.clone(), Written { edit, reads_without });
-            }
-            Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
-                batch.stale_writes += 1;
+                if !edit.is_members_only() {
+                    batch.written.insert(edit.pool.clone(), Written { edit, reads_without });
+                }
             }
             Err(ArmError::NotPermitted) => {
                 // After a jump of the clocks, the next renewal decides.
@@ -229,6 +286,11 @@ impl PoolWriter {
                     return Err(AttemptError::LeaseLost);
                 }
                 return Err(ArmError::NotPermitted.into());
+            }
+            // The members are settled, so the next plan is without them: other pools and the admin states go on.
+            Err(error) if edit.is_members_only() || with_members && concerns_one_pool(&error) => {}
+            Err(error) if error.class() == ErrorClass::Stale && batch.stale_writes < MAX_STALE_WRITES => {
+                batch.stale_writes += 1;
             }
             Err(error) if concerns_one_pool(&error) => batch.reject(edit.pool, error),
             Err(error) => return Err(error.into()),
@@ -248,10 +310,11 @@ impl PoolWriter {
         let permit = WritePermit::new(move || term.permit().is_ok() && still_held());
         let deadline = Instant::now() + WRITE_TIMEOUT;
         let (request, source) = (self.labels.request, self.labels.source);
-        let operation = self
-            .arm
-            .metrics()
-            .start_operation(request, self.load_balancer.group(), source);
+        // The editor measures updates of members, whose attempts are no outcomes.
+        let operation = (!edit.is_members_only()).then(|| {
+            let metrics = self.arm.metrics();
+            metrics.start_operation(request, self.load_balancer.group(), source)
+        });
         guard.mark_written();
         let outcome = match self.arm.put_pool(pool, permit, deadline).await {
             Ok(accepted) => {
@@ -265,7 +328,9 @@ impl PoolWriter {
                 Err(error)
             }
         };
-        operation.finish(outcome.is_ok());
+        if let Some(operation) = operation {
+            operation.finish(outcome.is_ok());
+        }
         outcome
     }
 }

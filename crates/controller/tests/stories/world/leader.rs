@@ -6,6 +6,7 @@ use futures::FutureExt as _;
 use headgate_controller::admin_state::{
     self, AdminStateSettings, ClusterConnection, ClusterTarget, Policy, TargetSource,
 };
+use headgate_controller::local_service;
 use headgate_controller::pool::ListScope;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
@@ -101,6 +102,8 @@ impl Leader {
             stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
             node_name: name.to_owned(),
             metrics: admin_state::Metrics::register(&mut registry),
+            local_pools: world.local_pools_settings,
+            local_pools_metrics: local_service::Metrics::register(&mut registry),
             lock_metrics: LockMetrics::register(&mut registry),
             clock: world.clock.clone(),
             preempt_events: None,

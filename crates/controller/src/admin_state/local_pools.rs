@@ -1,0 +1,84 @@
+//! The updater of Local Services' pools, in the term of the admin-state controller, whose Nodes, lists and pool writers it
+//! shares.
+//!
+//! Invariant: it lives as long as the work with one cluster target. What is pending at the end is found again from what the
+//! next term observes.
+
+use std::sync::Arc;
+
+use headgate_leader::{ArmLock, Term};
+use headgate_local_pools::Updater;
+use tokio::sync::{mpsc, watch};
+
+use super::cluster_target::ClusterTarget;
+use super::plan::Policy;
+use super::settings::AdminStateMode;
+use super::target_states::{TargetState, TargetStates};
+use super::work::{TaskName, Tasks, WorkContext};
+use crate::local_service::{
+    EffectiveSettings, MemberSource, Reporter, ServiceNotice, SharedUpdater, Ticks, apply_nodes, watch_services,
+};
+use crate::pool::Listing;
+
+/// What the updater needs of the work of the term.
+pub(super) struct LocalPoolsContext<'a> {
+    pub(super) term: &'a Term,
+    pub(super) context: &'a WorkContext,
+    pub(super) target: &'a ClusterTarget,
+    pub(super) policy: Policy,
+    pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
+    pub(super) listings: watch::Receiver<Arc<Listing>>,
+    pub(super) lock: ArmLock,
+}
+
+/// A running updater, as the controller needs it.
+pub(super) struct LocalPools {
+    pub(super) settings: EffectiveSettings,
+    pub(super) source: MemberSource,
+}
+
+/// Starts the updater, if it is active. The queue has the events to record; it ends at once if there is no updater.
+pub(super) fn start(
+    tasks: &mut Tasks,
+    context: LocalPoolsContext<'_>,
+) -> (Option<LocalPools>, mpsc::Receiver<ServiceNotice>) {
+    let work = context.context;
+    let (reporter, events) = Reporter::new(work.local_pools_metrics.clone());
+    let Some(settings) = EffectiveSettings::new(&work.local_pools, &context.target.local_pools) else {
+        return (None, events);
+    };
+    tracing::info!(interval = ?settings.interval, "updates of local service pools started");
+    let updater = SharedUpdater::new(Updater::new(settings.updater));
+    let reporters = work.local_pools_metrics.watch_reporters(&work.clock);
+    tasks.spawn(
+        TaskName::LocalServices,
+        watch_services(work.client.clone(), updater.clone(), reporters),
+    );
+    let due = watch::Sender::new(());
+    let source = MemberSource {
+        updater: updater.clone(),
+        due: due.subscribe(),
+        reporter: reporter.clone(),
+        operations: context.target.arm.metrics().clone(),
+        virtual_network: context.target.local_pools.virtual_network.clone(),
+    };
+    let (targets, policy, clock) = (context.targets, context.policy, work.clock.clone());
+    let ticks = Ticks {
+        updater,
+        interval: settings.interval,
+        lock: context.lock,
+        term: context.term.clone(),
+        listings: context.listings,
+        apply_nodes: move |updater: &mut Updater| {
+            let targets = targets.borrow().clone().unwrap_or_default();
+            let now = clock.now().mono;
+            apply_nodes(updater, &targets.nodes, |node| {
+                policy.mode == AdminStateMode::Enforce && targets.target_state(node, now) == TargetState::Down
+            });
+        },
+        due,
+        reporter,
+    };
+    tasks.spawn(TaskName::LocalPools, ticks.run());
+    (Some(LocalPools { settings, source }), events)
+}

@@ -1,0 +1,177 @@
+//! The settings of the updater: headgate's own, what `azure.json` says, and what follows from both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_azure::AzureJson;
+use headgate_local_pools::{
+    CloudConfig, Enabled, EndpointSelection, MaxRetries, PreConfigured, UpdaterSettings, is_active, update_interval,
+};
+
+/// The settings under `localPools`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalPoolsSettings {
+    /// The setting `localPools.enabled`.
+    pub enabled: Enabled,
+    /// The setting `localPools.interval`; zero for the interval of `azure.json`.
+    pub interval: Duration,
+    /// The setting `localPools.resyncInterval`.
+    pub resync_interval: Duration,
+    /// The setting `localPools.endpoints`.
+    pub endpoints: EndpointSelection,
+}
+
+impl Default for LocalPoolsSettings {
+    fn default() -> Self {
+        Self {
+            enabled: Enabled::default(),
+            interval: Duration::ZERO,
+            resync_interval: Duration::from_mins(5),
+            endpoints: EndpointSelection::default(),
+        }
+    }
+}
+
+/// What `azure.json` says about pools of Local Services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalPoolsTarget {
+    /// Whether the cluster has several Standard load balancers.
+    pub cloud: CloudConfig,
+    /// `loadBalancerBackendPoolUpdateIntervalInSeconds`.
+    pub interval_seconds: Option<i64>,
+    /// `loadBalancerBackendPoolUpdateMaxRetries`.
+    pub max_retries: Option<i64>,
+    /// `preConfiguredBackendPoolLoadBalancerTypes`.
+    pub pre_configured: PreConfigured,
+    /// The id of the cluster's virtual network, if `vnetName` names one.
+    pub virtual_network: Option<Arc<str>>,
+}
+
+impl LocalPoolsTarget {
+    /// The keys of an `azure.json`.
+    #[must_use]
+    pub fn new(config: &AzureJson) -> Self {
+        let pre_configured = config.pre_configured_load_balancer_types.as_deref().unwrap_or_default();
+        Self {
+            cloud: CloudConfig {
+                load_balancer_sku: config.load_balancer_sku.clone(),
+                load_balancer_configurations: config.load_balancers.len(),
+            },
+            interval_seconds: config.backend_pool_update_interval_seconds,
+            max_retries: config.backend_pool_update_max_retries,
+            pre_configured: match pre_configured.to_ascii_lowercase().as_str() {
+                "internal" => PreConfigured::Internal,
+                "external" => PreConfigured::External,
+                "all" => PreConfigured::All,
+                _ => PreConfigured::None,
+            },
+            virtual_network: config.virtual_network_id().map(Into::into),
+        }
+    }
+}
+
+/// How the updater of one term works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EffectiveSettings {
+    /// From one tick to the next.
+    pub interval: Duration,
+    /// After this time the load balancers are listed again, and an update that was given up is tried again.
+    pub resync_interval: Duration,
+    /// The updater's own settings.
+    pub updater: UpdaterSettings,
+}
+
+impl EffectiveSettings {
+    /// From the settings and `azure.json`; `None` if pools of Local Services are not updated.
+    #[must_use]
+    pub fn new(settings: &LocalPoolsSettings, target: &LocalPoolsTarget) -> Option<Self> {
+        is_active(settings.enabled, &target.cloud).then(|| Self {
+            interval: update_interval(Some(settings.interval), target.interval_seconds),
+            resync_interval: settings.resync_interval,
+            updater: UpdaterSettings {
+                selection: settings.endpoints,
+                max_retries: MaxRetries::from_config(target.max_retries),
+                pre_configured: target.pre_configured,
+                resync_interval: settings.resync_interval,
+                ..UpdaterSettings::default()
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::ConfigSources;
+
+    use super::*;
+
+    fn effective(text: &str, settings: &LocalPoolsSettings) -> Option<EffectiveSettings> {
+        let config = AzureJson::load(ConfigSources {
+            secret: Some(text),
+            ..ConfigSources::default()
+        });
+        EffectiveSettings::new(settings, &LocalPoolsTarget::new(&config.unwrap()))
+    }
+
+    const SEVERAL: &str = "loadBalancerBackendPoolConfigurationType: nodeIP\n\
+        multipleStandardLoadBalancerConfigurations: [{name: a, primaryVMSet: x}]\n";
+
+    #[test]
+    fn updater_follows_azure_json_unless_the_settings_differ() {
+        let auto = LocalPoolsSettings::default();
+        assert_eq!(effective("{}", &auto), None);
+        assert_eq!(effective(&format!("{SEVERAL}loadBalancerSku: basic"), &auto), None);
+        let found = effective(SEVERAL, &auto).unwrap();
+        assert_eq!(
+            (found.interval, found.updater.max_retries.get(), found.resync_interval),
+            (Duration::from_secs(30), 3, Duration::from_mins(5))
+        );
+        let text = format!(
+            "{SEVERAL}loadBalancerBackendPoolUpdateIntervalInSeconds: 7\nloadBalancerBackendPoolUpdateMaxRetries: 0\n\
+             preConfiguredBackendPoolLoadBalancerTypes: Internal"
+        );
+        let found = effective(&text, &auto).unwrap();
+        assert_eq!(
+            (found.interval, found.updater.max_retries.get()),
+            (Duration::from_secs(7), 0)
+        );
+        assert_eq!(found.updater.pre_configured, PreConfigured::Internal);
+        let on = LocalPoolsSettings {
+            enabled: Enabled::On,
+            interval: Duration::from_secs(3),
+            ..auto
+        };
+        assert_eq!(effective(&text, &on).unwrap().interval, Duration::from_secs(3));
+        assert!(effective("{}", &on).is_some());
+        let off = LocalPoolsSettings {
+            enabled: Enabled::Off,
+            ..auto
+        };
+        assert_eq!(effective(SEVERAL, &off), None);
+    }
+
+    #[test]
+    fn virtual_network_is_the_clusters() {
+        let target = |text: &str| {
+            let config = AzureJson::load(ConfigSources {
+                secret: Some(text),
+                ..ConfigSources::default()
+            });
+            LocalPoolsTarget::new(&config.unwrap()).virtual_network
+        };
+        let own = "subscriptionId: s\nresourceGroup: rg\nvnetName: v";
+        let id = |group: &str| {
+            format!("/subscriptions/s/resourceGroups/{group}/providers/Microsoft.Network/virtualNetworks/v")
+        };
+        assert_eq!(target(own).as_deref(), Some(id("rg").as_str()));
+        assert_eq!(
+            target(&format!("{own}\nvnetResourceGroup: n")).as_deref(),
+            Some(id("n").as_str())
+        );
+        assert_eq!(
+            target(&format!("{own}\nnetworkResourceSubscriptionID: other")).as_deref(),
+            Some(id("rg").as_str())
+        );
+        assert_eq!(target("subscriptionId: s\nresourceGroup: rg"), None);
+    }
+}

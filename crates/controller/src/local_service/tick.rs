@@ -1,0 +1,131 @@
+//! The ticks of the updater: when batches become due, under which Lease, and what is reported besides.
+//!
+//! Invariants: a tick without anything eligible takes neither the Lease nor ARM's time. Without the Lease nothing leaves the
+//! queue. Ticks do not overlap; none begins once the term is to be handed over. The writers of the load balancers carry the
+//! batches out (`editor`); the tick keeps the Lease until each has taken what is its own, and no longer than one interval.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_leader::{ArmLock, Term};
+use headgate_local_pools::{NamespacedName, PlacementSkip, PoolUnavailable, TickSchedule, Updater};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::observation::convert_load_balancer;
+use super::reporter::Reporter;
+use super::watch::SharedUpdater;
+use crate::pool::Listing;
+
+/// For the shared Lease; then the next tick requests it again.
+const MAX_LEASE_WAIT: Duration = Duration::from_mins(1);
+/// Between two looks at what the writers have taken.
+const TAKEN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// From the drain to the time when each writer has its first batch: the Lease is held already, so they only read.
+const MAX_TAKE_WAIT: Duration = Duration::from_secs(10);
+/// The label `caller` of the metric of waits for the shared Lease.
+const LOCK_CALLER: &str = "LocalServicePoolUpdater";
+
+/// The ticks of one term.
+pub struct Ticks<F> {
+    /// The updater, which the watches feed.
+    pub updater: SharedUpdater,
+    /// From one tick to the next.
+    pub interval: Duration,
+    /// The shared Lease.
+    pub lock: ArmLock,
+    /// The term that the ticks belong to.
+    pub term: Term,
+    /// The load balancers, as listed.
+    pub listings: watch::Receiver<Arc<Listing>>,
+    /// Gives the updater the present Nodes.
+    pub apply_nodes: F,
+    /// Marked as changed when batches become due.
+    pub due: watch::Sender<()>,
+    /// Records events and metrics.
+    pub reporter: Reporter,
+}
+
+impl<F: FnMut(&mut Updater) + Send> Ticks<F> {
+    /// Ticks until the task is aborted; never ends by itself.
+    pub async fn run(mut self) {
+        let mut schedule = TickSchedule::new(self.interval, Instant::now());
+        let mut listed_at = None;
+        let mut skips = SkipTracker::default();
+        loop {
+            tokio::select! {
+                () = sleep_until(schedule.next_at()) => {}
+                () = self.term.handover_requested() => std::future::pending().await,
+            }
+            if self.prepare(&mut listed_at, &mut skips) {
+                self.tick().await;
+            }
+            schedule.tick_ended(Instant::now());
+        }
+    }
+
+    /// Observes everything and computes what is pending. Returns whether something is eligible.
+    fn prepare(&mut self, listed_at: &mut Option<Instant>, skips: &mut SkipTracker) -> bool {
+        let listing = Arc::clone(&self.listings.borrow_and_update());
+        let now = Instant::now();
+        let mut updater = self.updater.lock();
+        (self.apply_nodes)(&mut updater);
+        if listing.requested_at > *listed_at {
+            *listed_at = listing.requested_at;
+            let views = listing.load_balancers.values();
+            updater.observe(views.map(|view| convert_load_balancer(view)).collect());
+        }
+        let is_eligible = updater.prepare_tick(now);
+        for skip in skips.new_skips(updater.placement().skipped()) {
+            self.reporter
+                .report_skip(&updater, &skip.service, &skip.reason.to_string());
+        }
+        self.reporter.publish(&updater, now);
+        is_eligible
+    }
+
+    /// Makes what is eligible due, under the shared Lease.
+    async fn tick(&self) {
+        let deadline = Instant::now() + self.interval.min(MAX_LEASE_WAIT);
+        let guard = match self.lock.acquire(LOCK_CALLER, deadline).await {
+            Ok(guard) => guard,
+            Err(error) => {
+                tracing::info!(%error, "updates of local service pools wait for the next tick");
+                return;
+            }
+        };
+        self.updater.lock().drain(Instant::now());
+        self.due.send_replace(());
+        let all_taken = async {
+            while guard.accepts_writes() && !self.updater.lock().due().is_empty() {
+                sleep(TAKEN_CHECK_INTERVAL).await;
+            }
+        };
+        let _ = timeout(self.interval.min(MAX_TAKE_WAIT), all_taken).await;
+        guard.release().await;
+    }
+}
+
+/// The Services without a pool to update whose reason needs an operator, each reported once while it lasts.
+#[derive(Debug, Default)]
+struct SkipTracker(HashSet<(NamespacedName, String)>);
+
+impl SkipTracker {
+    fn new_skips<'a>(&mut self, skipped: &'a [PlacementSkip]) -> Vec<&'a PlacementSkip> {
+        let lasting = skipped.iter().filter(|skip| {
+            matches!(
+                skip.reason,
+                PoolUnavailable::Collision { .. }
+                    | PoolUnavailable::NetworkInterfaces(_)
+                    | PoolUnavailable::Ambiguous { .. }
+            )
+        });
+        let lasting: Vec<_> = lasting.collect();
+        let key = |skip: &PlacementSkip| (skip.service.clone(), skip.reason.to_string());
+        let new = lasting.iter().filter(|skip| !self.0.contains(&key(skip)));
+        let new = new.copied().collect();
+        self.0 = lasting.into_iter().map(key).collect();
+        new
+    }
+}

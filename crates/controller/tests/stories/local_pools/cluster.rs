@@ -1,0 +1,243 @@
+//! A cluster with Local Services, their `EndpointSlices`, load balancers with their pools, and one leader.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use headgate_azure_emulator::Settings;
+use headgate_clock::Clock;
+use headgate_controller::admin_state::Policy;
+use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
+use headgate_local_pools::CloudConfig;
+use headgate_test_kubernetes::FakeApi;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer};
+
+pub(crate) const INTERVAL: Duration = Duration::from_secs(30);
+pub(crate) const UPDATED: &str = "LoadBalancerBackendPoolUpdated";
+pub(crate) const RETRYING: &str = "LoadBalancerBackendPoolUpdateRetrying";
+pub(crate) const FAILED: &str = "LoadBalancerBackendPoolUpdateFailed";
+
+pub(crate) struct LocalCluster {
+    pub(crate) world: World,
+    pub(crate) fake: FakeApi,
+    pub(crate) leader: Leader,
+}
+
+/// How a cluster differs from the usual one.
+pub(crate) struct Options {
+    pub(crate) nodes: usize,
+    pub(crate) load_balancers: Vec<Value>,
+    pub(crate) target: LocalPoolsTarget,
+    pub(crate) settings: LocalPoolsSettings,
+    pub(crate) operation_delay: Duration,
+    pub(crate) policy: Policy,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            nodes: 4,
+            load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1], false))])],
+            target: several_load_balancers(),
+            settings: LocalPoolsSettings::default(),
+            operation_delay: Duration::ZERO,
+            policy: ENFORCE,
+        }
+    }
+}
+
+/// An `azure.json` with several Standard load balancers.
+pub(crate) fn several_load_balancers() -> LocalPoolsTarget {
+    let network = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/vnet";
+    LocalPoolsTarget {
+        cloud: CloudConfig {
+            load_balancer_sku: None,
+            load_balancer_configurations: 2,
+        },
+        virtual_network: Some(network.into()),
+        ..LocalPoolsTarget::default()
+    }
+}
+
+impl LocalCluster {
+    /// The usual cluster: four nodes, the Service `default/web` with an endpoint on the first, whose pool has it.
+    pub(crate) async fn start() -> Self {
+        let cluster = Self::with(Options::default()).await;
+        cluster.add_service("web").await;
+        cluster.set_slice("web", "web-1", &[1]).await;
+        cluster
+    }
+
+    /// A cluster without Services; its leader has just begun.
+    pub(crate) async fn with(options: Options) -> Self {
+        let fake = FakeApi::default();
+        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let settings = Settings {
+            operation_delay: options.operation_delay,
+            ..Settings::default()
+        };
+        let mut world = World::new(fake.client().0, clock, &options.load_balancers, settings);
+        world.managed = vec!["kubernetes", "second"];
+        world.local_pools = options.target;
+        world.local_pools_settings = options.settings;
+        for number in 1..=options.nodes {
+            world.add_node(number).await;
+        }
+        let leader = Leader::start(&world, fake.client().0, "leader", options.policy).await;
+        let mut terms = leader.terms.clone();
+        terms.wait_for(Option::is_some).await.unwrap();
+        // Ticks come well before the end of what the tests wait for.
+        sleep(10 * SECOND).await;
+        Self { world, fake, leader }
+    }
+
+    /// Waits until a tick has passed and its writes are done.
+    pub(crate) async fn tick(&self) {
+        sleep(INTERVAL).await;
+    }
+
+    fn services(&self) -> Api<Service> {
+        Api::namespaced(self.world.client.clone(), "default")
+    }
+
+    fn slices(&self) -> Api<EndpointSlice> {
+        Api::namespaced(self.world.client.clone(), "default")
+    }
+
+    pub(crate) async fn add_service(&self, name: &str) {
+        let service = json!({"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+            "ipFamilies": ["IPv4"], "ports": [{"port": 80}]}});
+        let service = serde_json::from_value(service).unwrap();
+        self.services().create(&PostParams::default(), &service).await.unwrap();
+    }
+
+    pub(crate) async fn patch_service(&self, name: &str, patch: &Value) {
+        let patch = Patch::Merge(patch);
+        self.services()
+            .patch(name, &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn delete_service(&self, name: &str) {
+        self.services().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// Creates a slice of a Service with endpoints on these nodes, or gives it these.
+    pub(crate) async fn set_slice(&self, service: &str, slice: &str, nodes: &[usize]) {
+        let endpoint =
+            |node: &usize| json!({"addresses": [format!("10.244.{node}.9")], "nodeName": format!("node-{node}")});
+        let endpoints: Vec<_> = nodes.iter().map(endpoint).collect();
+        if self.slices().get_opt(slice).await.unwrap().is_some() {
+            let patch = Patch::Merge(json!({"endpoints": endpoints}));
+            self.slices()
+                .patch(slice, &PatchParams::default(), &patch)
+                .await
+                .unwrap();
+            return;
+        }
+        let object = json!({"metadata": {"name": slice, "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4", "endpoints": endpoints});
+        let object = serde_json::from_value(object).unwrap();
+        self.slices().create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    pub(crate) async fn delete_slice(&self, slice: &str) {
+        self.slices().delete(slice, &DeleteParams::default()).await.unwrap();
+    }
+
+    /// A pool's document.
+    pub(crate) async fn pool(&self, load_balancer: &str, pool: &str) -> Value {
+        self.world.get(&pool_path(load_balancer, pool)).await
+    }
+
+    /// The addresses of a pool's entries.
+    pub(crate) async fn addresses(&self, pool: &str) -> BTreeSet<String> {
+        let document = self.pool("kubernetes", pool).await;
+        let entries = document["properties"]["loadBalancerBackendAddresses"].as_array();
+        let addresses = entries.into_iter().flatten();
+        addresses
+            .map(|entry| entry["properties"]["ipAddress"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// The number of requests of headgate to a path that ends so.
+    pub(crate) fn requests(&self, method: &str, path: &str) -> usize {
+        let query = format!("journal?limit=1000&method={method}");
+        let journal = self.world.control("GET", &query, &Value::Null);
+        let entries = journal["entries"].as_array().unwrap().iter();
+        let requests = entries.filter(|entry| entry["kind"] == "request");
+        let own = requests.filter(|entry| {
+            entry["userAgent"]
+                .as_str()
+                .is_some_and(|agent| agent.contains("headgate"))
+        });
+        own.filter(|entry| entry["path"].as_str().unwrap().ends_with(path))
+            .count()
+    }
+
+    /// The PUTs of headgate to pools.
+    pub(crate) fn puts(&self) -> usize {
+        let own = |put: &&Value| {
+            put["userAgent"]
+                .as_str()
+                .is_some_and(|agent| agent.contains("headgate"))
+        };
+        self.world.puts().iter().filter(own).count()
+    }
+
+    pub(crate) fn fault(&self, method: &str, path: &str, times: Option<u32>, action: &Value) {
+        let rule = json!({"match": {"method": method, "path": path}, "times": times, "action": action});
+        self.world.control("POST", "faults", &rule);
+    }
+
+    pub(crate) fn clear_faults(&self) {
+        self.world.control("DELETE", "faults", &Value::Null);
+    }
+
+    /// The notes of the events on a Service with this reason.
+    pub(crate) async fn notes(&self, reason: &str, service: &str) -> Vec<String> {
+        let events = self.world.events().await.into_iter();
+        let about = events.filter(|(known, about, _)| known == reason && about == service);
+        about.map(|(.., note)| note).collect()
+    }
+
+    /// The numbers of events on a Service: updated, retrying, failed.
+    pub(crate) async fn events(&self, service: &str) -> [usize; 3] {
+        let mut counts = [0; 3];
+        for (count, reason) in counts.iter_mut().zip([UPDATED, RETRYING, FAILED]) {
+            *count = self.notes(reason, service).await.len();
+        }
+        counts
+    }
+
+    /// The value of a metric without its prefix `headgate_local_pools_`.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let text = self.leader.metrics();
+        let name = format!("headgate_local_pools_{name} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&name));
+        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+    }
+
+    /// The numbers of successful and failed updates.
+    pub(crate) fn outcomes(&self) -> (u64, u64) {
+        let count = |result: &str| self.metric(&format!("updates_total{{result=\"{result}\"}}"));
+        (count("success"), count("failure"))
+    }
+}
+
+pub(crate) fn pool_path(load_balancer: &str, pool: &str) -> String {
+    format!("{}/backendAddressPools/{pool}", id_of(load_balancer))
+}
+
+/// The IPv4 addresses of nodes.
+pub(crate) fn nodes(numbers: &[usize]) -> BTreeSet<String> {
+    numbers.iter().map(|number| address(*number, false)).collect()
+}

@@ -1,0 +1,181 @@
+//! Updates of members and admin states of the same pools: one writer, one PUT, and no admin state waits for members.
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::super::world::{SECOND, entries, load_balancer};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes};
+
+const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
+const PUT_OF_WEB: &str = "/backendAddressPools/default-web$";
+
+#[tokio::test(start_paused = true)]
+async fn node_with_a_signal_joins_as_down_and_is_restored_later() {
+    let cluster = LocalCluster::start().await;
+    cluster.world.taint(2, &[SIGNAL]).await;
+    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!(
+        cluster.world.down("kubernetes", "default-web"),
+        ["node-2".to_owned()].into()
+    );
+    assert_eq!(cluster.puts(), 1, "it was never in rotation");
+    let ledger = cluster.world.ledger().await.to_string();
+    assert!(ledger.contains("10.0.0.2"), "{ledger}");
+    cluster.world.taint(2, &[]).await;
+    sleep(10 * SECOND).await;
+    assert_eq!(cluster.world.down("kubernetes", "default-web"), [].into());
+}
+
+/// A signal on the first node and a due update of members meet in one write.
+async fn meeting() -> LocalCluster {
+    let cluster = LocalCluster::start().await;
+    cluster.tick().await;
+    assert!(cluster.world.take_arm_lease().await);
+    cluster.world.taint(1, &[SIGNAL]).await;
+    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.puts(), 0);
+    // Both sources wait for the Lease; the read is slow enough that the members are due when it ends.
+    cluster.fault("GET", "/loadBalancers/kubernetes$", Some(1), &json!({"stall": "1s"}));
+    cluster
+}
+
+#[tokio::test(start_paused = true)]
+async fn due_members_join_a_write_of_admin_states() {
+    let cluster = meeting().await;
+    cluster.world.release_arm_lease().await;
+    sleep(5 * SECOND).await;
+    assert_eq!(cluster.puts(), 1);
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!(
+        cluster.world.down("kubernetes", "default-web"),
+        ["node-1".to_owned()].into()
+    );
+    assert_eq!((cluster.outcomes(), cluster.events("web").await), ((1, 0), [1, 0, 0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_common_write_is_repeated_at_once_without_the_members() {
+    for status in [400, 409, 412] {
+        let cluster = meeting().await;
+        cluster.fault("PUT", PUT_OF_WEB, Some(1), &json!({"answer": {"status": status}}));
+        cluster.world.release_arm_lease().await;
+        sleep(5 * SECOND).await;
+        assert_eq!(cluster.puts(), 2, "{status}");
+        assert_eq!(
+            cluster.world.down("kubernetes", "default-web"),
+            ["node-1".to_owned()].into()
+        );
+        assert_eq!(cluster.addresses("default-web").await, nodes(&[1]), "{status}");
+        sleep(INTERVAL).await;
+        if status == 400 {
+            assert_eq!((cluster.outcomes(), cluster.events("web").await), ((0, 1), [0, 0, 1]));
+            continue;
+        }
+        assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]), "{status}");
+        assert_eq!((cluster.outcomes(), cluster.events("web").await), ((1, 0), [1, 1, 0]));
+        assert_eq!((cluster.puts(), cluster.metric("retries_total")), (3, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parked_members_join_no_write_and_delay_none() {
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &[("default-web", entries([1, 2], false))])],
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[1, 2, 3]).await;
+    // ARM's code says that the subscription is not throttled: only this group is parked.
+    let busy = json!({"answer": {"code": "RetryableErrorDueToAnotherOperation", "retryAfter": 200}});
+    cluster.fault("PUT", PUT_OF_WEB, Some(1), &busy);
+    cluster.tick().await;
+    assert_eq!((cluster.metric("parked"), cluster.events("web").await), (1, [0, 1, 0]));
+    cluster.world.taint(1, &[SIGNAL]).await;
+    sleep(5 * SECOND).await;
+    assert_eq!(
+        cluster.world.down("kubernetes", "default-web"),
+        ["node-1".to_owned()].into()
+    );
+    assert_eq!(
+        cluster.addresses("default-web").await,
+        nodes(&[1, 2]),
+        "still without the third"
+    );
+    sleep(8 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2, 3]));
+    assert_eq!(
+        cluster.world.down("kubernetes", "default-web"),
+        ["node-1".to_owned()].into()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_states_that_cannot_be_written_do_not_hold_back_members() {
+    let pools = [
+        ("default-web", entries([1], false)),
+        ("default-api", entries([1], false)),
+    ];
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &pools)],
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", &[1]).await;
+    cluster.fault(
+        "PUT",
+        "/backendAddressPools/default-api$",
+        None,
+        &json!({"answer": {"status": 403}}),
+    );
+    cluster.world.taint(1, &[SIGNAL]).await;
+    sleep(INTERVAL).await;
+    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    sleep(2 * INTERVAL).await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 2]));
+    assert_eq!(
+        cluster.world.down("kubernetes", "default-web"),
+        ["node-1".to_owned()].into()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn admin_states_overtake_a_tick_of_many_pools() {
+    let names: Vec<String> = (0..12).map(|number| format!("default-s{number}")).collect();
+    let pools: Vec<_> = names.iter().map(|name| (name.as_str(), entries([1], false))).collect();
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &pools)],
+        operation_delay: 2 * SECOND,
+        ..Options::default()
+    })
+    .await;
+    for number in 0..12 {
+        let name = format!("s{number}");
+        cluster.add_service(&name).await;
+        cluster.set_slice(&name, &format!("{name}-1"), &[1, 2]).await;
+    }
+    while cluster.puts() < 2 {
+        sleep(SECOND / 10).await;
+    }
+    cluster.world.taint(1, &[SIGNAL]).await;
+    let before = cluster.puts();
+    while cluster.world.down("kubernetes", "default-s11").is_empty() {
+        sleep(SECOND / 10).await;
+    }
+    // At most the write under way, and the one of each pool that sets the node `Down`.
+    assert!(cluster.puts() <= before + 13, "{before} and {}", cluster.puts());
+    sleep(2 * INTERVAL).await;
+    for name in &names {
+        assert_eq!(cluster.addresses(name).await, nodes(&[1, 2]), "{name}");
+        assert_eq!(
+            cluster.world.down("kubernetes", name),
+            ["node-1".to_owned()].into(),
+            "{name}"
+        );
+    }
+    assert!(cluster.puts() <= 26, "{}", cluster.puts());
+}

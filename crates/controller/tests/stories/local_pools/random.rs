@@ -1,0 +1,377 @@
+//! Random runs in paused time: slices, Services, Nodes, signals, other writers, ARM, the API server and the leader change and
+//! fail at random. Afterwards every pool has its members, every admin state is right, and foreign entries are as they were.
+//!
+//! Each run follows from its seed. `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORY=17` runs only that seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use headgate_test_kubernetes::Fault;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::super::random::{Random, in_paused_time};
+use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer};
+use super::cluster::{LocalCluster, Options, pool_path};
+
+const NODES: usize = 4;
+const SERVICES: [&str; 3] = ["s0", "s1", "s2"];
+/// The pools: load balancer, pool, Service, whether for IPv6. Those of `s2` are on either load balancer.
+const POOLS: [(&str, &str, usize, bool); 5] = [
+    ("kubernetes", "default-s0", 0, false),
+    ("kubernetes", "default-s1", 1, false),
+    ("kubernetes", "default-s1-ipv6", 1, true),
+    ("kubernetes", "default-s2", 2, false),
+    ("second", "default-s2", 2, false),
+];
+const FOREIGN: [&str; 2] = ["192.168.7.7", "fd99::7"];
+const DEFAULT_RUNS: u64 = 15;
+/// From the end of all faults to the check: longer than the resync interval and two ticks.
+const SETTLE_TIME: Duration = Duration::from_mins(8);
+
+/// For as long another writer uses what it has read, as cloud-controller-manager does.
+const MAX_READ_AGE: Duration = Duration::from_mins(2);
+
+struct Run {
+    random: Random,
+    cluster: LocalCluster,
+    born: u32,
+    /// The nodes of each slice, by Service and slice.
+    slices: BTreeMap<(usize, u64), Vec<usize>>,
+    local: [bool; SERVICES.len()],
+    signalled: BTreeSet<usize>,
+    /// Whether the rule of `s2` is on the second load balancer.
+    has_moved: bool,
+    /// Pools as another writer has read them, and when.
+    foreign_reads: Vec<(String, Value, Instant)>,
+    steps: Vec<String>,
+}
+
+fn with_foreign(v6: bool) -> Value {
+    let mut list = entries([1], v6);
+    let foreign = FOREIGN[usize::from(v6)];
+    list.as_array_mut()
+        .unwrap()
+        .push(json!({"name": "appliance", "properties": {"ipAddress": foreign, "adminState": "Up", "futureField": 7}}));
+    list
+}
+
+/// The load balancer's document with the rule of `s2`, or without it.
+fn set_rule(document: &mut Value, has_rule: bool) {
+    let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["name"] != "default-s2-rule");
+    if has_rule {
+        let id = document["id"].as_str().unwrap().to_owned();
+        let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+        let rule = json!({"name": "default-s2-rule", "properties": {
+            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+            "backendAddressPool": inside("backendAddressPools", "default-s2"), "probe": inside("probes", "probe"),
+            "protocol": "Tcp", "frontendPort": 82, "backendPort": 82}});
+        let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+        rules.push(rule);
+    }
+}
+
+impl Run {
+    async fn start(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let pools = |name: &str| -> Vec<(&str, Value)> {
+            let own = POOLS.into_iter().filter(|(load_balancer, ..)| *load_balancer == name);
+            own.map(|(_, pool, _, v6)| (pool, with_foreign(v6))).collect()
+        };
+        let mut load_balancers = ["kubernetes", "second"].map(|name| load_balancer(name, &pools(name)));
+        for (number, document) in load_balancers.iter_mut().enumerate() {
+            // Rules of one load balancer need ports of their own.
+            let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+            for (port, rule) in rules.iter_mut().enumerate() {
+                rule["properties"]["frontendPort"] = json!(90 + port);
+                rule["properties"]["backendPort"] = json!(90 + port);
+            }
+            set_rule(document, number == 0);
+        }
+        let operation_delay = [Duration::ZERO, SECOND / 5, 3 * SECOND][usize::try_from(random.below(3)).unwrap()];
+        let cluster = LocalCluster::with(Options {
+            nodes: NODES,
+            load_balancers: load_balancers.to_vec(),
+            operation_delay,
+            ..Options::default()
+        })
+        .await;
+        let mut run = Self {
+            random,
+            cluster,
+            born: 1,
+            slices: BTreeMap::new(),
+            local: [true; SERVICES.len()],
+            signalled: BTreeSet::new(),
+            has_moved: false,
+            foreign_reads: Vec::new(),
+            steps: Vec::new(),
+        };
+        for (number, name) in SERVICES.into_iter().enumerate() {
+            run.cluster.add_service(name).await;
+            run.set_slice(number, 0, vec![1]).await;
+        }
+        let families = json!({"spec": {"ipFamilies": ["IPv4", "IPv6"]}});
+        run.cluster.patch_service("s1", &families).await;
+        run
+    }
+
+    fn note(&mut self, text: String) {
+        self.steps.push(text);
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.random.below(end as u64)).unwrap()
+    }
+
+    fn millis(&mut self, end: u64) -> Duration {
+        Duration::from_millis(self.random.below(end))
+    }
+
+    async fn set_slice(&mut self, service: usize, slice: u64, nodes: Vec<usize>) {
+        self.note(format!("slice {service}/{slice}: {nodes:?}"));
+        let name = format!("{}-{slice}", SERVICES[service]);
+        self.cluster.set_slice(SERVICES[service], &name, &nodes).await;
+        self.slices.insert((service, slice), nodes);
+    }
+
+    async fn step(&mut self) {
+        match self.random.below(20) {
+            0..=5 => {
+                let (service, slice, count) = (self.below(3), self.random.below(2), self.below(NODES + 1));
+                let nodes = (0..count).map(|_| self.below(NODES) + 1).collect();
+                self.set_slice(service, slice, nodes).await;
+            }
+            6 => {
+                let service = self.below(3);
+                if self.slices.remove(&(service, 1)).is_some() {
+                    self.note(format!("slice {service}/1 is deleted"));
+                    self.cluster.delete_slice(&format!("{}-1", SERVICES[service])).await;
+                }
+            }
+            7 => self.change_policy().await,
+            8 | 9 => self.change_signal().await,
+            10 => self.replace_node().await,
+            11..=13 => self.arm_fault(),
+            14 | 15 => self.foreign_write().await,
+            16 => self.move_service().await,
+            17 => self.hold_lease().await,
+            18 => self.change_leader().await,
+            _ => {
+                let away = self.millis(15_000);
+                self.note(format!("the API server restarts, away {away:?}"));
+                self.cluster.fake.restart(away);
+                sleep(away + SECOND).await;
+            }
+        }
+        let longest = [0, 30, 900, 5000, 40_000][self.below(5)];
+        let wait = self.millis(longest + 1);
+        sleep(wait).await;
+        let depth = self.cluster.metric("queue_depth");
+        assert!(depth <= POOLS.len() as u64, "{depth} updates are queued");
+    }
+
+    async fn change_policy(&mut self) {
+        let service = self.below(3);
+        self.local[service] = !self.local[service];
+        let policy = if self.local[service] { "Local" } else { "Cluster" };
+        self.note(format!("service {service}: {policy}"));
+        let patch = json!({"spec": {"externalTrafficPolicy": policy}});
+        self.cluster.patch_service(SERVICES[service], &patch).await;
+    }
+
+    async fn change_signal(&mut self) {
+        let node = self.below(NODES) + 1;
+        let keys: &[&str] = if self.signalled.remove(&node) {
+            &[]
+        } else {
+            self.signalled.insert(node);
+            &["ToBeDeletedByClusterAutoscaler"]
+        };
+        self.note(format!("node {node}: {keys:?}"));
+        self.cluster.world.taint(node, keys).await;
+    }
+
+    async fn replace_node(&mut self) {
+        let (node, gone) = (self.below(NODES) + 1, self.millis(40_000));
+        self.note(format!("node {node} is replaced, gone for {gone:?}"));
+        self.cluster.world.remove_node(node).await;
+        sleep(gone).await;
+        self.cluster.world.add_node(node).await;
+        self.signalled.remove(&node);
+    }
+
+    fn arm_fault(&mut self) {
+        let retry_after = 1 + self.random.below(60);
+        let action = match self.random.below(8) {
+            0 => json!({"answer": {"status": 409}}),
+            1 => json!({"answer": {"status": 412}}),
+            2 => json!({"answer": {"status": 429, "retryAfter": retry_after}}),
+            3 => json!({"answer": {"status": 503}}),
+            4 => json!({"answer": {"status": 403}}),
+            5 => {
+                json!({"operation": "fail", "error": {"code": "Conflict", "message": "m", "details": []}, "effect": "lost"})
+            }
+            6 => json!({"cut": "after"}),
+            _ => json!({"stall": "20s"}),
+        };
+        let (path, times) = (
+            ["/loadBalancers/", "/backendAddressPools/"][self.below(2)],
+            1 + self.below(4),
+        );
+        let method = if path == "/loadBalancers/" { "GET|PUT" } else { "PUT" };
+        // An operation belongs to a write.
+        let method = if action["operation"].is_null() { method } else { "PUT" };
+        self.note(format!("ARM: {method} {path} {times} times {action}"));
+        let rule =
+            json!({"match": {"method": method, "path": path, "caller": "headgate"}, "times": times, "action": action});
+        self.cluster.world.control("POST", "faults", &rule);
+    }
+
+    /// Another writer's blind PUT of a pool, from a read that may be old, under the shared Lease.
+    async fn foreign_write(&mut self) {
+        self.foreign_reads
+            .retain(|(.., read_at)| read_at.elapsed() < MAX_READ_AGE);
+        if self.foreign_reads.is_empty() || self.random.below(2) == 0 {
+            let (load_balancer, pool, ..) = POOLS[self.below(POOLS.len())];
+            let path = pool_path(load_balancer, pool);
+            self.note(format!("another writer reads {pool}"));
+            let document = self.cluster.world.get(&path).await;
+            self.foreign_reads.push((path, document, Instant::now()));
+            return;
+        }
+        let which = self.below(self.foreign_reads.len());
+        let (path, document, _) = self.foreign_reads.remove(which);
+        self.note(format!("another writer writes {path}"));
+        if self.cluster.world.take_arm_lease().await {
+            let answer = self.cluster.world.put(&path, &document, None).await;
+            assert!(answer.status().is_success(), "{answer:?}");
+            self.cluster.world.release_arm_lease().await;
+        }
+    }
+
+    /// cloud-controller-manager moves `s2` to the other load balancer; its old pool stays there as an orphan.
+    async fn move_service(&mut self) {
+        if !self.cluster.world.take_arm_lease().await {
+            return;
+        }
+        self.has_moved = !self.has_moved;
+        self.note(format!("s2 moves: {}", self.has_moved));
+        for (name, has_rule) in [("kubernetes", !self.has_moved), ("second", self.has_moved)] {
+            let mut document = self.cluster.world.get(&id_of(name)).await;
+            set_rule(&mut document, has_rule);
+            self.cluster.world.other("PUT", &id_of(name), &document).await;
+            sleep(5 * SECOND).await;
+        }
+        self.cluster.world.release_arm_lease().await;
+    }
+
+    async fn hold_lease(&mut self) {
+        let held = self.millis(60_000);
+        self.note(format!("the shared Lease is held by another writer for {held:?}"));
+        if self.cluster.world.take_arm_lease().await {
+            sleep(held).await;
+            self.cluster.world.release_arm_lease().await;
+        }
+    }
+
+    async fn change_leader(&mut self) {
+        if self.random.below(2) == 0 {
+            self.note("the leader is killed".to_owned());
+            self.cluster.leader.kill();
+        } else {
+            self.note("the leader is stopped".to_owned());
+            self.cluster.leader.stop().await;
+        }
+        self.born += 1;
+        let (client, line) = self.cluster.fake.client();
+        line.set(Fault::None);
+        let name = format!("leader-{}", self.born);
+        self.cluster.leader = Leader::start(&self.cluster.world, client, &name, ENFORCE).await;
+    }
+
+    /// Ends all faults and checks the final state.
+    async fn end(&mut self) {
+        self.cluster.clear_faults();
+        sleep(SETTLE_TIME).await;
+        for (load_balancer, pool, service, v6) in POOLS {
+            let document = self.cluster.pool(load_balancer, pool).await;
+            self.check_pool(&document, service, v6, self.is_used(load_balancer, service));
+        }
+        assert_eq!(self.cluster.metric("queue_depth"), 0);
+        let puts = self.cluster.puts();
+        let most = 40 + 30 * self.steps.len();
+        assert!(puts <= most, "{puts} writes, at most {most} expected");
+        self.cluster.leader.stop().await;
+    }
+
+    fn is_used(&self, load_balancer: &str, service: usize) -> bool {
+        service != 2 || self.has_moved == (load_balancer == "second")
+    }
+
+    fn check_pool(&self, document: &Value, service: usize, v6: bool, is_used: bool) {
+        let list = document["properties"]["loadBalancerBackendAddresses"]
+            .as_array()
+            .unwrap();
+        let mut states: BTreeMap<&str, &str> = BTreeMap::new();
+        for entry in list {
+            let (address, state) = (&entry["properties"]["ipAddress"], &entry["properties"]["adminState"]);
+            let former = states.insert(address.as_str().unwrap(), state.as_str().unwrap_or("None"));
+            assert_eq!(former, None, "an address twice in {document}");
+        }
+        let foreign = list.iter().find(|entry| entry["name"] == "appliance").unwrap();
+        assert_eq!(foreign["properties"]["futureField"], 7, "{document}");
+        let foreign = FOREIGN[usize::from(v6)];
+        assert_eq!(states.remove(foreign), Some("Up"), "{document}");
+        for (address, state) in &states {
+            let node = (1..=NODES).find(|node| super::super::world::address(*node, v6) == **address);
+            // In an orphan, headgate sets nothing `Down` and gives back what it has set, once the signal ends.
+            let is_signalled = self.signalled.contains(&node.unwrap());
+            let is_right = *state == if is_signalled { "Down" } else { "None" } || !is_used && is_signalled;
+            assert!(is_right, "{address} in {document}");
+        }
+        if !is_used {
+            return;
+        }
+        let slices = self.slices.iter().filter(|((of, _), _)| *of == service);
+        let nodes: BTreeSet<usize> = slices.flat_map(|(_, nodes)| nodes.iter().copied()).collect();
+        if self.local[service] {
+            let expected: BTreeSet<String> = nodes.iter().map(|node| address(*node, v6)).collect();
+            let actual: BTreeSet<String> = states.keys().map(|address| (*address).to_owned()).collect();
+            assert_eq!(actual, expected, "{document}");
+        }
+    }
+}
+
+async fn run(seed: u64) {
+    let mut run = Run::start(seed).await;
+    let steps = 5 + run.random.below(30);
+    let all = async {
+        for _ in 0..steps {
+            run.step().await;
+        }
+        run.end().await;
+    };
+    let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(all)).await;
+    if let Err(panic) = ended {
+        println!("{}", run.steps.join("\n"));
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn random_events_lose_no_member_and_converge() {
+    let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seeds = match variable("HEADGATE_STORY") {
+        Some(seed) => seed..seed + 1,
+        None => 0..variable("HEADGATE_STORIES").unwrap_or(DEFAULT_RUNS),
+    };
+    for seed in seeds {
+        let result = std::panic::catch_unwind(|| in_paused_time(run(seed)));
+        if let Err(panic) = result {
+            println!("seed {seed} failed: HEADGATE_STORY={seed} repeats the run");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
