@@ -98,7 +98,7 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "crates/controller",
         modules: &[
-            ("pool", &["azure", "leader", "local_pools"]),
+            ("pool", &["azure", "leader", "local_pools", "node"]),
             (
                 "local_service",
                 &["azure", "kubernetes", "leader", "local_pools", "pool"],
@@ -112,6 +112,7 @@ const CRATES: &[Crate] = &[
                     "local_pools",
                     "local_service",
                     "node",
+                    "other_nodes",
                     "pool",
                 ],
             ),

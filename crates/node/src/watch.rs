@@ -26,9 +26,21 @@ pub async fn watch_own_node(
     clock: Clock,
 ) {
     let selector = Config::default().fields(&format!("metadata.name={name}"));
+    let mut failure = reporter.failure();
     let mut events = watch_events(&client, Api::<SlimNode>::all, selector, reporter);
     let mut listed = None;
-    while let Some(event) = events.next().await {
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            // The stream owns the sender.
+            Ok(()) = failure.changed() => {
+                let is_reachable = failure.borrow_and_update().is_none();
+                let report = reports.borrow().with_api_server(is_reachable, clock.now());
+                publish(&reports, &name, report);
+                continue;
+            }
+        };
+        let Some(event) = event else { return };
         let node = match event {
             // The stream has reported it.
             Err(_) => continue,

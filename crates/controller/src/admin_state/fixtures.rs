@@ -30,6 +30,8 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         excluded: None,
         taints: taints.iter().map(taint).collect(),
         ready: true,
+        is_terminal: taints.contains(&"node.kubernetes.io/out-of-service"),
+        hold: None,
         is_deleting: false,
     }
 }

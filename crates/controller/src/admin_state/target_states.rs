@@ -277,6 +277,8 @@ mod tests {
             excluded: None,
             taints: taints.iter().map(taint).collect(),
             ready: true,
+            is_terminal: false,
+            hold: None,
             is_deleting: false,
         }
     }

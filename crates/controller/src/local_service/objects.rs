@@ -194,6 +194,8 @@ mod tests {
             excluded: None,
             taints: Vec::new(),
             ready: true,
+            is_terminal: false,
+            hold: None,
             is_deleting: number == 2,
         };
         let mut nodes = NodeIndex::default();

@@ -147,6 +147,8 @@ mod tests {
                 excluded: None,
                 taints: Vec::new(),
                 ready: true,
+                is_terminal: false,
+                hold: None,
                 is_deleting: false,
             });
         }

@@ -36,6 +36,8 @@ fn node(number: u8) -> ClusterNode {
         excluded: None,
         taints: Vec::new(),
         ready: true,
+        is_terminal: false,
+        hold: None,
         is_deleting: false,
     }
 }

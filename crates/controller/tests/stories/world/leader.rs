@@ -99,6 +99,7 @@ impl Leader {
             client,
             taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
             policy,
+            guard: world.guard.clone(),
             list_failure_timeout: world.list_failure_timeout,
             stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
             node_name: name.to_owned(),
