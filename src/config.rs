@@ -16,7 +16,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use headgate_controller::admin_state::AdminStateSettings;
+use headgate_controller::admin_state::{AdminStateSettings, MinimumInService};
 use headgate_controller::local_service::LocalPoolsSettings;
 use headgate_health::ProxySettings;
 use headgate_health::services::Cidr;
@@ -61,6 +61,8 @@ pub struct Settings {
     pub admin_state: AdminStateSettings,
     /// Whether and how the leader updates pools of Local Services.
     pub local_pools: LocalPoolsSettings,
+    /// How many pool entries stay in service whatever the signals.
+    pub guard: GuardSection,
     /// The base address of the OpenTelemetry collector, without a slash at its end; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
 }
@@ -113,6 +115,13 @@ impl ServiceHealth {
     }
 }
 
+/// How many pool entries stay in service whatever the signals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuardSection {
+    /// The number for each pool; only the leader uses it.
+    pub minimum_in_service: MinimumInService,
+}
+
 /// What is a drain signal, by its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalSettings {
@@ -153,6 +162,7 @@ impl Default for Settings {
             },
             admin_state: AdminStateSettings::default(),
             local_pools: LocalPoolsSettings::default(),
+            guard: GuardSection::default(),
             otlp_endpoint: None,
         }
     }

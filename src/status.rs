@@ -6,14 +6,12 @@
 
 mod agents;
 mod nodes;
-mod probe_target;
 mod report;
 mod snapshot;
 mod text;
 mod text_format;
 
 pub use agents::{AgentEndpoints, query_agents};
-pub use probe_target::ProbeTarget;
 pub use report::{
     EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,

@@ -203,6 +203,7 @@ async fn lead(
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
         },
+        guard: admin_state::GuardSettings::DISABLED,
         list_failure_timeout: Duration::from_mins(2),
         stale_nodes_timeout: Duration::from_mins(5),
         node_name: "bench".to_owned(),

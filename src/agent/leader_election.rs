@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, Policy, WorkError};
+use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
@@ -165,6 +165,13 @@ fn work_context(
         policy: Policy {
             mode: settings.admin_state.mode,
             foreign_down: settings.admin_state.foreign_down,
+        },
+        guard: GuardSettings {
+            minimum_in_service: settings.guard.minimum_in_service,
+            health_port: settings.healthz_bind_address.port(),
+            health_taint_keys: settings.signals.health.taint_keys(),
+            // The policy admits only the ServiceAccount of manifests/components/controller.
+            may_write_holds: context.placement == CandidatePlacement::Replicas,
         },
         list_failure_timeout: settings.admin_state.list_failure_timeout,
         stale_nodes_timeout: settings.admin_state.stale_nodes_timeout,

@@ -1,6 +1,6 @@
 //! `/statusz`: the state of the agent as text for operators, and as JSON for tools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use headgate_health::IpFamily;
@@ -56,8 +56,18 @@ struct NodeStatus {
     object: &'static str,
     source: Source,
     signals: Vec<SignalStatus>,
+    /// The leader's hold, while it keeps the node in service although it has signals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<HoldStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     watch_error: Option<WatchError>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HoldStatus {
+    pools: BTreeSet<String>,
+    renewed_at: Timestamp,
 }
 
 #[derive(Debug, Serialize)]
@@ -144,6 +154,10 @@ impl Statusz {
                 object: report.object_state.as_str(),
                 source: report.source,
                 signals: signals.collect(),
+                hold: report.hold.filter(|_| verdict.is_held).map(|observed| HoldStatus {
+                    pools: observed.hold.pools,
+                    renewed_at: observed.hold.renewed_at,
+                }),
                 watch_error: failure.map(|failure| WatchError {
                     reason: failure.reason.as_str(),
                     error: failure.error,
@@ -254,6 +268,11 @@ impl fmt::Display for Statusz {
         }
         for signal in &self.node.signals {
             writeln!(f, "signal     {} {}", signal.signal, since(signal.since))?;
+        }
+        if let Some(hold) = &self.node.hold {
+            let pools: Vec<_> = hold.pools.iter().map(String::as_str).collect();
+            let (pools, renewed) = (pools.join(", "), past(hold.renewed_at));
+            writeln!(f, "hold       kept in service in {pools}, renewed {renewed}")?;
         }
         if let Some(error) = &self.node.watch_error {
             writeln!(

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use headgate_controller::admin_state::MinimumInService;
 use headgate_node::{BuiltInSignal, SignalMatcher, SignalRules};
 use serde_yaml::Value;
 
@@ -420,6 +421,24 @@ pub(super) const KEYS: &[Key] = &[
             Ok(())
         },
         get: |settings| Value::String(settings.local_pools.endpoints.as_str().to_owned()),
+    },
+    Key {
+        path: "guard.minimumInService",
+        flag: None,
+        about: "How many entries of each backend pool that a load-balancing rule uses stay in service, whatever the signals: \
+                a number, or a percentage of the pool's entries such as `20%`, rounded up. If fewer entries can serve (not \
+                `Down`, on a Ready Node without a signal), the leader holds back entries of Ready Nodes: it does not set \
+                them `Down`, and records a hold on their Nodes, with which their agents answer 200. It never holds back a \
+                Node that is out of service, shut down, being deleted or evicted. Holds need `manifests/components/controller` \
+                and `adminState.mode: enforce`; without a leader there is no guard. `0` disables it.",
+        set: |settings, value| {
+            settings.guard.minimum_in_service = value::minimum_in_service(value)?;
+            Ok(())
+        },
+        get: |settings| match settings.guard.minimum_in_service {
+            MinimumInService::Count(count) => Value::from(count),
+            percent @ MinimumInService::Percent(_) => Value::String(percent.to_string()),
+        },
     },
     Key {
         path: "telemetry.otlpEndpoint",

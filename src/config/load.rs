@@ -305,6 +305,35 @@ mod tests {
     }
 
     #[test]
+    fn minimum_in_service_is_a_number_or_a_percentage() {
+        use headgate_controller::admin_state::MinimumInService::{Count, Percent};
+        let minimum = |value: &str| {
+            let loaded = from(&format!("guard: {{minimumInService: {value}}}\n"));
+            loaded.map(|settings| settings.guard.minimum_in_service).ok()
+        };
+        for (value, expected) in [
+            ("0", Some(Count(0))),
+            ("5000", Some(Count(5000))),
+            ("'7'", Some(Count(7))),
+            ("1%", Some(Percent(1))),
+            ("100%", Some(Percent(100))),
+            ("5001", None),
+            ("0%", None),
+            ("101%", None),
+            ("-1", None),
+            ("1.5", None),
+            ("20 %", None),
+            ("'%'", None),
+            ("'+3'", None),
+            ("many", None),
+            ("[1]", None),
+        ] {
+            assert_eq!(minimum(value), expected, "{value}");
+        }
+        assert_eq!(from("").unwrap().guard.minimum_in_service, Count(1));
+    }
+
+    #[test]
     fn every_invalid_item_of_a_list_is_reported() {
         let violations = from("signals: {health: [a.io/b, key=value, a.io/b, 7]}\n").unwrap_err();
         let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();

@@ -43,6 +43,7 @@ fn default_text(key: &Key, defaults: &Settings) -> String {
     match (key.get)(defaults) {
         Value::String(text) => format!("`{text}`"),
         Value::Bool(flag) => format!("`{flag}`"),
+        Value::Number(number) => format!("`{number}`"),
         Value::Sequence(items) if items.is_empty() => "none".to_owned(),
         Value::Sequence(items) => {
             let items = items.iter().filter_map(Value::as_str).map(|item| format!("`{item}`"));

@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
+use headgate_controller::pool::ProbeTarget;
 use headgate_leader::LeaderStatus;
 use jiff::Timestamp;
 use serde::Serialize;
-
-use super::probe_target::ProbeTarget;
 
 mod build;
 
@@ -29,6 +28,8 @@ pub struct StatusReport {
     pub azure_error: Option<String>,
     /// Why the ledger, and so the owner of a `Down`, is unknown.
     pub ledger_error: Option<String>,
+    /// `guard.minimumInService`, by the given settings.
+    pub minimum_in_service: String,
     /// The agents' health port, by the given settings.
     pub health_port: u16,
     /// Whether the probe of any rule targets headgate; `None` if the rules are unknown.
@@ -158,6 +159,8 @@ pub struct EntryRow {
     pub pending: bool,
     /// The target state, if it is pending.
     pub becomes: Option<&'static str>,
+    /// Whether `guard.minimumInService` keeps the entry in service although its Node has a signal.
+    pub held_back: bool,
 }
 
 /// The row of a load balancer.
@@ -202,6 +205,8 @@ pub struct PoolRow {
     pub down: usize,
     /// The number of entries whose target state is `Down`.
     pub desired_down: usize,
+    /// The number of entries that `guard.minimumInService` keeps in service although their Nodes have signals.
+    pub held_back: usize,
     /// The entries that are `Down` and belong to no Node; headgate leaves them alone.
     pub down_without_node: Vec<String>,
     /// The load-balancing rules that use the pool.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_controller::admin_state::AdminStateMode;
+use headgate_controller::admin_state::{AdminStateMode, MinimumInService};
 use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
@@ -77,8 +77,12 @@ pub struct ClusterSnapshot {
     pub azure: Result<AzureSnapshot, String>,
     /// What the leader may change, by the given settings.
     pub policy: Policy,
+    /// How many entries of each pool stay in service, by the given settings.
+    pub minimum_in_service: MinimumInService,
     /// The agents' health port, by the given settings.
     pub health_port: u16,
+    /// The taint keys with which agents answer 503, by the given settings.
+    pub health_taint_keys: Vec<String>,
 }
 
 /// Takes a snapshot.
@@ -126,7 +130,9 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         ledger: ledger.map_err(|error| error.to_string()),
         azure,
         policy,
+        minimum_in_service: settings.guard.minimum_in_service,
         health_port: settings.healthz_bind_address.port(),
+        health_taint_keys: settings.signals.health.taint_keys(),
     })
 }
 

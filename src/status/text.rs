@@ -9,9 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use headgate_controller::pool::ProbeTarget;
 use headgate_telemetry::escape_line;
 
-use super::probe_target::ProbeTarget;
 use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Selection, StatusReport};
 use super::text_format::{format_age, format_columns};
 
@@ -136,8 +136,9 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
     shown.sort_by_key(|(_, column)| column.number);
     let mut hidden = 0;
     if !is_wide && shown.len() > MAX_POOL_COLUMNS {
-        let is_notable =
-            |entry: &&EntryRow| entry.pending || entry.stage.is_some() || entry.admin_state != Some("None");
+        let is_notable = |entry: &&EntryRow| {
+            entry.pending || entry.held_back || entry.stage.is_some() || entry.admin_state != Some("None")
+        };
         let entries = report.nodes.iter().flat_map(|node| &node.entries).filter(is_notable);
         let notable: BTreeSet<PoolNames> = entries
             .map(|entry| pool_names(&entry.load_balancer, &entry.pool))
@@ -223,6 +224,9 @@ fn format_entry(report: &StatusReport, entry: &EntryRow, is_wide: bool) -> Strin
         Some(Owner::Foreign) => text.push_str(" foreign"),
         Some(Owner::Unknown) => text.push_str(" owner?"),
         None => {}
+    }
+    if entry.held_back {
+        text.push_str(" held back");
     }
     if let (Some(stage), Some(since)) = (entry.stage, entry.since)
         && (is_wide || entry.admin_state.is_none())

@@ -136,8 +136,12 @@ fn explain_agent(name: &str, agent: &AgentStatus, now: Timestamp, reasons: &mut 
             "The agent cannot watch the Node{since}: {error}. The last known state stays in use."
         ));
     }
-    let signals = agent.node.signals.iter();
-    reasons.extend(signals.map(|status| reasons::signal(name, &status.parse(), status.since)));
+    if let Some(hold) = &agent.node.hold {
+        notes.push(reasons::hold_note(&agent.node.signals, &hold.pools));
+    } else {
+        let signals = agent.node.signals.iter();
+        reasons.extend(signals.map(|status| reasons::signal(name, &status.parse(), status.since)));
+    }
     if agent.livez.code != 200 {
         reasons.push(reasons::unhealthy_kube_proxy(
             agent.proxy.server.as_deref(),

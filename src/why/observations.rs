@@ -103,9 +103,19 @@ pub struct AgentNode {
     pub source: String,
     /// The signals of the node that the agent observed.
     pub signals: Vec<SignalStatus>,
+    /// The leader's hold, while it keeps the node in service although it has signals.
+    #[serde(default)]
+    pub hold: Option<HoldStatus>,
     /// The current failure of the watch of the Node.
     #[serde(default)]
     pub watch_error: Option<WatchErrorStatus>,
+}
+
+/// The leader's hold on a node.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct HoldStatus {
+    /// The pools, as `LOAD_BALANCER/POOL`.
+    pub pools: Vec<String>,
 }
 
 /// A failure of an agent's watch.

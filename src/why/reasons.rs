@@ -2,10 +2,11 @@
 //! of `headgate_node::Signal`.
 
 use headgate_node::Signal;
+use headgate_settings::Printable;
 use jiff::Timestamp;
 
 use super::explanation::Reason;
-use super::observations::EXCLUDE_LABEL;
+use super::observations::{EXCLUDE_LABEL, SignalStatus};
 
 /// The note for an agent that does not know the Node from a watch.
 pub(super) fn source_note(source: &str) -> &'static str {
@@ -13,6 +14,17 @@ pub(super) fn source_note(source: &str) -> &'static str {
         "remembered" => "The agent has not reached the API server since it started and uses its remembered state.",
         _ => "The agent has never observed its Node, so the node counts as eligible.",
     }
+}
+
+/// The leader keeps the node in service although it has signals.
+pub(super) fn hold_note(signals: &[SignalStatus], pools: &[String]) -> String {
+    let signals: Vec<_> = signals.iter().map(|status| status.signal.as_str()).collect();
+    format!(
+        "The leader holds the node back in service in spite of {}: without it, too few addresses of {} would serve \
+         (guard.minimumInService). The hold ends when others can serve.",
+        Printable(&signals.join(", ")),
+        Printable(&pools.join(", "))
+    )
 }
 
 /// kube-proxy is unhealthy by the agent's `/livez`.

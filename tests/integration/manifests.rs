@@ -1,7 +1,7 @@
 //! The shipped manifests: that they agree with the program (here, in `settings`
 //! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
-//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`), and what the hardened overlay adds (`hardened`).
+//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), and what the hardened overlay adds (`hardened`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 mod apply;
 mod caller;
 mod hardened;
+mod holds;
 mod identity;
 mod leader;
 mod leader_policy;

@@ -13,7 +13,8 @@ use headgate_azure::{Etag, LoadBalancer, LoadBalancerId, Pool};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{
-    Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy, TargetStates, plan,
+    GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerChange, LedgerEntry, LedgerStage, PlanInputs, Policy,
+    TargetStates, plan,
 };
 use headgate_controller::pool::{ClusterNode, ClusterNodeObject, InterfaceCache, LoadBalancerView, PoolEdit};
 use headgate_node::SignalRules;
@@ -143,11 +144,16 @@ fn round(
         let document: Value = spend(&mut spent.parsed, || serde_json::from_slice(answer))??;
         let (view, mut pools) = spend(&mut spent.viewed, || view(name, document))??;
         let now = clock.now().mono;
+        let held = HeldEntries::new();
         let inputs = PlanInputs {
             interfaces: &interfaces,
             targets: &published,
             ledger: &book,
             policy: POLICY,
+            guard: GuardInputs {
+                settings: &GuardSettings::DISABLED,
+                held: &held,
+            },
             is_configured: true,
             now,
         };

@@ -4,7 +4,7 @@
 //! `Down` without a signal on its Node. No `Down` is removed unless the ledger has it as headgate's, and none before every Node
 //! has been listed. An intent is in the ledger before it is written. Entries that belong to no Node are never written.
 //!
-//! `target_states`, `plan`, `ledger` and `transitions` decide; `nodes`, `editor`, `controller`,
+//! `target_states`, `plan`, `guard`, `ledger` and `transitions` decide; `nodes`, `editor`, `hold_writer`, `controller`,
 //! `recorded` and `work` carry out; `restore_work` is
 //! the work of a `restore` term. `local_pools` runs the updater of Local Services' pools beside it. `pool` writes the pools, `headgate_leader` decides who may.
 
@@ -16,6 +16,9 @@ mod editor;
 mod events;
 #[cfg(test)]
 mod fixtures;
+mod guard;
+mod hold_writer;
+mod holds;
 mod ledger;
 mod list_outage;
 mod local_pools;
@@ -30,6 +33,7 @@ mod transitions;
 mod work;
 
 pub use cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
+pub use guard::{GuardInputs, GuardSettings, HeldEntries, MinimumInService};
 pub use ledger::{
     Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, Observation, ObservedState, PoolLedger,
     read as read_ledger,

@@ -171,12 +171,12 @@ impl PreemptEvents {
         };
         match change {
             TaintChange::Tainted => {
-                let note = format!("Azure announced the eviction of this VM ({REASON}): taint {DRAINING_TAINT} added.");
-                self.events.record_normal(about, "SpotEvictionTaintAdded", note).await;
+                let text = format!("Azure announced the eviction of this VM ({REASON}): taint {DRAINING_TAINT} added.");
+                self.events.record_normal(about, "SpotEvictionTaintAdded", text).await;
             }
             TaintChange::Untainted => {
-                let note = format!("The eviction that was announced is over: taint {DRAINING_TAINT} removed.");
-                self.events.record_normal(about, "SpotEvictionTaintRemoved", note).await;
+                let text = format!("The eviction that was announced is over: taint {DRAINING_TAINT} removed.");
+                self.events.record_normal(about, "SpotEvictionTaintRemoved", text).await;
             }
             TaintChange::Recorded => {}
         }

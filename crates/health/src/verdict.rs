@@ -1,7 +1,7 @@
 //! The verdict: what `/healthz` and `/livez` answer at one moment, and why. Pure.
 //!
 //! `/healthz` answers 503 when the node has a signal or kube-proxy is not healthy; `/livez` when kube-proxy is not
-//! healthy.
+//! healthy. Signals that the leader's hold covers do not count.
 
 use std::collections::BTreeMap;
 
@@ -36,14 +36,21 @@ pub struct Verdict {
     pub source: Source,
     /// The health of kube-proxy.
     pub proxy: ProxyHealth,
+    /// Whether the leader's hold covers all signals, so that they do not make `/healthz` answer 503.
+    pub is_held: bool,
 }
 
 impl VerdictInputs {
     /// Evaluates the inputs at `now`.
     #[must_use]
     pub fn verdict(&self, now: Moment) -> Verdict {
-        let verdict = verdict(&self.node.borrow(), &self.proxy.borrow(), *self.stopping.borrow(), now);
-        verdict.with_notices(&self.notices.borrow())
+        let (node, notices) = (self.node.borrow(), self.notices.borrow());
+        let mut verdict = verdict(&node, &self.proxy.borrow(), *self.stopping.borrow(), now).with_notices(&notices);
+        if !verdict.is_eligible() && node.hold.is_some() {
+            let signals: Vec<_> = verdict.signals.iter().map(String::as_str).collect();
+            verdict.is_held = node.is_held(&signals, now.mono);
+        }
+        verdict
     }
 }
 
@@ -55,6 +62,7 @@ pub(super) fn verdict(node: &NodeReport, proxy: &ProxyStatus, is_stopping: bool,
         signals: node.signals.keys().chain(stopping).map(ToString::to_string).collect(),
         source: node.source,
         proxy: proxy.health(now),
+        is_held: false,
     }
 }
 
@@ -78,12 +86,85 @@ impl Verdict {
     /// Whether `/healthz` answers 200; otherwise it answers 503.
     #[must_use]
     pub fn is_healthz_ok(&self) -> bool {
-        self.is_eligible() && self.is_livez_ok()
+        (self.is_eligible() || self.is_held) && self.is_livez_ok()
     }
 
     /// Whether `/livez` answers 200; otherwise it answers 503. Signals have no effect on it.
     #[must_use]
     pub fn is_livez_ok(&self) -> bool {
         self.proxy.healthy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use headgate_clock::Clock;
+    use headgate_node::{Facts, HOLD_ANNOTATION, NodeHold, SignalRules};
+
+    use super::super::answer::healthz_answer;
+    use super::*;
+
+    const DRAIN: &str = "headgate.dev/maintenance";
+
+    fn inputs(report: NodeReport, stopping: bool, notices: &[Signal], now: Moment) -> VerdictInputs {
+        let notices = notices.iter().map(|signal| (signal.clone(), now.wall)).collect();
+        VerdictInputs {
+            node: watch::Sender::new(report).subscribe(),
+            proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),
+            stopping: watch::Sender::new(stopping).subscribe(),
+            notices: watch::Sender::new(notices).subscribe(),
+        }
+    }
+
+    fn report(taints: &[&str], now: Moment) -> NodeReport {
+        let hold = NodeHold {
+            node_uid: "u".into(),
+            pools: ["lb/p".to_owned()].into(),
+            probes_headgate: true,
+            signals: [DRAIN.to_owned(), "azurePreempt".to_owned()].into(),
+            renewed_at: now.wall,
+        };
+        let facts = Facts {
+            uid: "u".into(),
+            taints: taints.iter().map(ToString::to_string).collect(),
+            annotations: [(HOLD_ANNOTATION.to_owned(), hold.to_annotation().unwrap())].into(),
+            ..Facts::default()
+        };
+        let keys = SignalRules::new([DRAIN, "other"], &[]);
+        NodeReport::initial(None, &keys, now).with_node(facts, &keys, now)
+    }
+
+    #[test]
+    fn held_node_answers_200_and_shows_its_signals() {
+        let now = Clock::System.now();
+        let verdict = |after| {
+            let later = Moment {
+                mono: now.mono + after,
+                ..now
+            };
+            inputs(report(&[DRAIN], now), false, &[], now).verdict(later)
+        };
+        let held = verdict(Duration::ZERO);
+        assert!(held.is_healthz_ok() && !held.is_eligible());
+        let answer = healthz_answer(&held);
+        let body = String::from_utf8(answer.body).unwrap();
+        assert_eq!(answer.status, 200);
+        assert!(
+            body.contains(r#""nodeEligible":false"#) && body.contains(DRAIN),
+            "{body}"
+        );
+        assert!(!verdict(Duration::from_mins(5)).is_healthz_ok(), "no renewal arrived");
+    }
+
+    #[test]
+    fn hold_covers_neither_other_signals_nor_those_of_the_agent() {
+        let now = Clock::System.now();
+        let is_ok = |inputs: &VerdictInputs| inputs.verdict(now).is_healthz_ok();
+        assert!(is_ok(&inputs(report(&[DRAIN], now), false, &[], now)));
+        assert!(!is_ok(&inputs(report(&[DRAIN, "other"], now), false, &[], now)));
+        assert!(!is_ok(&inputs(report(&[DRAIN], now), true, &[], now)));
+        assert!(!is_ok(&inputs(report(&[DRAIN], now), false, &[Signal::Preempt], now)));
     }
 }

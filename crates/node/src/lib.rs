@@ -4,6 +4,7 @@
 //! deleted Node and a restart. Taints match by key, never by value or effect. One Node object is in memory. What
 //! `/healthz` answers because of a report is up to `headgate-health`. [`Signal`] is the place to add a signal.
 
+mod hold;
 mod matcher;
 mod metrics;
 mod remembered_state;
@@ -12,6 +13,7 @@ mod signal;
 mod slim_node;
 mod watch;
 
+pub use hold::{HOLD_ANNOTATION, HOLD_TTL, NodeHold, ObservedHold};
 pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use metrics::Metrics;
 pub use remembered_state::{RememberedState, RememberedStateError, store_reports};

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::hold::ObservedHold;
 use super::matcher::SignalRules;
 use super::remembered_state::RememberedState;
 use super::signal::{Facts, Signal};
@@ -81,6 +82,10 @@ pub struct NodeReport {
     pub signals: BTreeMap<Signal, Timestamp>,
     /// The signals that must last before they count, each with its first observation and with when it counts.
     pub pending: BTreeMap<Signal, PendingSignal>,
+    /// The leader's hold on the Node.
+    pub hold: Option<ObservedHold>,
+    /// When the API server was lost; `None` while it answers.
+    pub unreachable_since: Option<Instant>,
 }
 
 /// A signal that does not count yet.
@@ -101,6 +106,8 @@ impl NodeReport {
             object_state: NodeObjectState::Unknown,
             facts: None,
             signals: BTreeMap::new(),
+            hold: None,
+            unreachable_since: None,
             pending: BTreeMap::new(),
         };
         let Some(remembered) = remembered else { return empty };
@@ -110,6 +117,7 @@ impl NodeReport {
             source: Source::Remembered,
             signals,
             pending,
+            hold: ObservedHold::next(None, &remembered.facts, now),
             facts: Some(remembered.facts),
             ..empty
         }
@@ -125,8 +133,10 @@ impl NodeReport {
         Self {
             source: Source::Watch,
             object_state: NodeObjectState::Present,
+            hold: ObservedHold::next(self.hold.as_ref(), &facts, now),
             facts: Some(facts),
             signals,
+            unreachable_since: self.unreachable_since,
             pending,
         }
     }
@@ -152,6 +162,29 @@ impl NodeReport {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.pending.values().map(|pending| pending.counts_at).min()
+    }
+
+    /// The report after the API server was lost, or answers again. A hold lasts longer by the time in between.
+    #[must_use]
+    pub fn with_api_server(&self, is_reachable: bool, now: Moment) -> Self {
+        let mut next = self.clone();
+        if !is_reachable {
+            next.unreachable_since.get_or_insert(now.mono);
+        } else if let Some(since) = next.unreachable_since.take()
+            && let Some(observed_at) = next.hold.as_mut().and_then(|hold| hold.observed_at.as_mut())
+        {
+            let lost_at = since.max(*observed_at);
+            *observed_at += now.mono.saturating_duration_since(lost_at);
+        }
+        next
+    }
+
+    /// Whether the leader's hold keeps the node in service although it has signals: those of the report, and `others`.
+    #[must_use]
+    pub fn is_held(&self, others: &[&str], now: Instant) -> bool {
+        let signals = self.signals.keys().map(Signal::name).chain(others.iter().copied());
+        let hold = self.hold.as_ref();
+        hold.is_some_and(|hold| hold.applies(signals, self.unreachable_since, now))
     }
 
     /// The report after a list or an event that shows that the Node does not exist. Facts and signals stay.

@@ -223,6 +223,18 @@ impl Signal {
         }
     }
 
+    /// Whether the leader may keep a node with this signal in service for a while if too few others are left. The node
+    /// still works; a signal that says otherwise, or that its end is certain, is not revocable.
+    #[must_use]
+    pub fn is_revocable(&self) -> bool {
+        match self {
+            Self::Taint(key) => ![OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT].contains(&key.as_str()),
+            Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => true,
+            // What reports a condition is not known; it may announce the end of the machine.
+            Self::Deletion | Self::Shutdown | Self::Condition(_) | Self::Preempt | Self::Stopping => false,
+        }
+    }
+
     /// What the signal means on the node `node_name`, and what ends it.
     #[must_use]
     pub fn explanation(&self, node_name: &str) -> SignalExplanation {

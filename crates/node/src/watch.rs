@@ -27,6 +27,7 @@ pub async fn watch_own_node(
     clock: Clock,
 ) {
     let selector = Config::default().fields(&format!("metadata.name={name}"));
+    let mut failure = reporter.failure();
     let mut events = watch_events(&client, Api::<SlimNode>::all, selector, reporter);
     let mut listed = None;
     loop {
@@ -35,6 +36,13 @@ pub async fn watch_own_node(
             event = events.next() => event,
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 let report = reports.borrow().at(clock.now());
+                publish(&reports, &name, report);
+                continue;
+            }
+            // The stream owns the sender.
+            Ok(()) = failure.changed() => {
+                let is_reachable = failure.borrow_and_update().is_none();
+                let report = reports.borrow().with_api_server(is_reachable, clock.now());
                 publish(&reports, &name, report);
                 continue;
             }

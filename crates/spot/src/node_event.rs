@@ -111,7 +111,7 @@ mod tests {
     use super::super::taint_action::NOTICE_ANNOTATION;
     use super::*;
 
-    fn node(boot_id: &str, record: Option<&NoticeRecord>, conditions: Value) -> DynamicObject {
+    fn node(boot_id: &str, record: Option<&NoticeRecord>, conditions: &Value) -> DynamicObject {
         let tainted_at = record.and_then(|record| record.tainted_at);
         let taint = |since: Timestamp| json!([{"key": DRAINING_TAINT, "value": "spot-eviction", "effect": "NoSchedule", "timeAdded": since}]);
         let mut node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "resourceVersion": "7"},
@@ -170,7 +170,7 @@ mod tests {
             ("an advisory", None, PreemptMessage::Advisory, None),
             ("an unknown text", None, PreemptMessage::Unknown, None),
         ] {
-            assert_eq!(change(&node(BOOT, record, json!([])), Some(&message)), want, "{case}");
+            assert_eq!(change(&node(BOOT, record, &json!([])), Some(&message)), want, "{case}");
         }
     }
 
@@ -247,19 +247,22 @@ mod tests {
                 removed,
             ),
         ] {
-            assert_eq!(change(&node(boot_id, Some(record), conditions), None), want, "{case}");
+            assert_eq!(change(&node(boot_id, Some(record), &conditions), None), want, "{case}");
         }
         // While the event is still repeated, only a reboot ends it.
         let message = PreemptMessage::Notice(notice("a", Some(100)));
         let went_false = json!([condition("VMEventScheduled", "False", 55, "")]);
-        assert_eq!(change(&node(BOOT, Some(&done), went_false), Some(&message)), None);
-        assert_eq!(change(&node("boot-2", Some(&done), json!([])), Some(&message)), removed);
+        assert_eq!(change(&node(BOOT, Some(&done), &went_false), Some(&message)), None);
+        assert_eq!(
+            change(&node("boot-2", Some(&done), &json!([])), Some(&message)),
+            removed
+        );
     }
 
     #[test]
     fn patch_is_guarded_and_malformed_objects_are_left_alone() {
         let message = PreemptMessage::Notice(notice("a", Some(100)));
-        let patch = plan_for_event(&node(BOOT, None, json!("x")), Some(&message), at(60)).unwrap();
+        let patch = plan_for_event(&node(BOOT, None, &json!("x")), Some(&message), at(60)).unwrap();
         assert_eq!(
             patch.operations[0],
             json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"})

@@ -6,14 +6,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
-use headgate_controller::admin_state::{EntryStatus, Ledger, LedgerEntry, Plan, PlanInputs, plan};
+use headgate_controller::admin_state::{
+    EntryStatus, GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerEntry, Plan, PlanInputs, plan,
+};
 use headgate_controller::pool::{
-    ClusterNode, EntryKey, InterfaceCache, Listing, LoadBalancerView, NodeMatcher, PoolView,
+    ClusterNode, EntryKey, InterfaceCache, Listing, LoadBalancerView, NodeMatcher, PoolView, ProbeTarget,
 };
 
 use super::{
-    EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, ProbeTarget, RuleRow, Selection,
-    SignalRow, StatusReport, UnreadableRow, VerdictRow,
+    EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
+    StatusReport, UnreadableRow, VerdictRow,
 };
 use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
 
@@ -67,6 +69,7 @@ impl StatusReport {
             foreign_down: snapshot.policy.foreign_down.as_str(),
             azure_error: snapshot.azure.as_ref().err().cloned(),
             ledger_error: snapshot.ledger.as_ref().err().cloned(),
+            minimum_in_service: snapshot.minimum_in_service.to_string(),
             health_port: snapshot.health_port,
             probed_by_headgate: snapshot
                 .azure
@@ -191,6 +194,14 @@ impl ReportBuilder<'_> {
         let ClusterSnapshot {
             desired, policy, now, ..
         } = self.snapshot;
+        let guard = GuardSettings {
+            minimum_in_service: self.snapshot.minimum_in_service,
+            health_port: self.snapshot.health_port,
+            health_taint_keys: self.snapshot.health_taint_keys.clone(),
+            may_write_holds: false,
+        };
+        // The leader's present choice is recorded on the Nodes.
+        let held = HeldEntries::new();
         let plan = plan(
             view,
             &PlanInputs {
@@ -198,6 +209,10 @@ impl ReportBuilder<'_> {
                 targets: desired,
                 ledger: self.ledger,
                 policy: *policy,
+                guard: GuardInputs {
+                    settings: &guard,
+                    held: &held,
+                },
                 is_configured,
                 now: now.mono,
             },
@@ -263,7 +278,8 @@ impl ReportBuilder<'_> {
             // In such a pool nothing is set Down any more, so a Down with a ledger entry is headgate's.
             let is_ours = status.map_or(!is_considered, EntryStatus::is_set_by_headgate);
             let becomes = status.and_then(|status| status.becomes);
-            let entry = self.entry(id, key, (pool_entry.admin_state, becomes), ledger_entry, is_ours);
+            let mut entry = self.entry(id, key, (pool_entry.admin_state, becomes), ledger_entry, is_ours);
+            entry.held_back = status.is_some_and(|status| status.is_held_back);
             self.entries.entry(node.name.clone()).or_default().push(entry);
         }
         down_without_node
@@ -277,6 +293,7 @@ impl ReportBuilder<'_> {
             entries: view.entries.len(),
             down: counts.map_or(0, |counts| counts.actual_down),
             desired_down: counts.map_or(0, |counts| counts.desired_down),
+            held_back: counts.map_or(0, |counts| counts.held_back),
             down_without_node,
             rules: view.rules.iter().map(|rule| self.rule(rule)).collect(),
         }
@@ -319,6 +336,7 @@ impl ReportBuilder<'_> {
             since: ledger_entry.map(|ledger_entry| ledger_entry.since),
             pending: becomes.is_some(),
             becomes,
+            held_back: false,
         }
     }
 
@@ -357,6 +375,7 @@ impl ReportBuilder<'_> {
                 since: Some(ledger_entry.since),
                 pending: false,
                 becomes: None,
+                held_back: false,
             });
         }
     }

@@ -21,6 +21,7 @@ fn entry(load_balancer: &str, state: &'static str) -> EntryRow {
         since: None,
         pending: false,
         becomes: None,
+        held_back: false,
     }
 }
 
@@ -76,6 +77,7 @@ fn report() -> StatusReport {
         entries: 3,
         down,
         desired_down: 1,
+        held_back: 0,
         down_without_node: Vec::new(),
         rules,
     };
@@ -103,6 +105,7 @@ fn report() -> StatusReport {
         foreign_down: "keep",
         azure_error: None,
         ledger_error: None,
+        minimum_in_service: "1".to_owned(),
         health_port: 10456,
         probed_by_headgate: Some(true),
         nodes_total: 3,

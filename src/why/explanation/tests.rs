@@ -1,5 +1,5 @@
 use super::super::observations::{
-    AgentNode, AgentStatus, KubeProxyStatus, NodeObject, PathStatus, SignalStatus, WatchErrorStatus,
+    AgentNode, AgentStatus, HoldStatus, KubeProxyStatus, NodeObject, PathStatus, SignalStatus, WatchErrorStatus,
 };
 use super::*;
 
@@ -21,6 +21,7 @@ fn agent(code: u16, signals: &[&str], source: &str, livez: u16) -> AgentStatus {
             name: "n".to_owned(),
             source: source.to_owned(),
             signals: signals.iter().map(|name| signal(name)).collect(),
+            hold: None,
             watch_error: None,
         },
         healthz: PathStatus {
@@ -63,6 +64,22 @@ fn eligible_node() {
         text,
         "n: new connections are sent here, since 1970-01-01T00:00:10Z (12 s): /healthz answers 200.\n"
     );
+}
+
+#[test]
+fn held_node_is_in_service_in_spite_of_its_signals() {
+    let mut held = agent(200, &["headgate.dev/maintenance"], "watch", 200);
+    held.node.hold = Some(HoldStatus {
+        pools: vec!["lb/p".to_owned(), "lb/\u{1b}[31m".to_owned()],
+    });
+    let (sent, text) = text(Ok(held), Ok(api(&["headgate.dev/maintenance"], false, false)));
+    assert_eq!(sent, NewConnections::Yes);
+    assert!(
+        text.contains("holds the node back in service in spite of headgate.dev/maintenance"),
+        "{text}"
+    );
+    assert!(text.contains("lb/p") && !text.contains('\u{1b}'), "{text}");
+    assert!(!text.contains("Ends with"), "{text}");
 }
 
 #[test]

@@ -73,14 +73,14 @@ async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
     })
     .await;
     let folders = [
-        ("base", 9),
-        ("examples/azure-workload-identity", 14),
-        ("examples/azure-workload-identity-webhook", 14),
+        ("base", 11),
+        ("examples/azure-workload-identity", 16),
+        ("examples/azure-workload-identity-webhook", 16),
         ("examples/hardened", 21),
-        ("examples/no-kube-proxy", 9),
-        ("examples/other-namespace", 10),
-        ("examples/podmonitor", 10),
-        ("examples/spot", 11),
+        ("examples/no-kube-proxy", 11),
+        ("examples/other-namespace", 12),
+        ("examples/podmonitor", 12),
+        ("examples/spot", 13),
         ("overlays/hardened", 20),
     ];
     assert_eq!(

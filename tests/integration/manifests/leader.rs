@@ -328,6 +328,7 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
         "get,list,watch,patch nodes ",
         "list,watch endpointslices ",
         "list,watch services ",
+        "patch nodes ",
     ];
     for (folder, account) in ways_to_lead() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;

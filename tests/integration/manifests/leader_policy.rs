@@ -141,9 +141,11 @@ async fn an_agent_with_spot_taints_only_its_own_node() {
                     .unwrap()
                     .contains("only annotations and taints")
         );
-        // Only agents have the component's permission.
+        // The controllers have a permission of their own, on all Nodes, for holds.
         if let Some(controller) = controller {
-            assert_eq!(controller.ask(&ours(&own)).await.0, 403);
+            controller.done(&ours(&other)).await;
+            let label = ApiRequest::merge(&node(&other), json!({"metadata": {"labels": {"a": "b"}}}));
+            assert_eq!(controller.ask(&label).await.0, 403);
         }
         control_plane.stop().await;
     }

@@ -56,6 +56,44 @@ fn count(registry: &Registry, outcome: &str) -> u64 {
         .unwrap()
 }
 
+/// Without the right to patch Nodes: counted, retried, and written once the right is back.
+async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name: &str, registry: &Registry) {
+    let role = format!("{RBAC}/clusterroles/{}", CONTROLLER.name);
+    let rules = administrator.get(&role).await["rules"].clone();
+    let mut fewer = rules.clone();
+    fewer
+        .as_array_mut()
+        .unwrap()
+        .retain(|rule| rule["resources"] != json!(["nodes"]) || rule["verbs"] != json!(["patch"]));
+    assert_ne!(fewer, rules);
+    administrator
+        .done(&ApiRequest::merge(&role, json!({"rules": fewer})))
+        .await;
+    let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "2"}}});
+    wait_for_status(
+        leader,
+        ApiRequest::merge(&format!("{}?dryRun=All", node(name)), probe),
+        403,
+    )
+    .await;
+    emit(
+        administrator,
+        name,
+        "Preempt Scheduled: Wed, 26 Feb 2031 12:13:13 GMT. DurationInSeconds: -1. EventId: C3",
+    )
+    .await;
+    eventually(SOON, "refused", async || match count(registry, "forbidden") {
+        0 => Err("0".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    assert!(!is_tainted(administrator, name).await);
+    administrator
+        .done(&ApiRequest::merge(&role, json!({"rules": rules})))
+        .await;
+    tainted(administrator, name, true).await;
+}
+
 #[tokio::test]
 async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     let (control_plane, administrator, _, leader) = scene(&repository("manifests/examples/hardened"), CONTROLLER).await;
@@ -137,38 +175,7 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     tainted(&administrator, &name, false).await;
     assert_eq!(count(&registry, "untainted"), 1);
 
-    // Without the right: counted, retried, and written once the right is back.
-    let role = format!("{RBAC}/clusterroles/{}", CONTROLLER.name);
-    let rules = administrator.get(&role).await["rules"].clone();
-    let mut fewer = rules.clone();
-    fewer[0]["verbs"].as_array_mut().unwrap().retain(|verb| verb != "patch");
-    assert_ne!(fewer, rules);
-    administrator
-        .done(&ApiRequest::merge(&role, json!({"rules": fewer})))
-        .await;
-    let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "2"}}});
-    wait_for_status(
-        &leader,
-        ApiRequest::merge(&format!("{}?dryRun=All", node(&name)), probe),
-        403,
-    )
-    .await;
-    emit(
-        &administrator,
-        &name,
-        "Preempt Scheduled: Wed, 26 Feb 2031 12:13:13 GMT. DurationInSeconds: -1. EventId: C3",
-    )
-    .await;
-    eventually(SOON, "refused", async || match count(&registry, "forbidden") {
-        0 => Err("0".to_owned()),
-        _ => Ok(()),
-    })
-    .await;
-    assert!(!is_tainted(&administrator, &name).await);
-    administrator
-        .done(&ApiRequest::merge(&role, json!({"rules": rules})))
-        .await;
-    tainted(&administrator, &name, true).await;
+    refused_without_the_right(&administrator, &leader, &name, &registry).await;
     running.abort();
     control_plane.stop().await;
 }

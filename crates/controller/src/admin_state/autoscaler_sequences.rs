@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::fixtures::{ledger, view};
+use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::LedgerStage;
 use super::plan::{PlanInputs, Policy, plan};
 use super::settings::{AdminStateMode, ForeignDown};
@@ -228,9 +229,14 @@ fn after_plan(targets: &TargetStates, entry: &'static str, now: Moment) -> &'sta
     } else {
         Vec::new()
     };
+    let held = HeldEntries::new();
     let planned = plan(
         &view(&[("p", &[(1, entry)], true)]),
         &PlanInputs {
+            guard: GuardInputs {
+                settings: &GuardSettings::DISABLED,
+                held: &held,
+            },
             interfaces: &InterfaceCache::default(),
             targets,
             ledger: &ledger(&stage),

@@ -14,6 +14,8 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use super::editor::{AdminStateEditor, LoadBalancerStatus};
+use super::guard::HeldEntries;
+use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::ledger::LedgerStore;
 use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
@@ -78,9 +80,14 @@ pub(super) struct Controller<'a> {
     pub(super) is_unable: bool,
     /// Whether the Nodes are stale, and that is reported.
     pub(super) are_nodes_stale: bool,
+    /// The last generation of the target states that was stale; 0 if none was.
+    pub(super) stale_generation: u64,
     /// Notified by the editors.
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
+    pub(super) hold_tracker: HoldTracker,
+    /// The holds to record on Nodes.
+    pub(super) holds: watch::Sender<Option<Arc<DesiredHolds>>>,
     pub(super) events: mpsc::Sender<NodeEvent>,
     /// `None` if pools of Local Services are not updated.
     pub(super) local_pools: Option<LocalPools>,
@@ -242,6 +249,8 @@ impl Controller<'_> {
                 targets: self.targets.clone(),
                 ledger: self.ledger.clone(),
                 policy: self.policy,
+                guard: self.context.guard.clone(),
+                held: HeldEntries::new(),
                 is_configured: source == Source::List,
                 clock: self.context.clock.clone(),
                 status,
@@ -292,6 +301,7 @@ impl Controller<'_> {
         for event in effects.events {
             self.queue_event(event);
         }
+        self.report_holds(targets, &statuses);
         let pools = statuses.iter().flat_map(|status| status.pools.iter().cloned());
         self.context.metrics.set_gauges(GaugeValues {
             pools: pools.collect(),
@@ -317,6 +327,43 @@ impl Controller<'_> {
         if let Some(own) = targets.nodes.by_name(&self.context.node_name) {
             self.queue_event(NodeEvent::nodes_stale(own, since));
         }
+    }
+
+    /// Publishes the holds that follow from the plans of all load balancers, and an event for each new one.
+    fn report_holds(&mut self, targets: &TargetStates, statuses: &[LoadBalancerStatus]) {
+        if targets.stale_since().is_some() {
+            // What is recorded stays, and is renewed.
+            self.stale_generation = targets.generation;
+            return;
+        }
+        let guard = &self.context.guard;
+        let holds = match self.policy.mode {
+            AdminStateMode::Enforce => desired_holds(statuses, &self.unplanned(), targets, guard),
+            AdminStateMode::Observe | AdminStateMode::Off => DesiredHolds::new(),
+        };
+        for event in self.hold_tracker.evaluate(&holds, guard) {
+            self.queue_event(event);
+        }
+        self.holds.send_if_modified(|published| {
+            let is_changed = published.as_deref() != Some(&holds);
+            if is_changed {
+                *published = Some(Arc::new(holds));
+            }
+            is_changed
+        });
+    }
+
+    /// The load balancers without a plan of this term, or since the Nodes were stale.
+    fn unplanned(&self) -> Unplanned {
+        if self.listings.borrow().requested_at.is_none() {
+            return Unplanned::All;
+        }
+        let is_unplanned = |writer: &RunningWriter| {
+            let planned = writer.status.borrow().planned_generation;
+            planned.is_none_or(|planned| planned <= self.stale_generation)
+        };
+        let unplanned = self.load_balancers.iter().filter(|(_, writer)| is_unplanned(writer));
+        Unplanned::Named(unplanned.map(|(id, _)| id.name().to_owned()).collect())
     }
 
     fn queue_event(&self, event: NodeEvent) {

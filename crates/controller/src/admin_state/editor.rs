@@ -7,6 +7,7 @@ use headgate_azure::AdminState;
 use headgate_clock::Clock;
 use tokio::sync::{Notify, watch};
 
+use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
 use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
 use super::target_states::TargetStates;
@@ -49,6 +50,9 @@ pub(super) struct AdminStateEditor {
     pub(super) policy: Policy,
     /// Whether the load balancer is the cluster's.
     pub(super) is_configured: bool,
+    pub(super) guard: GuardSettings,
+    /// The entries that the last plan held back.
+    pub(super) held: HeldEntries,
     pub(super) clock: Clock,
     pub(super) status: watch::Sender<LoadBalancerStatus>,
     /// Notified with each new status; one for all load balancers.
@@ -109,12 +113,18 @@ impl Editor for AdminStateEditor {
             targets: &targets,
             ledger: &self.ledger.ledger(),
             policy: self.policy,
+            guard: GuardInputs {
+                settings: &self.guard,
+                held: &self.held,
+            },
             is_configured: self.is_configured,
             now: self.clock.now().mono,
         };
         let plan = plan(view, &inputs);
         let changes = plan.change_count();
         let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));
+        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
+        self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
         let Plan { edits, entries, pools } = plan;
         self.update_status(|status| {
             if is_complete {

@@ -35,6 +35,8 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
             ..Facts::default()
         }),
         ready: true,
+        is_terminal: taints.contains(&"node.kubernetes.io/out-of-service"),
+        hold: None,
         is_deleting: false,
     }
 }

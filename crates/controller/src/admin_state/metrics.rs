@@ -89,7 +89,7 @@ struct PoolGauge {
     value: fn(&PoolCounts) -> usize,
 }
 
-const POOL_GAUGES: [PoolGauge; 4] = [
+const POOL_GAUGES: [PoolGauge; 5] = [
     PoolGauge {
         name: "headgate_pool_addresses",
         help: "Entries of a backend pool that a load-balancing rule uses; on the leader only.",
@@ -97,7 +97,7 @@ const POOL_GAUGES: [PoolGauge; 4] = [
     },
     PoolGauge {
         name: "headgate_pool_desired_down",
-        help: "Entries of a backend pool with the target state Down, because their Nodes have a signal; on the leader only.",
+        help: "Entries of a backend pool with the target state Down, because their Nodes have a signal and they are not held back; on the leader only.",
         value: |pool| pool.desired_down,
     },
     PoolGauge {
@@ -109,6 +109,11 @@ const POOL_GAUGES: [PoolGauge; 4] = [
         name: "headgate_pool_eligible",
         help: "Entries of a backend pool whose admin state admits new connections once all changes are written; on the leader only.",
         value: |pool| pool.eligible,
+    },
+    PoolGauge {
+        name: "headgate_pool_held_back",
+        help: "Entries of a backend pool that guard.minimumInService keeps in service although their Nodes have a signal; on the leader only.",
+        value: |pool| pool.held_back,
     },
 ];
 

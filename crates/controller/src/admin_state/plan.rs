@@ -8,17 +8,21 @@
 //! | no | `Down` | no | stays, or `None` with `adminState.foreignDown: restore` |
 //! | | `Up`, or an unknown value | | stays |
 //!
+//! The guard holds entries back (see `guard`): their target state is `None` although the Node has a signal.
+//!
 //! In a load balancer that is not configured any more only the third row applies.
 //!
 //! An entry that belongs to no Node stays as it is, and so does an entry whose Node's signal ended a moment ago. An entry of a
 //! Node that a label excludes from load balancers is not set `Down`, unless the Node is being deleted. If it is `Down` already, it
 //! stays so until the signal ends: the Node is about to leave the pool.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
 use tokio::time::Instant;
 
+use super::guard::{GuardInputs, MinimumInService, SignalledEntry, entries_to_hold_back};
 use super::ledger::{Ledger, LedgerEntry, LedgerStage};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{SignalledNodes, TargetState, TargetStates};
@@ -46,6 +50,8 @@ pub struct PlanInputs<'a> {
     pub ledger: &'a Ledger,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
+    /// How many entries stay in service, and which are held back now.
+    pub guard: GuardInputs<'a>,
     /// Whether the load balancer is the cluster's. In another one, headgate's `Down` is given back, and nothing else is changed.
     pub is_configured: bool,
     /// The time of the plan: a signal's end counts after a moment.
@@ -71,6 +77,8 @@ pub struct EntryStatus {
     pub ledger_entry: Option<LedgerEntry>,
     /// Whether an admin state has an effect in this pool.
     pub probe_coverage: ProbeCoverage,
+    /// Whether the guard keeps the entry in service although its Node has a signal.
+    pub is_held_back: bool,
 }
 
 impl EntryStatus {
@@ -116,12 +124,16 @@ pub struct PoolCounts {
     pub pool: PoolId,
     /// The number of entries in the pool.
     pub entries: usize,
-    /// Entries with the target state `Down`.
+    /// Entries with the target state `Down`, without those that are held back.
     pub desired_down: usize,
     /// Entries that are `Down`, by headgate or foreign.
     pub actual_down: usize,
     /// Entries that get new connections once the plan is written.
     pub eligible: usize,
+    /// Entries that the guard keeps in service although their Nodes have signals.
+    pub held_back: usize,
+    /// Whether a rule of the pool probes headgate.
+    pub probes_headgate: bool,
 }
 
 /// What is due in one load balancer.
@@ -168,7 +180,10 @@ impl Plan {
             desired_down: 0,
             actual_down: 0,
             eligible: 0,
+            held_back: 0,
+            probes_headgate: pool.probes_headgate(inputs.guard.settings.health_port),
         };
+        let held_back = held_back(pool, inputs, signalled);
         for (index, entry) in pool.entries.iter().enumerate() {
             let observed = entry.admin_state;
             counts.actual_down += usize::from(observed == Some(AdminState::Down));
@@ -181,10 +196,13 @@ impl Plan {
                     TargetState::Down if !pool.is_used() => TargetState::Unchanged,
                     target => target,
                 };
-                let becomes = next_admin_state(node, target, observed, ledger_entry, policy)
+                let is_held_back = held_back.contains(&index);
+                let wanted = if is_held_back { TargetState::None } else { target };
+                let becomes = next_admin_state(node, wanted, observed, ledger_entry, policy)
                     .filter(|_| may_set_down || ledger_entry.is_some())
                     .filter(|to| may_set_down || *to != AdminState::Down);
-                counts.desired_down += usize::from(target == TargetState::Down && node.exempting_label().is_none());
+                counts.desired_down += usize::from(wanted == TargetState::Down && node.exempting_label().is_none());
+                counts.held_back += usize::from(is_held_back);
                 // In the mode `observe` nothing is written.
                 planned = becomes.filter(|_| policy.mode != AdminStateMode::Observe).or(observed);
                 let is_relevant = if target == TargetState::None || !inputs.is_configured {
@@ -202,6 +220,7 @@ impl Plan {
                         becomes,
                         ledger_entry,
                         probe_coverage,
+                        is_held_back,
                     });
                 }
                 changes.extend(becomes.map(|to| AdminStateChange {
@@ -224,6 +243,29 @@ impl Plan {
             self.pools.push(counts);
         }
     }
+}
+
+/// The indexes of the pool's entries that the guard keeps in service.
+fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, signalled: &SignalledNodes<'_>) -> BTreeSet<usize> {
+    let is_disabled = inputs.guard.settings.minimum_in_service == MinimumInService::Count(0);
+    if is_disabled || !pool.is_used() || !inputs.is_configured || inputs.policy.mode == AdminStateMode::Off {
+        return BTreeSet::new();
+    }
+    let ledger = inputs.ledger.pool(&pool.id);
+    let entries = pool.entries.iter().enumerate();
+    let may_match = entries.filter(|(_, entry)| signalled.may_match(&entry.matcher, inputs.interfaces));
+    let down = may_match.filter_map(|(index, entry)| {
+        let node = entry.matcher.find_node(&inputs.targets.nodes, inputs.interfaces)?;
+        let is_down = inputs.targets.target_state(node, inputs.now) == TargetState::Down;
+        (is_down && entry.key.is_some()).then(|| SignalledEntry {
+            index,
+            node,
+            observed: entry.admin_state,
+            ledger_entry: entry.key.as_ref().and_then(|key| ledger.entry(key)),
+        })
+    });
+    let down: Vec<_> = down.collect();
+    entries_to_hold_back(pool, &down, inputs.targets, inputs.interfaces, inputs.guard, inputs.now)
 }
 
 /// The Node of an entry that may change or is shown: the entry is `Down` or in the ledger, or its Node may have a signal.

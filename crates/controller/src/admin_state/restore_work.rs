@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cluster_target::ClusterTarget;
+use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{LedgerChange, LedgerEntry, LedgerError, LedgerStage, LedgerStore};
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::{EntryStatus, PlanInputs, Policy, plan};
@@ -163,7 +164,12 @@ impl Editor for RestoreEditor {
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
         };
+        let held = HeldEntries::new();
         let inputs = PlanInputs {
+            guard: GuardInputs {
+                settings: &GuardSettings::DISABLED,
+                held: &held,
+            },
             interfaces,
             targets: &targets,
             ledger: &self.ledger.ledger(),

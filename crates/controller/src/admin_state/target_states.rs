@@ -291,6 +291,17 @@ impl SignalledNodes<'_> {
     }
 }
 
+/// The names of what would be a signal by these taint keys: taints, and the Node's deletion. For the guard, which compares them with
+/// what an agent's `/healthz` follows from.
+pub(super) fn signal_keys(node: &ClusterNode, taint_keys: &[String]) -> BTreeSet<String> {
+    let keys = node.taints.iter().map(|taint| &taint.key);
+    let deletion = node.is_deleting.then(|| Signal::Deletion.to_string());
+    keys.filter(|key| taint_keys.contains(key))
+        .cloned()
+        .chain(deletion)
+        .collect()
+}
+
 fn is_out_of_service(node: &ClusterNode) -> bool {
     let mut taints = node.taints.iter();
     taints.any(|taint| taint.key == OUT_OF_SERVICE && taint.effect == "NoExecute")
@@ -324,6 +335,8 @@ mod tests {
                 ..Facts::default()
             }),
             ready: true,
+            is_terminal: false,
+            hold: None,
             is_deleting: false,
         }
     }

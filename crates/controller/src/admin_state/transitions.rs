@@ -27,7 +27,7 @@ const FAILURE_REPEAT_INTERVAL: Duration = Duration::from_mins(5);
 /// Until a failure with another code of the same class gets an event: in an outage the codes alternate.
 const CHANGED_FAILURE_INTERVAL: Duration = Duration::from_mins(1);
 /// The pools that one event names.
-const MAX_POOLS_NAMED: usize = 8;
+pub(super) const MAX_POOLS_NAMED: usize = 8;
 /// The API server accepts 1,024 bytes.
 const MAX_NOTE_BYTES: usize = 1000;
 
@@ -39,6 +39,7 @@ pub(super) enum EventKind {
     UpdateFailed,
     NoEligibleAddress,
     NodesStale,
+    HeldBack,
 }
 
 impl EventKind {
@@ -49,11 +50,12 @@ impl EventKind {
             Self::UpdateFailed => "LoadBalancerAdminStateUpdateFailed",
             Self::NoEligibleAddress => "LoadBalancerPoolHasNoEligibleAddress",
             Self::NodesStale => "LoadBalancerAdminStateNodesStale",
+            Self::HeldBack => "LoadBalancerAdminStateHeldBack",
         }
     }
 
     pub(super) fn is_warning(self) -> bool {
-        matches!(self, Self::UpdateFailed | Self::NoEligibleAddress | Self::NodesStale)
+        !matches!(self, Self::Down | Self::None)
     }
 }
 
@@ -278,6 +280,10 @@ impl TransitionTracker {
         }
         match target {
             TargetState::Down => {
+                let lifted = entries.iter().filter(|entry| entry.is_newly_restored());
+                let lifted = lifted.filter(|entry| entry.status.is_held_back);
+                let changes = lifted.map(|entry| entry.change_stage(LedgerStage::Restored, snapshot.now));
+                effects.ledger_changes.extend(changes);
                 let new: Vec<_> = entries.iter().filter(|entry| entry.is_newly_down()).collect();
                 if new.is_empty() {
                     return;
@@ -443,7 +449,7 @@ fn none_note(entries: &[&EntryStatus], left_out_of_service: bool) -> String {
 }
 
 /// Cuts a note to [`MAX_NOTE_BYTES`].
-fn truncate(note: String) -> String {
+pub(super) fn truncate(note: String) -> String {
     if note.len() <= MAX_NOTE_BYTES {
         return note;
     }

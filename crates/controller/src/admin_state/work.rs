@@ -15,7 +15,7 @@ use futures::FutureExt as _;
 use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
-use headgate_leader::{ArmLock, LockMetrics, Term};
+use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
 use headgate_local_pools::QueueStatus;
 use headgate_node::{DRAINING_TAINT, SignalRules};
 use kube::Client;
@@ -26,6 +26,9 @@ use tokio_util::task::JoinMap;
 use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
 use super::controller::Controller;
 use super::events::{MAX_EVENTS_QUEUED, record_events};
+use super::guard::GuardSettings;
+use super::hold_writer::{report_refusal, write_holds};
+use super::holds::{DesiredHolds, HoldTracker};
 use super::ledger::{LedgerError, LedgerStore};
 use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
@@ -72,6 +75,8 @@ pub struct WorkContext {
     pub rules: SignalRules,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
+    /// How many entries of each pool stay in service, and who records holds on Nodes.
+    pub guard: GuardSettings,
     /// For how long lists of load balancers may fail before the leader looks for a successor.
     pub list_failure_timeout: Duration,
     /// For how long admin states follow Nodes that the API server does not confirm: `adminState.staleNodesTimeout`.
@@ -131,6 +136,7 @@ pub(super) enum TaskName {
     Nodes,
     Ledger,
     Listing,
+    Holds,
     Recorded,
     LocalServices,
     LocalPools,
@@ -144,6 +150,7 @@ impl fmt::Display for TaskName {
             Self::Nodes => f.write_str("nodes"),
             Self::Ledger => f.write_str("ledger"),
             Self::Listing => f.write_str("load-balancers"),
+            Self::Holds => f.write_str("holds"),
             Self::Recorded => f.write_str("recorded-load-balancers"),
             Self::LocalServices => f.write_str("local-services"),
             Self::LocalPools => f.write_str("local-pools"),
@@ -248,6 +255,24 @@ async fn load_ledger(term: &Term, client: &Client) -> Result<LedgerStore, Ledger
     }
 }
 
+/// Starts the task that records holds, or reports that this process may not.
+fn spawn_hold_writer(
+    tasks: &mut Tasks,
+    term: &Term,
+    context: &WorkContext,
+    holds: &watch::Sender<Option<Arc<DesiredHolds>>>,
+    targets: &watch::Receiver<Option<Arc<TargetStates>>>,
+) {
+    let (client, clock) = (context.client.clone(), context.clock.clone());
+    if context.guard.may_write_holds {
+        let write = write_holds(client, term.clone(), clock, holds.subscribe(), targets.clone());
+        tasks.spawn(TaskName::Holds, write);
+    } else {
+        let other_nodes = OtherNodes::new(client, context.node_name.clone(), CandidatePlacement::EveryNode);
+        tasks.spawn(TaskName::Holds, report_refusal(other_nodes, holds.subscribe()));
+    }
+}
+
 async fn work_with(
     term: &Term,
     mut target: ClusterTarget,
@@ -300,6 +325,8 @@ async fn work_with(
         number: 0,
         max_age: None,
     });
+    let holds = watch::Sender::new(None);
+    spawn_hold_writer(&mut tasks, term, context, &holds, &targets);
     let listings = watch::Sender::new(Arc::new(Listing::default()));
     let recorded = watch::Sender::new(Arc::new(Listing::default()));
     let local_pools = LocalPoolsContext {
@@ -328,9 +355,12 @@ async fn work_with(
         listed_generation: 0,
         is_unable: false,
         are_nodes_stale: false,
+        stale_generation: 0,
         load_balancers: BTreeMap::new(),
         status_changed: Arc::default(),
         transitions: TransitionTracker::default(),
+        hold_tracker: HoldTracker::default(),
+        holds,
         events,
         local_pools,
     };
@@ -396,7 +426,7 @@ async fn preempt_events(feature: PreemptEventsFeature, mut targets: watch::Recei
     let tainted = watch::Sender::<BTreeSet<String>>::default();
     let follow = async {
         loop {
-            let names = tainted_nodes(&targets.borrow_and_update());
+            let names = tainted_nodes(targets.borrow_and_update().as_deref());
             tainted.send_if_modified(|known| {
                 let is_changed = *known != names;
                 *known = names;
@@ -411,8 +441,8 @@ async fn preempt_events(feature: PreemptEventsFeature, mut targets: watch::Recei
 }
 
 /// The names of the Nodes with the draining taint.
-fn tainted_nodes(targets: &Option<Arc<TargetStates>>) -> BTreeSet<String> {
-    let nodes = targets.iter().flat_map(|targets| targets.nodes.iter());
+fn tainted_nodes(targets: Option<&TargetStates>) -> BTreeSet<String> {
+    let nodes = targets.into_iter().flat_map(|targets| targets.nodes.iter());
     let tainted = nodes.filter(|node| node.taints.iter().any(|taint| taint.key == DRAINING_TAINT));
     tainted.map(|node| node.name.clone()).collect()
 }

@@ -195,6 +195,8 @@ mod tests {
             taints: Vec::new(),
             signals: std::collections::BTreeMap::new(),
             ready: true,
+            is_terminal: false,
+            hold: None,
             is_deleting: number == 2,
         };
         let mut nodes = NodeIndex::default();

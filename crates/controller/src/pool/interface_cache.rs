@@ -52,7 +52,13 @@ impl InterfaceCache {
     /// Node may still belong to one.
     #[must_use]
     pub fn covers(&self, view: &LoadBalancerView) -> bool {
-        interfaces_of(view).all(|id| self.0.contains_key(id))
+        view.pools.iter().all(|pool| self.covers_pool(pool))
+    }
+
+    /// The same for one pool.
+    #[must_use]
+    pub fn covers_pool(&self, pool: &PoolView) -> bool {
+        pool.interfaces.iter().all(|id| self.0.contains_key(id))
     }
 
     /// The used pools with an interface whose machine is unknown because its lookup failed.

@@ -3,7 +3,7 @@
 //! Invariants: a Node that is deleted and created again under the same name is another Node, by its UID. An address or
 //! machine that two Nodes have belongs to the younger one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,6 +49,22 @@ pub struct ClusterNode {
     pub ready: bool,
     /// Whether `metadata.deletionTimestamp` is set.
     pub is_deleting: bool,
+    /// Whether the machine is about to end, or does not work, whatever its condition `Ready`: the Node is being deleted,
+    /// its VM is evicted or shut down, or it is out of service.
+    pub is_terminal: bool,
+    /// The hold that a leader has recorded on the Node.
+    pub hold: Option<RecordedHold>,
+}
+
+/// A hold on a Node, without the time of its last renewal, which changes nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedHold {
+    /// The pools, as `LOAD_BALANCER/POOL`.
+    pub pools: BTreeSet<String>,
+    /// Whether a rule of these pools probes headgate.
+    pub probes_headgate: bool,
+    /// The signals that the hold covers.
+    pub signals: BTreeSet<String>,
 }
 
 impl ClusterNode {
@@ -171,6 +187,8 @@ mod tests {
             taints: Vec::new(),
             signals: BTreeMap::new(),
             ready: true,
+            is_terminal: false,
+            hold: None,
             is_deleting: false,
         }
     }

@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use headgate_node::{Facts, SignalRules, SlimCondition};
+use headgate_node::{DRAINING_TAINT, Facts, NodeHold, Signal, SignalRules, SlimCondition};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
-use super::node_index::{ClusterNode, EXCLUDED_BY_KARPENTER, EXCLUDED_LABEL, Taint};
+use super::node_index::{ClusterNode, EXCLUDED_BY_KARPENTER, EXCLUDED_LABEL, RecordedHold, Taint};
 
 /// cloud-provider-azure's label; excludes with the value `false`.
 const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
+/// The value of the draining taint that headgate's agent sets when Azure announces the eviction of its VM.
+const EVICTION_TAINT_VALUE: &str = "spot-eviction";
+/// The condition that the node problem detector of AKS sets when Azure announces the eviction of the VM.
+const PREEMPT_CONDITION: &str = "PreemptScheduled";
 /// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
 const CONTROL_PLANE_LABELS: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
@@ -24,7 +28,7 @@ const CONTROL_PLANE_LABELS: [&str; 2] = [
 #[derive(Clone, Debug, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct ClusterNodeObject {
-    /// Needed: name, UID, labels, annotations, creation time.
+    /// Needed: name, UID, labels, annotations, times of creation and deletion, headgate's annotations.
     pub metadata: ObjectMeta,
     /// Needed: taints, cordon and `providerID`.
     #[serde(default)]
@@ -48,6 +52,7 @@ pub struct Spec {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct TaintObject {
     key: String,
+    value: Option<String>,
     #[serde(default)]
     effect: String,
 }
@@ -77,6 +82,7 @@ impl ClusterNodeObject {
         let taint_keys = self.spec.taints.iter().map(|taint| taint.key.clone()).collect();
         let (cordon, conditions) = (self.spec.unschedulable, &self.status.conditions);
         let signals = rules.detect(&Facts::read(&self.metadata, taint_keys, cordon, conditions, rules));
+        let is_terminal = self.is_terminal() || signals.keys().any(|signal| !signal.is_revocable());
         let labels = self.metadata.labels.unwrap_or_default();
         let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
         let created = self.metadata.creation_timestamp.map(|time| time.0);
@@ -85,13 +91,20 @@ impl ClusterNodeObject {
             .conditions
             .iter()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let uid = self.metadata.uid.unwrap_or_default();
+        let annotations = self.metadata.annotations.unwrap_or_default();
+        let hold = NodeHold::from_annotations(&annotations, &uid).map(|hold| RecordedHold {
+            pools: hold.pools,
+            probes_headgate: hold.probes_headgate,
+            signals: hold.signals,
+        });
         let taint = |taint: TaintObject| Taint {
             key: taint.key,
             effect: taint.effect,
         };
         Some(ClusterNode {
             name: self.metadata.name?,
-            uid: self.metadata.uid.unwrap_or_default(),
+            uid,
             created: created.unwrap_or(Timestamp::UNIX_EPOCH),
             addresses: internal
                 .filter_map(|entry| entry.address.parse::<IpAddr>().ok())
@@ -101,8 +114,24 @@ impl ClusterNodeObject {
             taints: self.spec.taints.into_iter().map(taint).collect(),
             signals,
             ready,
+            is_terminal,
+            hold,
             is_deleting: self.metadata.deletion_timestamp.is_some(),
         })
+    }
+
+    fn is_terminal(&self) -> bool {
+        let is_terminal_taint = |taint: &TaintObject| {
+            let signal = Signal::Taint(taint.key.clone());
+            // A draining taint with another value was set for another reason, and may be removed again.
+            !signal.is_revocable()
+                || (taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE))
+        };
+        let is_preempted =
+            |condition: &SlimCondition| condition.type_ == PREEMPT_CONDITION && condition.status == "True";
+        self.metadata.deletion_timestamp.is_some()
+            || self.spec.taints.iter().any(is_terminal_taint)
+            || self.status.conditions.iter().any(is_preempted)
     }
 }
 
@@ -175,8 +204,58 @@ mod tests {
         );
         assert!(node.ready && node.excluded.is_none());
         assert_eq!(node.created.to_string(), "2026-01-01T00:00:00Z");
+        assert!(!node.is_terminal && node.hold.is_none());
         let bare = read(&json!({"metadata": {"name": "n"}}));
         assert!(bare.machine.is_empty() && bare.addresses.is_empty() && !bare.ready);
+    }
+
+    #[test]
+    fn machine_that_is_about_to_end_is_terminal() {
+        let is_terminal = |part: &Value| {
+            let mut object = json!({"metadata": {"name": "n", "uid": "u"}});
+            json_merge(&mut object, part);
+            read(&object).is_terminal
+        };
+        let taint = |key: &str, value: &str| json!({"spec": {"taints": [{"key": key, "value": value, "effect": "NoSchedule"}]}});
+        for (part, expected) in [
+            (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), true),
+            (taint("node.kubernetes.io/out-of-service", ""), true),
+            (taint("node.cloudprovider.kubernetes.io/shutdown", ""), true),
+            (taint(DRAINING_TAINT, "spot-eviction"), true),
+            (taint(DRAINING_TAINT, "planned"), false),
+            (taint("headgate.dev/maintenance", ""), false),
+            (taint("ToBeDeletedByClusterAutoscaler", "1"), false),
+            (
+                json!({"status": {"conditions": [{"type": "PreemptScheduled", "status": "True"}]}}),
+                true,
+            ),
+            (
+                json!({"status": {"conditions": [{"type": "PreemptScheduled", "status": "False"}]}}),
+                false,
+            ),
+        ] {
+            assert_eq!(is_terminal(&part), expected, "{part}");
+        }
+    }
+
+    /// Adds the fields of `part` to the sections of `object`.
+    fn json_merge(object: &mut Value, part: &Value) {
+        for (section, fields) in part.as_object().unwrap() {
+            for (name, value) in fields.as_object().unwrap() {
+                object[section][name] = value.clone();
+            }
+        }
+    }
+
+    #[test]
+    fn hold_is_read_unless_it_is_another_nodes() {
+        let hold = r#"{"nodeUid":"u","pools":["lb/p"],"probesHeadgate":true,"signals":["k"],"renewedAt":"2026-01-01T00:00:00Z"}"#;
+        let read_hold = |uid: &str| {
+            let metadata = json!({"name": "n", "uid": uid, "annotations": {"headgate.dev/hold": hold}});
+            read(&json!({"metadata": metadata})).hold
+        };
+        assert_eq!(read_hold("u").unwrap().pools, ["lb/p".to_owned()].into());
+        assert_eq!(read_hold("v"), None);
     }
 
     #[test]

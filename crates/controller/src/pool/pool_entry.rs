@@ -148,6 +148,8 @@ mod tests {
                 taints: Vec::new(),
                 signals: std::collections::BTreeMap::new(),
                 ready: true,
+                is_terminal: false,
+                hold: None,
                 is_deleting: false,
             });
         }

@@ -9,11 +9,14 @@ use headgate_leader::Term;
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use hyper::header::IF_MATCH;
 use hyper::{Method, Request};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::world::{Spy, address};
+use super::guard::is_healthy;
+use super::world::{Spy, World, address};
 
 /// How old the observations of a leader may be: a broken watch is restarted with backoff while the term is renewed, and without
 /// the API server a term lasts 10 s.
@@ -226,13 +229,38 @@ impl Invariants {
     }
 }
 
-/// Checks the final state, once nothing changes any more.
-pub(crate) fn check_final_state(invariants: &Invariants, pools: &[(&str, &str)]) {
+/// What a node does once nothing changes any more.
+struct FinalNode {
+    /// Whether it has no signal that says that its machine is about to end.
+    is_alive: bool,
+    /// Whether its agent would answer 200.
+    is_healthy: bool,
+}
+
+/// Checks the final state, once nothing changes any more: `Down` are the entries of nodes with a signal, apart from those that the
+/// guard needs to keep the minimum in service; and these are in service by their probes, too.
+pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, pools: &[(&str, &str)], nodes: usize) {
+    let mut finals = BTreeMap::new();
+    for number in 1..=nodes {
+        let found = Api::<Node>::all(world.client.clone())
+            .get_opt(&format!("node-{number}"))
+            .await;
+        let Some(node) = found.unwrap() else { continue };
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let is_alive = !taints
+            .iter()
+            .any(|taint| taint.key == "node.kubernetes.io/out-of-service");
+        let is_healthy = is_healthy(world, number).await;
+        finals.insert(number, FinalNode { is_alive, is_healthy });
+    }
     for (load_balancer, name) in pools {
         let path = format!("{}/backendAddressPools/{name}", super::world::id_of(load_balancer));
         let pool = invariants.pool(&path).unwrap();
+        let minimum = world.guard.minimum_in_service.for_pool(entries(&pool).len());
+        let (mut serving, mut held, mut up, mut lost) = (0, 0, 0, 0);
         for (ip, state) in entries(&pool) {
             let Some(node) = invariants.node_of(&ip) else { continue };
+            let Some(known) = finals.get(&node) else { continue };
             let signalled = invariants.had_signal(node, Duration::ZERO);
             let owned = invariants
                 .state
@@ -241,10 +269,24 @@ pub(crate) fn check_final_state(invariants: &Invariants, pools: &[(&str, &str)])
                 .owned
                 .contains(&(path.to_lowercase(), ip.clone()));
             match (signalled, state.as_str()) {
+                (true, "None") if known.is_alive && known.is_healthy => held += 1,
                 (true, "None") => panic!("{path}: {ip} is not Down, and node {node} has a signal"),
+                // The guard may choose an entry that another writer has set `Up`, which stays so in any case.
+                (true, "Up") if known.is_alive && known.is_healthy => up += 1,
                 (false, "Down") if owned => panic!("{path}: {ip} is still Down, and node {node} has no signal"),
+                (false, "None" | "Up") => serving += 1,
+                (true, "Down") if known.is_alive && owned => lost += 1,
                 _ => {}
             }
         }
+        let needed = minimum.saturating_sub(serving);
+        assert!(
+            held <= needed,
+            "{path}: {held} held back, {needed} needed, {serving} serve"
+        );
+        assert!(
+            held + up >= needed || lost == 0,
+            "{path}: {held} held back, {needed} needed, {lost} are alive and Down"
+        );
     }
 }

@@ -11,6 +11,7 @@
 mod bad_input;
 mod cloud_controller_manager;
 mod giving_up;
+mod guard;
 mod ignored_writes;
 mod invariants;
 mod journey;

@@ -23,6 +23,9 @@ async fn cluster(matchers: &[Value]) -> TestCluster {
     cluster
 }
 
+/// The signal's name, how it begins and how it ends.
+type Change<'a> = (&'a str, Box<dyn Fn(&mut Value) + 'a>, Box<dyn Fn(&mut Value) + 'a>);
+
 #[tokio::test(start_paused = true)]
 async fn node_goes_down_by_each_kind_of_matcher_and_comes_back() {
     let condition = |status: &str, message: &str| {
@@ -37,13 +40,12 @@ async fn node_goes_down_by_each_kind_of_matcher_and_comes_back() {
         json!({"annotation": {"key": "example.com/leaving"}}),
     ])
     .await;
-    type Change<'a> = (&'a str, Box<dyn Fn(&mut Value) + 'a>, Box<dyn Fn(&mut Value) + 'a>);
     let changes: [Change<'_>; 4] = [
         (
             "aws-node-termination-handler/spot-itn",
             Box::new(|node| {
                 node["spec"]["taints"] =
-                    json!([{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}])
+                    json!([{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"}]);
             }),
             Box::new(|node| node["spec"]["taints"] = json!([])),
         ),
@@ -52,7 +54,7 @@ async fn node_goes_down_by_each_kind_of_matcher_and_comes_back() {
             Box::new(|node| node["status"]["conditions"] = condition("True", notice)),
             // The same condition is True for a freeze.
             Box::new(|node| {
-                node["status"]["conditions"] = condition("True", "Freeze Scheduled: Wed, 26 Feb 2025 10:13:13 GMT.")
+                node["status"]["conditions"] = condition("True", "Freeze Scheduled: Wed, 26 Feb 2025 10:13:13 GMT.");
             }),
         ),
         (

@@ -7,18 +7,20 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
+use headgate_controller::admin_state::{GuardSettings, MinimumInService};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::guard::GUARD;
 use super::invariants::{Invariants, check_final_state};
 use super::world::{ENFORCE, Leader, SECOND, World, address, entries, load_balancer, scope};
 
 /// Nodes that may get signals.
 const NODES: usize = 4;
-/// Nodes that never get one.
+/// Nodes that get one only with the whole cluster.
 const QUIET_NODES: usize = 2;
 const POOLS: [(&str, &str); 3] = [
     ("kubernetes", "kubernetes"),
@@ -27,6 +29,13 @@ const POOLS: [(&str, &str); 3] = [
 ];
 /// Runs unless `HEADGATE_STORIES` says otherwise.
 const DEFAULT_RUNS: u64 = 40;
+/// `guard.minimumInService` of a run.
+const MINIMUMS: [MinimumInService; 4] = [
+    MinimumInService::Count(1),
+    MinimumInService::Count(2),
+    MinimumInService::Percent(34),
+    MinimumInService::Count(0),
+];
 /// From the end of all faults to the check: longer than the longest backoff after a terminal error.
 const SETTLE_TIME: Duration = Duration::from_mins(6);
 
@@ -69,6 +78,8 @@ struct RandomRun {
     invariants: Invariants,
     leaders: Vec<(Leader, ClientFaults)>,
     born: u32,
+    /// Whether the whole cluster had a signal. From then on a `Down` on a quiet node may be headgate's.
+    had_cluster_signal: bool,
     /// Reads of another writer, which it may write back: path, document, time.
     foreign_reads: Vec<(String, Value, tokio::time::Instant)>,
     /// An earlier text of the ledger.
@@ -98,7 +109,11 @@ impl RandomRun {
             ..Settings::default()
         };
         let (client, _) = fake.client();
-        let world = World::new(client, clock, &resources, settings);
+        let mut world = World::new(client, clock, &resources, settings);
+        world.guard = GuardSettings {
+            minimum_in_service: *random.pick(&MINIMUMS),
+            ..GUARD
+        };
         for node in all() {
             world.add_node(node).await;
         }
@@ -113,6 +128,7 @@ impl RandomRun {
             invariants,
             leaders: Vec::new(),
             born: 0,
+            had_cluster_signal: false,
             foreign_reads: Vec::new(),
             ledger_backup: None,
             steps: Vec::new(),
@@ -138,7 +154,7 @@ impl RandomRun {
 
     /// Performs one random event.
     async fn step(&mut self) {
-        match self.random.below(26) {
+        match self.random.below(28) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
             7..=10 => self.foreign_write().await,
@@ -150,6 +166,7 @@ impl RandomRun {
                 self.fake.restart(away);
             }
             16 | 17 => self.line_fault(),
+            18 | 19 => self.cluster_taints().await,
             20 | 21 => self.reconfigure().await,
             22 => self.long_list_failure().await,
             23 | 24 => self.ledger_loss().await,
@@ -172,6 +189,24 @@ impl RandomRun {
         if self.wait_for_api().await {
             self.world.taint(node, keys).await;
             self.invariants.set_taints(node, keys);
+        }
+    }
+
+    /// One taint on all Nodes, or on none; later steps remove it from single ones.
+    async fn cluster_taints(&mut self) {
+        let keys: &[&str] = match self.random.below(4) {
+            0 => &[],
+            1 => &["ToBeDeletedByClusterAutoscaler"],
+            _ => &["headgate.dev/maintenance"],
+        };
+        self.note(format!("all nodes: {keys:?}"));
+        self.note("and what follows from it");
+        self.had_cluster_signal = true;
+        for node in 1..=NODES + QUIET_NODES {
+            if self.wait_for_api().await {
+                self.world.taint(node, keys).await;
+                self.invariants.set_taints(node, keys);
+            }
         }
     }
 
@@ -240,7 +275,12 @@ impl RandomRun {
             }
             // A foreign `Down` only on quiet nodes, so that the check knows the owner of each `Down`.
             2 => {
-                let state = *self.random.pick(&["Down", "None", "Up"]);
+                let states: &[&str] = if self.had_cluster_signal {
+                    &["None", "Up"]
+                } else {
+                    &["Down", "None", "Up"]
+                };
+                let state = *self.random.pick(states);
                 let quiet = |entry: &&mut Value| entry["name"] == "node-5" || entry["name"] == "node-6";
                 for entry in list.iter_mut().filter(quiet) {
                     entry["properties"]["adminState"] = json!(state);
@@ -425,7 +465,8 @@ impl RandomRun {
         assert!(self.wait_for_api().await);
         self.world.release_arm_lease().await;
         sleep(SETTLE_TIME).await;
-        check_final_state(&self.invariants, &POOLS);
+        let nodes = NODES + QUIET_NODES;
+        check_final_state(&self.world, &self.invariants, &POOLS, nodes).await;
         let (puts, most) = self.invariants.puts(self.steps.len());
         assert!(puts <= most, "{puts} writes, at most {most} expected");
         for (leader, _) in &mut self.leaders {

@@ -12,7 +12,7 @@ use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::admin_state::{ClusterTarget, Policy};
+use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_node::SignalRules;
@@ -67,6 +67,8 @@ pub(crate) struct World {
     pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
+    /// `guard.minimumInService`; disabled unless a story is about it.
+    pub(crate) guard: GuardSettings,
 }
 
 /// The resource id of a load balancer.
@@ -157,6 +159,7 @@ impl World {
             local_pools_settings: LocalPoolsSettings::default(),
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
+            guard: GuardSettings::DISABLED,
         }
     }
 

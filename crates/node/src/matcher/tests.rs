@@ -4,7 +4,7 @@ use super::super::slim_node::SlimNode;
 use super::*;
 
 fn parse(text: &str) -> Result<SignalMatcher, String> {
-    SignalMatcher::parse(&serde_json::from_str(text).unwrap())
+    SignalMatcher::parse(&serde_json::from_str(text).unwrap_or_default())
 }
 
 fn rules(matchers: &[&str]) -> SignalRules {
@@ -147,9 +147,9 @@ fn only_facts_that_a_matcher_names_are_kept() {
         "spec": {"unschedulable": true},
         "status": {"conditions": [{"type": "A", "status": "True", "message": "é".repeat(600)}, {"type": "B", "status": "True"}]}});
     let slim: SlimNode = serde_json::from_value(node).unwrap();
-    let none = slim.facts(&SignalRules::default_health());
-    assert!(none.labels.is_empty() && none.conditions.is_empty() && !none.unschedulable);
-    assert_eq!(none.annotations.len(), 1);
+    let by_default = slim.facts(&SignalRules::default_health());
+    assert!(by_default.labels.is_empty() && by_default.conditions.is_empty() && !by_default.unschedulable);
+    assert_eq!(by_default.annotations.len(), 1);
     let rules = rules(&[
         r#"{"label": {"key": "a"}}"#,
         r#"{"annotation": {"key": "d", "value": "x"}}"#,

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use headgate_azure::{ArmError, LoadBalancer, LoadBalancerId};
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MinimumInService};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::pool::{LastError, Listing, Taint};
 use headgate_node::Signal;
@@ -33,6 +33,8 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
             .into_iter())
         .collect(),
         ready: true,
+        is_terminal: false,
+        hold: None,
         is_deleting: false,
     }
 }
@@ -101,7 +103,9 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
         },
+        minimum_in_service: MinimumInService::Count(0),
         health_port: 10456,
+        health_taint_keys: Vec::new(),
     }
 }
 

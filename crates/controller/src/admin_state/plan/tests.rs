@@ -2,6 +2,7 @@ use headgate_clock::Clock;
 use proptest::prelude::*;
 
 use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states, view};
+use super::super::guard::{GuardSettings, HeldEntries};
 use super::*;
 
 const ENFORCE: Policy = Policy {
@@ -11,7 +12,12 @@ const ENFORCE: Policy = Policy {
 
 /// The plan without network interfaces.
 fn planned(view: &LoadBalancerView, targets: &TargetStates, ledger: &Ledger, policy: Policy, now: Instant) -> Plan {
+    let held = HeldEntries::new();
     let inputs = PlanInputs {
+        guard: GuardInputs {
+            settings: &GuardSettings::DISABLED,
+            held: &held,
+        },
         interfaces: &InterfaceCache::default(),
         targets,
         ledger,
@@ -82,7 +88,12 @@ fn load_balancer_that_is_not_configured_is_only_given_back() {
         foreign_down: ForeignDown::Restore,
         ..ENFORCE
     };
+    let held = HeldEntries::new();
     let inputs = PlanInputs {
+        guard: GuardInputs {
+            settings: &GuardSettings::DISABLED,
+            held: &held,
+        },
         interfaces: &InterfaceCache::default(),
         targets: &targets,
         ledger: &ours,

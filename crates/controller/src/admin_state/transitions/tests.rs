@@ -3,6 +3,7 @@ use std::collections::BTreeMap as Map;
 use headgate_clock::Clock;
 
 use super::super::fixtures::{DRAIN, PoolFixture, ledger, ledger_change, node, pool_id, target_states, view};
+use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::super::plan::{PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
 use super::super::target_states::TargetStates;
@@ -42,7 +43,12 @@ impl Scenario {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
         };
+        let held = HeldEntries::new();
         let inputs = PlanInputs {
+            guard: GuardInputs {
+                settings: &GuardSettings::DISABLED,
+                held: &held,
+            },
             interfaces: &InterfaceCache::default(),
             targets: &self.targets,
             ledger: &self.ledger,

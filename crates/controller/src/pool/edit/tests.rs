@@ -35,7 +35,10 @@ fn node(number: u8) -> ClusterNode {
         machine: String::new(),
         excluded: None,
         taints: Vec::new(),
+        signals: BTreeMap::new(),
         ready: true,
+        is_terminal: false,
+        hold: None,
         is_deleting: false,
     }
 }

@@ -98,6 +98,7 @@ impl Leader {
             client,
             rules: world.rules.clone(),
             policy,
+            guard: world.guard.clone(),
             list_failure_timeout: world.list_failure_timeout,
             stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
             node_name: name.to_owned(),

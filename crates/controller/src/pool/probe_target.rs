@@ -3,8 +3,9 @@
 //! Only an HTTP probe of `/healthz` on the agents' health port fails because of a signal. A TCP probe finds the port
 //! open in any case, `/livez` does not depend on signals, and the port does not serve TLS.
 
-use headgate_controller::pool::Rule;
 use serde::Serialize;
+
+use super::view::{PoolView, Rule};
 
 /// What a rule's probe targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -49,15 +50,23 @@ impl ProbeTarget {
     }
 }
 
+impl PoolView {
+    /// Whether a rule of the pool probes headgate, so that `/healthz` decides about new connections.
+    #[must_use]
+    pub fn probes_headgate(&self, health_port: u16) -> bool {
+        let mut targets = self.rules.iter().map(|rule| ProbeTarget::from_rule(rule, health_port));
+        targets.any(|target| target == ProbeTarget::Headgate)
+    }
+}
+
 fn is_healthz_path(path: &str) -> bool {
     path.split('?').next() == Some("/healthz")
 }
 
 #[cfg(test)]
 mod tests {
-    use headgate_controller::pool::Probe;
-
     use super::*;
+    use crate::pool::Probe;
 
     #[test]
     fn only_http_probes_of_healthz_on_the_health_port_target_headgate() {

@@ -1,0 +1,208 @@
+//! The guard: how many entries of a pool stay in service, and which ones although their Nodes have signals. Pure.
+//!
+//! Azure's load balancer does not fail open: a pool whose entries are all `Down`, or all fail their probe, serves nothing.
+//! An entry can serve if it is not `Down` and its Node is Ready, carries no signal and is not excluded from load balancers.
+//! If fewer than the minimum can, entries of Ready Nodes whose signals are all revocable are held back.
+//!
+//! Invariants: an entry is held back only while too few others can serve, as the last read showed them; so it is released only
+//! after a read shows a replacement. A held entry stays the choice while it is valid. An entry of a Node that is about to
+//! end (`ClusterNode::is_terminal`) is never held back. A `Down` that is not headgate's is never lifted.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use headgate_azure::{AdminState, PoolId};
+
+use super::ledger::{LedgerEntry, LedgerStage};
+use super::target_states::{TargetState, TargetStates, signal_keys};
+use crate::pool::{ClusterNode, InterfaceCache, PoolView};
+
+/// `guard.minimumInService`: how many entries of each pool stay in service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MinimumInService {
+    /// A number of entries; 0 disables the guard.
+    Count(u32),
+    /// A percentage of the pool's entries, from 1 to 100, rounded up.
+    Percent(u8),
+}
+
+impl Default for MinimumInService {
+    fn default() -> Self {
+        Self::Count(1)
+    }
+}
+
+impl MinimumInService {
+    /// The number for a pool of this size.
+    #[must_use]
+    pub fn for_pool(self, entries: usize) -> usize {
+        match self {
+            Self::Count(count) => usize::try_from(count).unwrap_or(usize::MAX),
+            Self::Percent(percent) => (entries * usize::from(percent)).div_ceil(100),
+        }
+    }
+}
+
+impl fmt::Display for MinimumInService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// The settings of the guard, and what it needs of the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardSettings {
+    /// The setting `guard.minimumInService`.
+    pub minimum_in_service: MinimumInService,
+    /// The agents' health port, by which probes of headgate are recognized.
+    pub health_port: u16,
+    /// The setting `signals.health`: the taint keys with which an agent answers 503.
+    pub health_taint_keys: Vec<String>,
+    /// Whether this process has the service account that may record holds on Nodes.
+    pub may_write_holds: bool,
+}
+
+impl GuardSettings {
+    /// No guard.
+    pub const DISABLED: Self = Self {
+        minimum_in_service: MinimumInService::Count(0),
+        health_port: 0,
+        health_taint_keys: Vec::new(),
+        may_write_holds: false,
+    };
+}
+
+/// The entries that the last plan held back: the pool, and the UID of the Node.
+pub type HeldEntries = BTreeSet<(PoolId, String)>;
+
+/// What a plan needs of the guard.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardInputs<'a> {
+    /// The settings.
+    pub settings: &'a GuardSettings,
+    /// The present choice.
+    pub held: &'a HeldEntries,
+}
+
+/// An entry whose Node has a signal, with what decides whether it may be held back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SignalledEntry<'a> {
+    pub(super) index: usize,
+    pub(super) node: &'a ClusterNode,
+    pub(super) observed: Option<AdminState>,
+    pub(super) ledger_entry: Option<LedgerEntry>,
+}
+
+/// The order in which entries are held back; the smallest come first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Preference<'a> {
+    is_not_held: bool,
+    is_down: bool,
+    is_node_free: bool,
+    /// The same Node is chosen in all its pools.
+    node: &'a str,
+    index: usize,
+}
+
+/// The indexes of the entries to hold back in a pool that a rule uses.
+///
+/// `signalled` are all entries of the pool with the target state `Down`.
+pub(super) fn entries_to_hold_back(
+    pool: &PoolView,
+    signalled: &[SignalledEntry<'_>],
+    targets: &TargetStates,
+    interfaces: &InterfaceCache,
+    guard: GuardInputs<'_>,
+    now: tokio::time::Instant,
+) -> BTreeSet<usize> {
+    let minimum = guard.settings.minimum_in_service.for_pool(pool.entries.len());
+    if minimum == 0 || signalled.is_empty() {
+        return BTreeSet::new();
+    }
+    let health_keys: &[String] = if pool.probes_headgate(guard.settings.health_port) {
+        &guard.settings.health_taint_keys
+    } else {
+        &[]
+    };
+    let can_serve = |node: &ClusterNode| {
+        // A signal that ended a moment ago is no signal; the entry stays as it is.
+        let is_signalled = targets.target_state(node, now) == TargetState::Down;
+        is_alive(node) && !is_signalled && signal_keys(node, health_keys).is_empty()
+    };
+    let needed = minimum - count_in_service(pool, targets, interfaces, can_serve, minimum);
+    if needed == 0 {
+        return BTreeSet::new();
+    }
+    // An interface that is not looked up yet may belong to a Node that serves: nothing is lifted because of it.
+    let is_complete = interfaces.covers_pool(pool);
+    let name = hold_name(&pool.id);
+    let mut candidates: Vec<_> = signalled
+        .iter()
+        .filter(|entry| entry.may_be_held(is_complete))
+        .map(|entry| {
+            let hold = entry.node.hold.as_ref();
+            let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
+            let is_held = is_recorded || guard.held.contains(&(pool.id.clone(), entry.node.uid.clone()));
+            Preference {
+                is_not_held: !is_held,
+                is_down: entry.observed == Some(AdminState::Down),
+                is_node_free: hold.is_none(),
+                node: &entry.node.name,
+                index: entry.index,
+            }
+        })
+        .collect();
+    candidates.sort_unstable();
+    candidates
+        .into_iter()
+        .take(needed)
+        .map(|candidate| candidate.index)
+        .collect()
+}
+
+/// The name of a pool in holds and events: `LOAD_BALANCER/POOL`.
+pub(super) fn hold_name(pool: &PoolId) -> String {
+    format!("{}/{}", pool.load_balancer().name(), pool.name())
+}
+
+impl SignalledEntry<'_> {
+    fn may_be_held(&self, may_lift: bool) -> bool {
+        let is_ours = |entry: LedgerEntry| entry.stage != LedgerStage::Restored;
+        let can_be_in_service = match self.observed {
+            Some(AdminState::None | AdminState::Up) => true,
+            Some(AdminState::Down) => may_lift && self.ledger_entry.is_some_and(is_ours),
+            None => false,
+        };
+        can_be_in_service && is_alive(self.node)
+    }
+}
+
+/// Whether connections to the Node work, whatever its signals.
+pub(super) fn is_alive(node: &ClusterNode) -> bool {
+    node.ready && !node.is_terminal && node.excluded.is_none()
+}
+
+/// The number of entries that can serve; counts up to `enough`, since each entry needs a lookup.
+fn count_in_service(
+    pool: &PoolView,
+    targets: &TargetStates,
+    interfaces: &InterfaceCache,
+    can_serve: impl Fn(&ClusterNode) -> bool,
+    enough: usize,
+) -> usize {
+    let up = pool
+        .entries
+        .iter()
+        .filter(|entry| matches!(entry.admin_state, Some(AdminState::None | AdminState::Up)));
+    let in_service = up.filter(|entry| {
+        let node = entry.matcher.find_node(&targets.nodes, interfaces);
+        node.is_some_and(|node| can_serve(node))
+    });
+    in_service.take(enough).count()
+}
+
+#[cfg(test)]
+mod tests;

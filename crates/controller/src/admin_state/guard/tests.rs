@@ -1,0 +1,390 @@
+use headgate_clock::{Clock, Moment};
+use proptest::prelude::*;
+
+use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states, view};
+use super::super::ledger::{Ledger, LedgerChange};
+use super::super::plan::{Plan, PlanInputs, Policy, plan};
+use super::super::settings::{AdminStateMode, ForeignDown};
+use super::*;
+use crate::pool::{LoadBalancerView, RecordedHold};
+
+const OUT: &str = "node.kubernetes.io/out-of-service";
+const POLICY: Policy = Policy {
+    mode: AdminStateMode::Enforce,
+    foreign_down: ForeignDown::Keep,
+};
+
+fn guard(minimum_in_service: MinimumInService) -> GuardSettings {
+    GuardSettings {
+        minimum_in_service,
+        ..GuardSettings::DISABLED
+    }
+}
+
+fn recorded_hold() -> RecordedHold {
+    RecordedHold {
+        pools: ["lb/p".to_owned()].into(),
+        probes_headgate: true,
+        signals: [DRAIN.to_owned()].into(),
+    }
+}
+
+/// A cluster and one pool, whose plans are made and written as the leader does.
+struct Cluster {
+    nodes: Vec<ClusterNode>,
+    /// By node: the admin state in the pool.
+    states: Vec<&'static str>,
+    ledger: Ledger,
+    held: HeldEntries,
+    minimum: MinimumInService,
+    now: Moment,
+}
+
+impl Cluster {
+    fn new(states: &[&'static str], minimum: MinimumInService) -> Self {
+        let numbers = 1..=u8::try_from(states.len()).unwrap();
+        Self {
+            nodes: numbers.map(|number| node(number, &[])).collect(),
+            states: states.to_vec(),
+            ledger: Ledger::default(),
+            held: HeldEntries::new(),
+            minimum,
+            now: Clock::System.now(),
+        }
+    }
+
+    fn set(&mut self, number: u8, taints: &[&str]) {
+        let ready = self.nodes[usize::from(number) - 1].ready;
+        self.nodes[usize::from(number) - 1] = ClusterNode {
+            ready,
+            ..node(number, taints)
+        };
+    }
+
+    fn view(&self) -> LoadBalancerView {
+        let entries: Vec<_> = (1_u8..).zip(self.states.iter().copied()).collect();
+        view(&[("p", &entries, true)])
+    }
+
+    fn plan(&mut self) -> Plan {
+        let view = self.view();
+        let inputs = PlanInputs {
+            is_configured: true,
+            interfaces: &InterfaceCache::default(),
+            targets: &target_states(&self.nodes, self.now),
+            ledger: &self.ledger,
+            policy: POLICY,
+            guard: GuardInputs {
+                settings: &guard(self.minimum),
+                held: &self.held,
+            },
+            now: self.now.mono,
+        };
+        let plan = plan(&view, &inputs);
+        let held = plan.entries.iter().filter(|entry| entry.is_held_back);
+        self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
+        plan
+    }
+
+    /// Writes a plan. Returns the numbers of the nodes that it sets `Down`.
+    fn write(&mut self, plan: &Plan) -> Vec<u8> {
+        let mut down = Vec::new();
+        for change in plan.edits.iter().flat_map(|edit| &edit.admin_states) {
+            let number = u8::try_from(change.index).unwrap() + 1;
+            let stage = if change.to == AdminState::Down {
+                down.push(number);
+                LedgerStage::Down
+            } else {
+                LedgerStage::Restored
+            };
+            self.states[change.index] = change.to.as_str();
+            let since = self.now.wall;
+            let entry = LedgerEntry { stage, since };
+            let change = LedgerChange::new(&pool_id("p"), &change.key, Some(entry));
+            self.ledger.apply(change);
+        }
+        down
+    }
+
+    /// Plans and writes until nothing is due.
+    fn settle(&mut self) {
+        for _ in 0..5 {
+            let plan = self.plan();
+            if plan.edits.is_empty() {
+                return;
+            }
+            self.write(&plan);
+        }
+        panic!("the plans do not converge: {:?} {:?}", self.states, self.held);
+    }
+
+    fn held(&self) -> Vec<String> {
+        self.held.iter().map(|(_, uid)| uid.clone()).collect()
+    }
+
+    /// The nodes that are not `Down`.
+    fn up(&self) -> Vec<u8> {
+        let states = (1_u8..).zip(&self.states);
+        states
+            .filter(|(_, state)| **state != "Down")
+            .map(|(number, _)| number)
+            .collect()
+    }
+}
+
+#[test]
+fn minimum_is_a_number_or_a_percentage_rounded_up() {
+    for (minimum, entries, expected) in [
+        (MinimumInService::Count(0), 10, 0),
+        (MinimumInService::Count(3), 2, 3),
+        (MinimumInService::Percent(1), 10, 1),
+        (MinimumInService::Percent(34), 3, 2),
+        (MinimumInService::Percent(100), 7, 7),
+        (MinimumInService::Percent(50), 0, 0),
+    ] {
+        assert_eq!(minimum.for_pool(entries), expected, "{minimum} of {entries}");
+    }
+}
+
+#[test]
+fn taints_on_all_nodes_leave_the_minimum_in_service() {
+    for (minimum, up) in [
+        (MinimumInService::Count(0), 0),
+        (MinimumInService::Count(1), 1),
+        (MinimumInService::Count(2), 2),
+        (MinimumInService::Percent(50), 3),
+        (MinimumInService::Count(9), 5),
+    ] {
+        let mut cluster = Cluster::new(&["-"; 5], minimum);
+        for number in 1..=5 {
+            cluster.set(number, &[DRAIN]);
+        }
+        cluster.settle();
+        assert_eq!((cluster.up().len(), cluster.held.len()), (up, up), "{minimum}");
+    }
+}
+
+#[test]
+fn terminal_and_unready_nodes_are_never_held() {
+    let mut cluster = Cluster::new(&["-"; 3], MinimumInService::Count(1));
+    cluster.set(1, &[DRAIN, OUT]);
+    cluster.set(2, &[DRAIN]);
+    cluster.nodes[1].ready = false;
+    cluster.set(3, &[DRAIN]);
+    cluster.nodes[2].excluded = Some("label");
+    cluster.settle();
+    assert_eq!(cluster.up(), [3], "an excluded entry is not written");
+    assert!(cluster.held.is_empty());
+    cluster.nodes[1].ready = true;
+    cluster.settle();
+    assert_eq!((cluster.up(), cluster.held()), (vec![2, 3], vec!["u2".to_owned()]));
+}
+
+#[test]
+fn lost_replacement_lifts_a_down_of_headgate_but_no_foreign_one() {
+    let mut cluster = Cluster::new(&["Down", "-", "-"], MinimumInService::Count(1));
+    cluster.set(1, &[DRAIN]);
+    cluster.set(2, &[DRAIN]);
+    cluster.settle();
+    assert_eq!(cluster.up(), [3]);
+    cluster.set(3, &[OUT]);
+    cluster.settle();
+    assert_eq!((cluster.up(), cluster.held()), (vec![2], vec!["u2".to_owned()]));
+}
+
+#[test]
+fn choice_is_kept_and_released_only_after_a_read_shows_a_replacement() {
+    let mut cluster = Cluster::new(&["-"; 3], MinimumInService::Count(1));
+    cluster.nodes[0].ready = false;
+    cluster.set(2, &[DRAIN]);
+    cluster.set(3, &[DRAIN]);
+    cluster.settle();
+    assert_eq!((cluster.up(), cluster.held()), (vec![1, 2], vec!["u2".to_owned()]));
+    // A node that would be preferred otherwise becomes eligible for the hold.
+    cluster.set(1, &[DRAIN]);
+    cluster.nodes[0].ready = true;
+    cluster.settle();
+    assert_eq!((cluster.up(), cluster.held()), (vec![2], vec!["u2".to_owned()]));
+    // Its signal ends: it is restored, and only then the held entry becomes Down.
+    cluster.set(3, &[]);
+    let restore = cluster.plan();
+    assert!(cluster.write(&restore).is_empty());
+    assert_eq!((cluster.up(), cluster.held()), (vec![2, 3], vec!["u2".to_owned()]));
+    let release = cluster.plan();
+    assert_eq!(cluster.write(&release), [2]);
+    assert!(cluster.held.is_empty());
+}
+
+#[test]
+fn next_leader_keeps_the_choice_that_is_recorded_on_the_node() {
+    let mut cluster = Cluster::new(&["-"; 3], MinimumInService::Count(1));
+    for number in 1..=3 {
+        cluster.set(number, &[DRAIN]);
+    }
+    cluster.nodes[2].hold = Some(recorded_hold());
+    cluster.settle();
+    assert_eq!(cluster.held(), ["u3"]);
+}
+
+#[test]
+fn held_entry_is_shown_and_counted() {
+    let mut cluster = Cluster::new(&["-"; 2], MinimumInService::Count(1));
+    cluster.set(1, &[DRAIN]);
+    cluster.set(2, &[DRAIN]);
+    let plan = cluster.plan();
+    let counts = &plan.pools[0];
+    assert_eq!((counts.held_back, counts.desired_down, counts.eligible), (1, 1, 1));
+    let held: Vec<_> = plan
+        .entries
+        .iter()
+        .map(|entry| (entry.is_held_back, entry.is_pending()))
+        .collect();
+    assert_eq!(held, [(true, false), (false, true)]);
+}
+
+#[test]
+fn node_that_fails_its_probes_does_not_serve() {
+    let entries = [(1, "-"), (2, "-")];
+    let nodes = [node(1, &["probe-only"]), node(2, &[DRAIN])];
+    let held = |health_port| {
+        let mut view = view(&[("p", &entries, true)]);
+        for rule in &mut view.pools[0].rules {
+            rule.probe = Some(crate::pool::Probe {
+                protocol: "Http".to_owned(),
+                port: 10456,
+                path: Some("/healthz".to_owned()),
+            });
+        }
+        let settings = GuardSettings {
+            health_port,
+            health_taint_keys: vec!["probe-only".to_owned()],
+            ..guard(MinimumInService::Count(1))
+        };
+        let now = Clock::System.now();
+        let inputs = PlanInputs {
+            is_configured: true,
+            interfaces: &InterfaceCache::default(),
+            targets: &target_states(&nodes, now),
+            ledger: &ledger(&[]),
+            policy: POLICY,
+            guard: GuardInputs {
+                settings: &settings,
+                held: &HeldEntries::new(),
+            },
+            now: now.mono,
+        };
+        let plan = plan(&view, &inputs);
+        plan.entries.iter().filter(|entry| entry.is_held_back).count()
+    };
+    assert_eq!(held(10456), 1);
+    assert_eq!(held(80), 0, "the pool's probes do not reach headgate");
+}
+
+#[test]
+fn mode_off_holds_nothing() {
+    let mut cluster = Cluster::new(&["-"; 1], MinimumInService::Count(1));
+    cluster.set(1, &[DRAIN]);
+    let view = cluster.view();
+    let inputs = PlanInputs {
+        is_configured: true,
+        interfaces: &InterfaceCache::default(),
+        targets: &target_states(&cluster.nodes, cluster.now),
+        ledger: &ledger(&[]),
+        policy: Policy {
+            mode: AdminStateMode::Off,
+            ..POLICY
+        },
+        guard: GuardInputs {
+            settings: &guard(MinimumInService::Count(1)),
+            held: &HeldEntries::new(),
+        },
+        now: cluster.now.mono,
+    };
+    assert!(plan(&view, &inputs).entries.is_empty());
+}
+
+/// What happens to one node.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Untaint,
+    Drain,
+    OutOfService,
+    NotReady,
+    Ready,
+    /// The leader is replaced by one that knows only what the Nodes record, if that arrived.
+    NewLeader {
+        is_recorded: bool,
+    },
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        2 => Just(Change::Untaint),
+        4 => Just(Change::Drain),
+        1 => Just(Change::OutOfService),
+        1 => Just(Change::NotReady),
+        1 => Just(Change::Ready),
+        1 => any::<bool>().prop_map(|is_recorded| Change::NewLeader { is_recorded }),
+    ]
+}
+
+proptest! {
+    /// Whatever happens: once things settle, the pool has the minimum in service, or every node that is alive without a terminal
+    /// signal; no entry is held without need, and a choice that is still valid is never exchanged for another.
+    #[test]
+    fn pool_is_never_emptied_while_a_node_is_alive(
+        size in 1_u8..6,
+        minimum in prop_oneof![(0_u32..4).prop_map(MinimumInService::Count), (1_u8..=100).prop_map(MinimumInService::Percent)],
+        changes in proptest::collection::vec((0_u8..6, change(), any::<bool>()), 0..25),
+    ) {
+        let mut cluster = Cluster::new(&vec!["-"; usize::from(size)], minimum);
+        for (number, change, settles) in changes {
+            let number = number % size + 1;
+            let index = usize::from(number) - 1;
+            match change {
+                Change::Untaint => cluster.set(number, &[]),
+                Change::Drain => cluster.set(number, &[DRAIN]),
+                Change::OutOfService => cluster.set(number, &[DRAIN, OUT]),
+                Change::NotReady => cluster.nodes[index].ready = false,
+                Change::Ready => cluster.nodes[index].ready = true,
+                Change::NewLeader { is_recorded } => {
+                    let held = std::mem::take(&mut cluster.held);
+                    for node in &mut cluster.nodes {
+                        let is_held = is_recorded && held.iter().any(|(_, uid)| *uid == node.uid);
+                        node.hold = is_held.then(recorded_hold);
+                    }
+                }
+            }
+            let before = cluster.held.clone();
+            let plan = cluster.plan();
+            let valid = before.iter().filter(|(_, uid)| {
+                let node = cluster.nodes.iter().find(|node| node.uid == *uid).unwrap();
+                node.ready && !node.is_terminal && !node.taints.is_empty()
+            });
+            let valid: HeldEntries = valid.cloned().collect();
+            prop_assert!(
+                cluster.held.is_subset(&valid) || valid.is_subset(&cluster.held),
+                "exchanged {valid:?} for {:?}", cluster.held
+            );
+            if settles {
+                cluster.write(&plan);
+            }
+        }
+        cluster.settle();
+        let serves = |node: &ClusterNode| node.ready && node.taints.is_empty();
+        let is_alive = |node: &ClusterNode| node.ready && !node.is_terminal;
+        let up = cluster.up();
+        let is_up = |node: &ClusterNode| up.iter().any(|number| node.name == format!("n{number}"));
+        let is_held = |node: &ClusterNode| cluster.held.iter().any(|(_, uid)| *uid == node.uid);
+        let in_service = cluster.nodes.iter().filter(|node| is_up(node) && (serves(node) || is_held(node))).count();
+        let alive = cluster.nodes.iter().filter(|node| is_alive(node)).count();
+        prop_assert!(in_service >= minimum.for_pool(usize::from(size)).min(alive), "{in_service} of {alive}");
+        let serving = cluster.nodes.iter().filter(|node| serves(node)).count();
+        let needed = minimum.for_pool(usize::from(size)).saturating_sub(serving);
+        prop_assert!(cluster.held.len() <= needed, "{:?} held, {needed} needed", cluster.held);
+        for node in cluster.nodes.iter().filter(|node| !node.taints.is_empty()) {
+            prop_assert_eq!(is_up(node), is_held(node), "{}", node.name);
+            prop_assert!(!is_held(node) || is_alive(node));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The holds of all Nodes, from the plans of all load balancers, and the events about new ones. Pure.
+//!
+//! A hold names the pools in which the guard keeps the Node's entries in service, and the signals that it covers: those of the
+//! Node now. So a new signal is covered only once the leader has planned with it. `hold_writer` records the holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use headgate_azure::PoolId;
+
+use super::editor::LoadBalancerStatus;
+use super::guard::{GuardSettings, MinimumInService, hold_name, is_alive};
+use super::target_states::{TargetStates, signal_keys};
+use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
+use crate::pool::ClusterNode;
+
+/// The bytes of the pools that one hold names; a Node may be in hundreds. The agent reads annotations of up to 4 KiB.
+const MAX_POOL_BYTES: usize = 2000;
+
+/// What is to be recorded on one Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DesiredHold {
+    pub(super) node: Arc<ClusterNode>,
+    /// As `LOAD_BALANCER/POOL`.
+    pub(super) pools: BTreeSet<String>,
+    pub(super) probes_headgate: bool,
+    pub(super) signals: BTreeSet<String>,
+}
+
+/// The holds of all Nodes, by the name of the Node.
+pub(super) type DesiredHolds = BTreeMap<String, DesiredHold>;
+
+/// The load balancers that this term has not planned yet. What an earlier leader recorded for their pools stays, so that holds
+/// do not end while ARM does not answer the next leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unplanned {
+    /// None is known: no list has succeeded.
+    All,
+    /// These, by name.
+    Named(BTreeSet<String>),
+}
+
+impl Unplanned {
+    fn contains(&self, pool: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => pool.split_once('/').is_some_and(|(name, _)| names.contains(name)),
+        }
+    }
+}
+
+/// The holds that follow from what all load balancers show.
+pub(super) fn desired_holds(
+    load_balancers: &[LoadBalancerStatus],
+    unplanned: &Unplanned,
+    targets: &TargetStates,
+    guard: &GuardSettings,
+) -> DesiredHolds {
+    let probing = load_balancers.iter().flat_map(|load_balancer| &load_balancer.pools);
+    let probing: BTreeSet<&PoolId> = probing
+        .filter(|pool| pool.probes_headgate)
+        .map(|pool| &pool.pool)
+        .collect();
+    let mut holds = if guard.minimum_in_service == MinimumInService::Count(0) {
+        DesiredHolds::new()
+    } else {
+        kept_holds(unplanned, targets)
+    };
+    let entries = load_balancers.iter().flat_map(|load_balancer| &load_balancer.entries);
+    for entry in entries.filter(|entry| entry.is_held_back) {
+        // The Node as it is now: the plan may be older.
+        let node = targets.nodes.by_name(&entry.node.name);
+        let Some(node) = node.filter(|node| node.uid == entry.node.uid) else {
+            continue;
+        };
+        let period = targets.signal_period(node).filter(|period| period.ended_at.is_none());
+        let Some(period) = period else { continue };
+        let hold = holds.entry(node.name.clone()).or_insert_with(|| DesiredHold {
+            node: Arc::clone(node),
+            pools: BTreeSet::new(),
+            probes_headgate: false,
+            signals: BTreeSet::new(),
+        });
+        hold.signals.clone_from(&period.signals);
+        // The agent answers 503 for these, too.
+        hold.signals.extend(signal_keys(node, &guard.health_taint_keys));
+        hold.pools.insert(hold_name(&entry.pool));
+        hold.probes_headgate |= probing.contains(&entry.pool);
+    }
+    for hold in holds.values_mut() {
+        while hold.pools.iter().map(String::len).sum::<usize>() > MAX_POOL_BYTES {
+            hold.pools.pop_last();
+        }
+    }
+    holds
+}
+
+/// What is recorded for load balancers that are not planned yet, on Nodes that may still be held.
+fn kept_holds(unplanned: &Unplanned, targets: &TargetStates) -> DesiredHolds {
+    let kept = targets.nodes.iter().filter(|node| is_alive(node)).filter_map(|node| {
+        let recorded = node.hold.as_ref()?;
+        let pools = recorded.pools.iter().filter(|pool| unplanned.contains(pool));
+        let hold = DesiredHold {
+            node: Arc::clone(node),
+            pools: pools.cloned().collect(),
+            probes_headgate: recorded.probes_headgate,
+            signals: recorded.signals.clone(),
+        };
+        (!hold.pools.is_empty()).then(|| (node.name.clone(), hold))
+    });
+    kept.collect()
+}
+
+/// The held Nodes that have an event: one from the start to the end of a hold, also if more pools follow.
+#[derive(Debug, Default)]
+pub(super) struct HoldTracker {
+    /// By UID.
+    reported: BTreeSet<String>,
+}
+
+impl HoldTracker {
+    /// The events about holds that are new. A hold that an earlier leader recorded has its event already.
+    pub(super) fn evaluate(&mut self, holds: &DesiredHolds, guard: &GuardSettings) -> Vec<NodeEvent> {
+        let is_new = |hold: &&DesiredHold| hold.node.hold.is_none() && !self.reported.contains(&hold.node.uid);
+        let event = |hold: &DesiredHold| NodeEvent {
+            node: Arc::clone(&hold.node),
+            kind: EventKind::HeldBack,
+            note: held_back_note(hold, guard),
+        };
+        let events = holds.values().filter(is_new).map(event).collect();
+        self.reported = holds.values().map(|hold| hold.node.uid.clone()).collect();
+        events
+    }
+}
+
+fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
+    let more = match hold.pools.len().saturating_sub(MAX_POOLS_NAMED) {
+        0 => String::new(),
+        more => format!(", {more} more"),
+    };
+    let named: Vec<_> = hold.pools.iter().take(MAX_POOLS_NAMED).map(String::as_str).collect();
+    let pools = named.join(", ");
+    let signals: Vec<_> = hold.signals.iter().map(String::as_str).collect();
+    let mut note = format!(
+        "Kept in service in {pools}{more} despite {}: without this node, fewer than {} of its addresses would serve \
+         (guard.minimumInService).",
+        signals.join(", "),
+        guard.minimum_in_service
+    );
+    if hold.probes_headgate && !guard.may_write_holds {
+        note.push_str(
+            " /healthz of this node still answers 503, so health probes take it out: only a leader of \
+             manifests/components/controller may record a hold on a Node.",
+        );
+    }
+    truncate(note)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+use headgate_clock::Clock;
+
+use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
+use super::super::guard::{GuardInputs, HeldEntries, MinimumInService};
+use super::super::plan::{PlanInputs, Policy, plan};
+use super::super::settings::{AdminStateMode, ForeignDown};
+use super::*;
+use crate::pool::{InterfaceCache, RecordedHold};
+
+const OUT: &str = "node.kubernetes.io/out-of-service";
+const GUARD: GuardSettings = GuardSettings {
+    minimum_in_service: MinimumInService::Count(1),
+    // The port of the probes of `fixtures::view`, which are TCP probes.
+    health_port: 80,
+    health_taint_keys: Vec::new(),
+    may_write_holds: true,
+};
+
+/// The holds of a cluster of these nodes with two pools.
+fn holds(nodes: &[ClusterNode]) -> DesiredHolds {
+    holds_beside(nodes, &Unplanned::Named(BTreeSet::new()), &GUARD)
+}
+
+/// The same while a leader has not planned all load balancers yet.
+fn holds_beside(nodes: &[ClusterNode], unplanned: &Unplanned, guard: &GuardSettings) -> DesiredHolds {
+    let (now, held) = (Clock::System.now(), HeldEntries::new());
+    let targets = target_states(nodes, now);
+    let view = view(&[("a", &[(1, "-"), (2, "-")], true), ("b", &[(1, "-")], true)]);
+    let inputs = PlanInputs {
+        is_configured: true,
+        interfaces: &InterfaceCache::default(),
+        targets: &targets,
+        ledger: &ledger(&[]),
+        policy: Policy {
+            mode: AdminStateMode::Enforce,
+            foreign_down: ForeignDown::Keep,
+        },
+        guard: GuardInputs {
+            settings: guard,
+            held: &held,
+        },
+        now: now.mono,
+    };
+    let plan = plan(&view, &inputs);
+    let mut status = LoadBalancerStatus {
+        entries: plan.entries,
+        pools: plan.pools,
+        ..LoadBalancerStatus::default()
+    };
+    status.pools[1].probes_headgate = true;
+    desired_holds(&[status], unplanned, &targets, guard)
+}
+
+#[test]
+fn hold_names_its_pools_and_the_signals_of_its_node() {
+    let all = holds(&[node(1, &["other", DRAIN]), node(2, &[DRAIN])]);
+    let hold = &all["n1"];
+    assert_eq!(all.len(), 1, "the same node in both pools: {all:?}");
+    assert_eq!(hold.pools, ["lb/a".to_owned(), "lb/b".to_owned()].into());
+    assert_eq!(hold.signals, [DRAIN.to_owned()].into());
+    assert!(hold.probes_headgate);
+    let one = holds(&[node(1, &[DRAIN]), node(2, &[])]);
+    assert_eq!(one["n1"].pools, ["lb/b".to_owned()].into());
+    assert!(holds(&[node(1, &[]), node(2, &[DRAIN])]).is_empty());
+}
+
+#[test]
+fn event_is_recorded_once_for_each_hold() {
+    let mut tracker = HoldTracker::default();
+    let both = holds(&[node(1, &[DRAIN]), node(2, &[DRAIN])]);
+    let events = tracker.evaluate(&both, &GUARD);
+    assert_eq!(events.len(), 1);
+    assert_eq!(
+        events[0].note,
+        "Kept in service in lb/a, lb/b despite drain: without this node, fewer than 1 of its addresses would serve \
+         (guard.minimumInService)."
+    );
+    assert!(tracker.evaluate(&both, &GUARD).is_empty());
+    assert!(tracker.evaluate(&DesiredHolds::new(), &GUARD).is_empty());
+    let again = tracker.evaluate(
+        &both,
+        &GuardSettings {
+            may_write_holds: false,
+            ..GUARD
+        },
+    );
+    assert!(
+        again[0].note.ends_with("may record a hold on a Node."),
+        "{}",
+        again[0].note
+    );
+}
+
+fn recorded_hold(pools: &[&str]) -> RecordedHold {
+    RecordedHold {
+        pools: pools.iter().map(ToString::to_string).collect(),
+        probes_headgate: true,
+        signals: [DRAIN.to_owned()].into(),
+    }
+}
+
+#[test]
+fn recorded_hold_stays_until_its_load_balancer_is_planned() {
+    let mut recorded = node(2, &[DRAIN, "new"]);
+    recorded.hold = Some(recorded_hold(&["lb/a", "other/p"]));
+    let nodes = [node(1, &[]), recorded];
+    let named = |name: &str| Unplanned::Named([name.to_owned()].into());
+    for (unplanned, expected) in [
+        (Unplanned::All, vec!["lb/a", "other/p"]),
+        (named("other"), vec!["other/p"]),
+        (named("third"), Vec::new()),
+    ] {
+        let kept = holds_beside(&nodes, &unplanned, &GUARD);
+        let pools: Option<Vec<String>> = kept.get("n2").map(|hold| hold.pools.iter().cloned().collect());
+        assert_eq!(pools.unwrap_or_default(), expected, "{unplanned:?}");
+        // A signal that came later is not covered before a plan.
+        assert!(kept.values().all(|hold| hold.signals == [DRAIN.to_owned()].into()));
+    }
+    let disabled = GuardSettings {
+        minimum_in_service: MinimumInService::Count(0),
+        ..GUARD
+    };
+    assert!(holds_beside(&nodes, &Unplanned::All, &disabled).is_empty());
+    let mut ending = nodes[1].clone();
+    ending.is_terminal = true;
+    assert!(holds_beside(&[ending], &Unplanned::All, &GUARD).is_empty());
+}
+
+#[test]
+fn hold_covers_the_signals_of_probes_too() {
+    let guard = GuardSettings {
+        health_taint_keys: vec!["probe-only".to_owned(), "absent".to_owned()],
+        ..GUARD
+    };
+    let none = Unplanned::Named(BTreeSet::new());
+    let all = holds_beside(
+        &[node(1, &[DRAIN, "probe-only", "other"]), node(2, &[DRAIN, OUT])],
+        &none,
+        &guard,
+    );
+    assert_eq!(all["n1"].signals, [DRAIN.to_owned(), "probe-only".to_owned()].into());
+}
+
+#[test]
+fn hold_of_an_earlier_leader_has_its_event_already() {
+    let mut recorded = node(1, &[DRAIN]);
+    recorded.hold = Some(recorded_hold(&["lb/a"]));
+    let held = holds(&[recorded, node(2, &[DRAIN])]);
+    let mut tracker = HoldTracker::default();
+    assert!(tracker.evaluate(&held, &GUARD).is_empty());
+    assert_eq!(held["n1"].pools.len(), 2);
+}

@@ -1,0 +1,267 @@
+//! `guard.minimumInService`: what leader and agents together leave in service, whatever the signals.
+
+use std::collections::BTreeSet;
+
+use headgate_clock::Clock;
+use headgate_controller::admin_state::{GuardSettings, MinimumInService};
+use headgate_node::{NodeReport, SignalRules, SlimNode};
+use headgate_test_kubernetes::Fault;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::rows::cluster::{DOWN, NONE, OUT_OF_SERVICE, TestCluster};
+use super::world::{ENFORCE, SECOND, World, entries, load_balancer, two_load_balancers};
+
+const MAINTENANCE: &str = "headgate.dev/maintenance";
+const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
+
+pub(crate) const GUARD: GuardSettings = GuardSettings {
+    minimum_in_service: MinimumInService::Count(1),
+    health_port: 10456,
+    health_taint_keys: Vec::new(),
+    may_write_holds: true,
+};
+
+/// What an agent with the default settings would answer at `/healthz` right after it read its Node.
+pub(crate) async fn is_healthy(world: &World, number: usize) -> bool {
+    let nodes = Api::<Node>::all(world.client.clone());
+    let node = nodes.get(&format!("node-{number}")).await.unwrap();
+    let node: SlimNode = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
+    let rules = SignalRules::default_health();
+    let facts = node.facts(&rules);
+    let now = world.clock.now();
+    let is_stale = headgate_node::NodeHold::from_annotations(&facts.annotations, &facts.uid)
+        .is_some_and(|hold| now.wall.duration_since(hold.renewed_at).as_secs() >= 300);
+    let report = NodeReport::initial(None, &rules, Clock::System.now()).with_node(facts, &rules, now);
+    report.is_eligible() || (!is_stale && report.is_held(&[], now.mono))
+}
+
+async fn healthy(cluster: &TestCluster, nodes: usize) -> BTreeSet<usize> {
+    let mut healthy = BTreeSet::new();
+    for number in 1..=nodes {
+        if is_healthy(&cluster.world, number).await {
+            healthy.insert(number);
+        }
+    }
+    healthy
+}
+
+async fn cluster(nodes: usize, resources: &[Value], guard: GuardSettings) -> TestCluster {
+    let mut cluster = TestCluster::without_leader(nodes, resources).await;
+    cluster.world.guard = guard;
+    cluster.lead(ENFORCE).await;
+    cluster
+}
+
+/// The value of the annotation on a Node.
+async fn annotation(cluster: &TestCluster, number: usize) -> Option<Value> {
+    let nodes = Api::<Node>::all(cluster.world.client.clone());
+    let node = nodes.get(&format!("node-{number}")).await.unwrap();
+    let value = node.metadata.annotations?.remove("headgate.dev/hold")?;
+    Some(serde_json::from_str(&value).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn taint_on_all_nodes_leaves_one_in_service_on_both_paths() {
+    let cluster = cluster(3, &two_load_balancers(3), GUARD).await;
+    for number in 1..=3 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    cluster.until_down(&["node-2", "node-3"]).await;
+    sleep(5 * SECOND).await;
+    assert_eq!(healthy(&cluster, 3).await, [1].into());
+    let hold = annotation(&cluster, 1).await.unwrap();
+    assert_eq!(
+        hold["pools"],
+        json!([
+            "kubernetes-internal/kubernetes",
+            "kubernetes/kubernetes",
+            "kubernetes/kubernetes-IPv6"
+        ])
+    );
+    assert_eq!(
+        (&hold["signals"], &hold["probesHeadgate"]),
+        (&json!([MAINTENANCE]), &json!(true))
+    );
+    assert_eq!(cluster.notes(HELD_BACK, "node-1").await.len(), 1);
+    assert!(cluster.notes(DOWN, "node-1").await.is_empty());
+    assert_eq!(
+        cluster.metric("headgate_pool_held_back", &["kubernetes-IPv6"]),
+        Some(1.0)
+    );
+    // An hour later it is still so, with the same choice and one event.
+    sleep(3600 * SECOND).await;
+    cluster.until_down(&["node-2", "node-3"]).await;
+    assert_eq!(healthy(&cluster, 3).await, [1].into());
+    assert_eq!(cluster.notes(HELD_BACK, "node-1").await.len(), 1);
+    // The first node without a signal takes over, and the hold ends.
+    cluster.taint(3, &[]);
+    cluster.settle(&["node-1", "node-2"]).await;
+    assert_eq!(healthy(&cluster, 3).await, [3].into());
+    assert_eq!(annotation(&cluster, 1).await, None);
+    for number in 1..=3 {
+        cluster.taint(number, &[]);
+    }
+    cluster.settle(&[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn disabled_guard_takes_everything_out() {
+    let cluster = cluster(
+        2,
+        &two_load_balancers(2),
+        GuardSettings {
+            minimum_in_service: MinimumInService::Count(0),
+            ..GUARD
+        },
+    )
+    .await;
+    for number in 1..=2 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    cluster.settle(&["node-1", "node-2"]).await;
+    assert_eq!(healthy(&cluster, 2).await, BTreeSet::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_replacement_brings_a_revocable_node_back() {
+    let cluster = cluster(2, &two_load_balancers(2), GUARD).await;
+    cluster.taint(1, &[MAINTENANCE]);
+    cluster.settle(&["node-1"]).await;
+    cluster.taint(2, &[OUT_OF_SERVICE]);
+    cluster.settle(&["node-2"]).await;
+    assert_eq!(healthy(&cluster, 2).await, [1].into());
+    assert_eq!(cluster.notes(HELD_BACK, "node-1").await.len(), 1);
+    // Both are terminal: nothing is held.
+    cluster.taint(1, &[MAINTENANCE, OUT_OF_SERVICE]);
+    cluster.settle(&["node-1", "node-2"]).await;
+    assert_eq!(
+        (healthy(&cluster, 2).await, annotation(&cluster, 1).await),
+        (BTreeSet::new(), None)
+    );
+    assert!(cluster.notes(NONE, "node-1").await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_leader_keeps_the_choice_and_renews_the_hold() {
+    let mut cluster = cluster(3, &two_load_balancers(3), GUARD).await;
+    cluster.taint(3, &[MAINTENANCE]);
+    cluster.taint(2, &[MAINTENANCE]);
+    cluster.settle(&["node-2", "node-3"]).await;
+    cluster.taint(1, &[OUT_OF_SERVICE]);
+    cluster.settle(&["node-1", "node-3"]).await;
+    let first = annotation(&cluster, 2).await.unwrap();
+    cluster.kill();
+    cluster.taint(1, &[MAINTENANCE]);
+    cluster.lead(ENFORCE).await;
+    sleep(30 * SECOND).await;
+    cluster.until_down(&["node-1", "node-3"]).await;
+    let second = annotation(&cluster, 2).await.unwrap();
+    assert!(
+        second["renewedAt"].as_str() > first["renewedAt"].as_str(),
+        "{first} {second}"
+    );
+    assert_eq!(cluster.notes(HELD_BACK, "node-2").await.len(), 1);
+    assert_eq!(cluster.notes(HELD_BACK, "node-1").await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leader_without_the_right_to_write_holds_says_so() {
+    let guard = GuardSettings {
+        may_write_holds: false,
+        ..GUARD
+    };
+    let cluster = cluster(2, &two_load_balancers(2), guard).await;
+    for number in 1..=2 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    cluster.settle(&["node-2"]).await;
+    assert_eq!(annotation(&cluster, 1).await, None);
+    let notes = cluster.notes(HELD_BACK, "node-1").await;
+    assert!(notes[0].contains("manifests/components/controller"), "{notes:?}");
+    let refusals = cluster.world.events().await;
+    let refusals = refusals.iter().filter(|(reason, ..)| reason == "ControllerRequired");
+    assert_eq!(refusals.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn percentage_counts_each_pool_by_itself() {
+    let guard = GuardSettings {
+        minimum_in_service: MinimumInService::Percent(50),
+        ..GUARD
+    };
+    let pools = [
+        load_balancer("kubernetes", &[("kubernetes", entries(1..=4, false))]),
+        load_balancer("kubernetes-internal", &[("kubernetes", entries([3, 4], false))]),
+    ];
+    let cluster = cluster(4, &pools, guard).await;
+    for number in 1..=4 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    sleep(30 * SECOND).await;
+    let down = cluster.down();
+    assert_eq!(down["kubernetes/kubernetes"].len(), 2);
+    assert_eq!(down["kubernetes-internal/kubernetes"].len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn next_leader_renews_the_hold_while_arm_does_not_answer() {
+    let mut cluster = cluster(1, &two_load_balancers(1), GUARD).await;
+    cluster.taint(1, &[MAINTENANCE]);
+    sleep(10 * SECOND).await;
+    let first = annotation(&cluster, 1).await.unwrap();
+    cluster.kill();
+    let rule = json!({"match": {"method": "GET", "path": "/loadBalancers$", "caller": "headgate"},
+        "action": {"answer": {"status": 500}}});
+    cluster.world.control("POST", "faults", &rule);
+    cluster.lead(ENFORCE).await;
+    sleep(20 * 60 * SECOND).await;
+    assert_eq!(healthy(&cluster, 1).await, [1].into());
+    let second = annotation(&cluster, 1).await.unwrap();
+    assert_eq!(
+        (&second["pools"], &second["signals"], &second["probesHeadgate"]),
+        (&first["pools"], &first["signals"], &first["probesHeadgate"])
+    );
+    // A signal that makes the end certain ends the hold all the same.
+    cluster.taint(1, &[MAINTENANCE, OUT_OF_SERVICE]);
+    sleep(10 * SECOND).await;
+    assert_eq!(annotation(&cluster, 1).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_is_renewed_while_nodes_are_stale() {
+    let cluster = cluster(2, &two_load_balancers(2), GUARD).await;
+    for number in 1..=2 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    cluster.settle(&["node-2"]).await;
+    cluster
+        .line
+        .set_for(Fault::Status(403), |request| request.path == "/api/v1/nodes");
+    cluster.line.cut_watches();
+    for _ in 0..20 {
+        sleep(60 * SECOND).await;
+        assert_eq!(healthy(&cluster, 2).await, [1].into());
+    }
+    cluster.line.set(Fault::None);
+    for _ in 0..90 {
+        sleep(SECOND).await;
+        assert_eq!(healthy(&cluster, 2).await, [1].into());
+    }
+    cluster.until_down(&["node-2"]).await;
+    assert_eq!(cluster.notes(HELD_BACK, "node-1").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_write_of_a_hold_is_repeated() {
+    let cluster = cluster(1, &two_load_balancers(1), GUARD).await;
+    cluster.line.set(Fault::Status(500));
+    cluster.taint(1, &[MAINTENANCE]);
+    sleep(3 * SECOND).await;
+    cluster.line.set(Fault::None);
+    sleep(20 * SECOND).await;
+    assert_eq!(healthy(&cluster, 1).await, [1].into());
+    assert!(cluster.puts().is_empty());
+}

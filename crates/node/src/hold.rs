@@ -1,0 +1,273 @@
+//! The hold: the leader keeps a node in service although it has signals, because too few others are left. Pure.
+//!
+//! The leader records a hold in an annotation of the Node and renews it. The agent then answers 200 while the hold covers
+//! all its signals. Invariants: a hold is for one Node, by its UID. It never covers a signal that is not
+//! revocable ([`Signal::is_revocable`]). It ends [`HOLD_TTL`] after the last renewal that this process observed, by the
+//! monotonic clock; time without the API server does not count, because the leader cannot renew the hold then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use headgate_clock::Moment;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::signal::{Facts, Signal};
+
+/// The annotation of the Node that contains the [`NodeHold`] as JSON. A policy lets only the leader's service account write it.
+pub const HOLD_ANNOTATION: &str = "headgate.dev/hold";
+/// From the last observed renewal to the end of a hold.
+pub const HOLD_TTL: Duration = Duration::from_mins(5);
+/// A hold that was last renewed longer ago when it is first observed is the leftover of a leader that is gone: it counts
+/// only after a renewal. Generous, because the wall clocks of two machines are compared.
+const MAX_AGE_AT_FIRST_OBSERVATION: Duration = Duration::from_hours(1);
+
+/// What the leader records on a Node that it keeps in service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeHold {
+    /// The UID of the Node. A Node that was created again under the same name is not held.
+    pub node_uid: String,
+    /// The pools in which the Node's entry is held back, as `LOAD_BALANCER/POOL`.
+    pub pools: BTreeSet<String>,
+    /// Whether a rule of these pools probes headgate, so that the answer of `/healthz` decides.
+    pub probes_headgate: bool,
+    /// The signals that the hold covers.
+    pub signals: BTreeSet<String>,
+    /// When the leader last wrote the hold, by its wall clock.
+    pub renewed_at: Timestamp,
+}
+
+impl NodeHold {
+    /// The hold in a Node's annotations; `None` if there is none, it is not readable, or it is another Node's.
+    #[must_use]
+    pub fn from_annotations(annotations: &BTreeMap<String, String>, node_uid: &str) -> Option<Self> {
+        let hold: Self = serde_json::from_str(annotations.get(HOLD_ANNOTATION)?).ok()?;
+        (hold.node_uid == node_uid && !node_uid.is_empty()).then_some(hold)
+    }
+
+    /// The value of the annotation.
+    ///
+    /// # Errors
+    /// Never in practice: every field can be encoded.
+    pub fn to_annotation(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string(self)
+    }
+
+    /// Whether both are the same apart from the time of the last renewal.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let renewed_at = self.renewed_at;
+        *self
+            == Self {
+                renewed_at,
+                ..other.clone()
+            }
+    }
+
+    fn covers(&self, signal: &str) -> bool {
+        let is_revocable = signal.parse().is_ok_and(|signal: Signal| signal.is_revocable());
+        is_revocable && self.signals.contains(signal)
+    }
+}
+
+/// A hold as this process observes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedHold {
+    /// What the Node has.
+    pub hold: NodeHold,
+    /// When this process observed the last renewal; later by the time for which the API server was unreachable since.
+    /// `None` for a leftover.
+    pub observed_at: Option<Instant>,
+}
+
+impl ObservedHold {
+    /// The hold after an observation of the Node with these facts.
+    pub(super) fn next(previous: Option<&Self>, facts: &Facts, now: Moment) -> Option<Self> {
+        let hold = NodeHold::from_annotations(&facts.annotations, &facts.uid)?;
+        if let Some(previous) = previous.filter(|previous| previous.hold.renewed_at == hold.renewed_at) {
+            let observed_at = previous.observed_at;
+            return Some(Self { hold, observed_at });
+        }
+        let age = now.wall.duration_since(hold.renewed_at);
+        let is_leftover = Duration::try_from(age).is_ok_and(|age| age > MAX_AGE_AT_FIRST_OBSERVATION);
+        // A process that has observed an earlier renewal knows that a leader works.
+        let is_renewed = previous.is_some() || !is_leftover;
+        Some(Self {
+            hold,
+            observed_at: is_renewed.then_some(now.mono),
+        })
+    }
+
+    /// Whether the hold keeps a node with these signals in service. `unreachable_since` is when the API server was lost.
+    #[must_use]
+    pub fn applies<'a>(
+        &self,
+        mut signals: impl Iterator<Item = &'a str>,
+        unreachable_since: Option<Instant>,
+        now: Instant,
+    ) -> bool {
+        let counted_until = unreachable_since.map_or(now, |since| since.min(now));
+        let is_renewed = |observed_at| counted_until.saturating_duration_since(observed_at) < HOLD_TTL;
+        let is_current = self.observed_at.is_some_and(is_renewed);
+        self.hold.probes_headgate && is_current && signals.all(|signal| self.hold.covers(signal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::matcher::SignalRules;
+
+    use headgate_clock::Clock;
+    use proptest::prelude::*;
+
+    use super::super::report::NodeReport;
+    use super::*;
+
+    const DRAIN: &str = "headgate.dev/maintenance";
+    const MINUTE: Duration = Duration::from_mins(1);
+
+    fn hold(renewed_at: Timestamp, signals: &[&str]) -> NodeHold {
+        NodeHold {
+            node_uid: "u".into(),
+            pools: ["lb/p".to_owned()].into(),
+            probes_headgate: true,
+            signals: signals.iter().map(ToString::to_string).collect(),
+            renewed_at,
+        }
+    }
+
+    fn facts(taints: &[&str], hold: Option<&NodeHold>) -> Facts {
+        let annotation = hold.map(|hold| (HOLD_ANNOTATION.to_owned(), hold.to_annotation().unwrap()));
+        Facts {
+            uid: "u".into(),
+            taints: taints.iter().map(ToString::to_string).collect(),
+            annotations: annotation.into_iter().collect(),
+            ..Facts::default()
+        }
+    }
+
+    fn keys() -> SignalRules {
+        SignalRules::default_health()
+    }
+
+    /// Whether the Node with these taints is held after one observation.
+    fn is_held(taints: &[&str], hold: &NodeHold) -> bool {
+        let now = Clock::System.now();
+        let report = NodeReport::initial(None, &keys(), now).with_node(facts(taints, Some(hold)), &keys(), now);
+        report.is_held(&[], now.mono)
+    }
+
+    #[test]
+    fn hold_covers_its_signals_of_its_node_only() {
+        let now = Clock::System.now().wall;
+        assert!(is_held(&[DRAIN], &hold(now, &[DRAIN])));
+        assert!(is_held(&[DRAIN], &hold(now, &[DRAIN, "other"])));
+        assert!(!is_held(&[DRAIN, "karpenter.sh/disrupted"], &hold(now, &[DRAIN])));
+        let foreign = NodeHold {
+            node_uid: "v".into(),
+            ..hold(now, &[DRAIN])
+        };
+        assert!(!is_held(&[DRAIN], &foreign), "the Node was created again");
+        let unprobed = NodeHold {
+            probes_headgate: false,
+            ..hold(now, &[DRAIN])
+        };
+        assert!(!is_held(&[DRAIN], &unprobed));
+        for key in [
+            "node.kubernetes.io/out-of-service",
+            "node.cloudprovider.kubernetes.io/shutdown",
+        ] {
+            assert!(!is_held(&[key], &hold(now, &[key])), "{key} is terminal");
+        }
+    }
+
+    #[test]
+    fn hold_covers_no_signal_that_is_not_a_taint() {
+        let now = Clock::System.now();
+        let names = ["deletionTimestamp", "nodeShutdown", "azurePreempt", "headgateStopping"];
+        let hold = hold(now.wall, &names);
+        let mut deleting = facts(&[], Some(&hold));
+        deleting.deleting = true;
+        let report = NodeReport::initial(None, &keys(), now);
+        assert!(!report.with_node(deleting, &keys(), now).is_held(&[], now.mono));
+        let healthy = report.with_node(facts(&[], Some(&hold)), &keys(), now);
+        for name in names {
+            assert!(!healthy.is_held(&[name], now.mono), "{name}");
+        }
+    }
+
+    #[test]
+    fn leftover_is_ignored_until_it_is_renewed() {
+        let now = Clock::System.now();
+        let old = now.wall - jiff::SignedDuration::from_hours(2);
+        assert!(!is_held(&[DRAIN], &hold(old, &[DRAIN])));
+        let fresh = now.wall - jiff::SignedDuration::from_mins(40);
+        assert!(is_held(&[DRAIN], &hold(fresh, &[DRAIN])));
+        let ahead = now.wall + jiff::SignedDuration::from_hours(9);
+        assert!(is_held(&[DRAIN], &hold(ahead, &[DRAIN])), "the leader's clock is ahead");
+        // The leader's clock is two hours behind: its next renewal counts.
+        let leftover = NodeReport::initial(None, &keys(), now).with_node(
+            facts(&[DRAIN], Some(&hold(old, &[DRAIN]))),
+            &keys(),
+            now,
+        );
+        let renewed = hold(old + jiff::SignedDuration::from_mins(1), &[DRAIN]);
+        let renewed = leftover.with_node(facts(&[DRAIN], Some(&renewed)), &keys(), now);
+        assert!(!leftover.is_held(&[], now.mono) && renewed.is_held(&[], now.mono));
+    }
+
+    #[test]
+    fn time_without_the_api_server_does_not_count() {
+        let now = Clock::System.now();
+        let after = |minutes: u32| Moment {
+            mono: now.mono + minutes * MINUTE,
+            ..now
+        };
+        let held = |report: &NodeReport, minutes| report.is_held(&[], after(minutes).mono);
+        let report = NodeReport::initial(None, &keys(), now).with_node(
+            facts(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))),
+            &keys(),
+            now,
+        );
+        assert!(held(&report, 4) && !held(&report, 5));
+        let lost = report.with_api_server(false, after(3));
+        assert!(held(&lost, 90));
+        assert_eq!(lost.with_api_server(false, after(50)), lost);
+        let back = lost.with_api_server(true, after(60));
+        assert!(held(&back, 61) && !held(&back, 62));
+        let renewed = hold(now.wall + jiff::SignedDuration::from_mins(61), &[DRAIN]);
+        let back = back.with_node(facts(&[DRAIN], Some(&renewed)), &keys(), after(61));
+        assert!(held(&back, 65) && !held(&back, 66));
+        let again = back.with_node(facts(&["other", DRAIN], Some(&renewed)), &keys(), after(64));
+        assert!(
+            !held(&again, 66),
+            "an observation without a renewal does not prolong the hold"
+        );
+    }
+
+    #[test]
+    fn removed_hold_ends_at_once() {
+        let now = Clock::System.now();
+        let held = NodeReport::initial(None, &keys(), now).with_node(
+            facts(&[DRAIN], Some(&hold(now.wall, &[DRAIN]))),
+            &keys(),
+            now,
+        );
+        let released = held.with_node(facts(&[DRAIN], None), &keys(), now);
+        assert!(held.is_held(&[], now.mono) && !released.is_held(&[], now.mono));
+    }
+
+    proptest! {
+        /// No value of the annotation panics or holds a node with a signal that it does not name.
+        #[test]
+        fn odd_annotations_hold_nothing(value in ".{0,200}") {
+            let now = Clock::System.now();
+            let mut odd = facts(&[DRAIN], None);
+            odd.annotations.insert(HOLD_ANNOTATION.to_owned(), value);
+            let report = NodeReport::initial(None, &keys(), now).with_node(odd, &keys(), now);
+            prop_assert!(!report.is_held(&[], now.mono));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The hold on a Node, the annotation `headgate.dev/hold`: the leader of the hardened overlay may write it with the
+//! shipped rights, and the policy `headgate-hold` refuses it to every other user, whatever RBAC grants.
+
+use headgate_test_kubernetes::{create_node, eventually, own_control_plane};
+use serde_json::{Value, json};
+
+use super::SOON;
+use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, install};
+use super::rights::{RBAC, node, wait_for_status};
+
+const HOLD: &str = "headgate.dev/hold";
+
+fn annotated(path: &str, value: &Value) -> ApiRequest {
+    ApiRequest::merge(path, json!({"metadata": {"annotations": {HOLD: value}}}))
+}
+
+/// Whether the policy refused.
+async fn refused(caller: &Caller, ask: &ApiRequest) -> Result<(), String> {
+    let (status, body) = caller.ask(ask).await;
+    let message = body["message"].as_str().unwrap_or_default();
+    if [403, 422].contains(&status) && message.contains("'headgate-hold'") {
+        Ok(())
+    } else {
+        Err(format!("{} {} {}: {status} {body}", ask.method, ask.path, ask.body))
+    }
+}
+
+#[tokio::test]
+async fn only_the_leaders_own_account_writes_holds() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    install(&administrator.kubeconfig, "overlays/hardened");
+    let name = create_node(&administrator.client, "holds").await;
+    let path = node(&name);
+    let leader = acting_on(&control_plane, CONTROLLER, &name).await;
+    let trial = annotated(&format!("{path}?dryRun=All"), &json!("x"));
+    eventually(SOON, "the policy is in force", async || {
+        refused(&administrator, &trial).await
+    })
+    .await;
+    // With the shipped rights, on a Node that is not its own.
+    let other = node(&create_node(&administrator.client, "held").await);
+    wait_for_status(&leader, annotated(&other, &json!("{}")), 200).await;
+    leader.done(&annotated(&path, &json!("{}"))).await;
+
+    let role = json!({"metadata": {"name": "test-only"}, "rules": [
+        {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]}]});
+    administrator
+        .done(&ApiRequest::post(&format!("{RBAC}/clusterroles"), role))
+        .await;
+    let binding = json!({"metadata": {"name": "test-only"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "test-only"},
+        "subjects": [{"kind": "ServiceAccount", "name": AGENT.name, "namespace": AGENT.namespace}]});
+    administrator
+        .done(&ApiRequest::post(&format!("{RBAC}/clusterrolebindings"), binding))
+        .await;
+    let agent = acting_on(&control_plane, AGENT, &name).await;
+    wait_for_status(
+        &agent,
+        ApiRequest::merge(
+            &format!("{path}?dryRun=All"),
+            json!({"metadata": {"annotations": {"headgate.dev/a": "b"}}}),
+        ),
+        200,
+    )
+    .await;
+    let unbound = administrator.token(CONTROLLER.namespace, CONTROLLER.name, None).await;
+    let unbound = Caller::with_token(&control_plane, &unbound).await;
+    for (caller, who) in [(&administrator, "administrator"), (&agent, "agent")] {
+        for value in [json!("{\"signals\":[]}"), Value::Null] {
+            let ask = annotated(&path, &value);
+            refused(caller, &ask)
+                .await
+                .unwrap_or_else(|error| panic!("{who}: {error}"));
+        }
+    }
+    // Annotations can be changed along with the status, too.
+    refused(&administrator, &annotated(&format!("{path}/status"), &json!("x")))
+        .await
+        .unwrap();
+    // The policy `headgate-nodes` refuses it, too.
+    let (status, body) = unbound.ask(&annotated(&path, &json!("x"))).await;
+    assert_eq!(status, 403, "{body}");
+    let created = ApiRequest::post(
+        "/api/v1/nodes",
+        json!({"metadata": {"name": "born-held", "annotations": {HOLD: "{}"}}}),
+    );
+    refused(&administrator, &created).await.unwrap();
+
+    // Every other write of the Node is admitted.
+    administrator
+        .done(&ApiRequest::merge(&path, json!({"metadata": {"labels": {"a": "b"}}})))
+        .await;
+    administrator
+        .done(&ApiRequest::merge(
+            &format!("{path}/status"),
+            json!({"metadata": {"labels": {"a": "c"}}}),
+        ))
+        .await;
+    leader.done(&annotated(&path, &Value::Null)).await;
+    administrator.done(&ApiRequest::delete(&path)).await;
+    control_plane.stop().await;
+}
