@@ -78,10 +78,13 @@ impl Program {
     }
 
     pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
+        self.get("/metrics").await
+    }
+
+    /// The text of a path of the metrics port.
+    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<String> {
         let mut client = Client::connect(self.metrics, "").await?;
-        Ok(String::from_utf8(
-            client.ask("GET", "/metrics", b"").await?.body.to_vec(),
-        )?)
+        Ok(String::from_utf8(client.send("GET", path, b"").await?.body.to_vec())?)
     }
 
     /// Waits until its metrics satisfy a condition.

@@ -1,25 +1,35 @@
 //! Lists the cluster's load balancers, on request and at intervals.
 //!
 //! One list runs at a time; requests that arrive meanwhile share the next one. A list that fails leaves the last result in
-//! place and is retried with backoff; `Retry-After` is obeyed.
+//! place and is retried with backoff; `Retry-After` is obeyed. If a list is too large to be read, the load balancers that may be
+//! the cluster's are read one by one.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmClient, ArmError, LoadBalancer, LoadBalancerId, ResourceGroupId};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use headgate_azure::{ArmClient, ArmError, LoadBalancerId, LoadBalancerList, LoadBalancerSummary, ResourceGroupId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::interface_cache::InterfaceCache;
 use super::interface_lookups::InterfaceLookups;
+use super::pool_entry::PoolEntry;
 use super::retry::{Backoff, LastError};
 use super::view::LoadBalancerView;
 
 /// For all pages of one list, retries included.
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
-/// From the end of one list to the start of the next.
+/// From the end of one list to the start of the next, at least.
 const MIN_LIST_INTERVAL: Duration = Duration::from_millis(200);
+/// From the end of a list to the start of the next, as a multiple of the time that it took: the lists of a large cluster take
+/// much processor time, and those that signals in quick succession request show the same.
+const LIST_INTERVAL_FACTOR: u32 = 10;
+/// At most this.
+const MAX_LIST_INTERVAL: Duration = Duration::from_secs(5);
+/// Of single load balancers, if the list is too large.
+const MAX_CONCURRENT_READS: usize = 2;
 /// From a request to its list, so that requests in quick succession share one. The first list of a process does not wait.
 const REQUEST_DEBOUNCE: Duration = Duration::from_millis(100);
 /// The names in the log if no load balancer is the cluster's.
@@ -29,12 +39,18 @@ const INTERNAL_SUFFIX: &str = "-internal";
 
 /// The names of the cluster's load balancers. Source: cloud-provider-azure `ListManagedLBs`.
 #[derive(Clone, Debug)]
-pub struct ManagedLoadBalancers(HashSet<String>);
+pub struct ManagedLoadBalancers(Arc<HashSet<String>>);
 
 impl ManagedLoadBalancers {
     /// The load balancers of these names and their internal twins; case does not matter.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        Self(names.into_iter().map(str::to_ascii_lowercase).collect())
+        Self(Arc::new(names.into_iter().map(str::to_ascii_lowercase).collect()))
+    }
+
+    /// Every name that a load balancer of the cluster can have, in lower case.
+    fn possible_names(&self) -> impl Iterator<Item = String> {
+        let names = self.0.iter();
+        names.flat_map(|name| [name.clone(), format!("{name}{INTERNAL_SUFFIX}")])
     }
 
     /// Whether the load balancer is the cluster's.
@@ -173,7 +189,7 @@ pub async fn list_on_request(
         match list(&arm, &scope, started_at + LIST_TIMEOUT).await {
             Ok(load_balancers) => {
                 backoff.reset();
-                not_before = Instant::now() + MIN_LIST_INTERVAL;
+                not_before = Instant::now() + list_interval(started_at.elapsed());
                 served_number = Some(number);
                 let listing = Listing {
                     requested_at: Some(started_at),
@@ -195,35 +211,74 @@ pub async fn list_on_request(
     }
 }
 
+/// From the end of a list that took this long to the start of the next.
+fn list_interval(took: Duration) -> Duration {
+    took.saturating_mul(LIST_INTERVAL_FACTOR)
+        .clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL)
+}
+
 async fn list(
     arm: &ArmClient,
     scope: &ListScope,
     deadline: Instant,
 ) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
-    let found = match arm.list_load_balancers(&scope.group, deadline).await {
-        // A resource group without load balancers may answer this; cloud-provider-azure treats it as an empty list, too.
-        Err(error) if error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound" => {
-            Vec::new()
+    let managed = scope.managed.clone();
+    let select = move |id: &LoadBalancerId| managed.contains(id);
+    let found = match arm
+        .list_load_balancers(&scope.group, select, PoolEntry::new, deadline)
+        .await
+    {
+        Ok(found) => found,
+        Err(error) if is_missing(&error) => return Ok(BTreeMap::new()),
+        Err(error @ ArmError::TooLarge(_)) => {
+            tracing::warn!(%error, "load balancers are read one by one");
+            return read_each(arm, scope, deadline).await;
         }
-        answer => answer?,
+        Err(error) => return Err(error),
     };
-    let (managed, others): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .partition(|load_balancer| scope.managed.contains(&load_balancer.id));
-    if managed.is_empty() && !others.is_empty() {
-        let names: Vec<_> = others
-            .iter()
-            .take(MAX_NAMES_LOGGED)
-            .map(|other| other.id.name())
-            .collect();
+    let LoadBalancerList { load_balancers, others } = found;
+    if load_balancers.is_empty() && !others.is_empty() {
+        let names: Vec<_> = others.iter().take(MAX_NAMES_LOGGED).map(LoadBalancerId::name).collect();
         tracing::warn!(
             group = scope.group.name(),
             ?names,
             "no load balancer of the resource group has a name from azure.clusterName or azure.json"
         );
     }
-    let view = |load_balancer: LoadBalancer| (load_balancer.id.clone(), Arc::new(LoadBalancerView::new(load_balancer)));
-    Ok(managed.into_iter().map(view).collect())
+    Ok(load_balancers.into_iter().map(view).collect())
+}
+
+/// Reads each load balancer whose name is the cluster's.
+async fn read_each(
+    arm: &ArmClient,
+    scope: &ListScope,
+    deadline: Instant,
+) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
+    let names = scope.managed.possible_names();
+    // A name that no load balancer can have has none.
+    let ids: BTreeSet<_> = names.filter_map(|name| scope.group.load_balancer(&name).ok()).collect();
+    let reads = ids.into_iter().map(|id| async move {
+        match arm.get_load_balancer(&id, PoolEntry::new, deadline).await {
+            Ok(read) => Ok(Some(view(read.summary))),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    });
+    let read: Vec<_> = stream::iter(reads)
+        .buffer_unordered(MAX_CONCURRENT_READS)
+        .try_collect()
+        .await?;
+    Ok(read.into_iter().flatten().collect())
+}
+
+/// Whether ARM says that there is none. A resource group without load balancers may answer a list so; cloud-provider-azure
+/// treats it as an empty list, too.
+fn is_missing(error: &ArmError) -> bool {
+    error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound"
+}
+
+fn view(summary: LoadBalancerSummary<PoolEntry>) -> (LoadBalancerId, Arc<LoadBalancerView>) {
+    (summary.id.clone(), Arc::new(LoadBalancerView::from_summary(summary)))
 }
 
 #[cfg(test)]
