@@ -230,7 +230,7 @@ mod tests {
             (MAX_INLINE_BYTES * 20, MAX_INLINE_BYTES, false),
         ] {
             let (sink, stored) = sink(max_kept);
-            let body: Bytes = (0..length).map(|index| (index % 251) as u8).collect();
+            let body: Bytes = (0..=250_u8).cycle().take(length).collect();
             sink.write_all(body.clone()).await.unwrap();
             let kept = sink.finish().await.unwrap();
             assert!(*stored.lock().unwrap() == body, "{length}");

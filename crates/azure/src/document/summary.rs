@@ -114,8 +114,7 @@ pub(crate) fn read_load_balancer<E>(
 ) -> Result<LoadBalancerSummary<E>, String> {
     let mut reader = LoadBalancerReader::new(&|_| true, convert);
     read_object(body, &mut reader)?;
-    let id = reader.id().ok_or("a load balancer without id")?;
-    let id = id.map_err(|error| error.to_string())?;
+    let id = reader.id().ok_or("a load balancer without id")??;
     let etag = reader.etag.clone();
     Ok(reader.finish(id, etag))
 }
