@@ -27,7 +27,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// A running leader.
 pub(crate) struct Program {
     pub(crate) id: u32,
-    metrics: SocketAddr,
+    /// Of the operations port.
+    pub(crate) address: SocketAddr,
     process: Process,
 }
 
@@ -61,7 +62,7 @@ impl Program {
         let addresses = written(&addresses, &mut process).await?;
         let program = Self {
             id: process.id().context("the leader's process")?,
-            metrics: addresses.of("metrics")?,
+            address: addresses.of("metrics")?,
             process,
         };
         let expected = azure.entries();
@@ -78,13 +79,10 @@ impl Program {
     }
 
     pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
-        self.get("/metrics").await
-    }
-
-    /// The text of a path of the metrics port.
-    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<String> {
-        let mut client = Client::connect(self.metrics, "").await?;
-        Ok(String::from_utf8(client.send("GET", path, b"").await?.body.to_vec())?)
+        let mut client = Client::connect(self.address, "").await?;
+        Ok(String::from_utf8(
+            client.send("GET", "/metrics", b"").await?.body.to_vec(),
+        )?)
     }
 
     /// Waits until its metrics satisfy a condition.

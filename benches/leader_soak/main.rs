@@ -11,9 +11,13 @@ mod azure;
 #[expect(dead_code, reason = "some requests are those of other benchmarks")]
 #[path = "../azure_emulator/azure_emulator.rs"]
 mod azure_emulator;
+#[expect(dead_code, reason = "the soak has no network interfaces")]
 #[path = "../leader/documents.rs"]
 mod documents;
-#[expect(dead_code, unused_imports, reason = "the soak has no rows")]
+#[expect(dead_code, reason = "the soak sends no probes")]
+#[path = "../soak/http.rs"]
+mod http;
+#[expect(dead_code, reason = "the soak has no rows")]
 #[path = "../measuring/measuring.rs"]
 mod measuring;
 #[expect(dead_code, reason = "some conditions are those of other benchmarks")]

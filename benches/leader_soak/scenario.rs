@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::azure::Azure;
 use crate::checkpoint::{self, Checkpoint};
 use crate::cloud_controller_manager::{Rounds, StandIn};
+use crate::http;
 use crate::measuring::output::say;
 use crate::program::{Program, count};
 use crate::samples::{self, Sample};
@@ -27,7 +28,7 @@ const MAX_ROUND: Duration = Duration::from_mins(2);
 const MIN_ROUNDS: u32 = 3;
 /// Of the API server. Longer than the leader's Lease, so the term ends.
 const OUTAGE: Duration = Duration::from_secs(25);
-/// Rounds from one outage to the next.
+/// Rounds from one outage to the next. The first round has one, so that the baseline has the memory of two terms.
 const OUTAGE_EVERY: usize = 3;
 /// At the end of a long soak, until the ledger is empty.
 const LAST_TAIL: Duration = Duration::from_mins(8);
@@ -100,16 +101,28 @@ pub(crate) async fn run(
     length: Duration,
 ) -> anyhow::Result<SoakResult> {
     let (stop, stopped) = watch::channel(false);
+    let client = world.client.clone();
+    let begun = Instant::now();
+    let tail = if length >= LEAST_WITH_TAIL {
+        LAST_TAIL
+    } else {
+        Duration::ZERO
+    };
     let before = tasks(leader).await?;
     let journal = azure.now().await?;
     let sampling = samples::take(leader, length, stopped);
     let course = async {
-        let course = course(world, azure, leader, length).await;
+        let course = course(world, azure, leader, length.saturating_sub(tail)).await;
         stop.send_replace(true);
         course
     };
     let ((samples, failed_scrapes), course) = tokio::join!(sampling, course);
-    let (checkpoints, mut counts, last_ledger_entries) = course?;
+    let (checkpoints, mut counts) = course?;
+    let mut last_ledger_entries = None;
+    if !tail.is_zero() {
+        sleep(length.saturating_sub(begun.elapsed())).await;
+        last_ledger_entries = Some(checkpoint::ledger_entries(&client).await?);
+    }
     counts.puts = azure.since(journal).await?.puts;
     counts.signals_to_down = count(
         &leader.metrics().await?,
@@ -130,13 +143,8 @@ async fn course(
     azure: &Azure,
     leader: &Program,
     length: Duration,
-) -> anyhow::Result<(Vec<Checkpoint>, Counts, Option<usize>)> {
+) -> anyhow::Result<(Vec<Checkpoint>, Counts)> {
     let begun = Instant::now();
-    let tail = if length >= LEAST_WITH_TAIL {
-        LAST_TAIL
-    } else {
-        Duration::ZERO
-    };
     let round = MAX_ROUND.min(length / (MIN_ROUNDS + 1));
     let client = world.client.clone();
     let mut signals = Signals::new(client.clone(), crate::SHAPE.nodes);
@@ -144,11 +152,11 @@ async fn course(
     let mut faults = Faults::new();
     let (mut checkpoints, mut outages) = (Vec::new(), 0);
     for number in 1.. {
-        if begun.elapsed() + round + tail > length {
+        if begun.elapsed() + round > length {
             break;
         }
         disturb(round, world, azure, &mut signals, &mut manager, &mut faults).await?;
-        if number % OUTAGE_EVERY == OUTAGE_EVERY - 1 {
+        if number % OUTAGE_EVERY == 1 {
             world.outage(OUTAGE).await?;
             outages += 1;
         }
@@ -157,14 +165,9 @@ async fn course(
         say(&format!("{} {checkpoint:?}", progress(begun, leader).await));
         checkpoints.push(checkpoint);
     }
-    // The last outage has been a while ago in a long soak; at the end nothing has a signal.
+    // At the end nothing has a signal.
     signals.clear().await?;
     checkpoints.push(checkpoint::take(begun, &client, azure, &signals).await?);
-    let mut last_ledger_entries = None;
-    if !tail.is_zero() {
-        sleep(length.saturating_sub(begun.elapsed())).await;
-        last_ledger_entries = Some(checkpoint::ledger_entries(&client).await?);
-    }
     let Rounds { done, failed } = manager.rounds;
     let counts = Counts {
         signal_changes: signals.changes,
@@ -174,7 +177,7 @@ async fn course(
         failed_manager_rounds: failed,
         ..Counts::default()
     };
-    Ok((checkpoints, counts, last_ledger_entries))
+    Ok((checkpoints, counts))
 }
 
 /// Changes signals, injects faults and lets the stand-in work, for this time.
@@ -229,7 +232,8 @@ impl Faults {
 
 /// The start times of the leader's tasks.
 async fn tasks(leader: &Program) -> anyhow::Result<Value> {
-    let status: Value = serde_json::from_str(&leader.get("/statusz").await?)?;
+    let (_, body) = http::get_json(leader.address, "/statusz").await?;
+    let status: Value = serde_json::from_str(&body)?;
     Ok(json!({"startedAt": status["startedAt"], "tasks": status["tasks"]}))
 }
 

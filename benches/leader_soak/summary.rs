@@ -39,10 +39,10 @@ struct Check {
     detail: String,
 }
 
-/// The means of a figure in the second fifth, when everything has been done once, and in the last.
+/// The means of a figure in the third fifth, when everything has been done once, and in the last.
 fn means(samples: &[Sample], figure: impl Fn(&Sample) -> f64) -> [f64; 2] {
     let fifth = (samples.len() / 5).max(1);
-    [fifth, samples.len().saturating_sub(fifth)].map(|start| {
+    [2 * fifth, samples.len().saturating_sub(fifth)].map(|start| {
         let part: Vec<f64> = samples.iter().skip(start).take(fifth).map(&figure).collect();
         part.iter().sum::<f64>() / f64::from(u32::try_from(part.len().max(1)).unwrap_or(u32::MAX))
     })
