@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
+mod lenient;
 mod put_body;
 mod summary;
 

@@ -21,13 +21,13 @@ use super::view::LoadBalancerView;
 
 /// For all pages of one list, retries included.
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
-/// From the end of one list to the start of the next, at least.
+/// From the end of one list to the start of the next.
 const MIN_LIST_INTERVAL: Duration = Duration::from_millis(200);
-/// From the end of a list to the start of the next, as a multiple of the time that it took: the lists of a large cluster take
-/// much processor time, and those that signals in quick succession request show the same.
-const LIST_INTERVAL_FACTOR: u32 = 10;
-/// At most this.
-const MAX_LIST_INTERVAL: Duration = Duration::from_secs(5);
+/// The same for a list that may wait, for each pool entry: a list of many takes processor time, and those that signals in quick
+/// succession request show the same.
+const RELAXED_LIST_INTERVAL_PER_ENTRY: Duration = Duration::from_micros(300);
+/// The longest wait of such a list.
+const MAX_RELAXED_LIST_INTERVAL: Duration = Duration::from_secs(5);
 /// Of single load balancers, if the list is too large.
 const MAX_CONCURRENT_READS: usize = 2;
 /// From a request to its list, so that requests in quick succession share one. The first list of a process does not wait.
@@ -83,6 +83,8 @@ impl ListScope {
 pub struct ListRequest {
     /// Each new number requests a list that starts after the request.
     pub number: u64,
+    /// The same for a list that may wait while lists have many pool entries.
+    pub relaxed_number: u64,
     /// The age at which the last list is repeated; `None` for never.
     pub max_age: Option<Duration>,
 }
@@ -157,8 +159,8 @@ pub async fn list_on_request(
     listings: watch::Sender<Arc<Listing>>,
 ) {
     let mut backoff = Backoff::default();
-    let mut served_number = None;
-    let mut not_before = Instant::now();
+    let mut served = None;
+    let (mut not_before, mut relaxed_not_before) = (Instant::now(), Instant::now());
     let mut requested_at = None;
     loop {
         let request = *requests.borrow_and_update();
@@ -166,12 +168,14 @@ pub async fn list_on_request(
         let has_failed = listings.borrow().last_error.is_some();
         let due_at = if listed_at.is_none() || has_failed {
             Some(not_before)
-        } else if served_number == Some(request.number) {
+        } else if served == Some((request.number, request.relaxed_number)) {
             request
                 .max_age
                 .zip(listed_at)
                 .map(|(max_age, listed_at)| listed_at + max_age)
         } else {
+            let is_relaxed = served.is_some_and(|(number, _)| number == request.number);
+            let not_before = if is_relaxed { relaxed_not_before } else { not_before };
             Some(not_before.max(*requested_at.get_or_insert_with(Instant::now) + REQUEST_DEBOUNCE))
         };
         tokio::select! {
@@ -183,14 +187,17 @@ pub async fn list_on_request(
             }
             () = sleep_until(due_at.unwrap_or_else(Instant::now)), if due_at.is_some() => {}
         }
-        let number = requests.borrow().number;
+        let request = *requests.borrow();
         requested_at = None;
         let started_at = Instant::now();
         match list(&arm, &scope, started_at + LIST_TIMEOUT).await {
             Ok(load_balancers) => {
                 backoff.reset();
-                not_before = Instant::now() + list_interval(started_at.elapsed());
-                served_number = Some(number);
+                let pools = load_balancers.values().flat_map(|view| &view.pools);
+                let entries = pools.map(|pool| pool.entries.len()).sum();
+                let now = Instant::now();
+                (not_before, relaxed_not_before) = (now + MIN_LIST_INTERVAL, now + relaxed_interval(entries));
+                served = Some((request.number, request.relaxed_number));
                 let listing = Listing {
                     requested_at: Some(started_at),
                     load_balancers,
@@ -211,10 +218,12 @@ pub async fn list_on_request(
     }
 }
 
-/// From the end of a list that took this long to the start of the next.
-fn list_interval(took: Duration) -> Duration {
-    took.saturating_mul(LIST_INTERVAL_FACTOR)
-        .clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL)
+/// From the end of a list of so many pool entries to the start of the next that may wait.
+fn relaxed_interval(entries: usize) -> Duration {
+    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+    RELAXED_LIST_INTERVAL_PER_ENTRY
+        .saturating_mul(entries)
+        .clamp(MIN_LIST_INTERVAL, MAX_RELAXED_LIST_INTERVAL)
 }
 
 async fn list(

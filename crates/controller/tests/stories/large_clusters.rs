@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use headgate_controller::admin_state::{AdminStateMode, Policy};
 use hyper::{Method, Response};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -78,6 +79,31 @@ async fn changed_pool_of_a_large_load_balancer_is_planned_anew() {
     assert_eq!(down, ["node-2"]);
     assert!(!is_due.load(Ordering::SeqCst));
     assert_eq!(cluster.puts().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_of_many_entries_wait_for_signals_but_not_for_another_writer() {
+    let pool = entries(1..=4000, false);
+    let mut cluster = TestCluster::without_leader(3, &[load_balancer("kubernetes", &[("kubernetes", pool)])]).await;
+    // Without writes, only the lists need requests.
+    let mode = AdminStateMode::Observe;
+    cluster.lead(Policy { mode, ..ENFORCE }).await;
+    sleep(5 * SECOND).await;
+    let lists = || cluster.sent("GET", LISTS).len();
+    let before = lists();
+    cluster.taint(1, &[DRAINING]);
+    sleep(SECOND / 2).await;
+    assert_eq!(lists() - before, 1, "the first signal does not wait");
+    cluster.taint(2, &[DRAINING]);
+    sleep(SECOND / 2).await;
+    assert_eq!(lists() - before, 1, "4,000 entries: 1.2 s");
+    sleep(SECOND).await;
+    assert_eq!(lists() - before, 2);
+    cluster.taint(3, &[DRAINING]);
+    assert!(cluster.world.take_arm_lease().await);
+    cluster.world.release_arm_lease().await;
+    sleep(3 * SECOND / 10).await;
+    assert_eq!(lists() - before, 3, "another writer was there");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,9 +3,7 @@
 //! A PUT replaces a whole pool, so it needs the document. That of a large load balancer is not kept: then the pool is read again,
 //! and its etag proves that it is the same as in the read that was planned from.
 
-use headgate_azure::{
-    ArmClient, ArmError, ErrorClass, Etag, LoadBalancerSummary, LoadBalancerText, Pool, PoolId,
-};
+use headgate_azure::{ArmClient, ArmError, ErrorClass, Etag, LoadBalancerSummary, LoadBalancerText, Pool, PoolId};
 use tokio::time::Instant;
 
 use super::super::pool_entry::PoolEntry;
