@@ -36,7 +36,7 @@ test: build-tools namespace-tools azure-clients static-binary ## run all tests, 
 .PHONY: lint
 lint: build-tools lint-tools client-tools ## check formatting, clippy with and without the sandbox, licences, banned and unused dependencies, Go, Python
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets --bench emulator --bench leader --bench soak -- -D warnings
+	cargo clippy --locked --workspace --all-targets --bench emulator --bench leader --bench soak --bench leader-soak -- -D warnings
 	cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
 	cargo fetch --locked
 	cargo deny --locked --offline --workspace check --hide-inclusion-graph bans licenses sources
@@ -59,6 +59,10 @@ bench-leader: build-tools ## run the leader's benchmarks, with the real control 
 .PHONY: fuzz
 fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS (600)
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16
+
+.PHONY: soak-leader
+soak-leader: build-tools ## run a leader for SOAK_SECONDS (3600) with signals, another writer, faults of ARM and outages
+	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader-soak
 
 .PHONY: soak
 soak: build-tools ## run an agent for SOAK_SECONDS (3600) with probes, taints and outages of the API server

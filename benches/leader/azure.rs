@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::azure_emulator::EmulatorProcess;
+use crate::azure_emulator::client::Client;
 use crate::documents::{NAMED, RESOURCE_GROUP, SUBSCRIPTION, Shape, load_balancers_path};
 
 /// A running emulator whose operations end at once.
@@ -58,6 +59,21 @@ impl Azure {
         self.emulator.arm
     }
 
+    /// Adds a fault rule.
+    pub(crate) async fn fault(&self, rule: &Value) -> anyhow::Result<()> {
+        self.emulator.control("POST", "faults", rule).await.map(drop)
+    }
+
+    /// Removes all fault rules.
+    pub(crate) async fn clear_faults(&self) -> anyhow::Result<()> {
+        self.emulator.control("DELETE", "faults", &Value::Null).await.map(drop)
+    }
+
+    /// A new connection to ARM.
+    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
+        self.emulator.client().await
+    }
+
     /// Delays each answer of ARM by this time.
     pub(crate) async fn answer_later(&self, by: Duration) -> anyhow::Result<()> {
         let stall = format!("{}ms", by.as_millis());
@@ -71,7 +87,7 @@ impl Azure {
     pub(crate) async fn load_balancer(&self, name: &str) -> anyhow::Result<Vec<u8>> {
         let mut client = self.emulator.client().await?;
         let path = format!("{}{name}?api-version=2025-05-01", load_balancers_path());
-        Ok(client.ask("GET", &path, b"").await?.body.to_vec())
+        Ok(client.send("GET", &path, b"").await?.body.to_vec())
     }
 
     /// The number of the journal's last entry.

@@ -15,9 +15,20 @@ pub(crate) const CLUSTER: &str = "kubernetes";
 pub(crate) const NAMED: &str = "extra";
 const LOAD_BALANCERS: [&str; 4] = [CLUSTER, "kubernetes-internal", NAMED, "extra-internal"];
 
+/// What the entries of pools name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Members {
+    /// The addresses of the Nodes.
+    Addresses,
+    /// The network interfaces of a scale set's machines, the default of AKS.
+    Interfaces,
+}
+
 /// The size of the fixture in Azure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
+    /// What the entries name.
+    pub(crate) members: Members,
     /// Load balancers, at most four.
     pub(crate) load_balancers: usize,
     /// Pools in each load balancer.
@@ -43,16 +54,31 @@ impl Shape {
         json!({"resources": resources})
     }
 
+    /// One pool entry. That of an interface has the length of Azure's.
+    fn address(self, number: usize) -> Value {
+        match self.members {
+            Members::Addresses => json!({"name": node_name(number), "properties": {"ipAddress": node_address(number)}}),
+            Members::Interfaces => {
+                let interface = "networkInterfaces/aks-nodepool1-12345678-vmss/ipConfigurations/ipconfig1";
+                json!({"name": format!("{number:08x}-0000-4000-8000-000000000000"), "properties": {
+                    "networkInterfaceIPConfiguration": {"id": format!("{}/{interface}", machine(number))}}})
+            }
+        }
+    }
+
     /// With one probed rule for each pool.
     fn load_balancer(self, name: &str) -> Value {
         let id = format!("{}{name}", load_balancers_path());
         let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
-        let addresses: Vec<Value> = (0..self.nodes)
-            .map(|number| json!({"name": node_name(number), "properties": {"ipAddress": node_address(number)}}))
-            .collect();
+        let addresses: Vec<Value> = (0..self.nodes).map(|number| self.address(number)).collect();
         let pools = (0..self.pools).map(|number| {
-            json!({"name": format!("pool-{number}"), "properties": {"loadBalancerBackendAddresses": addresses,
-                "virtualNetwork": {"id": format!("{}/providers/Microsoft.Network/virtualNetworks/net", group())}}})
+            let mut pool =
+                json!({"name": format!("pool-{number}"), "properties": {"loadBalancerBackendAddresses": addresses}});
+            if self.members == Members::Addresses {
+                let network = format!("{}/providers/Microsoft.Network/virtualNetworks/net", group());
+                pool["properties"]["virtualNetwork"] = json!({"id": network});
+            }
+            pool
         });
         let rules = (0..self.pools).map(|number| {
             json!({"name": format!("rule-{number}"), "properties": {
@@ -72,6 +98,14 @@ fn group() -> String {
     format!("/subscriptions/{SUBSCRIPTION}/resourceGroups/{RESOURCE_GROUP}")
 }
 
+/// The resource id of a Node's virtual machine.
+fn machine(number: usize) -> String {
+    format!(
+        "{}/providers/Microsoft.Compute/virtualMachineScaleSets/nodes/virtualMachines/{number}",
+        group()
+    )
+}
+
 /// The path of the load balancers, to which a name is appended.
 pub(crate) fn load_balancers_path() -> String {
     format!("{}/providers/Microsoft.Network/loadBalancers/", group())
@@ -85,10 +119,7 @@ pub(crate) fn leaders_node() -> Value {
 /// A Node object, of about the size of those that kubelet on AKS writes.
 pub(crate) fn node(number: usize) -> Value {
     let name = node_name(number);
-    let machine = format!(
-        "azure://{}/providers/Microsoft.Compute/virtualMachineScaleSets/nodes/virtualMachines/{number}",
-        group()
-    );
+    let machine = format!("azure://{}", machine(number));
     let condition = |kind: &str, status: &str| {
         json!({"type": kind, "status": status, "reason": "KubeletHasNoTrouble", "message": "kubelet has no trouble with this",
             "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"})

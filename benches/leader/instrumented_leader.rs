@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures::FutureExt as _;
 use headgate_azure::{
-    ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport, TransportError,
+    ArmClient, ArmClientOptions, Endpoints, Identity, ResourceGroupId, TokenCache, Transport, TrustedRoots,
 };
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
@@ -24,10 +23,8 @@ use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseNam
 use headgate_node::NodeReport;
 use headgate_node::SignalRules;
 use headgate_telemetry::MetricsFormat;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
-use hyper_util::client::legacy;
-use hyper_util::rt::TokioExecutor;
 use kube::Client;
 use kube::client::Body;
 use prometheus_client::registry::Registry;
@@ -267,10 +264,9 @@ fn has_signal(data: &[u8]) -> bool {
 
 /// A client of ARM, instrumented.
 async fn spied_arm(arm: SocketAddr, recorder: Recorder, clock: Clock) -> anyhow::Result<ArmClient> {
-    let http: legacy::Client<_, Full<Bytes>> = legacy::Client::builder(TokioExecutor::new()).build_http();
     let one = load_balancers_path().to_lowercase();
-    let transport = Transport::new(service_fn(move |request: Request<Bytes>| {
-        let (http, recorder) = (http.clone(), recorder.clone());
+    let network = Transport::network(&TrustedRoots::System)?;
+    let transport = network.inspected(move |request| {
         if request.uri().path().to_lowercase().starts_with(&one) {
             recorder.note(|seen, now| {
                 if seen.held.is_some() {
@@ -279,14 +275,7 @@ async fn spied_arm(arm: SocketAddr, recorder: Recorder, clock: Clock) -> anyhow:
             });
         }
         recorder.note(|seen, now| seen.last = Some(now));
-        async move {
-            let failed = |error: String| TransportError::Connection(error);
-            let response = http.request(request.map(Full::new)).await;
-            let (head, body) = response.map_err(|error| failed(error.to_string()))?.into_parts();
-            let body = body.collect().await.map_err(|error| failed(error.to_string()))?;
-            Ok(Response::from_parts(head, body.to_bytes()))
-        }
-    }));
+    });
     let base = format!("http://{arm}");
     let endpoints = Endpoints::discover(&transport, &base, None).await?;
     let credential = Credential::ClientSecret {

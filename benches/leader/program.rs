@@ -27,7 +27,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// A running leader.
 pub(crate) struct Program {
     pub(crate) id: u32,
-    metrics: SocketAddr,
+    /// Of the operations port.
+    pub(crate) address: SocketAddr,
     process: Process,
 }
 
@@ -61,7 +62,7 @@ impl Program {
         let addresses = written(&addresses, &mut process).await?;
         let program = Self {
             id: process.id().context("the leader's process")?,
-            metrics: addresses.of("metrics")?,
+            address: addresses.of("metrics")?,
             process,
         };
         let expected = azure.entries();
@@ -78,9 +79,9 @@ impl Program {
     }
 
     pub(crate) async fn metrics(&self) -> anyhow::Result<String> {
-        let mut client = Client::connect(self.metrics, "").await?;
+        let mut client = Client::connect(self.address, "").await?;
         Ok(String::from_utf8(
-            client.ask("GET", "/metrics", b"").await?.body.to_vec(),
+            client.send("GET", "/metrics", b"").await?.body.to_vec(),
         )?)
     }
 

@@ -4,6 +4,7 @@ mod confirmed;
 mod decision;
 mod flood;
 mod memory;
+mod nic_pools;
 mod pace;
 mod writes;
 
@@ -41,6 +42,11 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         name: "leader-flood",
         about: "all processor time and all bytes for 1,000 of 5,000 Nodes tainted at once, in 4 load balancers",
         measure: |world| Box::pin(flood::measure(world)),
+    },
+    Benchmark {
+        name: "leader-nic-pools",
+        about: "memory and processor time for 1,000 of 5,000 Nodes in 3 NIC pools of one load balancer, and decisions while lists are read",
+        measure: |world| Box::pin(nic_pools::measure(world)),
     },
     Benchmark {
         name: "leader-memory",

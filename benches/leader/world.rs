@@ -60,6 +60,13 @@ impl World {
         self.control_plane.stop().await;
     }
 
+    /// Stops the API server for this time.
+    pub(crate) async fn outage(&mut self, length: Duration) -> anyhow::Result<()> {
+        self.control_plane.stop_apiserver().await;
+        sleep(length).await;
+        Ok(self.control_plane.start_apiserver().await?)
+    }
+
     /// The client configuration of the API server.
     pub(crate) fn config(&self) -> kube::Config {
         self.control_plane.client_config()

@@ -156,6 +156,7 @@ async fn load_balancers(azure: Result<ClusterTarget, String>, ledger: &Ledger) -
     let deadline = Instant::now() + ARM_TIMEOUT;
     let (_requests, requested) = watch::channel(ListRequest {
         number: 1,
+        relaxed_number: 0,
         max_age: None,
     });
     let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));

@@ -66,9 +66,12 @@ async fn every_credential_over_http_and_tls() {
         ] {
             let arm = arm(credential);
             let deadline = Instant::now() + Duration::from_mins(1);
-            let found = arm.list_load_balancers(&group, deadline).await.unwrap();
+            let found = arm
+                .list_load_balancers(&group, |_| true, |_| (), deadline)
+                .await
+                .unwrap();
             assert!(
-                found.iter().any(|found| found.id == *id.load_balancer()),
+                found.load_balancers.iter().any(|found| found.id == *id.load_balancer()),
                 "{credential:?}"
             );
             let mut pool = arm.get_pool(&id, deadline).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::azure::Azure;
-use crate::documents::Shape;
+use crate::documents::{Members, Shape};
 use crate::measuring::figures::{float, percentile, rounded};
 use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::{Program, count, sum};
@@ -41,6 +41,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
         ),
     ] {
         let shape = Shape {
+            members: Members::Addresses,
             load_balancers,
             pools,
             nodes: NODES,

@@ -21,12 +21,13 @@ use headgate_node::SignalRules;
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
-use crate::documents::{SIGNAL, Shape, load_balancers_path, node};
+use crate::documents::{Members, SIGNAL, Shape, load_balancers_path, node};
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, millis, rounded};
 use crate::measuring::report::{Budget, Check, Row};
 
 const SHAPE: Shape = Shape {
+    members: Members::Addresses,
     load_balancers: 4,
     pools: 1,
     nodes: 5000,
@@ -203,9 +204,11 @@ fn read(object: &Value) -> anyhow::Result<ClusterNode> {
 }
 
 fn view(name: &str, document: Value) -> anyhow::Result<(LoadBalancerView, Vec<Pool>)> {
-    Ok(LoadBalancerView::split(LoadBalancer {
+    let mut load_balancer = LoadBalancer {
         id: LoadBalancerId::parse(&format!("{}{name}", load_balancers_path()))?,
         etag: Etag::new("W/\"bench\""),
         document,
-    }))
+    };
+    let view = LoadBalancerView::new(&load_balancer);
+    Ok((view, load_balancer.take_pools()))
 }

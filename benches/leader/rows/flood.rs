@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::azure::Azure;
-use crate::documents::Shape;
+use crate::documents::{Members, Shape};
 use crate::measuring::cpu_time;
 use crate::measuring::figures::{float, mebibytes, millis, rounded};
 use crate::measuring::report::{Budget, Check, Row};
@@ -17,6 +17,7 @@ use crate::program::{Program, count};
 use crate::world::World;
 
 const SHAPE: Shape = Shape {
+    members: Members::Addresses,
     load_balancers: 4,
     pools: 1,
     nodes: 5000,

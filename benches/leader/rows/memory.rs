@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 
 use crate::azure::Azure;
 use crate::azure_emulator::node_name;
-use crate::documents::{LEADERS_NODE, Shape};
+use crate::documents::{LEADERS_NODE, Members, Shape};
 use crate::measuring::figures::mebibytes;
 use crate::measuring::memory::{Memory, forget_peak};
 use crate::measuring::report::{Budget, Check, Row};
@@ -16,6 +16,7 @@ use crate::program::{Program, count};
 use crate::world::World;
 
 const SHAPE: Shape = Shape {
+    members: Members::Addresses,
     load_balancers: 4,
     pools: 1,
     nodes: 5000,

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use crate::azure::Azure;
-use crate::documents::Shape;
+use crate::documents::{Members, Shape};
 use crate::instrumented_leader::InstrumentedLeader;
 use crate::measuring::figures::{millis, percentile, rounded};
 use crate::measuring::report::{Budget, Check, Row};
@@ -27,6 +27,7 @@ pub(super) async fn small(world: &mut World) -> anyhow::Result<Row> {
     measure(
         world,
         Shape {
+            members: Members::Addresses,
             load_balancers: 2,
             pools: 1,
             nodes: WAVE + TRIALS,
@@ -39,6 +40,7 @@ pub(super) async fn large(world: &mut World) -> anyhow::Result<Row> {
     measure(
         world,
         Shape {
+            members: Members::Addresses,
             load_balancers: 4,
             pools: 1,
             nodes: 5000,

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use serde_json::json;
 
 use crate::azure::Azure;
-use crate::documents::Shape;
+use crate::documents::{Members, Shape};
 use crate::measuring::figures::float;
 use crate::measuring::report::{Budget, Check, Row};
 use crate::program::{Program, count};
@@ -28,6 +28,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     let (mut raw, mut free) = (Vec::new(), Vec::new());
     for (load_balancers, pools) in [(1, 1), (1, 2), (2, 2)] {
         let shape = Shape {
+            members: Members::Addresses,
             load_balancers,
             pools,
             nodes: NODES,

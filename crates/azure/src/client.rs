@@ -1,4 +1,5 @@
-//! The operations of the ARM client: load balancers, pools and network interfaces are read; `write` writes a pool.
+//! The operations of the ARM client: pools and network interfaces are read; `load_balancers` reads load balancers, `write`
+//! writes a pool.
 //!
 //! Every call has a deadline, and its response a size limit. [`ArmClient::send`] builds the request and hands it to the
 //! [`RequestPath`]. A URL in a response is followed only to ARM's own origin, because requests carry a token.
@@ -17,11 +18,12 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::RateLimits;
+use crate::body_stream::BodyParser;
 use crate::call::Call;
-use crate::document::{LoadBalancer, Pool};
+use crate::document::Pool;
 use crate::endpoints::{Endpoints, Origin};
 use crate::error::{ArmError, ErrorBody};
-use crate::id::{Etag, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};
+use crate::id::{Etag, NetworkInterfaceId, PoolId, ResourceGroupId};
 use crate::identity::TokenSource;
 use crate::metrics::{Metrics, RequestLabels};
 use crate::request_path::{ArmRequest, RequestPath, Retried, WritePermit};
@@ -30,16 +32,16 @@ use crate::retry_after::parse_retry_after;
 use crate::throttle::{RequestKind, ThrottleGates};
 use crate::transport::{BufferedResponse, Transport};
 
+mod load_balancers;
 mod write;
 
+pub use load_balancers::{LoadBalancerList, LoadBalancerRead, LoadBalancerText};
 pub use write::WriteOperation;
 
 /// The API version of Microsoft.Network that requests name; its traffic was recorded.
 const API_VERSION: &str = "2025-05-01";
 /// For one attempt of a request, as in cloud-provider-azure.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
-/// Pages of one list. ARM has at most 1,000 load balancers in a region and subscription.
-const MAX_PAGES: usize = 1000;
 
 /// Where ARM is and how the client behaves towards it.
 #[derive(Clone, Debug)]
@@ -89,6 +91,8 @@ struct CallOptions<'a> {
     group: &'a ResourceGroupId,
     uri: Uri,
     deadline: Instant,
+    /// Parses the body of the response while it arrives.
+    parser: Option<BodyParser>,
     /// `None` for a GET.
     put: Option<Put>,
 }
@@ -160,53 +164,6 @@ impl ArmClient {
         &self.metrics
     }
 
-    /// Lists the load balancers of a resource group. Omits, and logs, an item that is not a load balancer.
-    ///
-    /// # Errors
-    /// When a page is not received before the deadline, or is malformed.
-    pub async fn list_load_balancers(
-        &self,
-        group: &ResourceGroupId,
-        deadline: Instant,
-    ) -> Result<Vec<LoadBalancer>, ArmError> {
-        let mut found = Vec::new();
-        let mut next = self.uri(&group.load_balancers_path())?;
-        for _ in 0..MAX_PAGES {
-            let response = self.get("list_load_balancers", group, next, deadline).await?;
-            let mut page = parse_json(&response)?;
-            let Some(Value::Array(items)) = page.get_mut("value").map(Value::take) else {
-                return Err(ArmError::InvalidResponse("a list without value".to_owned()));
-            };
-            for item in items {
-                match LoadBalancer::from_document(item, None) {
-                    Ok(load_balancer) => found.push(load_balancer),
-                    Err(error) => tracing::warn!(error, "load balancer in ARM's list ignored"),
-                }
-            }
-            match page
-                .get("nextLink")
-                .and_then(Value::as_str)
-                .filter(|link| !link.is_empty())
-            {
-                Some(link) => next = self.check_link(link)?,
-                None => return Ok(found),
-            }
-        }
-        Err(ArmError::InvalidResponse(format!(
-            "a list of more than {MAX_PAGES} pages"
-        )))
-    }
-
-    /// Reads a load balancer with its pools.
-    ///
-    /// # Errors
-    /// When it is not received before the deadline, or is malformed.
-    pub async fn get_load_balancer(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancer, ArmError> {
-        let uri = self.uri(&id.path())?;
-        let response = self.get("get_load_balancer", id.group(), uri, deadline).await?;
-        LoadBalancer::from_document(parse_json(&response)?, etag(response.headers())).map_err(ArmError::InvalidResponse)
-    }
-
     /// Reads a pool.
     ///
     /// # Errors
@@ -249,6 +206,7 @@ impl ArmClient {
             group,
             uri,
             deadline,
+            parser: None,
             put: None,
         };
         self.send(options).await
@@ -296,6 +254,7 @@ impl ArmClient {
             subscription: options.group.subscription().into(),
             deadline: options.deadline,
             permit,
+            parser: options.parser,
             call,
         })
     }

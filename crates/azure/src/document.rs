@@ -1,4 +1,4 @@
-//! Load balancers and backend pools as JSON documents.
+//! Load balancers and backend pools as JSON documents; `summary` reads them without keeping the documents.
 //!
 //! A PUT replaces the whole pool, so a field that is omitted is lost. [`Pool::put_body`] therefore keeps every field that
 //! was read, also those of newer API versions, except those that only ARM writes. An absent admin state and `None` are
@@ -10,9 +10,13 @@ use serde_json::{Map, Value};
 
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
+mod lenient;
 mod put_body;
+mod summary;
 
 pub use put_body::PutBody;
+pub(crate) use summary::{ListPage, read_load_balancer, read_page};
+pub use summary::{LoadBalancerSummary, PoolSummary};
 
 /// `adminState` of a pool entry: whether the load balancer sends it new connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -58,9 +62,15 @@ pub enum ProvisioningState {
 
 impl ProvisioningState {
     fn from_document(document: &Value) -> Self {
-        let state = document
-            .pointer("/properties/provisioningState")
-            .and_then(Value::as_str);
+        Self::from_text(
+            document
+                .pointer("/properties/provisioningState")
+                .and_then(Value::as_str),
+        )
+    }
+
+    /// The state of this name; none is settled.
+    fn from_text(state: Option<&str>) -> Self {
         let settled = ["Succeeded", "Failed", "Canceled"];
         match state {
             Some(state) if !settled.iter().any(|word| state.eq_ignore_ascii_case(word)) => Self::Busy,

@@ -254,6 +254,9 @@ pub enum ArmError {
     /// The response is malformed, or leads to another host.
     #[error("ARM's answer cannot be used: {0}")]
     InvalidResponse(String),
+    /// The response is larger than what is read of one.
+    #[error("ARM's answer cannot be used: {0}")]
+    TooLarge(String),
 }
 
 impl ArmError {
@@ -268,7 +271,8 @@ impl ArmError {
             | Self::Throttled { .. }
             | Self::Busy(_)
             | Self::DeadlineExceeded
-            | Self::InvalidResponse(_) => ErrorClass::Retriable,
+            | Self::InvalidResponse(_)
+            | Self::TooLarge(_) => ErrorClass::Retriable,
             // ARM accepts the write and ignores it; the same write will be ignored again.
             Self::ReadBackMismatch(_) | Self::NotPermitted => ErrorClass::Terminal,
             Self::Token(error) => error.class(),
@@ -300,7 +304,7 @@ impl ArmError {
             Self::DeadlineExceeded => "Deadline",
             Self::NotPermitted => "NotPermitted",
             Self::Token(_) => "Token",
-            Self::InvalidResponse(_) => "Answer",
+            Self::InvalidResponse(_) | Self::TooLarge(_) => "Answer",
         }
     }
 

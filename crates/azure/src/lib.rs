@@ -1,11 +1,13 @@
 //! Client of Azure Resource Manager (ARM): identity, requests, throttling, operations, documents, errors.
 //!
 //! This crate does not know Kubernetes. [`ArmClient`] reads load balancers and writes pools; the `request_path` module is
-//! the way of each request to the socket. [`TokenCache`] has the tokens of an [`Identity`]. Documents stay JSON, so fields
-//! that this crate does not know survive a write ([`Pool::put_body`]). [`ArmError::class`] says what to do about a failure.
+//! the way of each request to the socket. [`TokenCache`] has the tokens of an [`Identity`]. Lists are
+//! parsed while they arrive (`body_stream`). Documents that are written stay JSON, so fields that this crate does not know
+//! survive a write ([`Pool::put_body`]). [`ArmError::class`] says what to do about a failure.
 //! A write carries an etag and is sent only while its [`WritePermit`] is valid.
 
 mod azure_json;
+mod body_stream;
 mod call;
 mod client;
 mod document;
@@ -24,8 +26,12 @@ mod transport;
 pub use azure_json::{
     AzureCloud, AzureJson, BackendPoolType, ConfigSources, Credential, ManagedIdentity, RateLimit, RateLimits, Secret,
 };
-pub use client::{ArmClient, ArmClientOptions, ThrottledUntil, WriteOperation};
-pub use document::{AdminState, BackendAddress, LoadBalancer, Pool, ProvisioningState, PutBody};
+pub use client::{
+    ArmClient, ArmClientOptions, LoadBalancerList, LoadBalancerRead, LoadBalancerText, ThrottledUntil, WriteOperation,
+};
+pub use document::{
+    AdminState, BackendAddress, LoadBalancer, LoadBalancerSummary, Pool, PoolSummary, ProvisioningState, PutBody,
+};
 pub use endpoints::{EndpointError, Endpoints, Origin};
 pub use error::{ArmError, ErrorBody, ErrorClass, OperationFailure, TokenError};
 pub use id::{Etag, InvalidId, LoadBalancerId, NetworkInterfaceId, PoolId, ResourceGroupId};

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::Instrument as _;
 
 use crate::Secret;
+use crate::body_stream::BodyParser;
 use crate::call::Call;
 use crate::error::{ArmError, TokenError};
 use crate::identity::TokenSource;
@@ -60,6 +61,8 @@ pub(crate) struct ArmRequest {
     pub(crate) deadline: Instant,
     /// Present for writes only.
     pub(crate) permit: Option<WritePermit>,
+    /// Parses the body of a successful response while it arrives; `None` if the whole body is awaited.
+    pub(crate) parser: Option<BodyParser>,
     /// Where spans and counters of this request are collected.
     pub(crate) call: Arc<Call>,
 }
@@ -113,10 +116,18 @@ impl<'a> Next<'a> {
                 },
             ),
             None => async move {
-                let sent = self.transport.send(request.into_http()).await;
+                let parser = request.parser.clone();
+                let request = request.into_http();
+                let sent = match parser {
+                    Some(parser) => self.transport.send_streamed(request, parser).await,
+                    None => self.transport.send(request).await,
+                };
                 sent.map_err(|error| match error {
                     TransportError::Connection(why) => ArmError::Connection(why),
-                    TransportError::TooLarge => ArmError::InvalidResponse(error.to_string()),
+                    TransportError::StreamTooLarge => ArmError::TooLarge(error.to_string()),
+                    TransportError::TooLarge | TransportError::Malformed(_) => {
+                        ArmError::InvalidResponse(error.to_string())
+                    }
                 })
             }
             .boxed(),

@@ -109,6 +109,7 @@ impl TokenCache {
             subscription: "".into(),
             deadline: requested_at + TOKEN_TIMEOUT,
             permit: None,
+            parser: None,
             call: Arc::default(),
         };
         let response = self.path.send(request).await.map_err(|error| match error {

@@ -1,14 +1,16 @@
 //! The last step of the request path: HTTP/1.1 over TCP or TLS (rustls with ring), or a service in the same process.
 //!
-//! A response is complete and of at most [`MAX_RESPONSE_BYTES`], or an error. The transport does not retry and does not
-//! follow redirects; the `request_path` module retries.
+//! A response is complete and of at most [`MAX_RESPONSE_BYTES`], or an error; only a body with a [`BodySink`] may be larger,
+//! because it is parsed while it arrives. The transport does not retry and does not follow redirects; the `request_path`
+//! module retries.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_http::body::{BodyError, read_body};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper::{Request, Response};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
@@ -20,7 +22,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt as _, service_fn};
 
-/// Size limit of a response body. A load balancer at ARM's own limits has some 10 MiB.
+use crate::body_stream::{BodyParser, BodySink, MAX_STREAMED_BYTES};
+
+/// Size limit of a response body that is not streamed.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 /// For a TCP connection, so that an address without a server does not use up the attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,6 +45,12 @@ pub enum TransportError {
     /// The body is larger than the limit.
     #[error("a body of more than {MAX_RESPONSE_BYTES} bytes")]
     TooLarge,
+    /// The body is larger than the limit for one that is parsed while it arrives.
+    #[error("a body of more than {MAX_STREAMED_BYTES} bytes")]
+    StreamTooLarge,
+    /// The body does not have the expected form.
+    #[error("{0}")]
+    Malformed(String),
 }
 
 /// Why TLS cannot be set up.
@@ -67,6 +77,10 @@ pub enum TrustedRoots {
     Pem(Vec<u8>),
 }
 
+/// Extension of a response whose body went to the [`BodySink`] of its request.
+#[derive(Clone, Copy, Debug)]
+struct Streamed;
+
 /// Sends requests to Azure. Clones share connections.
 #[derive(Clone)]
 pub struct Transport(BoxCloneSyncService<Request<Bytes>, BufferedResponse, TransportError>);
@@ -85,6 +99,16 @@ impl Transport {
         S::Future: Send + 'static,
     {
         Self(BoxCloneSyncService::new(service))
+    }
+
+    /// The same transport, which calls `inspect` with each request right before it is sent.
+    #[must_use]
+    pub fn inspected(self, inspect: impl Fn(&Request<Bytes>) + Clone + Send + Sync + 'static) -> Self {
+        Self::new(service_fn(move |request: Request<Bytes>| {
+            inspect(&request);
+            let inner = self.clone();
+            async move { inner.send(request).await }
+        }))
     }
 
     /// A transport over the network.
@@ -118,14 +142,20 @@ impl Transport {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE_TIMEOUT)
             .build(connector);
-        Ok(Self::new(service_fn(move |request: Request<Bytes>| {
+        Ok(Self::new(service_fn(move |mut request: Request<Bytes>| {
             let client = client.clone();
+            let sink = request.extensions_mut().remove::<BodySink>();
             async move {
                 let response = client
                     .request(request.map(Full::new))
                     .await
                     .map_err(|error| TransportError::Connection(headgate_telemetry::error_chain(&error)))?;
-                let (parts, body) = response.into_parts();
+                let (mut parts, body) = response.into_parts();
+                if let Some(sink) = sink.filter(|_| parts.status.is_success()) {
+                    stream_body(body, &sink).await?;
+                    parts.extensions.insert(Streamed);
+                    return Ok(Response::from_parts(parts, Bytes::new()));
+                }
                 match read_body(body, MAX_RESPONSE_BYTES).await {
                     Ok(body) => Ok(Response::from_parts(parts, body)),
                     Err(BodyError::TooLarge(_)) => Err(TransportError::TooLarge),
@@ -138,6 +168,37 @@ impl Transport {
     pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<BufferedResponse, TransportError> {
         self.0.clone().oneshot(request).await
     }
+
+    /// Sends a request and parses the body of a successful response while it arrives. The response has the body if the parser
+    /// keeps it.
+    pub(crate) async fn send_streamed(
+        &self,
+        mut request: Request<Bytes>,
+        parser: BodyParser,
+    ) -> Result<BufferedResponse, TransportError> {
+        let sink = BodySink::new(parser);
+        request.extensions_mut().insert(sink.clone());
+        let response = self.send(request).await?;
+        if !response.status().is_success() {
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        if parts.extensions.get::<Streamed>().is_none() {
+            sink.write_all(body).await?;
+        }
+        Ok(Response::from_parts(parts, sink.finish().await?))
+    }
+}
+
+/// Writes a body to its parser, chunk by chunk.
+async fn stream_body(mut body: Incoming, sink: &BodySink) -> Result<(), TransportError> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| TransportError::Connection(headgate_telemetry::error_chain(&error)))?;
+        if let Ok(chunk) = frame.into_data() {
+            sink.write(chunk).await?;
+        }
+    }
+    Ok(())
 }
 
 fn parse_authorities(pem: &[u8]) -> Result<RootCertStore, TlsError> {

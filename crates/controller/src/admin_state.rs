@@ -25,6 +25,7 @@ mod local_pools;
 mod metrics;
 mod nodes;
 mod plan;
+mod publish_limit;
 mod recorded;
 mod restore_work;
 mod settings;

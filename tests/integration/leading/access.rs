@@ -81,9 +81,10 @@ async fn azure_config_is_read_again_from_file_and_secret_for_each_connection() {
     assert!(
         !connected
             .arm
-            .list_load_balancers(&group, deadline)
+            .list_load_balancers(&group, |_| true, |_| (), deadline)
             .await
             .unwrap()
+            .load_balancers
             .is_empty()
     );
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use hyper::header::{HeaderName, LOCATION};
 use hyper::{StatusCode, Uri};
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
@@ -53,6 +54,18 @@ enum Completion {
     Resource,
 }
 
+/// The part of the response to a PUT that says whether the write is complete.
+#[derive(Default, Deserialize)]
+struct WrittenResource {
+    properties: Option<WrittenProperties>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenProperties {
+    provisioning_state: Option<String>,
+}
+
 /// What one poll of an operation showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
@@ -88,6 +101,7 @@ impl ArmClient {
             group: pool.id.load_balancer().group(),
             uri: self.uri(&pool.id.path())?,
             deadline,
+            parser: None,
             put: Some(Put {
                 if_match,
                 body: body.into(),
@@ -103,10 +117,9 @@ impl ArmClient {
             let value = response.headers().get(name)?.to_str().unwrap_or_default();
             Some(self.check_link(value))
         };
-        let document: Value = serde_json::from_slice(response.body()).unwrap_or_default();
-        let state = document
-            .pointer("/properties/provisioningState")
-            .and_then(Value::as_str);
+        // The response may repeat a pool of thousands of entries, which is not kept.
+        let written: WrittenResource = serde_json::from_slice(response.body()).unwrap_or_default();
+        let state = written.properties.and_then(|properties| properties.provisioning_state);
         let completion = if state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded")) {
             // As in azcore: a write that changes nothing is complete at once.
             Completion::Immediate

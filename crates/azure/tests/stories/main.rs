@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headgate_azure::{
-    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints, Identity, Pool, PoolId,
-    ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport, TransportError, WritePermit,
+    AdminState, ArmClient, ArmClientOptions, ArmError, BufferedResponse, Credential, Endpoints, Identity,
+    LoadBalancerSummary, Pool, PoolId, ProvisioningState, RateLimits, ResourceGroupId, Secret, TokenCache, Transport,
+    TransportError, WritePermit,
 };
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
@@ -126,10 +127,16 @@ impl TestBed {
         }
     }
 
+    async fn list(&self, group: &ResourceGroupId) -> Result<Vec<LoadBalancerSummary<()>>, ArmError> {
+        let list = self.arm.list_load_balancers(group, |_| true, |_| (), soon()).await?;
+        Ok(list.load_balancers)
+    }
+
     /// Reads the whole load balancer until ARM is not busy with the pool.
     async fn read_back(&self, id: &PoolId, deadline: Instant) -> Result<Pool, ArmError> {
         loop {
-            let mut load_balancer = self.arm.get_load_balancer(id.load_balancer(), deadline).await?;
+            let read = self.arm.get_load_balancer(id.load_balancer(), |_| (), deadline).await?;
+            let mut load_balancer = read.text.document()?.unwrap();
             let pool = load_balancer
                 .take_pools()
                 .into_iter()

@@ -146,8 +146,8 @@ async fn role_has_the_actions_of_the_client_and_of_its_readme() {
         bed.arm.get_interface_virtual_machine(&interface, soon()).await.unwrap(),
         None
     );
-    let found = bed.arm.list_load_balancers(&group(), soon()).await.unwrap();
-    bed.arm.get_load_balancer(&found[0].id, soon()).await.unwrap();
+    let found = bed.list(&group()).await.unwrap();
+    bed.arm.get_load_balancer(&found[0].id, |_| (), soon()).await.unwrap();
     let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
     bed.write(&pool, permit(), soon()).await.unwrap();

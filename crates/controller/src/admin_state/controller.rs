@@ -57,6 +57,15 @@ pub(super) struct RunningWriter {
     status: watch::Receiver<LoadBalancerStatus>,
 }
 
+/// How soon a list is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ListUrgency {
+    /// Another writer may have changed the pools.
+    Prompt,
+    /// A signal changed: what the last list showed is planned already.
+    Relaxed,
+}
+
 pub(super) struct Controller<'a> {
     pub(super) term: &'a Term,
     pub(super) context: &'a WorkContext,
@@ -100,13 +109,14 @@ impl Controller<'_> {
         let mut expire_at = Instant::now();
         let mut stop_at = None;
         let status_changed = Arc::clone(&self.status_changed);
-        self.request_list(true);
+        self.request_list(Some(ListUrgency::Prompt));
         loop {
             let targets = self.targets.borrow_and_update().clone().unwrap_or_default();
             self.report_nodes(&targets);
             self.report_staleness(&targets);
             let signal_generation = targets.last_signal_generation();
-            self.request_list(signal_generation > self.listed_generation);
+            let has_new_signal = signal_generation > self.listed_generation;
+            self.request_list(has_new_signal.then_some(ListUrgency::Relaxed));
             self.listed_generation = signal_generation;
             self.reconcile_writers(tasks);
             let list_state = self.list_state();
@@ -136,7 +146,7 @@ impl Controller<'_> {
                     return Err(task_failure(tasks).await);
                 },
                 changed = released_by_others.changed() => match changed {
-                    Ok(()) => self.request_list(true),
+                    Ok(()) => self.request_list(Some(ListUrgency::Prompt)),
                     Err(_) => return Err(task_failure(tasks).await),
                 },
                 () = status_changed.notified() => {}
@@ -148,8 +158,8 @@ impl Controller<'_> {
         }
     }
 
-    /// Sets the resync interval, and requests a list at once if `now` and if lists are needed at all.
-    fn request_list(&self, now: bool) {
+    /// Sets the resync interval, and requests a list of this urgency if lists are needed at all.
+    fn request_list(&self, urgency: Option<ListUrgency>) {
         let targets = self.targets.borrow();
         let has_signals = targets.as_ref().is_some_and(|targets| targets.has_signal_periods());
         drop(targets);
@@ -167,8 +177,10 @@ impl Controller<'_> {
         let local_pools = local_pools.map(|local_pools| local_pools.settings.resync_interval);
         let max_age = max_age.into_iter().chain(local_pools).min();
         self.list_requests.send_if_modified(|last| {
+            let urgency = urgency.filter(|_| max_age.is_some());
             let request = ListRequest {
-                number: last.number + u64::from(now && max_age.is_some()),
+                number: last.number + u64::from(urgency == Some(ListUrgency::Prompt)),
+                relaxed_number: last.relaxed_number + u64::from(urgency == Some(ListUrgency::Relaxed)),
                 max_age,
             };
             let is_changed = *last != request;

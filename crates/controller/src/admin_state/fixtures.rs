@@ -77,7 +77,7 @@ pub(super) fn view(pools: &[PoolFixture<'_>]) -> LoadBalancerView {
         "backendAddressPools": pools.iter().map(|(name, entries, _)| json!({"name": name, "properties": {
             "loadBalancerBackendAddresses": entries.iter().map(entry).collect::<Vec<Value>>()}})).collect::<Vec<_>>(),
         "loadBalancingRules": pools.iter().map(|(name, _, probed)| rule(name, *probed)).collect::<Vec<_>>()}});
-    LoadBalancerView::new(LoadBalancer {
+    LoadBalancerView::new(&LoadBalancer {
         id: LoadBalancerId::parse(ID).unwrap(),
         etag: None,
         document,

@@ -1,8 +1,10 @@
 //! The watch of all Nodes; publishes the target states that follow from them.
 //!
 //! Invariants: nothing is published before every Node has been listed once. While the watch fails, the last known state stays
-//! in use; from `stale_timeout` after the API server last confirmed it, it is marked as stale. Events that are ready together are
-//! published together, so that a thousand new taints lead to one plan.
+//! in use; from `stale_timeout` after the API server last confirmed it, it is marked as stale.
+//! Events that are ready together are
+//! published together, and changes in quick succession at a bounded rate (`publish_limit`), so
+//! that a thousand new taints lead to few plans.
 //!
 //! The published value is changed in place unless a receiver holds it. Receivers hold it only briefly: otherwise each change
 //! of a Node copies all of them. What a Node's signals mean is left to `target_states`.
@@ -22,6 +24,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::publish_limit::PublishLimit;
 use super::target_states::TargetStates;
 use crate::pool::ClusterNodeObject;
 
@@ -70,8 +73,18 @@ pub(super) async fn watch_target_states(
     };
     // Deadlines up to here are applied.
     let mut applied_until = Instant::now();
+    let mut limit = PublishLimit::new(applied_until);
+    // Whether a change is not published yet.
+    let mut is_changed = false;
     loop {
+        let now = Instant::now();
+        if is_changed && limit.try_publish(now) {
+            handler.state.publish();
+            is_changed = false;
+        }
         let deadline = handler.state.next_deadline(applied_until);
+        let publish_at = is_changed.then(|| limit.next_publish());
+        let wake_at = [deadline, publish_at].into_iter().flatten().min();
         let stale_at = *verified_at.borrow() + stale_timeout;
         let mut event = tokio::select! {
             event = events.next() => event,
@@ -89,18 +102,20 @@ pub(super) async fn watch_target_states(
                 handler.mark_current();
                 continue;
             }
-            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                applied_until = Instant::now();
-                let now = handler.config.clock.now();
-                handler.state.modify(|targets| {
-                    targets.advance_generation(now);
-                    targets.drop_ended_periods(applied_until);
-                });
-                handler.state.publish();
+            () = sleep_until(wake_at.unwrap_or(now)), if wake_at.is_some() => {
+                let now = Instant::now();
+                if deadline.is_some_and(|deadline| deadline <= now) {
+                    applied_until = now;
+                    is_changed = true;
+                    let at = handler.config.clock.now();
+                    handler.state.modify(|targets| {
+                        targets.advance_generation(at);
+                        targets.drop_ended_periods(applied_until);
+                    });
+                }
                 continue;
             }
         };
-        let mut is_changed = false;
         for _ in 0..MAX_EVENTS_PER_CHANGE {
             match event {
                 None => return,
@@ -112,9 +127,6 @@ pub(super) async fn watch_target_states(
                 Some(ready) => event = ready,
                 None => break,
             }
-        }
-        if is_changed {
-            handler.state.publish();
         }
     }
 }

@@ -268,6 +268,7 @@ async fn work(
     tasks.spawn(watch_target_states(context.client.clone(), watch_config, sender));
     let list_requests = watch::Sender::new(ListRequest {
         number: 1,
+        relaxed_number: 0,
         max_age: None,
     });
     let listings = watch::Sender::new(Arc::new(Listing::default()));

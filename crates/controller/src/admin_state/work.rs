@@ -323,6 +323,7 @@ async fn work_with(
     ledger.set_accepts_loss(policy.mode == AdminStateMode::Off);
     let list_requests = watch::Sender::new(ListRequest {
         number: 0,
+        relaxed_number: 0,
         max_age: None,
     });
     let holds = watch::Sender::new(None);

@@ -26,9 +26,11 @@ pub fn batch_outcome(error: &ArmError) -> BatchOutcome {
         }
         ArmError::ReadBackMismatch(_) => Failure::NotShown,
         ArmError::Throttled { until } => Failure::Throttled { until: Some(*until) },
-        ArmError::Connection(_) | ArmError::DeadlineExceeded | ArmError::Token(_) | ArmError::InvalidResponse(_) => {
-            Failure::Other
-        }
+        ArmError::Connection(_)
+        | ArmError::DeadlineExceeded
+        | ArmError::Token(_)
+        | ArmError::InvalidResponse(_)
+        | ArmError::TooLarge(_) => Failure::Other,
     };
     BatchOutcome::Failed {
         failure,

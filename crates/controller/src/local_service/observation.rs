@@ -58,7 +58,7 @@ mod tests {
                 {"name": "n3"}]}}],
             "loadBalancingRules": [{"name": "rule", "properties": {
                 "backendAddressPool": {"id": format!("{id}/backendAddressPools/default-web")}}}]}});
-        let view = LoadBalancerView::new(Document {
+        let view = LoadBalancerView::new(&Document {
             id: LoadBalancerId::parse(id).unwrap(),
             etag: None,
             document,

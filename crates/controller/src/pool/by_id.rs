@@ -12,6 +12,7 @@ use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
 use tokio::time::Instant;
 
 use super::listing::Listing;
+use super::pool_entry::PoolEntry;
 use super::retry::LastError;
 use super::view::LoadBalancerView;
 
@@ -26,7 +27,7 @@ pub async fn read_by_id(arm: &ArmClient, ids: BTreeSet<LoadBalancerId>, previous
     let requested_at = Instant::now();
     let deadline = requested_at + READ_TIMEOUT;
     let reads = ids.into_iter().map(|id| async move {
-        let read = arm.get_load_balancer(&id, deadline).await;
+        let read = arm.get_load_balancer(&id, PoolEntry::new, deadline).await;
         (id, read)
     });
     let reads: Vec<_> = stream::iter(reads)
@@ -40,7 +41,7 @@ pub async fn read_by_id(arm: &ArmClient, ids: BTreeSet<LoadBalancerId>, previous
     for (id, read) in reads {
         match read {
             Ok(load_balancer) => {
-                let view = LoadBalancerView::new(load_balancer);
+                let view = LoadBalancerView::from_summary(load_balancer.summary);
                 listing.load_balancers.insert(id, Arc::new(view));
             }
             Err(error) if is_deleted(&error) => {

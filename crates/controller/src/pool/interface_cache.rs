@@ -183,7 +183,7 @@ mod tests {
             .collect();
         let rule =
             json!({"name": "r", "properties": {"backendAddressPool": {"id": format!("{lb}/backendAddressPools/p")}}});
-        LoadBalancerView::new(LoadBalancer {
+        LoadBalancerView::new(&LoadBalancer {
             id: LoadBalancerId::parse(&lb).unwrap(),
             etag: None,
             document: json!({"id": lb, "properties": {

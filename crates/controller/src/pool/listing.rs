@@ -1,18 +1,21 @@
 //! Lists the cluster's load balancers, on request and at intervals.
 //!
 //! One list runs at a time; requests that arrive meanwhile share the next one. A list that fails leaves the last result in
-//! place and is retried with backoff; `Retry-After` is obeyed.
+//! place and is retried with backoff; `Retry-After` is obeyed. If a list is too large to be read, the load balancers that may be
+//! the cluster's are read one by one.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmClient, ArmError, LoadBalancer, LoadBalancerId, ResourceGroupId};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use headgate_azure::{ArmClient, ArmError, LoadBalancerId, LoadBalancerList, LoadBalancerSummary, ResourceGroupId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::interface_cache::InterfaceCache;
 use super::interface_lookups::InterfaceLookups;
+use super::pool_entry::PoolEntry;
 use super::retry::{Backoff, LastError};
 use super::view::LoadBalancerView;
 
@@ -20,6 +23,13 @@ use super::view::LoadBalancerView;
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
 /// From the end of one list to the start of the next.
 const MIN_LIST_INTERVAL: Duration = Duration::from_millis(200);
+/// The same for a list that may wait, for each pool entry: a list of many takes processor time, and those that signals in quick
+/// succession request show the same.
+const RELAXED_LIST_INTERVAL_PER_ENTRY: Duration = Duration::from_micros(300);
+/// The longest wait of such a list.
+const MAX_RELAXED_LIST_INTERVAL: Duration = Duration::from_secs(5);
+/// Of single load balancers, if the list is too large.
+const MAX_CONCURRENT_READS: usize = 2;
 /// From a request to its list, so that requests in quick succession share one. The first list of a process does not wait.
 const REQUEST_DEBOUNCE: Duration = Duration::from_millis(100);
 /// The names in the log if no load balancer is the cluster's.
@@ -29,12 +39,18 @@ const INTERNAL_SUFFIX: &str = "-internal";
 
 /// The names of the cluster's load balancers. Source: cloud-provider-azure `ListManagedLBs`.
 #[derive(Clone, Debug)]
-pub struct ManagedLoadBalancers(HashSet<String>);
+pub struct ManagedLoadBalancers(Arc<HashSet<String>>);
 
 impl ManagedLoadBalancers {
     /// The load balancers of these names and their internal twins; case does not matter.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
-        Self(names.into_iter().map(str::to_ascii_lowercase).collect())
+        Self(Arc::new(names.into_iter().map(str::to_ascii_lowercase).collect()))
+    }
+
+    /// Every name that a load balancer of the cluster can have, in lower case.
+    fn possible_names(&self) -> impl Iterator<Item = String> {
+        let names = self.0.iter();
+        names.flat_map(|name| [name.clone(), format!("{name}{INTERNAL_SUFFIX}")])
     }
 
     /// Whether the load balancer is the cluster's.
@@ -67,6 +83,8 @@ impl ListScope {
 pub struct ListRequest {
     /// Each new number requests a list that starts after the request.
     pub number: u64,
+    /// The same for a list that may wait while lists have many pool entries.
+    pub relaxed_number: u64,
     /// The age at which the last list is repeated; `None` for never.
     pub max_age: Option<Duration>,
 }
@@ -141,8 +159,8 @@ pub async fn list_on_request(
     listings: watch::Sender<Arc<Listing>>,
 ) {
     let mut backoff = Backoff::default();
-    let mut served_number = None;
-    let mut not_before = Instant::now();
+    let mut served = None;
+    let (mut not_before, mut relaxed_not_before) = (Instant::now(), Instant::now());
     let mut requested_at = None;
     loop {
         let request = *requests.borrow_and_update();
@@ -150,12 +168,14 @@ pub async fn list_on_request(
         let has_failed = listings.borrow().last_error.is_some();
         let due_at = if listed_at.is_none() || has_failed {
             Some(not_before)
-        } else if served_number == Some(request.number) {
+        } else if served == Some((request.number, request.relaxed_number)) {
             request
                 .max_age
                 .zip(listed_at)
                 .map(|(max_age, listed_at)| listed_at + max_age)
         } else {
+            let is_relaxed = served.is_some_and(|(number, _)| number == request.number);
+            let not_before = if is_relaxed { relaxed_not_before } else { not_before };
             Some(not_before.max(*requested_at.get_or_insert_with(Instant::now) + REQUEST_DEBOUNCE))
         };
         tokio::select! {
@@ -167,14 +187,17 @@ pub async fn list_on_request(
             }
             () = sleep_until(due_at.unwrap_or_else(Instant::now)), if due_at.is_some() => {}
         }
-        let number = requests.borrow().number;
+        let request = *requests.borrow();
         requested_at = None;
         let started_at = Instant::now();
         match list(&arm, &scope, started_at + LIST_TIMEOUT).await {
             Ok(load_balancers) => {
                 backoff.reset();
-                not_before = Instant::now() + MIN_LIST_INTERVAL;
-                served_number = Some(number);
+                let pools = load_balancers.values().flat_map(|view| &view.pools);
+                let entries = pools.map(|pool| pool.entries.len()).sum();
+                let now = Instant::now();
+                (not_before, relaxed_not_before) = (now + MIN_LIST_INTERVAL, now + relaxed_interval(entries));
+                served = Some((request.number, request.relaxed_number));
                 let listing = Listing {
                     requested_at: Some(started_at),
                     load_balancers,
@@ -195,35 +218,76 @@ pub async fn list_on_request(
     }
 }
 
+/// From the end of a list of so many pool entries to the start of the next that may wait.
+fn relaxed_interval(entries: usize) -> Duration {
+    let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+    RELAXED_LIST_INTERVAL_PER_ENTRY
+        .saturating_mul(entries)
+        .clamp(MIN_LIST_INTERVAL, MAX_RELAXED_LIST_INTERVAL)
+}
+
 async fn list(
     arm: &ArmClient,
     scope: &ListScope,
     deadline: Instant,
 ) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
-    let found = match arm.list_load_balancers(&scope.group, deadline).await {
-        // A resource group without load balancers may answer this; cloud-provider-azure treats it as an empty list, too.
-        Err(error) if error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound" => {
-            Vec::new()
+    let managed = scope.managed.clone();
+    let select = move |id: &LoadBalancerId| managed.contains(id);
+    let found = match arm
+        .list_load_balancers(&scope.group, select, PoolEntry::new, deadline)
+        .await
+    {
+        Ok(found) => found,
+        Err(error) if is_missing(&error) => return Ok(BTreeMap::new()),
+        Err(error @ ArmError::TooLarge(_)) => {
+            tracing::warn!(%error, "load balancers are read one by one");
+            return read_each(arm, scope, deadline).await;
         }
-        answer => answer?,
+        Err(error) => return Err(error),
     };
-    let (managed, others): (Vec<_>, Vec<_>) = found
-        .into_iter()
-        .partition(|load_balancer| scope.managed.contains(&load_balancer.id));
-    if managed.is_empty() && !others.is_empty() {
-        let names: Vec<_> = others
-            .iter()
-            .take(MAX_NAMES_LOGGED)
-            .map(|other| other.id.name())
-            .collect();
+    let LoadBalancerList { load_balancers, others } = found;
+    if load_balancers.is_empty() && !others.is_empty() {
+        let names: Vec<_> = others.iter().take(MAX_NAMES_LOGGED).map(LoadBalancerId::name).collect();
         tracing::warn!(
             group = scope.group.name(),
             ?names,
             "no load balancer of the resource group has a name from azure.clusterName or azure.json"
         );
     }
-    let view = |load_balancer: LoadBalancer| (load_balancer.id.clone(), Arc::new(LoadBalancerView::new(load_balancer)));
-    Ok(managed.into_iter().map(view).collect())
+    Ok(load_balancers.into_iter().map(view).collect())
+}
+
+/// Reads each load balancer whose name is the cluster's.
+async fn read_each(
+    arm: &ArmClient,
+    scope: &ListScope,
+    deadline: Instant,
+) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
+    let names = scope.managed.possible_names();
+    // A name that no load balancer can have has none.
+    let ids: BTreeSet<_> = names.filter_map(|name| scope.group.load_balancer(&name).ok()).collect();
+    let reads = ids.into_iter().map(|id| async move {
+        match arm.get_load_balancer(&id, PoolEntry::new, deadline).await {
+            Ok(read) => Ok(Some(view(read.summary))),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    });
+    let read: Vec<_> = stream::iter(reads)
+        .buffer_unordered(MAX_CONCURRENT_READS)
+        .try_collect()
+        .await?;
+    Ok(read.into_iter().flatten().collect())
+}
+
+/// Whether ARM says that there is none. A resource group without load balancers may answer a list so; cloud-provider-azure
+/// treats it as an empty list, too.
+fn is_missing(error: &ArmError) -> bool {
+    error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound"
+}
+
+fn view(summary: LoadBalancerSummary<PoolEntry>) -> (LoadBalancerId, Arc<LoadBalancerView>) {
+    (summary.id.clone(), Arc::new(LoadBalancerView::from_summary(summary)))
 }
 
 #[cfg(test)]

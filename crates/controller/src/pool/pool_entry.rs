@@ -25,7 +25,9 @@ pub struct PoolEntry {
 }
 
 impl PoolEntry {
-    pub(super) fn new(address: BackendAddress<'_>) -> Self {
+    /// The entry with this backend address.
+    #[must_use]
+    pub fn new(address: BackendAddress<'_>) -> Self {
         Self {
             key: EntryKey::from_address(address),
             matcher: NodeMatcher::new(address),

@@ -1,11 +1,13 @@
 //! What a load balancer's document says: its pools, their entries, and the rules and probes that use them. Pure.
 //!
 //! Only load-balancing rules count: a pool that only outbound rules use gets no new connections. The document itself is not
-//! kept; the writer sends it back as it was read, with its edits.
+//! kept: the writer has it, or reads it again, and sends it back as it was read, with its edits.
 
 use std::collections::{HashMap, HashSet};
 
-use headgate_azure::{LoadBalancer, LoadBalancerId, NetworkInterfaceId, Pool, PoolId, ProvisioningState};
+use headgate_azure::{
+    LoadBalancer, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, PoolId, PoolSummary, ProvisioningState,
+};
 use serde_json::Value;
 
 use super::pool_entry::{NodeMatcher, PoolEntry};
@@ -76,23 +78,23 @@ pub struct LoadBalancerView {
 }
 
 impl LoadBalancerView {
-    /// Parses the document of a load balancer.
+    /// The view of a document that is in memory.
     #[must_use]
-    pub fn new(load_balancer: LoadBalancer) -> Self {
-        Self::split(load_balancer).0
+    pub fn new(load_balancer: &LoadBalancer) -> Self {
+        Self::from_summary(load_balancer.summarize(PoolEntry::new))
     }
 
-    /// From the document, with the documents of its pools, which a write needs.
+    /// The view of a load balancer that was read or listed.
     #[must_use]
-    pub fn split(mut load_balancer: LoadBalancer) -> (Self, Vec<Pool>) {
-        let mut rules = rules_by_pool(&load_balancer);
-        let pools = load_balancer.take_pools();
-        let is_busy = [load_balancer.provisioning_state()]
+    pub fn from_summary(load_balancer: LoadBalancerSummary<PoolEntry>) -> Self {
+        let mut rules = rules_by_pool(&load_balancer.rules);
+        let states = load_balancer.pools.iter().map(|pool| pool.provisioning_state);
+        let is_busy = [load_balancer.provisioning_state]
             .into_iter()
-            .chain(pools.iter().map(Pool::provisioning_state))
+            .chain(states)
             .any(|state| state == ProvisioningState::Busy);
-        let views = pools.iter().map(|pool| {
-            let entries: Vec<_> = pool.addresses().map(PoolEntry::new).collect();
+        let pools = load_balancer.pools.into_iter().map(|pool: PoolSummary<PoolEntry>| {
+            let entries = pool.addresses;
             let interfaces = entries.iter().filter_map(|entry| match &entry.matcher {
                 NodeMatcher::Interface(id) => Some((**id).clone()),
                 _ => None,
@@ -101,15 +103,14 @@ impl LoadBalancerView {
                 interfaces: interfaces.collect(),
                 entries,
                 rules: rules.remove(&pool.id).unwrap_or_default(),
-                id: pool.id.clone(),
+                id: pool.id,
             }
         });
-        let view = Self {
+        Self {
             is_busy,
-            pools: views.collect(),
+            pools: pools.collect(),
             id: load_balancer.id,
-        };
-        (view, pools)
+        }
     }
 
     /// A load balancer that no longer exists: no pools.
@@ -124,13 +125,12 @@ impl LoadBalancerView {
 }
 
 /// The load-balancing rules of each pool.
-fn rules_by_pool(load_balancer: &LoadBalancer) -> HashMap<PoolId, Vec<Rule>> {
-    let document = &load_balancer.document;
+fn rules_by_pool(properties: &Value) -> HashMap<PoolId, Vec<Rule>> {
     let mut found: HashMap<PoolId, Vec<Rule>> = HashMap::new();
-    for rule in children(document, "loadBalancingRules") {
+    for rule in children(properties, "loadBalancingRules") {
         let probe = text(rule, "/properties/probe/id").map(|id| {
             let name = id.rsplit('/').next().unwrap_or_default();
-            let mut probes = children(document, "probes");
+            let mut probes = children(properties, "probes");
             probe(probes.find(|probe| text(probe, "/name").is_some_and(|known| known.eq_ignore_ascii_case(name))))
         });
         let parsed = Rule {
@@ -165,8 +165,8 @@ fn probe(document: Option<&Value>) -> Probe {
     }
 }
 
-fn children<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
-    let list = document.get("properties").and_then(|properties| properties.get(name));
+fn children<'a>(properties: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    let list = properties.get(name);
     list.and_then(Value::as_array).into_iter().flatten()
 }
 
@@ -183,7 +183,7 @@ mod tests {
     const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
 
     fn view(properties: &Value) -> LoadBalancerView {
-        LoadBalancerView::new(LoadBalancer {
+        LoadBalancerView::new(&LoadBalancer {
             id: LoadBalancerId::parse(ID).unwrap(),
             etag: None,
             document: json!({"id": ID, "properties": properties}),

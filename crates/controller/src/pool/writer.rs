@@ -9,8 +9,8 @@
 //! what fails with them is tried again without them. Alone they are written when no admin state is due.
 //!
 //! The writer is a loop of three steps: observe, plan, act. [`Phase`] is what it has in hand between two plans. `batch` is the
-//! part under the Lease, `attempts` what a failed attempt leaves for the next one. What changes is for the editor to decide,
-//! who leads and who has the Lease for `headgate_leader`.
+//! part under the Lease, `documents` has the pools for its PUTs, `attempts` what a failed attempt leaves for the next one. What
+//! changes is for the editor to decide, who leads and who has the Lease for `headgate_leader`.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -34,6 +34,7 @@ use super::view::LoadBalancerView;
 
 mod attempts;
 mod batch;
+mod documents;
 
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;

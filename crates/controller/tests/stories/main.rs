@@ -15,6 +15,7 @@ mod guard;
 mod ignored_writes;
 mod invariants;
 mod journey;
+mod large_clusters;
 mod ledger_loss;
 mod ledger_proof;
 mod local_pools;

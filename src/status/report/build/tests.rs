@@ -50,7 +50,7 @@ fn view_with(states: &[(u8, &str)], outbound: &[(u8, &str)]) -> LoadBalancerView
     let entries: Vec<Value> = states.iter().map(entry).collect();
     let outbound: Vec<Value> = outbound.iter().map(entry).collect();
     let pool = json!({"id": format!("{ID}/backendAddressPools/Main")});
-    LoadBalancerView::new(LoadBalancer {
+    LoadBalancerView::new(&LoadBalancer {
         id: LoadBalancerId::parse(ID).unwrap(),
         etag: None,
         document: json!({"id": ID, "properties": {
@@ -400,7 +400,7 @@ fn five_thousand_nodes_in_eight_pools_are_quick() {
     for number in 0..8 {
         let id = format!("{ID}{number}");
         let pool = json!({"id": format!("{id}/backendAddressPools/p")});
-        let view = LoadBalancerView::new(LoadBalancer {
+        let view = LoadBalancerView::new(&LoadBalancer {
             id: LoadBalancerId::parse(&id).unwrap(),
             etag: None,
             document: json!({"properties": {

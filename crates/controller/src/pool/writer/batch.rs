@@ -4,13 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, Pool, PoolId, WritePermit};
+use headgate_azure::{ArmError, ErrorClass, LoadBalancerRead, Pool, PoolId, WritePermit};
 use headgate_leader::LockGuard;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
+use super::super::pool_entry::PoolEntry;
 use super::super::view::LoadBalancerView;
 use super::attempts::AttemptError;
+use super::documents::{Document, Documents};
 use super::{
     Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome,
 };
@@ -29,8 +31,8 @@ pub(super) struct Batch {
     guard: LockGuard,
     /// What was left to write at the last plan.
     plan: Vec<PoolEdit>,
-    /// The documents of the last read.
-    pools: Vec<Pool>,
+    /// What the last read left for a write.
+    documents: Documents,
     /// What ARM carried out in this batch, according to the operation.
     written: HashMap<PoolId, Written>,
     /// Not written again in this batch.
@@ -48,6 +50,15 @@ struct Written {
     edit: PoolEdit,
     /// Reads since then that do not show it.
     reads_without: u32,
+}
+
+/// What is written next.
+enum NextWrite {
+    Write(Box<PoolWrite>),
+    /// Nothing that is open changes anything.
+    Nothing,
+    /// Unknown: a pool has changed since the load balancer was read.
+    ReadAgain,
 }
 
 /// A pool's document with its changes.
@@ -70,7 +81,7 @@ impl Batch {
         Self {
             guard,
             plan,
-            pools: Vec::new(),
+            documents: Documents::default(),
             written: HashMap::new(),
             rejected: HashSet::new(),
             first_rejection: None,
@@ -112,31 +123,6 @@ impl Batch {
         without_downs.or_else(|| open.first().filter(|_| self.unrecorded.is_none()).cloned())
     }
 
-    /// Takes the document of the next edit and applies the edit to it. An edit that turns out to change nothing is done.
-    fn next_write<E: Editor>(&mut self, mut open: Vec<PoolEdit>, editor: &mut E) -> Option<PoolWrite> {
-        while let Some(mut edit) = self.next_edit(&open) {
-            let index = self.pools.iter().position(|pool| pool.id == edit.pool)?;
-            let mut pool = self.pools.swap_remove(index);
-            if edit.members.is_some() {
-                edit.members = editor.take_members(&edit.pool);
-            }
-            let applied = edit.apply(&mut pool);
-            if edit.members.is_some() && !applied.has_member_changes {
-                edit.members = None;
-                editor.settle_members(match applied.rejected.clone() {
-                    Some(reason) => MembersOutcome::Rejected(reason),
-                    None => MembersOutcome::Unchanged,
-                });
-            }
-            if applied.is_changed() {
-                return Some(PoolWrite { edit, pool, applied });
-            }
-            open.retain(|other| other.pool != edit.pool);
-            self.pools.push(pool);
-        }
-        None
-    }
-
     /// Why something of the plan is left.
     fn take_error(&mut self) -> Option<AttemptError> {
         let rejection = self.first_rejection.take().map(AttemptError::Arm);
@@ -155,19 +141,21 @@ impl PoolWriter {
         let requested_at = Instant::now();
         let read = self
             .arm
-            .get_load_balancer(&self.load_balancer, requested_at + READ_TIMEOUT);
-        let (view, pools) = match read.await {
-            Ok(load_balancer) => LoadBalancerView::split(load_balancer),
-            // It was deleted; the next list shows that, too.
-            Err(error) if error.class() == ErrorClass::Stale => {
-                (LoadBalancerView::deleted(self.load_balancer.clone()), Vec::new())
+            .get_load_balancer(&self.load_balancer, PoolEntry::new, requested_at + READ_TIMEOUT);
+        // The documents of the read before are not needed any more.
+        batch.documents = Documents::default();
+        let view = match read.await {
+            Ok(LoadBalancerRead { summary, text }) => {
+                batch.documents = Documents::new(&summary, text);
+                LoadBalancerView::from_summary(summary)
             }
+            // It was deleted; the next list shows that, too.
+            Err(error) if error.class() == ErrorClass::Stale => LoadBalancerView::deleted(self.load_balancer.clone()),
             Err(error) => {
                 editor.read_failed(&error);
                 return self.end_batch(batch, Err(error.into()), state, editor).await;
             }
         };
-        batch.pools = pools;
         editor.observe(&view);
         state.observation = Some(Observation {
             requested_at,
@@ -238,12 +226,14 @@ impl PoolWriter {
                 return Err(AttemptError::Busy);
             }
         }
-        let Some(PoolWrite { edit, pool, applied }) = batch.next_write(open, editor) else {
-            if is_read_awaited {
+        let PoolWrite { edit, pool, applied } = match self.next_write(batch, open, editor).await? {
+            NextWrite::Write(write) => *write,
+            NextWrite::ReadAgain => return Ok(BatchStep::ReadAgain),
+            NextWrite::Nothing if is_read_awaited => {
                 sleep(READ_BACK_INTERVAL).await;
                 return Ok(BatchStep::ReadAgain);
             }
-            return batch.take_error().map_or(Ok(BatchStep::Complete), Err);
+            NextWrite::Nothing => return batch.take_error().map_or(Ok(BatchStep::Complete), Err),
         };
         let sets_down = edit.sets_down() || !applied.added_downs.is_empty();
         let with_members = edit.members.is_some();
@@ -265,7 +255,7 @@ impl PoolWriter {
                 return Ok(BatchStep::ReadAgain);
             }
         }
-        let written = self.put(&pool, &edit, &mut batch.guard, editor).await;
+        let written = self.put(pool, &edit, &mut batch.guard, editor).await;
         if with_members {
             editor.settle_members(match &written {
                 Ok(()) => MembersOutcome::Written,
@@ -298,10 +288,51 @@ impl PoolWriter {
         Ok(BatchStep::ReadAgain)
     }
 
+    /// Takes the document of the next edit and applies the edit to it. An edit that turns out to change nothing is done.
+    async fn next_write<E: Editor>(
+        &self,
+        batch: &mut Batch,
+        mut open: Vec<PoolEdit>,
+        editor: &mut E,
+    ) -> Result<NextWrite, AttemptError> {
+        while let Some(mut edit) = batch.next_edit(&open) {
+            let read = batch
+                .documents
+                .take(&self.arm, &edit.pool, Instant::now() + READ_TIMEOUT)
+                .await?;
+            let mut pool = match read {
+                Document::Unchanged(pool) => pool,
+                Document::Missing => return Ok(NextWrite::Nothing),
+                Document::Changed if batch.stale_writes < MAX_STALE_WRITES => {
+                    batch.stale_writes += 1;
+                    return Ok(NextWrite::ReadAgain);
+                }
+                // Another writer works on it.
+                Document::Changed => return Err(AttemptError::Busy),
+            };
+            if edit.members.is_some() {
+                edit.members = editor.take_members(&edit.pool);
+            }
+            let applied = edit.apply(&mut pool);
+            if edit.members.is_some() && !applied.has_member_changes {
+                edit.members = None;
+                editor.settle_members(match applied.rejected.clone() {
+                    Some(reason) => MembersOutcome::Rejected(reason),
+                    None => MembersOutcome::Unchanged,
+                });
+            }
+            if applied.is_changed() {
+                return Ok(NextWrite::Write(Box::new(PoolWrite { edit, pool, applied })));
+            }
+            open.retain(|other| other.pool != edit.pool);
+        }
+        Ok(NextWrite::Nothing)
+    }
+
     /// Sends one PUT and follows its operation to the end.
     async fn put<E: Editor>(
         &self,
-        pool: &Pool,
+        pool: Pool,
         edit: &PoolEdit,
         guard: &mut LockGuard,
         editor: &mut E,
@@ -316,7 +347,10 @@ impl PoolWriter {
             metrics.start_operation(request, self.load_balancer.group(), source)
         });
         guard.mark_written();
-        let outcome = match self.arm.put_pool(pool, permit, deadline).await {
+        let sent = self.arm.put_pool(&pool, permit, deadline).await;
+        // It may be large, and the operation may take minutes.
+        drop(pool);
+        let outcome = match sent {
             Ok(accepted) => {
                 editor.handle_outcome(WriteOutcome::Accepted(edit.clone()));
                 self.arm.poll_until_done(&accepted, deadline).await

@@ -1,0 +1,175 @@
+//! A leader with 5,000 Nodes in 3 NIC pools of one load balancer, the default of AKS: its document has many megabytes.
+//!
+//! Measured are the peak of its memory from the start until 1,000 Nodes went Down and came back, the processor time while 1,000
+//! taints arrive, and the time from a signal to the request for the shared Lease while a list is being read.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::azure::Azure;
+use crate::documents::{CLUSTER, Members, Shape};
+use crate::instrumented_leader::InstrumentedLeader;
+use crate::measuring::cpu_time;
+use crate::measuring::figures::{mebibytes, millis, percentile, rounded};
+use crate::measuring::memory::Memory;
+use crate::measuring::report::{Budget, Check, Row};
+use crate::program::{Program, count};
+use crate::world::World;
+
+const SHAPE: Shape = Shape {
+    members: Members::Interfaces,
+    load_balancers: 1,
+    pools: 3,
+    nodes: 5000,
+};
+const TAINTED: usize = 1000;
+/// 60 % of the limit in the manifest of the controller.
+const MEMORY_BUDGET_MIB: f64 = 0.6 * 256.0;
+/// Signals while a list is being read.
+const TRIALS: usize = 40;
+/// Until the next list is requested at once: lists that took long are followed by a pause of up to 5 s.
+const LIST_PAUSE: Duration = Duration::from_secs(6);
+/// Time after the last change in which events and the ledger are written.
+const QUIET: Duration = Duration::from_secs(5);
+
+pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
+    world.nodes(SHAPE.nodes).await?;
+    let azure = Azure::start(SHAPE).await?;
+    let document = azure.load_balancer(CLUSTER).await?.len();
+    let flood = flood(world, &azure).await?;
+    let decided = decisions(world, &azure).await?;
+    azure.stop().await;
+    let decision =
+        |figure, per_mille, budget| Check::new(figure, millis(percentile(&decided, per_mille)), "ms", None, budget);
+    Ok(Row {
+        checks: vec![
+            Check::new(
+                "peak memory",
+                mebibytes(flood.memory.peak),
+                "MiB",
+                None,
+                Budget::Most(MEMORY_BUDGET_MIB),
+            ),
+            Check::new(
+                "processor time while 1,000 taints came in",
+                millis(flood.taints),
+                "ms",
+                None,
+                Budget::Most(1000.0),
+            ),
+            Check::new(
+                "processor time, Lease free → Down read back",
+                millis(flood.writes),
+                "ms",
+                None,
+                Budget::None,
+            ),
+            decision(
+                "signal read → decided while a list is read, p99",
+                990,
+                Budget::Most(5.0),
+            ),
+            decision("the same, p50", 500, Budget::None),
+        ],
+        raw: json!({
+            "nodes": SHAPE.nodes, "pools": SHAPE.all_pools(), "documentMiB": rounded(mebibytes(document as u64)),
+            "tainted": TAINTED, "taintingSeconds": rounded(flood.tainting.as_secs_f64()), "trials": TRIALS,
+            "memory": flood.memory.raw(),
+        }),
+    })
+}
+
+struct Flood {
+    memory: Memory,
+    /// How long the taints took to arrive.
+    tainting: Duration,
+    taints: Duration,
+    writes: Duration,
+}
+
+async fn flood(world: &mut World, azure: &Azure) -> anyhow::Result<Flood> {
+    let leader = Program::start(world, azure, "controller", "").await?;
+    sleep(QUIET).await;
+    world.take_lock().await?;
+    let (start, begun) = (cpu_time::process(leader.id)?, Instant::now());
+    world.taint(0..TAINTED, true).await?;
+    let tainting = begun.elapsed();
+    let expected = TAINTED * SHAPE.all_pools();
+    reach(&leader, |metrics| {
+        count(metrics, "headgate_pool_desired_down") == expected
+    })
+    .await?;
+    let seen = cpu_time::process(leader.id)?;
+    world.release_lock().await?;
+    reach(&leader, |metrics| {
+        count(metrics, "headgate_pool_actual_down") == expected
+            && count(metrics, "headgate_admin_state_queue_depth") == 0
+    })
+    .await?;
+    let written = cpu_time::process(leader.id)?;
+    sleep(QUIET).await;
+    world.taint(0..TAINTED, false).await?;
+    reach(&leader, |metrics| {
+        count(metrics, "headgate_pool_actual_down") == 0 && count(metrics, "headgate_pool_desired_down") == 0
+    })
+    .await?;
+    sleep(QUIET).await;
+    let memory = Memory::of(leader.id)?;
+    leader.stop().await;
+    Ok(Flood {
+        memory,
+        tainting,
+        taints: seen.saturating_sub(start),
+        writes: written.saturating_sub(seen),
+    })
+}
+
+/// The times from a signal to the request for the Lease. Each signal comes while a list is read, which the release of the Lease
+/// by another writer has started.
+async fn decisions(world: &mut World, azure: &Azure) -> anyhow::Result<Vec<Duration>> {
+    let leader = InstrumentedLeader::start(world, azure).await?;
+    let mut decided = Vec::new();
+    for trial in 0..=TRIALS {
+        sleep(LIST_PAUSE).await;
+        leader.forget();
+        world.take_lock().await?;
+        world.release_lock().await?;
+        // The list starts 100 ms after the release and takes some hundred.
+        let after = u64::try_from(trial)? * 5 % 100;
+        sleep(Duration::from_millis(120 + after)).await;
+        let is_listing = leader.seen().last.is_some();
+        world.taint(trial..trial + 1, true).await?;
+        leader
+            .until("one more Node is Down", |metrics| {
+                count(metrics, "headgate_pool_actual_down") == (trial + 1) * SHAPE.all_pools()
+            })
+            .await?;
+        // The first trial creates the shared Lease and is not counted.
+        if trial > 0 {
+            ensure!(is_listing, "the list has not started");
+            let seen = leader.seen();
+            let (signal, asked) = (
+                seen.signal.context("a signal")?,
+                seen.asked.context("the Lease asked for")?,
+            );
+            decided.push(asked.saturating_duration_since(signal));
+        }
+    }
+    leader.stop()?;
+    world.taint(0..TRIALS + 1, false).await?;
+    Ok(decided)
+}
+
+/// Waits for metrics, with few reads: each costs processor time, too.
+async fn reach(leader: &Program, reached: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    for _ in 0..1800 {
+        if reached(&leader.metrics().await?) {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    anyhow::bail!("the leader does not come to an end")
+}

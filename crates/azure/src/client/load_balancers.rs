@@ -1,0 +1,163 @@
+//! Reading load balancers, with bounded memory: what is kept of them are summaries, and the text of a small one.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{ArmClient, CallOptions, etag};
+use crate::body_stream::{BodyParser, BodyReader};
+use crate::document::{BackendAddress, ListPage, LoadBalancer, LoadBalancerSummary, read_load_balancer, read_page};
+use crate::error::ArmError;
+use crate::id::{Etag, LoadBalancerId, ResourceGroupId};
+use crate::transport::BufferedResponse;
+
+/// Pages of one list. ARM has at most 1,000 load balancers in a region and subscription.
+const MAX_PAGES: usize = 1000;
+/// Text of a load balancer that is kept for a write. A pool of a larger one is read again before it is written.
+const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
+
+/// The load balancers of a resource group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadBalancerList<E> {
+    /// Those that were selected.
+    pub load_balancers: Vec<LoadBalancerSummary<E>>,
+    /// The ids of all others.
+    pub others: Vec<LoadBalancerId>,
+}
+
+/// A load balancer as one read showed it.
+#[derive(Clone, Debug)]
+pub struct LoadBalancerRead<E> {
+    /// What plans are made from.
+    pub summary: LoadBalancerSummary<E>,
+    /// What a write needs.
+    pub text: LoadBalancerText,
+}
+
+/// The text of a load balancer, unless it is too large to be kept.
+#[derive(Clone, Debug)]
+pub struct LoadBalancerText {
+    text: Bytes,
+    /// From the headers.
+    etag: Option<Etag>,
+}
+
+impl LoadBalancerText {
+    /// The whole document; `None` if it is too large to be kept.
+    ///
+    /// # Errors
+    /// When it cannot be parsed.
+    pub fn document(&self) -> Result<Option<LoadBalancer>, ArmError> {
+        if self.text.is_empty() {
+            return Ok(None);
+        }
+        let document = serde_json::from_slice(&self.text).map_err(|error| ArmError::InvalidResponse(error.to_string()));
+        let load_balancer = LoadBalancer::from_document(document?, self.etag.clone());
+        load_balancer.map(Some).map_err(ArmError::InvalidResponse)
+    }
+}
+
+impl ArmClient {
+    /// Lists the load balancers of a resource group. Those that `select` rejects are skipped without being kept; `convert`
+    /// decides what is kept of a pool entry. Omits, and logs, an item that is not a load balancer.
+    ///
+    /// # Errors
+    /// When a page is not received before the deadline, is malformed, or is too large.
+    pub async fn list_load_balancers<E, S, C>(
+        &self,
+        group: &ResourceGroupId,
+        select: S,
+        convert: C,
+        deadline: Instant,
+    ) -> Result<LoadBalancerList<E>, ArmError>
+    where
+        E: Send + 'static,
+        S: Fn(&LoadBalancerId) -> bool + Send + Sync + Clone + 'static,
+        C: Fn(BackendAddress<'_>) -> E + Send + Sync + Clone + 'static,
+    {
+        let mut list = LoadBalancerList {
+            load_balancers: Vec::new(),
+            others: Vec::new(),
+        };
+        let mut next = self.uri(&group.load_balancers_path())?;
+        for _ in 0..MAX_PAGES {
+            let (select, convert) = (select.clone(), convert.clone());
+            let parse = move |body| read_page(body, &select, &convert);
+            let options = CallOptions {
+                name: "list_load_balancers",
+                group,
+                uri: next,
+                deadline,
+                parser: None,
+                put: None,
+            };
+            let (page, _): (ListPage<E>, _) = self.send_parsed(options, 0, parse).await?;
+            list.load_balancers.extend(page.load_balancers);
+            list.others.extend(page.others);
+            match page.next_link {
+                Some(link) => next = self.check_link(&link)?,
+                None => return Ok(list),
+            }
+        }
+        Err(ArmError::InvalidResponse(format!(
+            "a list of more than {MAX_PAGES} pages"
+        )))
+    }
+
+    /// Reads a load balancer with its pools. `convert` decides what is kept of a pool entry.
+    ///
+    /// # Errors
+    /// When it is not received before the deadline, is malformed, or is too large.
+    pub async fn get_load_balancer<E, C>(
+        &self,
+        id: &LoadBalancerId,
+        convert: C,
+        deadline: Instant,
+    ) -> Result<LoadBalancerRead<E>, ArmError>
+    where
+        E: Send + 'static,
+        C: Fn(BackendAddress<'_>) -> E + Send + Sync + 'static,
+    {
+        let options = CallOptions {
+            name: "get_load_balancer",
+            group: id.group(),
+            uri: self.uri(&id.path())?,
+            deadline,
+            parser: None,
+            put: None,
+        };
+        let parse = move |body| read_load_balancer(body, &convert);
+        let (mut summary, response) = self.send_parsed(options, MAX_KEPT_BYTES, parse).await?;
+        let header = etag(response.headers());
+        summary.set_etag(header.clone());
+        Ok(LoadBalancerRead {
+            summary,
+            text: LoadBalancerText {
+                text: response.into_body(),
+                etag: header,
+            },
+        })
+    }
+
+    /// Sends a request and parses the body of its response while it arrives.
+    async fn send_parsed<T: Send + 'static>(
+        &self,
+        options: CallOptions<'_>,
+        max_kept_bytes: usize,
+        parse: impl Fn(BodyReader) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<(T, BufferedResponse), ArmError> {
+        let parsed = Arc::new(Mutex::new(None));
+        let target = Arc::clone(&parsed);
+        let parser = BodyParser::new(max_kept_bytes, move |body| {
+            let found = parse(body)?;
+            *target.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+            Ok(())
+        });
+        let parser = Some(parser);
+        let response = self.send(CallOptions { parser, ..options }).await?;
+        let found = parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let found = found.ok_or_else(|| ArmError::InvalidResponse("it has no content".to_owned()))?;
+        Ok((found, response))
+    }
+}

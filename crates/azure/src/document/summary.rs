@@ -1,0 +1,377 @@
+//! Load balancers as far as plans need them, read element by element from text that arrives.
+//!
+//! Each pool entry is converted as soon as it is read, so the memory for a list is that of the converted entries. A JSON value
+//! of an unexpected type is an empty object or array, as in the whole documents. Documents that are written are read whole.
+
+use std::io::Read;
+
+use serde::de::{DeserializeSeed as _, Error as _, MapAccess, SeqAccess};
+use serde_json::{Value, json};
+
+use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
+use super::{BackendAddress, LoadBalancer, ProvisioningState};
+use crate::id::{Etag, LoadBalancerId, PoolId};
+
+/// Pool entries in one response; ARM's limits allow a tenth of it.
+const MAX_ADDRESSES: usize = 500_000;
+/// Rules and probes of one load balancer; ARM allows 1,500 rules.
+const MAX_RULES: usize = 20_000;
+
+/// A load balancer without the documents of its pools. `E` is what a pool entry is converted to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadBalancerSummary<E> {
+    /// The resource id, from the document.
+    pub id: LoadBalancerId,
+    /// The version of the load balancer and its pools.
+    pub etag: Option<Etag>,
+    /// Whether ARM is busy with the load balancer.
+    pub provisioning_state: ProvisioningState,
+    /// Its `properties` with `loadBalancingRules` and `probes` only.
+    pub rules: Value,
+    /// In the order of the document. Omits pools without a name.
+    pub pools: Vec<PoolSummary<E>>,
+}
+
+impl<E> LoadBalancerSummary<E> {
+    /// Replaces the etag of the document by that of the headers, if they have one.
+    pub(crate) fn set_etag(&mut self, header: Option<Etag>) {
+        let Some(header) = header else { return };
+        for pool in &mut self.pools {
+            if !pool.has_own_etag {
+                pool.etag = Some(header.clone());
+            }
+        }
+        self.etag = Some(header);
+    }
+}
+
+/// A pool without its document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolSummary<E> {
+    /// The pool's resource id.
+    pub id: PoolId,
+    /// The version that was read.
+    pub etag: Option<Etag>,
+    /// Whether ARM is busy with the pool.
+    pub provisioning_state: ProvisioningState,
+    /// The converted pool entries, in the document's order.
+    pub addresses: Vec<E>,
+    /// Whether the etag is not that of the load balancer.
+    has_own_etag: bool,
+}
+
+impl LoadBalancer {
+    /// The summary of a document that is in memory.
+    #[must_use]
+    pub fn summarize<E>(&self, convert: impl Fn(BackendAddress<'_>) -> E) -> LoadBalancerSummary<E> {
+        let mut reader = LoadBalancerReader::new(&|_| true, &convert);
+        // A value in memory has no syntax errors, and the limits are those of a response.
+        let _ = Object(&mut reader).deserialize(&self.document);
+        let (id, etag) = (self.id.clone(), self.etag.clone());
+        reader.finish(id, etag)
+    }
+}
+
+/// One page of a list.
+pub(crate) struct ListPage<E> {
+    pub(crate) load_balancers: Vec<LoadBalancerSummary<E>>,
+    /// Those that were not selected.
+    pub(crate) others: Vec<LoadBalancerId>,
+    pub(crate) next_link: Option<String>,
+}
+
+/// Reads a page of a list. Omits, and logs, an item that is not a load balancer.
+pub(crate) fn read_page<E>(
+    body: impl Read,
+    select: &dyn Fn(&LoadBalancerId) -> bool,
+    convert: &dyn Fn(BackendAddress<'_>) -> E,
+) -> Result<ListPage<E>, String> {
+    let mut reader = PageReader {
+        items: ItemsReader {
+            select,
+            convert,
+            addresses: 0,
+            load_balancers: Vec::new(),
+            others: Vec::new(),
+        },
+        has_items: false,
+        next_link: None,
+    };
+    read_object(body, &mut reader)?;
+    if !reader.has_items {
+        return Err("a list without value".to_owned());
+    }
+    Ok(ListPage {
+        load_balancers: reader.items.load_balancers,
+        others: reader.items.others,
+        next_link: reader.next_link.filter(|link| !link.is_empty()),
+    })
+}
+
+/// Reads one load balancer.
+pub(crate) fn read_load_balancer<E>(
+    body: impl Read,
+    convert: &dyn Fn(BackendAddress<'_>) -> E,
+) -> Result<LoadBalancerSummary<E>, String> {
+    let mut reader = LoadBalancerReader::new(&|_| true, convert);
+    read_object(body, &mut reader)?;
+    let id = reader.id().ok_or("a load balancer without id")??;
+    let etag = reader.etag.clone();
+    Ok(reader.finish(id, etag))
+}
+
+/// Reads a body to its end.
+fn read_object<F: Fields>(body: impl Read, fields: &mut F) -> Result<(), String> {
+    let mut json = serde_json::Deserializer::from_reader(body);
+    let read = Object(fields).deserialize(&mut json).and_then(|_| json.end());
+    read.map_err(|error| format!("it is not JSON: {error}"))
+}
+
+struct PageReader<'a, E> {
+    items: ItemsReader<'a, E>,
+    has_items: bool,
+    next_link: Option<String>,
+}
+
+impl<E> Fields for PageReader<'_, E> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "value" => self.has_items = map.next_value_seed(Array(&mut self.items))?,
+            "nextLink" => self.next_link = read_text(map)?,
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
+}
+
+struct ItemsReader<'a, E> {
+    select: &'a dyn Fn(&LoadBalancerId) -> bool,
+    convert: &'a dyn Fn(BackendAddress<'_>) -> E,
+    /// The pool entries so far.
+    addresses: usize,
+    load_balancers: Vec<LoadBalancerSummary<E>>,
+    others: Vec<LoadBalancerId>,
+}
+
+impl<E> Items for ItemsReader<'_, E> {
+    fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
+        let mut reader = LoadBalancerReader::new(self.select, self.convert);
+        reader.properties.pools.addresses = self.addresses;
+        if seq.next_element_seed(Object(&mut reader))?.is_none() {
+            return Ok(false);
+        }
+        match reader.id() {
+            Some(Ok(id)) if (self.select)(&id) => {
+                self.addresses = reader.properties.pools.addresses;
+                let etag = reader.etag.clone();
+                self.load_balancers.push(reader.finish(id, etag));
+            }
+            Some(Ok(id)) => self.others.push(id),
+            Some(Err(error)) => tracing::warn!(error, "load balancer in ARM's list ignored"),
+            None => tracing::warn!(
+                error = "a load balancer without id",
+                "load balancer in ARM's list ignored"
+            ),
+        }
+        Ok(true)
+    }
+}
+
+struct LoadBalancerReader<'a, E> {
+    select: &'a dyn Fn(&LoadBalancerId) -> bool,
+    id: Option<String>,
+    etag: Option<Etag>,
+    properties: PropertiesReader<'a, E>,
+}
+
+impl<'a, E> LoadBalancerReader<'a, E> {
+    fn new(select: &'a dyn Fn(&LoadBalancerId) -> bool, convert: &'a dyn Fn(BackendAddress<'_>) -> E) -> Self {
+        Self {
+            select,
+            id: None,
+            etag: None,
+            properties: PropertiesReader {
+                provisioning_state: ProvisioningState::Settled,
+                rules: Value::Null,
+                probes: Value::Null,
+                pools: PoolsReader {
+                    convert,
+                    addresses: 0,
+                    pools: Vec::new(),
+                },
+            },
+        }
+    }
+
+    fn id(&self) -> Option<Result<LoadBalancerId, String>> {
+        let id = LoadBalancerId::parse(self.id.as_deref()?);
+        Some(id.map_err(|error| error.to_string()))
+    }
+
+    /// Whether the properties are not needed. ARM writes the id before them.
+    fn is_skipped(&self) -> bool {
+        self.id().is_some_and(|id| !id.is_ok_and(|id| (self.select)(&id)))
+    }
+
+    fn finish(self, id: LoadBalancerId, etag: Option<Etag>) -> LoadBalancerSummary<E> {
+        let PropertiesReader {
+            provisioning_state,
+            rules,
+            probes,
+            pools,
+        } = self.properties;
+        let pools = pools.pools.into_iter().filter_map(|pool| {
+            Some(PoolSummary {
+                id: id.pool(pool.name.as_deref()?).ok()?,
+                has_own_etag: pool.etag.is_some(),
+                etag: pool.etag.or_else(|| etag.clone()),
+                provisioning_state: pool.properties.provisioning_state,
+                addresses: pool.properties.addresses,
+            })
+        });
+        LoadBalancerSummary {
+            provisioning_state,
+            rules: json!({"loadBalancingRules": rules, "probes": probes}),
+            pools: pools.collect(),
+            etag,
+            id,
+        }
+    }
+}
+
+impl<E> Fields for LoadBalancerReader<'_, E> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "id" => self.id = read_text(map)?,
+            "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
+            "properties" if !self.is_skipped() => drop(map.next_value_seed(Object(&mut self.properties))?),
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
+}
+
+struct PropertiesReader<'a, E> {
+    provisioning_state: ProvisioningState,
+    rules: Value,
+    probes: Value,
+    pools: PoolsReader<'a, E>,
+}
+
+impl<E> Fields for PropertiesReader<'_, E> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "provisioningState" => {
+                self.provisioning_state = ProvisioningState::from_text(read_text(map)?.as_deref());
+            }
+            "loadBalancingRules" => self.rules = read_values(map)?,
+            "probes" => self.probes = read_values(map)?,
+            "backendAddressPools" => drop(map.next_value_seed(Array(&mut self.pools))?),
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
+}
+
+/// Reads an array as it is.
+fn read_values<'de, A: MapAccess<'de>>(map: &mut A) -> Result<Value, A::Error> {
+    let mut values = ValuesReader(Vec::new());
+    map.next_value_seed(Array(&mut values))?;
+    Ok(Value::Array(values.0))
+}
+
+struct ValuesReader(Vec<Value>);
+
+impl Items for ValuesReader {
+    fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
+        if self.0.len() >= MAX_RULES {
+            return Err(A::Error::custom(format!("more than {MAX_RULES} rules or probes")));
+        }
+        let value = seq.next_element()?;
+        let is_some = value.is_some();
+        self.0.extend(value);
+        Ok(is_some)
+    }
+}
+
+struct PoolsReader<'a, E> {
+    convert: &'a dyn Fn(BackendAddress<'_>) -> E,
+    addresses: usize,
+    pools: Vec<PoolReader<'a, E>>,
+}
+
+impl<E> Items for PoolsReader<'_, E> {
+    fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
+        let mut pool = PoolReader {
+            name: None,
+            etag: None,
+            properties: PoolPropertiesReader {
+                convert: self.convert,
+                max_addresses: MAX_ADDRESSES.saturating_sub(self.addresses),
+                provisioning_state: ProvisioningState::Settled,
+                addresses: Vec::new(),
+            },
+        };
+        if seq.next_element_seed(Object(&mut pool))?.is_none() {
+            return Ok(false);
+        }
+        pool.properties.addresses.shrink_to_fit();
+        self.addresses += pool.properties.addresses.len();
+        self.pools.push(pool);
+        Ok(true)
+    }
+}
+
+struct PoolReader<'a, E> {
+    name: Option<String>,
+    etag: Option<Etag>,
+    properties: PoolPropertiesReader<'a, E>,
+}
+
+impl<E> Fields for PoolReader<'_, E> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "name" => self.name = read_text(map)?,
+            "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
+            "properties" => drop(map.next_value_seed(Object(&mut self.properties))?),
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
+}
+
+struct PoolPropertiesReader<'a, E> {
+    convert: &'a dyn Fn(BackendAddress<'_>) -> E,
+    max_addresses: usize,
+    provisioning_state: ProvisioningState,
+    addresses: Vec<E>,
+}
+
+impl<E> Fields for PoolPropertiesReader<'_, E> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "provisioningState" => {
+                self.provisioning_state = ProvisioningState::from_text(read_text(map)?.as_deref());
+            }
+            "loadBalancerBackendAddresses" => drop(map.next_value_seed(Array(self))?),
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
+}
+
+impl<E> Items for PoolPropertiesReader<'_, E> {
+    fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
+        let Some(address) = seq.next_element::<Value>()? else {
+            return Ok(false);
+        };
+        if self.addresses.len() >= self.max_addresses {
+            return Err(A::Error::custom(format!("more than {MAX_ADDRESSES} pool entries")));
+        }
+        self.addresses.push((self.convert)(BackendAddress(&address)));
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use super::*;
+use crate::document::AdminState;
+
+const GROUP: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers";
+
+type Entry = (Option<String>, Option<std::net::IpAddr>, Option<AdminState>);
+
+fn entry(address: BackendAddress<'_>) -> Entry {
+    (
+        address.name().map(str::to_owned),
+        address.ip_address(),
+        address.admin_state(),
+    )
+}
+
+/// The summary by way of the whole document, as writes read it.
+fn expected(document: &Value) -> Option<LoadBalancerSummary<Entry>> {
+    let mut whole = LoadBalancer::from_document(document.clone(), None).ok()?;
+    let array = |name: &str| {
+        let list = document
+            .pointer(&format!("/properties/{name}"))
+            .and_then(Value::as_array);
+        list.cloned().unwrap_or_default()
+    };
+    let is_null = |name: &str| document.pointer(&format!("/properties/{name}")).is_none();
+    let value = |name: &str| if is_null(name) { Value::Null } else { array(name).into() };
+    let rules = json!({"loadBalancingRules": value("loadBalancingRules"), "probes": value("probes")});
+    let provisioning_state = whole.provisioning_state();
+    let has_own = |document: &Value| {
+        document
+            .get("etag")
+            .and_then(Value::as_str)
+            .and_then(Etag::new)
+            .is_some()
+    };
+    let pools = whole.take_pools().into_iter().map(|pool| PoolSummary {
+        provisioning_state: pool.provisioning_state(),
+        addresses: pool.addresses().map(entry).collect(),
+        has_own_etag: has_own(&pool.document),
+        etag: pool.etag,
+        id: pool.id,
+    });
+    Some(LoadBalancerSummary {
+        provisioning_state,
+        rules,
+        pools: pools.collect(),
+        etag: whole.etag,
+        id: whole.id,
+    })
+}
+
+/// Values in the place of each part of a document, from a seed.
+fn document(random: &mut fastrand::Rng, number: usize) -> Value {
+    fn odd(random: &mut fastrand::Rng, usual: Value) -> Value {
+        let others = [
+            json!(null),
+            json!(7),
+            json!(-1.5),
+            json!(true),
+            json!("text"),
+            json!([]),
+            json!({}),
+            json!([1, {}]),
+            json!({"a": [null]}),
+        ];
+        if random.u8(..20) == 0 {
+            others[random.usize(..others.len())].clone()
+        } else {
+            usual
+        }
+    }
+    let mut part = |usual: Value| odd(random, usual);
+    let mut address = |number: usize| {
+        let state = part(json!("Down"));
+        let ip = part(json!(format!("10.0.0.{number}")));
+        let name = part(json!(format!("n{number}")));
+        let properties = part(json!({"ipAddress": ip, "adminState": state, "future": {"x": [1, "y"]}}));
+        part(json!({"name": name, "properties": properties}))
+    };
+    let addresses: Vec<Value> = (0..4).map(&mut address).collect();
+    let addresses = part(json!(addresses));
+    let state = part(json!("Updating"));
+    let properties = part(
+        json!({"provisioningState": state, "loadBalancerBackendAddresses": addresses,
+        "backendIPConfigurations": [{"id": "x"}]}),
+    );
+    let (name, etag) = (part(json!("pool")), part(json!("W/\"2\"")));
+    let pool = part(json!({"name": name, "etag": etag, "properties": properties}));
+    let pools = part(json!([pool, {"name": "second"}, {}]));
+    let rules = part(json!([{"name": "r", "properties": {"probe": {"id": "p"}}}]));
+    let state = part(json!("Succeeded"));
+    let properties = part(
+        json!({"provisioningState": state, "backendAddressPools": pools, "loadBalancingRules": rules,
+        "probes": [{"name": "p"}], "frontendIPConfigurations": [{"name": "f"}]}),
+    );
+    let etag = part(json!("W/\"1\""));
+    let id = part(json!(format!("{GROUP}/lb-{number}")));
+    part(json!({"id": id, "etag": etag, "location": "eastus", "properties": properties}))
+}
+
+#[test]
+fn summaries_are_those_of_the_whole_documents() {
+    let mut random = fastrand::Rng::with_seed(12);
+    let mut shown = 0;
+    for number in 0..2000 {
+        let document = document(&mut random, number);
+        let text = document.to_string();
+        let read = read_load_balancer(text.as_bytes(), &entry).ok();
+        assert_eq!(read, expected(&document), "{document}");
+        let Some(whole) = LoadBalancer::from_document(document, None).ok() else {
+            continue;
+        };
+        shown += 1;
+        assert_eq!(Some(whole.summarize(entry)), read);
+    }
+    assert!(shown > 1000, "{shown}");
+}
+
+#[test]
+fn list_has_the_selected_load_balancers_and_the_names_of_the_others() {
+    let mut random = fastrand::Rng::with_seed(34);
+    for _ in 0..200 {
+        let documents: Vec<Value> = (0..5).map(|number| document(&mut random, number)).collect();
+        let text = json!({"value": documents, "nextLink": "https://next", "other": {"value": []}}).to_string();
+        let select = |id: &LoadBalancerId| matches!(id.name(), "lb-1" | "lb-3");
+        let page = read_page(text.as_bytes(), &select, &entry).unwrap();
+        let all: Vec<_> = documents.iter().filter_map(expected).collect();
+        let (selected, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|found| select(&found.id));
+        assert_eq!(page.load_balancers, selected);
+        let others: Vec<_> = others.into_iter().map(|other| other.id).collect();
+        assert_eq!(page.others, others);
+        assert_eq!(page.next_link.as_deref(), Some("https://next"));
+    }
+}
+
+#[test]
+fn properties_before_the_id_are_read() {
+    let properties = r#""properties": {"backendAddressPools": [{"name": "p"}]}"#;
+    let text = format!(r#"{{"value": [{{{properties}, "id": "{GROUP}/lb"}}, {{{properties}, "id": "{GROUP}/x"}}]}}"#);
+    let page = read_page(text.as_bytes(), &|id| id.name() == "lb", &entry).unwrap();
+    assert_eq!((page.load_balancers.len(), page.others.len()), (1, 1));
+    assert_eq!(page.load_balancers[0].pools[0].id.name(), "p");
+}
+
+#[test]
+fn malformed_lists_are_errors() {
+    for text in [
+        "",
+        "[]",
+        "7",
+        "{",
+        "{}",
+        r#"{"value": 1}"#,
+        r#"{"value": []"#,
+        r#"{"value": []} x"#,
+    ] {
+        assert!(read_page(text.as_bytes(), &|_| true, &entry).is_err(), "{text}");
+    }
+    for text in ["{}", r#"{"id": "/x"}"#, "null", r#"{"id": 7}"#] {
+        assert!(read_load_balancer(text.as_bytes(), &entry).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn pool_entries_of_one_response_are_bounded() {
+    let addresses = vec!["{}"; MAX_ADDRESSES / 2 + 1].join(",");
+    let pool = format!(r#"{{"name": "p", "properties": {{"loadBalancerBackendAddresses": [{addresses}]}}}}"#);
+    let read = |pools: &str| {
+        let text = format!(r#"{{"id": "{GROUP}/lb", "properties": {{"backendAddressPools": [{pools}]}}}}"#);
+        read_load_balancer(text.as_bytes(), &|_| ())
+    };
+    assert!(read(&pool).is_ok());
+    let error = read(&format!("{pool},{pool}")).unwrap_err();
+    assert!(error.contains("500000 pool entries"), "{error}");
+}

@@ -1,0 +1,130 @@
+//! Lists and load balancers of many megabytes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use headgate_controller::admin_state::{AdminStateMode, Policy};
+use hyper::{Method, Response};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::rows::cluster::{DOWN, DRAINING, FAILED, SECOND, TestCluster};
+use super::world::{ENFORCE, entries, id_of, load_balancer};
+
+const MIB: usize = 1024 * 1024;
+const LISTS: &str = "/loadBalancers$";
+const POOL: &str = "/loadBalancers/kubernetes/backendAddressPools/kubernetes$";
+
+fn kubernetes() -> Value {
+    load_balancer("kubernetes", &[("kubernetes", entries(1..=3, false))])
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_page_above_16_mib_is_read() {
+    let mut other = load_balancer("other", &[("pool", entries(1..=3, false))]);
+    other["tags"] = json!({"note": "x".repeat(17 * MIB)});
+    let cluster = TestCluster::with(3, &[other, kubernetes()]).await;
+    cluster.taint(2, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    assert_eq!(cluster.world.down("kubernetes", "kubernetes").len(), 1);
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    cluster.taint(2, &[]);
+    sleep(5 * SECOND).await;
+    assert!(cluster.world.down("kubernetes", "kubernetes").is_empty());
+    assert!(cluster.world.down("other", "pool").is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn pool_of_a_load_balancer_that_is_too_large_to_keep_is_read_before_its_write() {
+    let mut large = kubernetes();
+    large["tags"] = json!({"note": "x".repeat(5 * MIB)});
+    let pool = &mut large["properties"]["backendAddressPools"][0];
+    pool["futurePool"] = json!("pool");
+    pool["properties"]["loadBalancerBackendAddresses"][0]["futureAddress"] = json!({"deep": [null, 1.5]});
+    let cluster = TestCluster::with(3, &[large]).await;
+    cluster.taint(2, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    assert_eq!(cluster.world.down("kubernetes", "kubernetes").len(), 1);
+    assert_eq!((cluster.sent("GET", POOL).len(), cluster.puts().len()), (1, 1));
+    let path = format!("{}/backendAddressPools/kubernetes", id_of("kubernetes"));
+    let written = cluster.world.get(&path).await;
+    assert_eq!(written["futurePool"], "pool", "the PUT has every field");
+    let address = &written["properties"]["loadBalancerBackendAddresses"][0];
+    assert_eq!(address["futureAddress"], json!({"deep": [null, 1.5]}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_pool_of_a_large_load_balancer_is_planned_anew() {
+    let mut large = kubernetes();
+    large["tags"] = json!({"note": "x".repeat(5 * MIB)});
+    let mut cluster = TestCluster::without_leader(3, &[large]).await;
+    // Between the read of the load balancer and that of its pool another writer was there, once.
+    let is_due = Arc::new(AtomicBool::new(true));
+    let stale = Arc::clone(&is_due);
+    cluster.world.intercept = Some(Arc::new(move |request| {
+        let path = request.uri().path();
+        let is_pool = request.method() == Method::GET && path.ends_with("/backendAddressPools/kubernetes");
+        if !is_pool || !stale.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        let body = json!({"name": "kubernetes", "etag": "W/\"another\"", "properties": {"loadBalancerBackendAddresses": entries(3..=3, false)}});
+        Some(Response::new(Bytes::from(body.to_string())))
+    }));
+    cluster.lead(ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    let down: Vec<_> = cluster.world.down("kubernetes", "kubernetes").into_iter().collect();
+    assert_eq!(down, ["node-2"]);
+    assert!(!is_due.load(Ordering::SeqCst));
+    assert_eq!(cluster.puts().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_of_many_entries_wait_for_signals_but_not_for_another_writer() {
+    let pool = entries(1..=4000, false);
+    let mut cluster = TestCluster::without_leader(3, &[load_balancer("kubernetes", &[("kubernetes", pool)])]).await;
+    // Without writes, only the lists need requests.
+    let mode = AdminStateMode::Observe;
+    cluster.lead(Policy { mode, ..ENFORCE }).await;
+    sleep(5 * SECOND).await;
+    let lists = || cluster.sent("GET", LISTS).len();
+    let before = lists();
+    cluster.taint(1, &[DRAINING]);
+    sleep(SECOND / 2).await;
+    assert_eq!(lists() - before, 1, "the first signal does not wait");
+    cluster.taint(2, &[DRAINING]);
+    sleep(SECOND / 2).await;
+    assert_eq!(lists() - before, 1, "4,000 entries: 1.2 s");
+    sleep(SECOND).await;
+    assert_eq!(lists() - before, 2);
+    cluster.taint(3, &[DRAINING]);
+    assert!(cluster.world.take_arm_lease().await);
+    cluster.world.release_arm_lease().await;
+    sleep(3 * SECOND / 10).await;
+    assert_eq!(lists() - before, 3, "another writer was there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancers_are_read_one_by_one_if_the_list_is_too_large() {
+    let internal = load_balancer("kubernetes-internal", &[("kubernetes", entries(1..=3, false))]);
+    let mut cluster = TestCluster::without_leader(3, &[kubernetes(), internal]).await;
+    // The parser of a debug build is slow, so it gets nothing to do.
+    let page = Bytes::from(vec![b'x'; 65 * MIB]);
+    cluster.world.intercept = Some(Arc::new(move |request| {
+        let is_list = request.method() == Method::GET && request.uri().path().ends_with("/loadBalancers");
+        is_list.then(|| Response::new(page.clone()))
+    }));
+    cluster.lead(ENFORCE).await;
+    cluster.taint(2, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    assert_eq!(cluster.world.down("kubernetes", "kubernetes").len(), 1);
+    assert_eq!(cluster.world.down("kubernetes-internal", "kubernetes").len(), 1);
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    assert!(cluster.sent("GET", LISTS).is_empty(), "the lists did not reach ARM");
+    // One that does not exist is no failure.
+    cluster.taint(2, &[]);
+    sleep(5 * SECOND).await;
+    assert!(cluster.world.down("kubernetes", "kubernetes").is_empty());
+}
