@@ -181,6 +181,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         role,
         is_candidate: role.may_lead() && settings.azure.is_configured(),
         leader: metrics.leader.clone(),
+        local_pools: metrics.local_pools.queued_updates(),
         started_at: clock.now().wall,
         clock: clock.clone(),
     };

@@ -18,6 +18,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, take_local_pools};
 use super::nodes;
 use crate::config::Settings;
 
@@ -83,6 +84,8 @@ pub struct ClusterSnapshot {
     pub health_port: u16,
     /// The taint keys with which agents answer 503, by the given settings.
     pub health_taint_keys: Vec<String>,
+    /// The pools of Local Services.
+    pub local_pools: LocalPoolsSnapshot,
 }
 
 /// Takes a snapshot.
@@ -96,6 +99,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         settings,
         clock,
     } = request;
+    let target = azure.as_ref().ok().cloned();
     let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
     let mut policy = Policy {
         mode: settings.admin_state.mode,
@@ -122,7 +126,22 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
             desired.apply(node, now);
         }
     }
+    let local_pools = match (&target, &azure) {
+        (Some(target), Ok(azure)) => {
+            let request = LocalPoolsRequest {
+                client,
+                settings: &settings.local_pools,
+                target,
+                listing: &azure.listing,
+                desired: &desired,
+                mode: policy.mode,
+            };
+            take_local_pools(request).await
+        }
+        _ => LocalPoolsSnapshot::default(),
+    };
     Ok(ClusterSnapshot {
+        local_pools,
         now,
         desired,
         health,

@@ -161,7 +161,17 @@ const CRATES: &[Crate] = &[
             ("why", &["node"]),
             (
                 "status",
-                &["admin_state", "azure", "config", "leader", "node", "pool", "why"],
+                &[
+                    "admin_state",
+                    "azure",
+                    "config",
+                    "leader",
+                    "local_pools",
+                    "local_service",
+                    "node",
+                    "pool",
+                    "why",
+                ],
             ),
             (
                 "agent",

@@ -81,6 +81,8 @@ impl StatusReport {
             load_balancers,
             unreadable_load_balancers,
             unmatched_ledger: unmatched,
+            local_pools: snapshot.local_pools.rows.clone(),
+            local_pools_error: snapshot.local_pools.error.clone(),
         }
     }
 

@@ -16,7 +16,6 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_local_pools::QueueStatus;
 use headgate_node::{DRAINING_TAINT, SignalRules};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
@@ -192,7 +191,7 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
     term.report_nodes(None);
     term.report_inability(None);
     context.metrics.set_gauges(GaugeValues::default());
-    context.local_pools_metrics.set_queue(QueueStatus::default());
+    context.local_pools_metrics.clear_queue();
     outcome
 }
 

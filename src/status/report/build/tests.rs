@@ -106,6 +106,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
         minimum_in_service: MinimumInService::Count(0),
         health_port: 10456,
         health_taint_keys: Vec::new(),
+        local_pools: crate::status::LocalPoolsSnapshot::default(),
     }
 }
 
