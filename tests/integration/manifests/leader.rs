@@ -325,9 +325,10 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
     // Only the controllers may write other Nodes, and read the events that they act on.
     let controller = [
         "create,patch events ",
-        "get,list,watch,patch nodes ",
+        "get,list,watch nodes ",
         "list,watch endpointslices ",
         "list,watch services ",
+        "patch nodes ",
         "patch nodes ",
     ];
     for (folder, account) in ways_to_lead() {
