@@ -181,6 +181,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         role,
         is_candidate: role.may_lead() && settings.azure.is_configured(),
         leader: metrics.leader.clone(),
+        local_pools: metrics.local_pools.queued_updates(),
         started_at: clock.now().wall,
         clock: clock.clone(),
     };
@@ -213,7 +214,12 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             context,
             inputs.node.clone(),
             metrics.leader,
-            leader_election::work(metrics.admin_state, metrics.local_pools, metrics.lock),
+            leader_election::work(
+                metrics.admin_state,
+                metrics.local_pools,
+                metrics.lock,
+                metrics.preempt_events,
+            ),
         )
     });
     let node_watch = headgate_node::watch_own_node(

@@ -21,7 +21,7 @@ use headgate_controller::local_service::LocalPoolsSettings;
 use headgate_health::ProxySettings;
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
-use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use headgate_node::SignalRules;
 
 pub use load::{FlagOverride, load};
 pub use names::SecretName;
@@ -47,7 +47,7 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// How long `/healthz` answers 503 after SIGTERM before the port closes; zero for a plain roll.
     pub shutdown_delay: Duration,
-    /// The taints that are drain signals.
+    /// What is a drain signal.
     pub signals: SignalSettings,
     /// How kube-proxy's status is polled.
     pub proxy: ProxySettings,
@@ -80,6 +80,8 @@ pub struct AzureSettings {
     pub config_secret: Option<SecretName>,
     /// The cluster's name, after which its load balancers are named.
     pub cluster_name: String,
+    /// Whether the leader turns eviction notices in Node events into taints.
+    pub preempt_events: bool,
 }
 
 impl AzureSettings {
@@ -120,23 +122,17 @@ pub struct GuardSection {
     pub minimum_in_service: MinimumInService,
 }
 
-/// Taint keys that are drain signals, by their effect.
+/// What is a drain signal, by its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalSettings {
-    /// Keys that make `/healthz` answer 503.
-    pub health: Vec<String>,
-    /// Keys that take the node out of its load balancers' pools; only the leader uses them.
-    pub admin_state: Vec<String>,
+    /// What makes `/healthz` answer 503.
+    pub health: SignalRules,
+    /// What takes the node out of its load balancers' pools; only the leader uses it.
+    pub admin_state: SignalRules,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        let signals = || {
-            DEFAULT_SIGNAL_TAINTS
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-        };
         Self {
             healthz_bind_address: SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTHZ_PORT)),
             proxy_protocol: ProxyProtocol::Off,
@@ -145,8 +141,8 @@ impl Default for Settings {
             state_dir: PathBuf::from("/var/lib/headgate"),
             shutdown_delay: Duration::ZERO,
             signals: SignalSettings {
-                health: signals(),
-                admin_state: signals(),
+                health: SignalRules::default_health(),
+                admin_state: SignalRules::default_admin_state(),
             },
             proxy: ProxySettings {
                 healthz_authority: Some("127.0.0.1:10256".to_owned()),
@@ -162,6 +158,7 @@ impl Default for Settings {
                 config_file: None,
                 config_secret: None,
                 cluster_name: "kubernetes".to_owned(),
+                preempt_events: false,
             },
             admin_state: AdminStateSettings::default(),
             local_pools: LocalPoolsSettings::default(),

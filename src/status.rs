@@ -5,6 +5,7 @@
 //! come from `admin_state`'s plan. Without Azure the report has the reason, and shows what Kubernetes alone shows.
 
 mod agents;
+mod local_pools;
 mod nodes;
 mod report;
 mod snapshot;
@@ -12,6 +13,7 @@ mod text;
 mod text_format;
 
 pub use agents::{AgentEndpoints, query_agents};
+pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, QueuedRow, explain_service, fetch_queue};
 pub use report::{
     EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,

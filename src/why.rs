@@ -8,6 +8,7 @@ mod explanation;
 mod observations;
 mod reasons;
 
+use headgate_node::SignalRules;
 use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
@@ -25,8 +26,8 @@ pub async fn explain_node(
     name: &str,
     port: u16,
     statusz: Option<Uri>,
-    taint_keys: &[String],
+    rules: &SignalRules,
 ) -> Result<Explanation, WhyError> {
-    let observations = Observations::query(client, name, port, statusz, taint_keys).await?;
+    let observations = Observations::query(client, name, port, statusz, rules).await?;
     Ok(explain(name, &observations, Timestamp::now()))
 }

@@ -20,8 +20,8 @@ use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTar
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
-use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use headgate_node::NodeReport;
+use headgate_node::SignalRules;
 use headgate_telemetry::MetricsFormat;
 use http_body_util::BodyExt as _;
 use hyper::{Method, Request, Response};
@@ -167,7 +167,11 @@ async fn lead(
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
     let client = spied_client(config, recorder.clone())?;
-    let reports = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
+    let reports = watch::Sender::new(NodeReport::initial(
+        None,
+        &headgate_node::SignalRules::default(),
+        clock.now(),
+    ));
     let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
@@ -191,7 +195,7 @@ async fn lead(
     let parts = admin_state::WorkContext {
         events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
         client,
-        taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
+        rules: SignalRules::default_admin_state(),
         policy: Policy {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,

@@ -12,11 +12,13 @@ mod azure_emulator;
 #[path = "../measuring/measuring.rs"]
 mod measuring;
 
+#[expect(dead_code, reason = "faults are the soak's")]
 mod azure;
 mod documents;
 mod instrumented_leader;
 mod program;
 mod rows;
+#[expect(dead_code, reason = "outages are the soak's")]
 mod world;
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! What the agent's tasks share: channels with the latest state, and the registry of metrics.
 
 use headgate_clock::Clock;
-use headgate_controller::{admin_state, local_service};
+use headgate_controller::{admin_state, local_service, preempt_events};
 use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState};
 use headgate_node::{NodeReport, RememberedState};
@@ -33,7 +33,7 @@ impl Channels {
             reports: watch::Sender::new(report),
             proxy: watch::Sender::new(ProxyStatus::new(settings.proxy.health_timeout)),
             stopping: watch::Sender::new(false),
-            azure: scheduled_events::Channels::new(&settings.azure, clock),
+            azure: scheduled_events::Channels::new(settings, clock),
             last_change: watch::Sender::new(None),
             health_bound: watch::Sender::new(BindState::Waiting),
             operations_bound: watch::Sender::new(BindState::Waiting),
@@ -71,6 +71,7 @@ pub(super) struct Metrics {
     pub(super) lock: headgate_leader::LockMetrics,
     pub(super) admin_state: admin_state::Metrics,
     pub(super) local_pools: local_service::Metrics,
+    pub(super) preempt_events: preempt_events::Metrics,
 }
 
 impl Metrics {
@@ -94,10 +95,11 @@ impl Metrics {
             headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
-        let (lock, admin_state, local_pools) = (
+        let (lock, admin_state, local_pools, preempt_events) = (
             headgate_leader::LockMetrics::register(leads),
             admin_state::Metrics::register(leads),
             local_service::Metrics::register(leads),
+            preempt_events::Metrics::register(leads),
         );
         let answers = if role.answers_probes() {
             &mut registry
@@ -111,6 +113,7 @@ impl Metrics {
             lock,
             admin_state,
             local_pools,
+            preempt_events,
             azure,
             spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe(), clock.clone()),
             health: headgate_health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),

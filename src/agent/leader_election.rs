@@ -13,6 +13,8 @@ use futures::future::BoxFuture;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
 use headgate_controller::local_service;
+use headgate_controller::other_nodes::OtherNodes;
+use headgate_controller::preempt_events::{self, PreemptEvents};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term,
@@ -121,9 +123,16 @@ pub(super) fn work(
     metrics: admin_state::Metrics,
     local_pools: local_service::Metrics,
     lock_metrics: LockMetrics,
+    preempt_metrics: preempt_events::Metrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let work_context = work_context(&context, metrics.clone(), local_pools.clone(), lock_metrics.clone());
+        let work_context = work_context(
+            &context,
+            metrics.clone(),
+            local_pools.clone(),
+            lock_metrics.clone(),
+            &preempt_metrics,
+        );
         async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
     }
 }
@@ -134,11 +143,25 @@ fn work_context(
     metrics: admin_state::Metrics,
     local_pools_metrics: local_service::Metrics,
     lock_metrics: LockMetrics,
+    preempt_metrics: &preempt_events::Metrics,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
+    let events = ClusterEventRecorder::new(context.client.clone(), context.node_name.clone());
+    let preempt_events = settings
+        .azure
+        .preempt_events
+        .then(|| admin_state::PreemptEventsFeature {
+            task: PreemptEvents {
+                client: context.client.clone(),
+                events: events.clone(),
+                metrics: preempt_metrics.clone(),
+                clock: context.clock.clone(),
+            },
+            other_nodes: OtherNodes::new(context.client.clone(), context.node_name.clone(), context.placement),
+        });
     admin_state::WorkContext {
         client: context.client.clone(),
-        taint_keys: settings.signals.admin_state.clone(),
+        rules: settings.signals.admin_state.clone(),
         policy: Policy {
             mode: settings.admin_state.mode,
             foreign_down: settings.admin_state.foreign_down,
@@ -146,18 +169,19 @@ fn work_context(
         guard: GuardSettings {
             minimum_in_service: settings.guard.minimum_in_service,
             health_port: settings.healthz_bind_address.port(),
-            health_taint_keys: settings.signals.health.clone(),
+            health_taint_keys: settings.signals.health.taint_keys(),
             // The policy admits only the ServiceAccount of manifests/components/controller.
             may_write_holds: context.placement == CandidatePlacement::Replicas,
         },
         list_failure_timeout: settings.admin_state.list_failure_timeout,
         stale_nodes_timeout: settings.admin_state.stale_nodes_timeout,
         node_name: context.node_name.clone(),
-        events: ClusterEventRecorder::new(context.client.clone(), context.node_name.clone()),
+        events,
         metrics,
         local_pools: settings.local_pools,
         local_pools_metrics,
         lock_metrics,
         clock: context.clock.clone(),
+        preempt_events,
     }
 }

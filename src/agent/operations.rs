@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use headgate_clock::Clock;
+use headgate_controller::local_service::QueuedUpdate;
 use headgate_health::{LastChange, VerdictInputs};
 use headgate_http::server::{self, BindState, Binder, Limits, Metrics};
 use headgate_kubernetes::WatchFailure;
@@ -52,6 +53,8 @@ pub(super) struct Operations {
     /// Whether this instance stands for election.
     pub(super) is_candidate: bool,
     pub(super) leader: LeaderMetrics,
+    /// The queue of updates of Local Services' pools; empty unless this instance leads.
+    pub(super) local_pools: watch::Receiver<Vec<QueuedUpdate>>,
     pub(super) started_at: Timestamp,
     pub(super) clock: Clock,
 }

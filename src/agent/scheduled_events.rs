@@ -4,18 +4,20 @@
 use std::collections::BTreeMap;
 
 use headgate_clock::Clock;
-use headgate_node::{NodeReport, Signal};
+use headgate_node::{BuiltInSignal, NodeReport, Signal};
 use headgate_spot::{EventsSnapshot, Timing};
 use jiff::Timestamp;
 use kube::Client;
 use tokio::sync::watch;
 
 use super::tasks::Tasks;
-use crate::config::AzureSettings;
+use crate::config::{AzureSettings, Settings};
 
 /// The channels of Scheduled Events.
 pub(super) struct Channels {
     settings: AzureSettings,
+    /// Whether an eviction makes `/healthz` fail at once.
+    is_signal: bool,
     clock: Clock,
     pub(super) snapshots: watch::Sender<EventsSnapshot>,
     /// The signals that follow from the latest snapshot, for the verdict.
@@ -23,9 +25,10 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    pub(super) fn new(settings: &AzureSettings, clock: &Clock) -> Self {
+    pub(super) fn new(settings: &Settings, clock: &Clock) -> Self {
         Self {
-            settings: settings.clone(),
+            settings: settings.azure.clone(),
+            is_signal: settings.signals.health.built_in.contains(&BuiltInSignal::AzurePreempt),
             clock: clock.clone(),
             snapshots: watch::Sender::default(),
             notices: watch::Sender::default(),
@@ -48,6 +51,7 @@ impl Channels {
     ) {
         let Self {
             settings,
+            is_signal,
             clock,
             snapshots,
             notices,
@@ -56,7 +60,11 @@ impl Channels {
             tasks.spawn_endless("azure-notices", async move { notices.closed().await });
             return;
         }
-        tasks.spawn_endless("azure-notices", publish_signals(snapshots.subscribe(), notices));
+        if is_signal {
+            tasks.spawn_endless("azure-notices", publish_signals(snapshots.subscribe(), notices));
+        } else {
+            tasks.spawn_endless("azure-notices", async move { notices.closed().await });
+        }
         let reconcile = headgate_spot::reconcile_taint(
             client.clone(),
             node_name.to_owned(),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use headgate_controller::local_service::QueuedUpdate;
 use headgate_health::IpFamily;
 use headgate_http::server::BindState;
 use headgate_node::Source;
@@ -32,6 +33,9 @@ pub(super) struct Statusz {
     services: Option<ServicesStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduled_events: Option<EventsSnapshot>,
+    /// The leader's queue of updates of Local Services' pools.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    local_pools: Vec<QueuedUpdate>,
     listeners: BTreeMap<&'static str, String>,
     tasks: Vec<TaskStatus>,
 }
@@ -185,6 +189,7 @@ impl Statusz {
                 .scheduled_events
                 .as_ref()
                 .map(|snapshots| snapshots.borrow().clone()),
+            local_pools: operations.local_pools.borrow().clone(),
             listeners: health
                 .into_iter()
                 .chain([("metrics", listener(&listeners.metrics.borrow()))])
@@ -305,6 +310,20 @@ impl fmt::Display for Statusz {
         }
         if let Some(snapshot) = &self.scheduled_events {
             write!(f, "{snapshot}")?;
+        }
+        for update in &self.local_pools {
+            let QueuedUpdate {
+                service, pool, retries, ..
+            } = update;
+            write!(
+                f,
+                "update     {service} in {pool} pending {}",
+                since(Some(update.pending_since))
+            )?;
+            match update.parked_until {
+                Some(until) => writeln!(f, ", {retries} retries, parked until {until:.0}")?,
+                None => writeln!(f, ", {retries} retries")?,
+            }
         }
         writeln!(f)?;
         for (name, state) in &self.listeners {

@@ -160,7 +160,7 @@ async fn read_report(
         clock: Clock::System,
     };
     let snapshot = status::take_snapshot(request).await.map_err(Failure::runtime)?;
-    let mut report = StatusReport::from_snapshot(&snapshot, &settings.signals.admin_state);
+    let mut report = StatusReport::from_snapshot(&snapshot);
     if let Some(why) = report.azure_error.as_ref().or(report.ledger_error.as_ref()) {
         return Err(Failure::runtime(anyhow!("headgate's own entries are unknown: {why}")));
     }

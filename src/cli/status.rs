@@ -86,7 +86,7 @@ async fn read_report(arguments: &Arguments, settings: &Settings) -> Result<Statu
         clock: Clock::System,
     });
     let snapshot = snapshot.await.map_err(Failure::runtime)?;
-    let mut report = StatusReport::from_snapshot(&snapshot, &settings.signals.admin_state);
+    let mut report = StatusReport::from_snapshot(&snapshot);
     if !arguments.nodes.is_empty() {
         let kept = report.retain_named(&arguments.nodes);
         kept.map_err(|missing| Failure::runtime(StatusError::NoSuchNode(missing)))?;

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use headgate_controller::admin_state::MinimumInService;
+use headgate_node::{BuiltInSignal, SignalMatcher, SignalRules};
 use serde_yaml::Value;
 
 use super::otlp;
@@ -34,8 +35,14 @@ fn duration_value(duration: Duration) -> Value {
     Value::String(headgate_settings::format_duration(duration))
 }
 
-fn list_value(keys: &[String]) -> Value {
-    Value::Sequence(keys.iter().cloned().map(Value::String).collect())
+fn matchers_value(rules: &SignalRules) -> Value {
+    let entry = |matcher: &SignalMatcher| serde_yaml::to_value(matcher.to_value()).unwrap_or_default();
+    Value::Sequence(rules.matchers.iter().map(entry).collect())
+}
+
+fn built_in_value(rules: &SignalRules) -> Value {
+    let names = rules.built_in.iter().map(|built_in| built_in.signal().to_string());
+    Value::Sequence(names.map(Value::String).collect())
 }
 
 /// Every setting, in the order of the reference.
@@ -113,26 +120,56 @@ pub(super) const KEYS: &[Key] = &[
         path: "signals.health",
         flag: None,
         about: "Taint keys that make `/healthz` of a node answer 503 if the node has one of them, whatever the taint's \
-                value and effect. The list replaces the whole default. A Node's `deletionTimestamp` is always a signal. \
+                value and effect. The list replaces the whole default. Besides keys it may have matchers: \
+                `{taint: example.com/*}` (how the key begins), `{condition: {type: T, status: \"True\", reason: R, \
+                messagePrefix: P}}` (reason and messagePrefix may be left out), `{label: {key: K, value: V}}` and \
+                `{annotation: {key: K, value: V}}` (without value: any), `{unschedulable: true, for: 10s}` (a cordon that \
+                has lasted so long, 0s to 1h). docs/signals.md has examples and risks. \
                 Cordon, NotReady and `DeletionCandidateOfClusterAutoscaler` are signals only if you list them.",
         set: |settings, value| {
-            settings.signals.health = value::taint_keys(value)?;
+            settings.signals.health.matchers = value::signal_matchers(value)?;
             Ok(())
         },
-        get: |settings| list_value(&settings.signals.health),
+        get: |settings| matchers_value(&settings.signals.health),
+    },
+    Key {
+        path: "signals.healthBuiltIn",
+        flag: None,
+        about: "The built-in signals that make `/healthz` answer 503: `deletionTimestamp` (the Node is being deleted), \
+                `nodeShutdown` (kubelet's graceful shutdown), `azurePreempt` (Azure announces the eviction of this VM; needs \
+                `azure.scheduledEvents`). The list replaces the whole default. With an empty list here and in \
+                `signals.health`, `/healthz` depends on kube-proxy alone.",
+        set: |settings, value| {
+            settings.signals.health.built_in = value::built_in_signals(value, &BuiltInSignal::ALL)?;
+            Ok(())
+        },
+        get: |settings| built_in_value(&settings.signals.health),
     },
     Key {
         path: "signals.adminState",
         flag: None,
         about: "Taint keys that take the node's addresses out of its load balancers' backend pools, whatever the \
                 taint's value and effect: the leader sets their `adminState` to `Down`, and restores it when the last \
-                of these taints is gone. The list replaces the whole default. It has an effect only if \
+                of these signals is gone. The list replaces the whole default, and may have the same matchers as \
+                `signals.health`. It has an effect only if \
                 `azure.configFile` or `azure.configSecret` is set.",
         set: |settings, value| {
-            settings.signals.admin_state = value::taint_keys(value)?;
+            settings.signals.admin_state.matchers = value::signal_matchers(value)?;
             Ok(())
         },
-        get: |settings| list_value(&settings.signals.admin_state),
+        get: |settings| matchers_value(&settings.signals.admin_state),
+    },
+    Key {
+        path: "signals.adminStateBuiltIn",
+        flag: None,
+        about: "The built-in signals that take the node's addresses out of its load balancers' backend pools: \
+                `deletionTimestamp`, `nodeShutdown`. The list replaces the whole default. The leader sees no `azurePreempt`; \
+                it acts on the taint that follows.",
+        set: |settings, value| {
+            settings.signals.admin_state.built_in = value::built_in_signals(value, &BuiltInSignal::IN_NODE_OBJECT)?;
+            Ok(())
+        },
+        get: |settings| built_in_value(&settings.signals.admin_state),
     },
     Key {
         path: "proxy.healthzUrl",
@@ -271,6 +308,21 @@ pub(super) const KEYS: &[Key] = &[
             Ok(())
         },
         get: |settings| Value::String(settings.azure.cluster_name.clone()),
+    },
+    Key {
+        path: "azure.preemptEvents",
+        flag: None,
+        about: "Whether the leader turns a genuine `PreemptScheduled` event of a Node, as AKS emits it, into the taint \
+                `cloudprovider.azure.microsoft.com/draining=spot-eviction:NoSchedule`. Only the controllers of \
+                `manifests/components/controller` may write other Nodes: where a pod of the DaemonSet leads, it does nothing and \
+                records the event `ControllerRequired`. `azure.scheduledEvents` is faster; both record the notice in the same \
+                annotation, so either may come first. Who may create events in the namespace `default` can have Nodes \
+                tainted: every kubelet may.",
+        set: |settings, value| {
+            settings.azure.preempt_events = value::boolean(value)?;
+            Ok(())
+        },
+        get: |settings| Value::Bool(settings.azure.preempt_events),
     },
     Key {
         path: "adminState.mode",

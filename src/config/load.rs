@@ -278,7 +278,7 @@ mod tests {
             "f.yaml: proxi: did you mean proxy? This key is not known (value: a section); allowed: those in docs/",
             "f.yaml: proxy.pollIntervall: did you mean proxy.pollInterval? This key is not known (value: \"1s\")",
             "f.yaml: proxy.healthTimeout: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
-            "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, adminState",
+            "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, healthBuiltIn, adminState, adminStateBuiltIn",
             "f.yaml: stateDir: nothing is not allowed; allowed: an absolute path",
             "f.yaml: \"7\" is not a key",
             "f.yaml: \"\" is not a key",
@@ -343,9 +343,67 @@ mod tests {
                 "f.yaml: signals.health: item 2, \"key=value\", is not allowed; allowed: {key}, without value and effect"
             ),
             "f.yaml: signals.health: item 3, \"a.io/b\", is not allowed; allowed: each taint key once".to_owned(),
-            format!("f.yaml: signals.health: item 4, \"7\", is not allowed; allowed: {key}"),
+            format!(
+                "f.yaml: signals.health: item 4, \"7\", is not allowed; allowed: {key}, or a matcher: {key}, {{taint: "
+            ),
         ];
-        assert_eq!(lines, wanted);
+        assert_eq!(lines[..2], wanted[..2]);
+        assert!(lines.len() == 3 && lines[2].starts_with(&wanted[2]), "{lines:?}");
+    }
+
+    #[test]
+    fn matchers_and_built_in_signals_are_read_and_shown() {
+        let text = "signals:\n  health:\n  - a.io/b\n  - taint: aws-node-termination-handler/*\n  - condition: {type: VMEventScheduled, \
+            status: 'True', messagePrefix: 'Preempt Scheduled:'}\n  - label: {key: a.io/c, value: d}\n  - annotation: {key: a.io/e}\n  \
+            - {unschedulable: true, for: 30s}\n  healthBuiltIn: [azurePreempt]\n  adminState: []\n  adminStateBuiltIn: [nodeShutdown, deletionTimestamp]\n";
+        let settings = from(text).unwrap();
+        let names: Vec<_> = settings
+            .signals
+            .health
+            .matchers
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let wanted = [
+            "a.io/b",
+            "aws-node-termination-handler/*",
+            "condition:VMEventScheduled=True,message=Preempt Scheduled:*",
+            "label:a.io/c=d",
+            "annotation:a.io/e",
+            "unschedulable",
+        ];
+        assert_eq!(names, wanted);
+        assert_eq!(
+            settings.signals.health.built_in,
+            [headgate_node::BuiltInSignal::AzurePreempt].into()
+        );
+        assert_eq!(settings.signals.admin_state.built_in.len(), 2);
+        assert_eq!(from(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
+        let none = from("signals: {health: [], healthBuiltIn: []}\n")
+            .unwrap()
+            .signals
+            .health;
+        assert_eq!(none, headgate_node::SignalRules::default());
+    }
+
+    #[test]
+    fn wrong_matchers_name_key_value_and_what_is_allowed() {
+        let text = "signals:\n  health: [{taint: '*'}, {label: {key: a}}, {label: {key: a}}, {unschedulable: true, for: 2h}]\n  \
+            healthBuiltIn: [deletion]\n  adminState: off\n  adminStateBuiltIn: [azurePreempt, nodeShutdown, nodeShutdown]\n";
+        let lines: Vec<String> = from(text).unwrap_err().0.iter().map(ToString::to_string).collect();
+        let wanted = [
+            "signals.health: item 1, {\"taint\":\"*\"}, is not allowed; allowed: a taint key such as example.com/draining, or how it begins",
+            "signals.health: item 3, {\"label\":{\"key\":\"a\"}}, is not allowed; allowed: each matcher once; label:a is listed before",
+            "signals.health: item 4, {\"unschedulable\":true,\"for\":\"2h\"}, is not allowed; allowed: a duration from 0s to 1h",
+            "signals.healthBuiltIn: item 1, \"deletion\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown, azurePreempt",
+            "signals.adminState: \"off\" is not allowed; allowed: a list of taint keys and other matchers",
+            "signals.adminStateBuiltIn: item 1, \"azurePreempt\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown",
+            "signals.adminStateBuiltIn: item 3, \"nodeShutdown\", is not allowed; allowed: each signal once",
+        ];
+        assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
+        for (line, wanted) in lines.iter().zip(wanted) {
+            assert!(line.starts_with(&format!("f.yaml: {wanted}")), "{line}");
+        }
     }
 
     #[test]

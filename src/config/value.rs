@@ -11,10 +11,10 @@ use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MinimumInSer
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_local_pools::{Enabled, EndpointSelection};
-use headgate_settings::{describe_value, parse_duration, scalar_text};
+use headgate_node::{BuiltInSignal, SignalMatcher};
+use headgate_settings::{Printable, describe_value, parse_duration, scalar_text};
 use serde_yaml::Value;
 
-use super::names::is_qualified_name;
 use super::{SecretName, ServiceHealth};
 
 /// A value, or the text of what is allowed.
@@ -28,6 +28,9 @@ pub(super) enum InvalidValue {
     /// These items of a list are invalid.
     Items(Vec<InvalidItem>),
 }
+
+/// Of an invalid section in a list.
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// An item of a list that is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ fn parse_items<T>(items: &[Value], mut parse: impl FnMut(&Value) -> Parsed<T>) -
             Ok(value) => good.push(value),
             Err(allowed) => bad.push(InvalidItem {
                 number: index + 1,
-                shown: describe_value(item),
+                shown: describe_item(item),
                 allowed,
             }),
         }
@@ -65,6 +68,19 @@ fn parse_items<T>(items: &[Value], mut parse: impl FnMut(&Value) -> Parsed<T>) -
     } else {
         Err(InvalidValue::Items(bad))
     }
+}
+
+/// An item as a violation shows it; a section on one line, cut after 200 characters.
+fn describe_item(item: &Value) -> String {
+    let Ok(text) = serde_json::to_string(item) else {
+        return describe_value(item);
+    };
+    if !item.is_mapping() {
+        return describe_value(item);
+    }
+    let shown: String = text.chars().take(MAX_SHOWN_CHARS).collect();
+    let rest = if shown.len() < text.len() { "…" } else { "" };
+    format!("{}{rest}", Printable(&shown))
 }
 
 /// Parses `true` or `false`.
@@ -109,22 +125,53 @@ pub(super) fn duration(value: &Value, min: Duration, max: Duration) -> Parsed<Du
     parse_duration(&scalar_text(value).unwrap_or_default(), min, max)
 }
 
-/// A list of taint keys, each a qualified name, none twice.
-pub(super) fn taint_keys(value: &Value) -> Result<Vec<String>, InvalidValue> {
+/// A list of taint keys and other matchers, none twice.
+pub(super) fn signal_matchers(value: &Value) -> Result<Vec<SignalMatcher>, InvalidValue> {
     let Value::Sequence(list) = value else {
-        return Err("a list of taint keys; it replaces the default list as a whole"
-            .to_owned()
-            .into());
+        return Err(
+            "a list of taint keys and other matchers; it replaces the default list as a whole"
+                .to_owned()
+                .into(),
+        );
     };
     let mut seen = BTreeSet::new();
-    parse_items(list, |item| match item {
-        Value::String(key) if !is_qualified_name(key) => {
-            Err("a taint key such as example.com/draining, without value and effect".to_owned())
+    parse_items(list, |item| {
+        // A key of YAML that JSON does not have is shown as no matcher.
+        let item = serde_json::to_value(item).unwrap_or_default();
+        let matcher = SignalMatcher::parse(&item)?;
+        if seen.insert(matcher.to_string()) {
+            Ok(matcher)
+        } else if matches!(matcher, SignalMatcher::Taint(_)) {
+            Err("each taint key once".to_owned())
+        } else {
+            Err(format!("each matcher once; {matcher} is listed before"))
         }
-        Value::String(key) if !seen.insert(key.clone()) => Err("each taint key once".to_owned()),
-        Value::String(key) => Ok(key.clone()),
-        _ => Err("a taint key such as example.com/draining".to_owned()),
     })
+}
+
+/// A list of built-in signals, each of `allowed`, none twice.
+pub(super) fn built_in_signals(
+    value: &Value,
+    allowed: &[BuiltInSignal],
+) -> Result<BTreeSet<BuiltInSignal>, InvalidValue> {
+    let names: Vec<_> = allowed.iter().map(|built_in| built_in.signal().to_string()).collect();
+    let Value::Sequence(list) = value else {
+        let what = format!(
+            "a list of {}; it replaces the default list as a whole",
+            names.join(", ")
+        );
+        return Err(what.into());
+    };
+    let mut seen = BTreeSet::new();
+    let parsed = parse_items(list, |item| {
+        let found = allowed.iter().zip(&names).find(|(_, name)| item.as_str() == Some(name));
+        match found {
+            None => Err(format!("one of {}", names.join(", "))),
+            Some((built_in, _)) if !seen.insert(*built_in) => Err("each signal once".to_owned()),
+            Some((built_in, _)) => Ok(*built_in),
+        }
+    })?;
+    Ok(parsed.into_iter().collect())
 }
 
 /// `off`, or the URL of a health server, `http://host:port`. Returns `host:port`.

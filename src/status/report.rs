@@ -7,6 +7,8 @@ use headgate_leader::LeaderStatus;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::local_pools::LocalPoolRow;
+
 mod build;
 
 /// The whole report. Times are in UTC; `None` means unknown.
@@ -46,6 +48,10 @@ pub struct StatusReport {
     pub unreadable_load_balancers: Vec<UnreadableRow>,
     /// Ledger entries whose pool entry was not found or belongs to no Node.
     pub unmatched_ledger: Vec<LedgerRow>,
+    /// The pools of Local Services; empty if headgate does not update them.
+    pub local_pools: Vec<LocalPoolRow>,
+    /// Why the pools of Local Services are unknown.
+    pub local_pools_error: Option<String>,
 }
 
 /// Which Nodes a report contains.

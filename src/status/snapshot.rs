@@ -12,12 +12,13 @@ use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStat
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
-use headgate_node::{Signal, detect_signals};
+use headgate_node::Signal;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, take_local_pools};
 use super::nodes;
 use crate::config::Settings;
 
@@ -83,6 +84,8 @@ pub struct ClusterSnapshot {
     pub health_port: u16,
     /// The taint keys with which agents answer 503, by the given settings.
     pub health_taint_keys: Vec<String>,
+    /// The pools of Local Services.
+    pub local_pools: LocalPoolsSnapshot,
 }
 
 /// Takes a snapshot.
@@ -96,6 +99,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         settings,
         clock,
     } = request;
+    let target = azure.as_ref().ok().cloned();
     let exclude_control_plane = azure.as_ref().is_ok_and(|reached| reached.exclude_control_plane);
     let mut policy = Policy {
         mode: settings.admin_state.mode,
@@ -113,15 +117,31 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
     let now = clock.now();
     let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
     for node in listed.map_err(StatusError::Nodes)? {
-        let found = detect_signals(&node.slim.facts(), &settings.signals.health);
-        if let Some(node) = node.in_pools.into_node(exclude_control_plane) {
+        let (rules, admin_state) = (&settings.signals.health, &settings.signals.admin_state);
+        let found: BTreeSet<_> = rules.detect(&node.slim.facts(rules)).into_keys().collect();
+        if let Some(node) = node.in_pools.into_node(exclude_control_plane, admin_state) {
             if !found.is_empty() {
                 health.insert(node.name.clone(), found);
             }
-            desired.apply(node, &settings.signals.admin_state, now);
+            desired.apply(node, now);
         }
     }
+    let local_pools = match (&target, &azure) {
+        (Some(target), Ok(azure)) => {
+            let request = LocalPoolsRequest {
+                client,
+                settings: &settings.local_pools,
+                target,
+                listing: &azure.listing,
+                desired: &desired,
+                mode: policy.mode,
+            };
+            take_local_pools(request).await
+        }
+        _ => LocalPoolsSnapshot::default(),
+    };
     Ok(ClusterSnapshot {
+        local_pools,
         now,
         desired,
         health,
@@ -131,7 +151,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         policy,
         minimum_in_service: settings.guard.minimum_in_service,
         health_port: settings.healthz_bind_address.port(),
-        health_taint_keys: settings.signals.health.clone(),
+        health_taint_keys: settings.signals.health.taint_keys(),
     })
 }
 

@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use headgate_controller::pool::ProbeTarget;
 use headgate_telemetry::escape_line;
 
+use super::local_pools;
 use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Selection, StatusReport};
 use super::text_format::{format_age, format_columns};
 
@@ -59,6 +60,11 @@ pub fn render(report: &StatusReport, detail: Detail) -> String {
     if !pools.is_empty() {
         text.push('\n');
         text += &pools;
+    }
+    let local_pools = render_local_pools(report, detail);
+    if !local_pools.is_empty() {
+        text.push('\n');
+        text += &local_pools;
     }
     let notes = render_notes(report);
     if !notes.is_empty() {
@@ -305,6 +311,25 @@ fn render_pools(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
         return String::new();
     }
     format_columns(&header, &rows)
+}
+
+/// The pools of Local Services with their members.
+fn render_local_pools(report: &StatusReport, detail: Detail) -> String {
+    if let Some(error) = &report.local_pools_error {
+        return format!("Pools of Local Services are not known: {}.\n", escape_line(error));
+    }
+    if report.local_pools.is_empty() {
+        return String::new();
+    }
+    let (header, rows, hidden) = local_pools::table(&report.local_pools, detail == Detail::Wide);
+    let mut text = format_columns(&header, &rows);
+    if hidden > 0 {
+        let _ = writeln!(
+            text,
+            "{hidden} more pools of Local Services are not shown; -o wide has all."
+        );
+    }
+    text
 }
 
 /// A line for one or several rules with the same probe.

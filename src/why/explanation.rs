@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use headgate_node::Signal;
 use headgate_telemetry::escape_line;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -159,7 +160,7 @@ fn compare(agent: &AgentStatus, node: &NodeObject, notes: &mut Vec<String>) {
             status.signal
         ));
     }
-    // Any taint counts, since the agent's settings may list other keys than those given here.
+    // The agent's settings may list other matchers than those given here; of a taint the Node shows whether it is there.
     let is_in_node = |signal: &str| {
         node.signals.iter().any(|status| status.signal == signal) || node.taints.iter().any(|key| key == signal)
     };
@@ -167,7 +168,7 @@ fn compare(agent: &AgentStatus, node: &NodeObject, notes: &mut Vec<String>) {
         .node
         .signals
         .iter()
-        .filter(|status| status.parse().is_in_node_object());
+        .filter(|status| matches!(status.parse(), Signal::Deletion | Signal::Shutdown | Signal::Taint(_)));
     for status in in_node_object.filter(|status| !is_in_node(&status.signal)) {
         notes.push(format!(
             "The Node no longer has {}, which the agent has not observed yet.",

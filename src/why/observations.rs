@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use headgate_http::bounded_client::BoundedClient;
-use headgate_node::{Signal, SlimNode, detect_signals};
+use headgate_node::{Signal, SignalRules, SlimNode};
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -167,7 +167,7 @@ pub struct KubeProxyStatus {
 /// What is read of the Node object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeObject {
-    /// The signals by the given taint keys. Only a deletion has a start.
+    /// The signals by the given rules. Only a deletion has a start.
     pub signals: Vec<SignalStatus>,
     /// The keys of all taints.
     pub taints: Vec<String>,
@@ -194,14 +194,14 @@ impl Observations {
         name: &str,
         port: u16,
         statusz: Option<Uri>,
-        taint_keys: &[String],
+        rules: &SignalRules,
     ) -> Result<Self, WhyError> {
         let request = Api::<Node>::all(client.clone());
         let api = match tokio::time::timeout(API_SERVER_TIMEOUT, request.get_opt(name)).await {
             Err(_) => Err(format!("no answer within {} s", API_SERVER_TIMEOUT.as_secs())),
             Ok(Err(error)) => Err(headgate_telemetry::error_chain(&error)),
             Ok(Ok(None)) => return Err(WhyError::NoSuchNode { name: name.to_owned() }),
-            Ok(Ok(Some(node))) => Ok(NodeObject::new(&node, taint_keys)),
+            Ok(Ok(Some(node))) => Ok(NodeObject::new(&node, rules)),
         };
         let address = api.as_ref().ok().and_then(|node| node.address);
         let agent = match statusz.or_else(|| statusz_uri(address?, port)) {
@@ -219,16 +219,14 @@ impl Observations {
 }
 
 impl NodeObject {
-    fn new(node: &Node, taint_keys: &[String]) -> Self {
+    fn new(node: &Node, rules: &SignalRules) -> Self {
         let slim = serde_json::to_value(node).and_then(serde_json::from_value::<SlimNode>);
-        let facts = slim.map(|slim| slim.facts()).unwrap_or_default();
+        let facts = slim.map(|slim| slim.facts(rules)).unwrap_or_default();
         let deleted_at = node.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        let signals = detect_signals(&facts, taint_keys)
-            .into_iter()
-            .map(|signal| SignalStatus {
-                since: deleted_at.filter(|_| signal == Signal::Deletion),
-                signal: signal.to_string(),
-            });
+        let signals = rules.detect(&facts).into_keys().map(|signal| SignalStatus {
+            since: deleted_at.filter(|_| signal == Signal::Deletion),
+            signal: signal.to_string(),
+        });
         let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {

@@ -9,7 +9,7 @@ use headgate_clock::Clock;
 use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
 use headgate_http::server::ProxyProtocol;
 use headgate_http::server::{self, Limits, Listener, ServeError};
-use headgate_node::{Facts, NodeReport};
+use headgate_node::{Facts, NodeReport, SignalRules};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
 use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, WriteHalf, duplex};
@@ -164,7 +164,11 @@ impl Port {
             taints: peer.tainted.then(|| "drain".to_owned()).into_iter().collect(),
             ..Facts::default()
         };
-        let report = NodeReport::initial(None, &[], now).with_node(facts, &["drain".to_owned()], now);
+        let report = NodeReport::initial(None, &SignalRules::default(), now).with_node(
+            facts,
+            &SignalRules::new(["drain"], &[]),
+            now,
+        );
         let inputs = VerdictInputs {
             node: watch::Sender::new(report).subscribe(),
             proxy: watch::Sender::new(ProxyStatus::new(Duration::from_mins(1))).subscribe(),

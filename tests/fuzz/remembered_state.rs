@@ -41,6 +41,7 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("state.json");
     let keys = ["ToBeDeletedByClusterAutoscaler".to_owned(), "a.io/b".to_owned()];
+    let rules = headgate_node::SignalRules::new(keys.clone(), &headgate_node::BuiltInSignal::ALL);
     let now = Clock::System.now();
     mutated_corpus::fuzz("remembered_state", WORDS, |bytes| {
         std::fs::write(&file, bytes).unwrap();
@@ -66,7 +67,7 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
         );
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 
-        let report = NodeReport::initial(Some(state.clone()), &keys, now);
+        let report = NodeReport::initial(Some(state.clone()), &rules, now);
         assert_eq!((report.source, report.is_synced()), (Source::Remembered, false));
         let facts = &state.facts;
         let tainted = facts.taints.iter().any(|taint| keys.contains(taint));
@@ -77,6 +78,6 @@ fn remembered_state_round_trips_and_is_valid_for_its_node_only() {
         // The stored state of this report has the same facts; keys that are not signals may be missing in `since`.
         let second = RememberedState::from_report(NODE, &report, now).unwrap();
         assert_eq!(second.facts, state.facts);
-        assert_eq!(NodeReport::initial(Some(second), &keys, now), report);
+        assert_eq!(NodeReport::initial(Some(second), &rules, now), report);
     });
 }

@@ -35,7 +35,11 @@ struct Server {
 impl Server {
     fn new(path: &'static str) -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let node = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
+        let node = watch::Sender::new(NodeReport::initial(
+            None,
+            &headgate_node::SignalRules::default(),
+            clock.now(),
+        ));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
         let stopping = watch::Sender::new(false);
         let inputs = VerdictInputs {
@@ -79,10 +83,11 @@ impl Server {
             taints: taints.iter().map(ToString::to_string).collect(),
             ..Facts::default()
         };
-        let report = self
-            .node
-            .borrow()
-            .with_node(facts, &[TAINT.to_owned()], self.clock.now());
+        let report = self.node.borrow().with_node(
+            facts,
+            &headgate_node::SignalRules::new([TAINT], &headgate_node::BuiltInSignal::ALL),
+            self.clock.now(),
+        );
         self.node.send_replace(report);
     }
 

@@ -22,6 +22,7 @@ mod leader_policy;
 mod leader_updates;
 mod leader_work;
 mod policy;
+mod preempt_events;
 mod rights;
 mod settings;
 mod uninstall;

@@ -170,7 +170,11 @@ fn slices(key: &str, kind: &str, count: u8) -> Vec<SlimEndpointSlice> {
 impl Server {
     fn new(selection: &[&str], local: &[&str]) -> Self {
         let clock = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
-        let node = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
+        let node = watch::Sender::new(NodeReport::initial(
+            None,
+            &headgate_node::SignalRules::default(),
+            clock.now(),
+        ));
         let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_secs(10)));
         let stopping = watch::Sender::new(false);
         let inputs = VerdictInputs {

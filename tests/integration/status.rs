@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::AgentOptions;
 
+mod local_pools;
 pub(crate) mod world;
 
 use world::World;

@@ -17,7 +17,7 @@ use headgate_controller::admin_state::{
     TargetStates, plan,
 };
 use headgate_controller::pool::{ClusterNode, ClusterNodeObject, InterfaceCache, LoadBalancerView, PoolEdit};
-use headgate_node::DEFAULT_SIGNAL_TAINTS;
+use headgate_node::SignalRules;
 use serde_json::{Value, json};
 
 use crate::azure::Azure;
@@ -128,16 +128,15 @@ fn round(
     tainted: &[Value],
     spent: &mut CpuTimes,
 ) -> anyhow::Result<usize> {
-    let keys: Vec<String> = DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect();
     let (clock, interfaces) = (Clock::System, InterfaceCache::default());
     let mut desired = TargetStates::default();
     for event in events {
-        desired.apply(read(event)?, &keys, clock.now());
+        desired.apply(read(event)?, clock.now());
     }
     let news: Vec<ClusterNode> = tainted.iter().map(read).collect::<anyhow::Result<_>>()?;
     spend(&mut spent.targets, || {
         for node in news {
-            desired.apply(node, &keys, clock.now());
+            desired.apply(node, clock.now());
         }
     })?;
     let published = spend(&mut spent.published, || Arc::new(desired.clone()))?;
@@ -199,7 +198,9 @@ fn object(number: usize, tainted: bool) -> Value {
 
 fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     let object: ClusterNodeObject = serde_json::from_value(object.clone())?;
-    object.into_node(true).context("a Node")
+    object
+        .into_node(true, &SignalRules::default_admin_state())
+        .context("a Node")
 }
 
 fn view(name: &str, document: Value) -> anyhow::Result<(LoadBalancerView, Vec<Pool>)> {

@@ -44,5 +44,5 @@ pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage,
 pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
-pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates, signal_keys};
-pub use work::{WorkContext, WorkError, run};
+pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates};
+pub use work::{PreemptEventsFeature, WorkContext, WorkError, run};

@@ -17,7 +17,7 @@ mod watch;
 
 pub use editor::{JoinedEditor, MemberSource};
 pub use failure::batch_outcome;
-pub use metrics::Metrics;
+pub use metrics::{Metrics, QueuedUpdate};
 pub use objects::{SlimEndpointSlice, SlimService, apply_nodes};
 pub use observation::convert_load_balancer;
 pub use reporter::{Reporter, ServiceNotice, record_service_events};

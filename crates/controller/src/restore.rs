@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use headgate_clock::Clock;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_node::NodeReport;
+use headgate_node::{NodeReport, SignalRules};
 use prometheus_client::registry::Registry;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -68,7 +68,7 @@ pub async fn run_restore(
         work_timeout,
         clock,
     } = request;
-    let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
+    let (_reports, reports) = watch::channel(NodeReport::initial(None, &SignalRules::default(), clock.now()));
     let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),

@@ -148,7 +148,7 @@ mod tests {
     use std::time::Duration;
 
     use headgate_clock::{Clock, Moment};
-    use headgate_node::{Facts, NodeReport, Signal};
+    use headgate_node::{Facts, NodeReport, Signal, SignalRules};
 
     use super::super::proxy_status::{ProxyPart, ProxyStatus};
     use super::super::verdict::verdict;
@@ -166,7 +166,7 @@ mod tests {
             taints: taints.iter().map(ToString::to_string).collect(),
             ..Facts::default()
         };
-        NodeReport::initial(None, &[], now).with_node(facts, &["drain".to_owned()], now)
+        NodeReport::initial(None, &SignalRules::default(), now).with_node(facts, &SignalRules::new(["drain"], &[]), now)
     }
 
     fn texts(node: &NodeReport, proxy: &ProxyStatus, now: Moment) -> [(u16, String); 2] {
@@ -179,7 +179,7 @@ mod tests {
     fn answers_before_the_first_update() {
         let now = at("2026-01-02T03:04:05.06Z");
         let [healthz, livez] = texts(
-            &NodeReport::initial(None, &[], now),
+            &NodeReport::initial(None, &SignalRules::default(), now),
             &ProxyStatus::new(Duration::from_mins(1)),
             now,
         );

@@ -101,7 +101,7 @@ mod tests {
     use std::time::Duration;
 
     use headgate_clock::Clock;
-    use headgate_node::{Facts, HOLD_ANNOTATION, NodeHold};
+    use headgate_node::{Facts, HOLD_ANNOTATION, NodeHold, SignalRules};
 
     use super::super::answer::healthz_answer;
     use super::*;
@@ -132,7 +132,7 @@ mod tests {
             annotations: [(HOLD_ANNOTATION.to_owned(), hold.to_annotation().unwrap())].into(),
             ..Facts::default()
         };
-        let keys = [DRAIN.to_owned(), "other".to_owned()];
+        let keys = SignalRules::new([DRAIN, "other"], &[]);
         NodeReport::initial(None, &keys, now).with_node(facts, &keys, now)
     }
 

@@ -117,6 +117,8 @@ impl ObservedHold {
 
 #[cfg(test)]
 mod tests {
+    use crate::matcher::SignalRules;
+
     use headgate_clock::Clock;
     use proptest::prelude::*;
 
@@ -146,8 +148,8 @@ mod tests {
         }
     }
 
-    fn keys() -> Vec<String> {
-        crate::DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect()
+    fn keys() -> SignalRules {
+        SignalRules::default_health()
     }
 
     /// Whether the Node with these taints is held after one observation.

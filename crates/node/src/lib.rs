@@ -5,6 +5,7 @@
 //! `/healthz` answers because of a report is up to `headgate-health`. [`Signal`] is the place to add a signal.
 
 mod hold;
+mod matcher;
 mod metrics;
 mod remembered_state;
 mod report;
@@ -13,9 +14,10 @@ mod slim_node;
 mod watch;
 
 pub use hold::{HOLD_ANNOTATION, HOLD_TTL, NodeHold, ObservedHold};
+pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use metrics::Metrics;
 pub use remembered_state::{RememberedState, RememberedStateError, store_reports};
-pub use report::{NodeObjectState, NodeReport, Source};
-pub use signal::{DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation, detect_signals};
-pub use slim_node::SlimNode;
+pub use report::{NodeObjectState, NodeReport, PendingSignal, Source};
+pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation};
+pub use slim_node::{SlimCondition, SlimNode};
 pub use watch::watch_own_node;

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::matcher::SignalRules;
 use super::report::{NodeObjectState, NodeReport};
 use super::signal::Signal;
 
@@ -21,10 +22,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers the counters, and gauges that are computed from the latest report at each scrape. `taint_keys` are
-    /// the keys that are signals by the settings.
+    /// Registers the counters, and gauges that are computed from the latest report at each scrape. `rules`
+    /// name what could be a signal by the settings.
     #[must_use]
-    pub fn register(registry: &mut Registry, reports: watch::Receiver<NodeReport>, taint_keys: Vec<String>) -> Self {
+    pub fn register(registry: &mut Registry, reports: watch::Receiver<NodeReport>, rules: SignalRules) -> Self {
         let metrics = Self {
             errors: WatchErrorCounter::register(
                 registry,
@@ -39,7 +40,7 @@ impl Metrics {
              period of the watch (290 s), and one for each restart",
             metrics.lists.clone(),
         );
-        registry.register_collector(Box::new(ReportCollector { reports, taint_keys }));
+        registry.register_collector(Box::new(ReportCollector { reports, rules }));
         metrics
     }
 
@@ -58,7 +59,7 @@ impl Metrics {
 #[derive(Debug)]
 struct ReportCollector {
     reports: watch::Receiver<NodeReport>,
-    taint_keys: Vec<String>,
+    rules: SignalRules,
 }
 
 impl Collector for ReportCollector {
@@ -70,10 +71,10 @@ impl Collector for ReportCollector {
             None,
             MetricType::Gauge,
         )?;
-        let watched = self.taint_keys.iter().cloned().map(Signal::Taint);
-        for signal in watched.chain([Signal::Deletion, Signal::Shutdown]) {
-            let value = ConstGauge::new(i64::from(report.signals.contains_key(&signal)));
-            value.encode(signals.encode_family(&[("signal", signal.to_string())])?)?;
+        let names = self.rules.names(&report.signals);
+        for (name, is_present) in names.filter(|(name, _)| *name != Signal::Preempt.name()) {
+            let value = ConstGauge::new(i64::from(is_present));
+            value.encode(signals.encode_family(&[("signal", name)])?)?;
         }
         let mut object_state = encoder.encode_descriptor(
             "headgate_node_object",

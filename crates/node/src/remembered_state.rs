@@ -210,15 +210,16 @@ pub async fn store_reports(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matcher::SignalRules;
 
     fn state() -> RememberedState {
-        let report = NodeReport::initial(None, &[], Clock::System.now()).with_node(
+        let report = NodeReport::initial(None, &SignalRules::default(), Clock::System.now()).with_node(
             Facts {
                 uid: "u".into(),
                 taints: vec!["drain".into()],
                 ..Facts::default()
             },
-            &["drain".to_owned()],
+            &SignalRules::new(["drain"], &[]),
             Clock::System.now(),
         );
         RememberedState::from_report("node-1", &report, Clock::System.now()).unwrap()
@@ -274,7 +275,11 @@ mod tests {
         assert!(state().store_or_remove(&missing).is_err());
         std::fs::create_dir(&missing).unwrap();
         state().store(&missing).unwrap();
-        let (reports, report) = watch::channel(NodeReport::initial(Some(state()), &[], Clock::System.now()));
+        let (reports, report) = watch::channel(NodeReport::initial(
+            Some(state()),
+            &SignalRules::default(),
+            Clock::System.now(),
+        ));
         std::fs::remove_dir_all(&missing).unwrap();
         tokio::time::pause();
         let storing = tokio::spawn(store_reports(
@@ -283,7 +288,9 @@ mod tests {
             "node-1".to_owned(),
             Clock::System,
         ));
-        let observed = reports.borrow().with_node(Facts::default(), &[], Clock::System.now());
+        let observed = reports
+            .borrow()
+            .with_node(Facts::default(), &SignalRules::default(), Clock::System.now());
         reports.send_replace(observed);
         tokio::time::sleep(WRITE_RETRY_INTERVAL / 2).await;
         std::fs::create_dir(&missing).unwrap();

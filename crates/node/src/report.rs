@@ -4,6 +4,7 @@
 //! API server leave them as they are.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use headgate_clock::Moment;
 use jiff::Timestamp;
@@ -11,8 +12,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::hold::ObservedHold;
+use super::matcher::SignalRules;
 use super::remembered_state::RememberedState;
-use super::signal::{Facts, Signal, detect_signals};
+use super::signal::{Facts, Signal};
 
 /// Where the facts and signals of a report are known from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -78,16 +80,27 @@ pub struct NodeReport {
     pub facts: Option<Facts>,
     /// The signals of the Node object, each with its start.
     pub signals: BTreeMap<Signal, Timestamp>,
+    /// The signals that must last before they count, each with its first observation and with when it counts.
+    pub pending: BTreeMap<Signal, PendingSignal>,
     /// The leader's hold on the Node.
     pub hold: Option<ObservedHold>,
     /// When the API server was lost; `None` while it answers.
     pub unreachable_since: Option<Instant>,
 }
 
+/// A signal that does not count yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingSignal {
+    /// The first observation of what the signal follows from.
+    pub since: Timestamp,
+    /// When it counts.
+    pub counts_at: Instant,
+}
+
 impl NodeReport {
-    /// The report at the start of the process. `taint_keys` decide which remembered taints are signals.
+    /// The report at the start of the process. `rules` decide which remembered facts are signals.
     #[must_use]
-    pub fn initial(remembered: Option<RememberedState>, taint_keys: &[String], now: Moment) -> Self {
+    pub fn initial(remembered: Option<RememberedState>, rules: &SignalRules, now: Moment) -> Self {
         let empty = Self {
             source: Source::None,
             object_state: NodeObjectState::Unknown,
@@ -95,15 +108,15 @@ impl NodeReport {
             signals: BTreeMap::new(),
             hold: None,
             unreachable_since: None,
+            pending: BTreeMap::new(),
         };
         let Some(remembered) = remembered else { return empty };
-        let since = |signal: &Signal| remembered.since.get(signal.name()).copied().unwrap_or(now.wall);
-        let signals = detect_signals(&remembered.facts, taint_keys)
-            .into_iter()
-            .map(|signal| (signal.clone(), since(&signal)));
+        let since = |signal: &Signal| remembered.since.get(signal.name()).copied();
+        let (signals, pending) = counting(rules.detect(&remembered.facts), since, |_| None, now);
         Self {
             source: Source::Remembered,
-            signals: signals.collect(),
+            signals,
+            pending,
             hold: ObservedHold::next(None, &remembered.facts, now),
             facts: Some(remembered.facts),
             ..empty
@@ -112,19 +125,11 @@ impl NodeReport {
 
     /// The report after an observation of the Node. A signal that the same Node had before keeps its start.
     #[must_use]
-    pub fn with_node(&self, facts: Facts, taint_keys: &[String], now: Moment) -> Self {
+    pub fn with_node(&self, facts: Facts, rules: &SignalRules, now: Moment) -> Self {
         let is_same_node = self.facts.as_ref().is_some_and(|known| known.uid == facts.uid);
-        let since = |signal: &Signal| {
-            self.signals
-                .get(signal)
-                .filter(|_| is_same_node)
-                .copied()
-                .unwrap_or(now.wall)
-        };
-        let signals = detect_signals(&facts, taint_keys)
-            .into_iter()
-            .map(|signal| (signal.clone(), since(&signal)))
-            .collect();
+        let since = |signal: &Signal| self.signals.get(signal).filter(|_| is_same_node).copied();
+        let pending_since = |signal: &Signal| self.pending.get(signal).filter(|_| is_same_node).copied();
+        let (signals, pending) = counting(rules.detect(&facts), since, pending_since, now);
         Self {
             source: Source::Watch,
             object_state: NodeObjectState::Present,
@@ -132,7 +137,31 @@ impl NodeReport {
             facts: Some(facts),
             signals,
             unreachable_since: self.unreachable_since,
+            pending,
         }
+    }
+
+    /// The report once time has passed: signals that have lasted long enough count.
+    #[must_use]
+    pub fn at(&self, now: Moment) -> Self {
+        let (due, pending): (BTreeMap<_, _>, _) = self
+            .pending
+            .clone()
+            .into_iter()
+            .partition(|(_, pending)| pending.counts_at <= now.mono);
+        let mut signals = self.signals.clone();
+        signals.extend(due.into_iter().map(|(signal, pending)| (signal, pending.since)));
+        Self {
+            signals,
+            pending,
+            ..self.clone()
+        }
+    }
+
+    /// When the next signal counts without another observation.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.pending.values().map(|pending| pending.counts_at).min()
     }
 
     /// The report after the API server was lost, or answers again. A hold lasts longer by the time in between.
@@ -185,15 +214,38 @@ impl NodeReport {
     }
 }
 
+/// The detected signals that count, and those that do not yet. One that counted before keeps its start and goes on counting.
+fn counting(
+    detected: BTreeMap<Signal, Duration>,
+    since: impl Fn(&Signal) -> Option<Timestamp>,
+    pending_since: impl Fn(&Signal) -> Option<PendingSignal>,
+    now: Moment,
+) -> (BTreeMap<Signal, Timestamp>, BTreeMap<Signal, PendingSignal>) {
+    let (mut signals, mut pending) = (BTreeMap::new(), BTreeMap::new());
+    for (signal, after) in detected {
+        let first = pending_since(&signal).unwrap_or(PendingSignal {
+            since: now.wall,
+            counts_at: now.mono + after,
+        });
+        match since(&signal) {
+            Some(known) => drop(signals.insert(signal, known)),
+            None if first.counts_at <= now.mono => drop(signals.insert(signal, first.since)),
+            None => drop(pending.insert(signal, first)),
+        }
+    }
+    (signals, pending)
+}
+
 #[cfg(test)]
 mod tests {
     use headgate_clock::Clock;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::matcher::{BuiltInSignal, SignalMatcher};
 
-    fn keys() -> Vec<String> {
-        vec!["drain".to_owned()]
+    fn keys() -> SignalRules {
+        SignalRules::new(["drain"], &BuiltInSignal::ALL)
     }
 
     fn facts(uid: &str, taints: &[&str]) -> Facts {
@@ -270,9 +322,55 @@ mod tests {
         let report = report.with_node(facts("u", &["drain"]), &keys(), at(9));
         assert_eq!(report.signals.values().next(), Some(&at(2).wall));
         assert!(
-            NodeReport::initial(Some(remembered), &[], at(8)).is_eligible(),
+            NodeReport::initial(Some(remembered), &SignalRules::default(), at(8)).is_eligible(),
             "the settings of this process decide"
         );
+    }
+
+    #[test]
+    fn cordon_counts_once_it_has_lasted_and_ends_at_once() {
+        let rules = SignalRules {
+            matchers: vec![SignalMatcher::Unschedulable(Duration::from_secs(10))],
+            ..SignalRules::default()
+        };
+        let start = Clock::System.now();
+        let after = |seconds: u64| Moment {
+            wall: start.wall + Duration::from_secs(seconds),
+            mono: start.mono + Duration::from_secs(seconds),
+        };
+        let cordoned = |uid: &str, unschedulable: bool| Facts {
+            unschedulable,
+            ..facts(uid, &[])
+        };
+        let report = NodeReport::initial(None, &rules, start).with_node(cordoned("u", true), &rules, after(1));
+        assert!(report.is_eligible() && report.next_deadline() == Some(after(11).mono));
+        assert!(report.at(after(10)).is_eligible());
+        // Another observation does not start the time again, and another Node does.
+        let report = report.with_node(cordoned("u", true), &rules, after(9));
+        assert_eq!(report.next_deadline(), Some(after(11).mono));
+        let other = report.with_node(cordoned("v", true), &rules, after(9));
+        assert_eq!(other.next_deadline(), Some(after(19).mono));
+        let due = report.at(after(11));
+        assert!(!due.is_eligible() && due.next_deadline().is_none());
+        assert_eq!(due.signals[&Signal::Unschedulable], after(1).wall);
+        assert_eq!(
+            due.with_node(cordoned("u", true), &rules, after(60)).signals,
+            due.signals
+        );
+        assert!(due.with_node(cordoned("u", false), &rules, after(60)).is_eligible());
+        assert!(
+            report
+                .with_node(cordoned("u", false), &rules, after(10))
+                .at(after(60))
+                .is_eligible()
+        );
+        // A restart continues a signal that counted, and starts the time of one that did not again.
+        let restart = |report: &NodeReport| {
+            let remembered = RememberedState::from_report("n", report, after(12));
+            NodeReport::initial(remembered, &rules, after(13))
+        };
+        assert!(!restart(&due).is_eligible());
+        assert_eq!(restart(&report).next_deadline(), Some(after(23).mono));
     }
 
     /// One observation: the Node with this UID and these taints, or its absence.

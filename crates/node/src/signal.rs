@@ -2,21 +2,26 @@
 //!
 //! - A taint: add its key to [`DEFAULT_SIGNAL_TAINTS`] and its meaning to [`Signal::explanation`]. Operators can list
 //!   other keys in the setting `signals`.
-//! - Another fact of the Node object: add it to [`Facts`], read it in `slim_node.rs`, add a variant to [`Signal`],
-//!   and detect it in [`detect_signals`].
+//! - Another fact of the Node object: add it to [`Facts`] and read it in [`Facts::read`], add a variant to [`Signal`], and a kind
+//!   of matcher or a built-in signal to `matcher.rs`, which has its form in the settings and finds it. Health answers, the leader,
+//!   `why`, `status`, metrics and the remembered state follow from these.
 //! - A fact from elsewhere, such as the cloud's metadata service: add a variant to [`Signal`], and publish it in the
 //!   `notices` of `headgate_health::VerdictInputs`.
 //!
 //! The compiler then requires a name and an explanation for the variant; a variant other than a taint also belongs in
 //! `Signal::BUILT_IN`. Everything here is pure. Taints count by key
 //! (upstream: `NodeEligible` in kube-proxy; docs/decisions.md 1). Cordon, `NotReady` and
-//! `DeletionCandidateOfClusterAutoscaler` are no signals, because operators cordon whole clusters.
+//! `DeletionCandidateOfClusterAutoscaler` are no signals unless the settings list them, because operators cordon whole clusters.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
+
+use super::matcher::SignalRules;
+use super::slim_node::SlimCondition;
 
 /// The key of the taint that headgate sets when Azure announces the eviction of the VM.
 pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
@@ -56,9 +61,95 @@ pub struct Facts {
     /// `status.nodeInfo.bootID`; it changes with each boot.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot_id: String,
-    /// The annotations under `headgate.dev/`.
+    /// The annotations under `headgate.dev/`, and those that a matcher names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+    /// The labels that a matcher names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// The conditions that a matcher names, by type.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub conditions: BTreeMap<String, ConditionFact>,
+    /// Whether the node is cordoned, if a matcher asks for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unschedulable: bool,
+}
+
+/// A condition of the Node, without its times: a heartbeat changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConditionFact {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// The reason, one word.
+    #[serde(default)]
+    pub reason: String,
+    /// The beginning of the message.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// The text in the Ready condition's message by which kubelet reports a graceful node shutdown (upstream:
+/// `nodeshutdown` in kubelet).
+const SHUTDOWN_MESSAGE: &str = "node is shutting down";
+/// The prefix of the annotations that headgate writes.
+const OWN_ANNOTATION_PREFIX: &str = "headgate.dev/";
+/// Longer values are ignored: headgate writes none, and they would fill the remembered state.
+const MAX_ANNOTATION_BYTES: usize = 4096;
+/// Messages are cut to this; a matcher compares less.
+const MAX_MESSAGE_BYTES: usize = 512;
+
+impl Facts {
+    /// Reads the facts that follow from metadata, taints, cordon and conditions. The rules decide which labels, annotations and
+    /// conditions are kept.
+    #[must_use]
+    pub fn read(
+        metadata: &ObjectMeta,
+        taints: Vec<String>,
+        unschedulable: bool,
+        conditions: &[SlimCondition],
+        rules: &SignalRules,
+    ) -> Self {
+        let copy = |map: &Option<BTreeMap<String, String>>, is_read: &dyn Fn(&str) -> bool| {
+            let all = map.iter().flatten();
+            let read = all.filter(|(key, value)| is_read(key) && value.len() <= MAX_ANNOTATION_BYTES);
+            read.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        let is_own = |key: &str| key.starts_with(OWN_ANNOTATION_PREFIX);
+        let read_conditions = conditions
+            .iter()
+            .filter(|condition| rules.reads_condition(&condition.type_));
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+            shutting_down: conditions.iter().any(is_shutdown),
+            taints,
+            annotations: copy(&metadata.annotations, &|key| is_own(key) || rules.reads_annotation(key)),
+            labels: copy(&metadata.labels, &|key| rules.reads_label(key)),
+            conditions: read_conditions.map(condition_fact).collect(),
+            unschedulable: unschedulable && rules.reads_unschedulable(),
+            ..Self::default()
+        }
+    }
+}
+
+fn is_shutdown(condition: &SlimCondition) -> bool {
+    condition.type_ == "Ready"
+        && condition.status == "False"
+        && condition.reason.as_deref() == Some("KubeletNotReady")
+        && condition
+            .message
+            .as_deref()
+            .is_some_and(|message| message.contains(SHUTDOWN_MESSAGE))
+}
+
+fn condition_fact(condition: &SlimCondition) -> (String, ConditionFact) {
+    let message = condition.message.as_deref().unwrap_or_default();
+    let fact = ConditionFact {
+        status: condition.status.clone(),
+        reason: condition.reason.clone().unwrap_or_default(),
+        message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
+    };
+    (condition.type_.clone(), fact)
 }
 
 /// One reason not to send new connections to a node.
@@ -70,6 +161,14 @@ pub enum Signal {
     Shutdown,
     /// The Node has a taint with this key.
     Taint(String),
+    /// A condition that a matcher of the settings names; the matcher's name.
+    Condition(String),
+    /// A label that a matcher of the settings names; the matcher's name.
+    Label(String),
+    /// An annotation that a matcher of the settings names; the matcher's name.
+    Annotation(String),
+    /// The node is cordoned, and a matcher of the settings asks for it.
+    Unschedulable,
     /// Azure announces the eviction of this spot VM in Scheduled Events.
     Preempt,
     /// This process stops and drains its node for `shutdownDelay`.
@@ -87,7 +186,13 @@ pub struct SignalExplanation {
 
 impl Signal {
     /// The signals that are not taints; their names are not taint keys.
-    const BUILT_IN: [Self; 4] = [Self::Deletion, Self::Shutdown, Self::Preempt, Self::Stopping];
+    const BUILT_IN: [Self; 5] = [
+        Self::Deletion,
+        Self::Shutdown,
+        Self::Preempt,
+        Self::Stopping,
+        Self::Unschedulable,
+    ];
 
     /// The name in health answers, metrics, `/statusz` and the remembered state.
     #[must_use]
@@ -95,7 +200,8 @@ impl Signal {
         match self {
             Self::Deletion => "deletionTimestamp",
             Self::Shutdown => "nodeShutdown",
-            Self::Taint(key) => key,
+            Self::Taint(name) | Self::Condition(name) | Self::Label(name) | Self::Annotation(name) => name,
+            Self::Unschedulable => "unschedulable",
             Self::Preempt => "azurePreempt",
             Self::Stopping => "headgateStopping",
         }
@@ -106,7 +212,13 @@ impl Signal {
     #[must_use]
     pub fn is_in_node_object(&self) -> bool {
         match self {
-            Self::Deletion | Self::Shutdown | Self::Taint(_) => true,
+            Self::Deletion
+            | Self::Shutdown
+            | Self::Taint(_)
+            | Self::Condition(_)
+            | Self::Label(_)
+            | Self::Annotation(_)
+            | Self::Unschedulable => true,
             Self::Preempt | Self::Stopping => false,
         }
     }
@@ -117,7 +229,9 @@ impl Signal {
     pub fn is_revocable(&self) -> bool {
         match self {
             Self::Taint(key) => ![OUT_OF_SERVICE_TAINT, SHUTDOWN_TAINT].contains(&key.as_str()),
-            Self::Deletion | Self::Shutdown | Self::Preempt | Self::Stopping => false,
+            Self::Label(_) | Self::Annotation(_) | Self::Unschedulable => true,
+            // What reports a condition is not known; it may announce the end of the machine.
+            Self::Deletion | Self::Shutdown | Self::Condition(_) | Self::Preempt | Self::Stopping => false,
         }
     }
 
@@ -150,6 +264,22 @@ impl Signal {
                 "headgate is stopping and drains the node for its shutdownDelay.",
                 "the start of the next headgate on this node".to_owned(),
             ),
+            Self::Condition(_) => (
+                "The Node has this condition, which is listed in the settings under signals.",
+                "a change of the condition by the component that reports it".to_owned(),
+            ),
+            Self::Label(name) => (
+                "The Node has this label, which is listed in the settings under signals.",
+                removal(node_name, "label", name),
+            ),
+            Self::Annotation(name) => (
+                "The Node has this annotation, which is listed in the settings under signals.",
+                removal(node_name, "annotation", name),
+            ),
+            Self::Unschedulable => (
+                "The node is cordoned, which is listed in the settings under signals.",
+                format!("the end of the cordon: kubectl uncordon {node_name}"),
+            ),
             Self::Taint(key) => match key.as_str() {
                 AUTOSCALER_TAINT => (
                     "Cluster Autoscaler is about to delete the VM.",
@@ -179,6 +309,21 @@ impl Signal {
     }
 }
 
+/// How the signal of a label or an annotation ends. `name` is the matcher's, `label:KEY=VALUE`.
+fn removal(node_name: &str, kind: &str, name: &str) -> String {
+    let pair = name
+        .strip_prefix(kind)
+        .and_then(|rest| rest.strip_prefix(':'))
+        .unwrap_or_default();
+    let key = pair.split_once('=').map_or(pair, |(key, _)| key);
+    let verb = if kind == "label" { "label" } else { "annotate" };
+    if is_label_key(key) {
+        format!("the removal of the {kind}, or another value: kubectl {verb} node {node_name} {key}-")
+    } else {
+        format!("the removal of the {kind}, or another value")
+    }
+}
+
 /// Whether `key` has only characters that the API server accepts in the key of a taint.
 fn is_label_key(key: &str) -> bool {
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_./".contains(character);
@@ -191,41 +336,36 @@ impl fmt::Display for Signal {
     }
 }
 
-/// From a name. A name that is not a built-in signal's is a taint key.
+/// From a name. A name that is neither a built-in signal's nor a matcher's is a taint key, which has no colon.
 impl FromStr for Signal {
     type Err = std::convert::Infallible;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let built_in = Self::BUILT_IN.into_iter().find(|signal| signal.name() == name);
-        Ok(built_in.unwrap_or_else(|| Self::Taint(name.to_owned())))
+        let kind = name.split_once(':').map(|(kind, _)| kind);
+        let owned = || name.to_owned();
+        Ok(built_in.unwrap_or_else(|| match kind {
+            Some("condition") => Self::Condition(owned()),
+            Some("label") => Self::Label(owned()),
+            Some("annotation") => Self::Annotation(owned()),
+            _ => Self::Taint(owned()),
+        }))
     }
-}
-
-/// The signals in a Node's facts; `taint_keys` are the keys that count.
-#[must_use]
-pub fn detect_signals(facts: &Facts, taint_keys: &[String]) -> BTreeSet<Signal> {
-    let taints = facts
-        .taints
-        .iter()
-        .filter(|key| taint_keys.contains(key))
-        .cloned()
-        .map(Signal::Taint);
-    let deletion = facts.deleting.then_some(Signal::Deletion);
-    let shutdown = facts.shutting_down.then_some(Signal::Shutdown);
-    taints.chain(deletion).chain(shutdown).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::matcher::BuiltInSignal;
 
     fn detect(taints: &[&str], keys: &[&str]) -> Vec<String> {
         let facts = Facts {
             taints: taints.iter().map(ToString::to_string).collect(),
             ..Facts::default()
         };
-        let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
-        detect_signals(&facts, &keys).iter().map(ToString::to_string).collect()
+        let keys = keys.iter().copied();
+        let found = SignalRules::new(keys, &BuiltInSignal::ALL).detect(&facts);
+        found.keys().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -261,13 +401,20 @@ mod tests {
     }
 
     #[test]
-    fn deletion_and_shutdown_count_with_any_list() {
+    fn deletion_and_shutdown_count_with_any_list_unless_switched_off() {
         let facts = Facts {
             deleting: true,
             shutting_down: true,
             ..Facts::default()
         };
-        assert_eq!(detect_signals(&facts, &[]), [Signal::Deletion, Signal::Shutdown].into());
+        let detect = |built_in: &[BuiltInSignal]| {
+            let found = SignalRules::new::<String>([], built_in).detect(&facts);
+            found.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(detect(&BuiltInSignal::ALL), [Signal::Deletion, Signal::Shutdown]);
+        assert_eq!(detect(&[BuiltInSignal::DeletionTimestamp]), [Signal::Deletion]);
+        assert_eq!(detect(&[BuiltInSignal::NodeShutdown]), [Signal::Shutdown]);
+        assert_eq!(detect(&[BuiltInSignal::AzurePreempt]), []);
     }
 
     #[test]
@@ -280,8 +427,14 @@ mod tests {
             ("a\nb", false),
             ("", false),
         ] {
-            let ends_with = Signal::Taint(key.to_owned()).explanation("n").ends_with;
-            assert_eq!(ends_with.contains("kubectl"), is_shown, "{key:?}: {ends_with}");
+            for signal in [
+                Signal::Taint(key.to_owned()),
+                Signal::Label(format!("label:{key}=v")),
+                Signal::Annotation(format!("annotation:{key}")),
+            ] {
+                let ends_with = signal.explanation("n").ends_with;
+                assert_eq!(ends_with.contains("kubectl"), is_shown, "{key:?}: {ends_with}");
+            }
         }
     }
 
@@ -292,7 +445,11 @@ mod tests {
             Signal::Shutdown,
             Signal::Preempt,
             Signal::Stopping,
+            Signal::Unschedulable,
             Signal::Taint("a.io/b".into()),
+            Signal::Condition("condition:A=True".into()),
+            Signal::Label("label:a.io/b=c".into()),
+            Signal::Annotation("annotation:a.io/b".into()),
         ] {
             assert_eq!(signal.to_string().parse(), Ok(signal));
         }

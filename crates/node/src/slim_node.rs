@@ -1,28 +1,18 @@
 //! The part of a Node object that facts are read from. Other fields are not decoded, so they take no memory.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
+use super::matcher::SignalRules;
 use super::signal::Facts;
-
-/// The text in the Ready condition's message by which kubelet reports a graceful node shutdown (upstream:
-/// `nodeshutdown` in kubelet).
-const SHUTDOWN_MESSAGE: &str = "node is shutting down";
-
-/// The prefix of the annotations that headgate writes.
-const OWN_ANNOTATION_PREFIX: &str = "headgate.dev/";
-/// Longer values are ignored: headgate writes none, and they would fill the remembered state.
-const MAX_ANNOTATION_BYTES: usize = 4096;
 
 /// A Node without images, addresses, capacity and other fields that headgate does not read.
 #[derive(Clone, Debug, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct SlimNode {
-    /// Read for name, UID, deletion timestamp and annotations.
+    /// Read for name, UID, deletion timestamp, labels and annotations.
     pub metadata: ObjectMeta,
     /// The Node's spec, reduced.
     #[serde(default)]
@@ -38,6 +28,9 @@ pub struct SlimSpec {
     /// The taints, reduced to their keys.
     #[serde(default)]
     pub taints: Vec<SlimTaint>,
+    /// Whether the node is cordoned.
+    #[serde(default)]
+    pub unschedulable: bool,
     /// The cloud's name for the machine.
     #[serde(default, rename = "providerID")]
     pub provider_id: String,
@@ -53,12 +46,28 @@ pub struct SlimTaint {
 /// The fields of a Node's status that are read.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct SlimStatus {
-    /// The conditions; only Ready is read.
+    /// The conditions; Ready is read, and those that a matcher names.
     #[serde(default)]
-    pub conditions: Vec<NodeCondition>,
+    pub conditions: Vec<SlimCondition>,
     /// kubelet's description of the machine, reduced.
     #[serde(default, rename = "nodeInfo")]
     pub node_info: SlimNodeInfo,
+}
+
+/// A condition without its times.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct SlimCondition {
+    /// The condition's type.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// The reason, one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The message, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 /// The fields of a Node's `status.nodeInfo` that are read.
@@ -70,34 +79,16 @@ pub struct SlimNodeInfo {
 }
 
 impl SlimNode {
-    /// The facts in this object.
+    /// The facts in this object; the rules decide which labels, annotations and conditions are kept.
     #[must_use]
-    pub fn facts(&self) -> Facts {
-        let shutting_down = self.status.conditions.iter().any(|condition| {
-            condition.type_ == "Ready"
-                && condition.status == "False"
-                && condition.reason.as_deref() == Some("KubeletNotReady")
-                && condition
-                    .message
-                    .as_deref()
-                    .is_some_and(|message| message.contains(SHUTDOWN_MESSAGE))
-        });
+    pub fn facts(&self, rules: &SignalRules) -> Facts {
+        let taints = self.spec.taints.iter().map(|taint| taint.key.clone()).collect();
+        let (cordon, conditions) = (self.spec.unschedulable, &self.status.conditions);
         Facts {
-            uid: self.metadata.uid.clone().unwrap_or_default(),
-            deleting: self.metadata.deletion_timestamp.is_some(),
-            shutting_down,
-            taints: self.spec.taints.iter().map(|taint| taint.key.clone()).collect(),
             provider_id: self.spec.provider_id.clone(),
             boot_id: self.status.node_info.boot_id.clone(),
-            annotations: self.own_annotations(),
+            ..Facts::read(&self.metadata, taints, cordon, conditions, rules)
         }
-    }
-
-    fn own_annotations(&self) -> BTreeMap<String, String> {
-        let all = self.metadata.annotations.iter().flatten();
-        let own =
-            all.filter(|(key, value)| key.starts_with(OWN_ANNOTATION_PREFIX) && value.len() <= MAX_ANNOTATION_BYTES);
-        own.map(|(key, value)| (key.clone(), value.clone())).collect()
     }
 }
 
@@ -108,7 +99,9 @@ mod tests {
     use super::*;
 
     fn facts(node: &serde_json::Value) -> Facts {
-        serde_json::from_value::<SlimNode>(node.clone()).unwrap().facts()
+        serde_json::from_value::<SlimNode>(node.clone())
+            .unwrap()
+            .facts(&SignalRules::default_health())
     }
 
     #[test]

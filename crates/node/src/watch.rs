@@ -9,17 +9,18 @@ use headgate_kubernetes::{WatchReporter, watch_events};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
+use super::matcher::SignalRules;
 use super::metrics::Metrics;
 use super::report::NodeReport;
 use super::slim_node::SlimNode;
 
-/// Watches the Node `name` and publishes its reports until the task is aborted. `taint_keys` are the keys that are
-/// signals.
+/// Watches the Node `name` and publishes its reports until the task is aborted. `rules` say what is a signal.
 pub async fn watch_own_node(
     client: Client,
     name: String,
-    taint_keys: Vec<String>,
+    rules: SignalRules,
     reports: watch::Sender<NodeReport>,
     metrics: Metrics,
     reporter: WatchReporter,
@@ -30,8 +31,14 @@ pub async fn watch_own_node(
     let mut events = watch_events(&client, Api::<SlimNode>::all, selector, reporter);
     let mut listed = None;
     loop {
+        let deadline = reports.borrow().next_deadline();
         let event = tokio::select! {
             event = events.next() => event,
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                let report = reports.borrow().at(clock.now());
+                publish(&reports, &name, report);
+                continue;
+            }
             // The stream owns the sender.
             Ok(()) = failure.changed() => {
                 let is_reachable = failure.borrow_and_update().is_none();
@@ -58,7 +65,7 @@ pub async fn watch_own_node(
             Ok(Event::Delete(_)) => None,
         };
         let report = match node {
-            Some(node) => reports.borrow().with_node(node.facts(), &taint_keys, clock.now()),
+            Some(node) => reports.borrow().with_node(node.facts(&rules), &rules, clock.now()),
             None => reports.borrow().without_node(),
         };
         publish(&reports, &name, report);
@@ -89,7 +96,7 @@ mod tests {
     use hyper::{Request, Response};
     use kube::client::Body;
     use prometheus_client::registry::Registry;
-    use tokio::time::{Instant, sleep, timeout};
+    use tokio::time::{sleep, timeout};
 
     use super::*;
 
@@ -129,12 +136,12 @@ mod tests {
     /// The watch of the Node `n` over `client`, with the taint key `drain`, and its reports.
     fn start_watch(client: Client) -> (impl Future<Output = ()> + Send, watch::Receiver<NodeReport>) {
         let clock = Clock::System;
-        let reports = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
+        let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
         let received = reports.subscribe();
-        let metrics = Metrics::register(&mut Registry::default(), received.clone(), Vec::new());
+        let metrics = Metrics::register(&mut Registry::default(), received.clone(), SignalRules::default());
         let reporter = metrics.watch_reporter("n", &clock);
-        let keys = vec!["drain".to_owned()];
-        let watch = watch_own_node(client, "n".to_owned(), keys, reports, metrics, reporter, clock);
+        let rules = SignalRules::new(["drain"], &[]);
+        let watch = watch_own_node(client, "n".to_owned(), rules, reports, metrics, reporter, clock);
         (watch, received)
     }
 

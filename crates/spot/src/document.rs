@@ -164,7 +164,7 @@ fn parse_event(value: &Value) -> Option<ScheduledEvent> {
 
 /// Parses a time in RFC 1123 format, which is always in GMT. The day of the week is ignored: a wrong one must not
 /// hide a deadline.
-fn parse_not_before(text: &str) -> Option<Timestamp> {
+pub(super) fn parse_not_before(text: &str) -> Option<Timestamp> {
     static PARSER: DateTimeParser = DateTimeParser::new().relaxed_weekday(true);
     let text = text.trim();
     let local = text.strip_suffix(" GMT").or_else(|| text.strip_suffix(" UTC"))?;

@@ -3,7 +3,8 @@
 //! The node polls the instance metadata service (IMDS) each second. A `Preempt` event of the own VM is a signal at
 //! once; then the Node gets a taint and an annotation that records the notice (docs/decisions.md 13). Every other
 //! event is shown only. headgate approves no event, because an approval starts the event early for all VMs that it
-//! names. An IMDS that hangs, fails or answers nonsense changes only its own metrics: only a readable document shows
+//! names. Where IMDS is not polled, the leader turns the Node event `PreemptScheduled` into the same taint (`node_event`).
+//! An IMDS that hangs, fails or answers nonsense changes only its own metrics: only a readable document shows
 //! that a notice exists or has ended.
 
 mod document;
@@ -11,8 +12,10 @@ mod document;
 mod fixtures;
 mod imds;
 mod metrics;
+mod node_event;
 mod node_patch;
 mod notice;
+mod preempt_message;
 mod snapshot;
 mod taint_action;
 mod taint_reconciler;
@@ -20,8 +23,10 @@ mod taint_reconciler;
 pub use document::{DocumentError, EventStatus, EventType, EventsDocument, ScheduledEvent};
 pub use imds::poll_imds;
 pub use metrics::Metrics;
+pub use node_event::{TaintChange, TaintPatch, plan_for_event};
 pub use node_patch::TAINT_VALUE;
 pub use notice::{Notice, NoticeTracker, TrackedNotice, VmName};
+pub use preempt_message::PreemptMessage;
 pub use snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
 pub use taint_action::{NOTICE_ANNOTATION, NoticeRecord, TaintAction, next_taint_action};
 pub use taint_reconciler::reconcile_taint;

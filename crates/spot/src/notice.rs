@@ -66,7 +66,7 @@ impl VmName {
 /// What identifies an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The id of the event.
+    /// The id of the event; empty if a Node event does not have it.
     pub event_id: String,
     /// The earliest start, until the event has started.
     pub not_before: Option<Timestamp>,
@@ -76,7 +76,7 @@ impl Notice {
     /// Whether both are notices of the same eviction.
     #[must_use]
     pub fn is_same_eviction(&self, other: &Self) -> bool {
-        self.event_id.eq_ignore_ascii_case(&other.event_id)
+        (!self.event_id.is_empty() && self.event_id.eq_ignore_ascii_case(&other.event_id))
             || (self.not_before.is_some() && self.not_before == other.not_before)
     }
 }
@@ -275,6 +275,9 @@ mod tests {
             (notice("a", t1), notice("b", t2), false),
             (notice("a", ""), notice("b", ""), false),
             (notice("a", t1), notice("b", ""), false),
+            (notice("", ""), notice("", ""), false),
+            (notice("", t1), notice("a", t1), true),
+            (notice("", t1), notice("", t2), false),
         ] {
             assert_eq!(
                 (a.is_same_eviction(&b), b.is_same_eviction(&a)),

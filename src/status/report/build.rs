@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use headgate_azure::{AdminState, PoolId};
 use headgate_controller::admin_state::{
-    EntryStatus, GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerEntry, Plan, PlanInputs, plan, signal_keys,
+    EntryStatus, GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerEntry, Plan, PlanInputs, plan,
 };
 use headgate_controller::pool::{
     ClusterNode, EntryKey, InterfaceCache, Listing, LoadBalancerView, NodeMatcher, PoolView, ProbeTarget,
@@ -20,9 +20,9 @@ use super::{
 use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
 
 impl StatusReport {
-    /// The report about all Nodes of a snapshot. `admin_state_keys` are the taint keys that count for admin states.
+    /// The report about all Nodes of a snapshot.
     #[must_use]
-    pub fn from_snapshot(snapshot: &ClusterSnapshot, admin_state_keys: &[String]) -> Self {
+    pub fn from_snapshot(snapshot: &ClusterSnapshot) -> Self {
         let empty = Ledger::default();
         let ledger = snapshot.ledger.as_ref().unwrap_or(&empty);
         let mut builder = ReportBuilder {
@@ -48,7 +48,7 @@ impl StatusReport {
         } = builder;
         let nodes = snapshot.desired.nodes.iter().map(|node| {
             let entries = entries.remove(node.name.as_str()).unwrap_or_default();
-            node_row(snapshot, node, entries, admin_state_keys)
+            node_row(snapshot, node, entries)
         });
         let nodes: Vec<_> = nodes.collect();
         let rules = || {
@@ -81,6 +81,8 @@ impl StatusReport {
             load_balancers,
             unreadable_load_balancers,
             unmatched_ledger: unmatched,
+            local_pools: snapshot.local_pools.rows.clone(),
+            local_pools_error: snapshot.local_pools.error.clone(),
         }
     }
 
@@ -124,7 +126,7 @@ impl NodeRow {
 }
 
 /// The row of a Node, with the verdict that its signals imply.
-fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>, keys: &[String]) -> NodeRow {
+fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<EntryRow>) -> NodeRow {
     entries.sort_by(|one, other| {
         (&one.load_balancer, &one.pool, &one.entry).cmp(&(&other.load_balancer, &other.pool, &other.entry))
     });
@@ -132,8 +134,8 @@ fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<Ent
     for signal in snapshot.health.get(&node.name).into_iter().flatten() {
         found.entry(signal.to_string()).or_default().0 = true;
     }
-    for key in signal_keys(node, keys) {
-        found.entry(key).or_default().1 = true;
+    for signal in node.signals.keys() {
+        found.entry(signal.to_string()).or_default().1 = true;
     }
     let implied = if snapshot.health.contains_key(&node.name) {
         503

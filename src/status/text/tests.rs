@@ -4,7 +4,7 @@ use headgate_leader::LeaderStatus;
 use jiff::Timestamp;
 
 use super::*;
-use crate::status::{LedgerRow, RuleRow, SignalRow, VerdictRow};
+use crate::status::{LedgerRow, LocalPoolRow, RuleRow, SignalRow, VerdictRow};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -91,6 +91,8 @@ fn report() -> StatusReport {
     };
     let probed = |name| rule(name, Some("/healthz"), ProbeTarget::Headgate);
     StatusReport {
+        local_pools: Vec::new(),
+        local_pools_error: None,
         taken_at: at(1000),
         leader: Some(LeaderStatus {
             holder: Some("n3_0a".to_owned()),
@@ -262,6 +264,34 @@ fn expired_or_released_lease_has_no_leader() {
     assert!(render(&report, Detail::Narrow).contains("none: the Lease was released 15m ago"));
 }
 
+/// The pool of a Service, with this name for every string of others.
+fn local_pool(name: &str) -> LocalPoolRow {
+    LocalPoolRow {
+        service: name.to_owned(),
+        family: "IPv4".to_owned(),
+        pool: Some(name.to_owned()),
+        unavailable: None,
+        desired: Some(vec![[10, 0, 0, 1].into(), [10, 0, 0, 2].into()]),
+        actual: vec![[10, 0, 0, 1].into()],
+        missing: vec![[10, 0, 0, 2].into()],
+        surplus: Vec::new(),
+        left_out: vec![name.to_owned()],
+    }
+}
+
+#[test]
+fn pools_of_local_services_have_a_table() {
+    let mut report = report();
+    assert!(!render(&report, Detail::Wide).contains("LOCAL SERVICE"));
+    report.local_pools = vec![local_pool("default/web")];
+    let rendered = render(&report, Detail::Narrow);
+    let expected = "LOCAL SERVICE   POOL          DESIRED   ACTUAL   DUE\n\
+                    default/web     default/web   2         1        missing 10.0.0.2\n";
+    assert!(rendered.contains(expected), "{rendered}");
+    report.local_pools_error = Some("services cannot be listed".to_owned());
+    assert!(render(&report, Detail::Narrow).contains("are not known: services cannot be listed."));
+}
+
 /// Ends the line, clears the screen (as ESC and as C1), and turns the text around.
 const HOSTILE: &str = "a\n\u{1b}[2J\u{9b}2J\u{202e}b";
 const ESCAPED: &str = "a\\n\\u{1b}[2J\\u{9b}2J\\u{202e}b";
@@ -274,6 +304,7 @@ fn named(name: &str) -> StatusReport {
     }
     report.azure_error = Some(name.to_owned());
     report.ledger_error = Some(name.to_owned());
+    report.local_pools = vec![local_pool(name)];
     report.probed_by_headgate = Some(false);
     for node in &mut report.nodes {
         node.name = name.to_owned();

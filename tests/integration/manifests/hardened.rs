@@ -114,7 +114,8 @@ fn controllers_tolerate_no_drain_signal() {
     let objects = hardened();
     let pod = &only(&objects, "Deployment")["spec"]["template"]["spec"];
     let signals = Settings::default().signals;
-    let mut keys = [signals.health, signals.admin_state].concat();
+    let matchers = [signals.health.matchers, signals.admin_state.matchers].concat();
+    let mut keys: Vec<String> = matchers.iter().map(ToString::to_string).collect();
     keys.push("node.kubernetes.io/unschedulable".to_owned());
     for toleration in pod["tolerations"].as_array().unwrap() {
         let key = toleration["key"].as_str().expect("not everything");

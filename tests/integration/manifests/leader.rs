@@ -125,6 +125,9 @@ async fn rights(administrator: &Caller, account: Account, name: &str) -> Vec<Rig
     rights.push(Right::new(&role, ("events", None), "create", create).answered(422));
     let patch = ApiRequest::merge(&format!("{events}/nothing"), json!({}));
     rights.push(Right::new(&role, ("events", None), "patch", patch).answered(404));
+    if account == CONTROLLER {
+        rights.extend(rights_for_other_nodes(account, name));
+    }
     rights
 }
 
@@ -140,6 +143,23 @@ fn rights_for_local_pools(role: &str) -> Vec<Right> {
             rights.push(Right::new(role, (resource, None), verb, ask));
         }
     }
+    rights
+}
+
+/// The requests of the features that write other Nodes.
+fn rights_for_other_nodes(account: Account, name: &str) -> Vec<Right> {
+    let mut rights = Vec::new();
+    let selected =
+        "/api/v1/namespaces/default/events?fieldSelector=reason%3DPreemptScheduled%2CinvolvedObject.kind%3DNode";
+    let watch = format!("{selected}&watch=true&timeoutSeconds=1");
+    let role = format!("namespaces/default/roles/{}", account.name);
+    for (verb, ask) in [("list", ApiRequest::get(selected)), ("watch", ApiRequest::get(&watch))] {
+        rights.push(Right::new(&role, ("events", None), verb, ask));
+    }
+    let role = format!("clusterroles/{}", account.name);
+    let record = json!({"metadata": {"annotations": {"headgate.dev/spot-notice": "{}"}}});
+    let patch = ApiRequest::merge(&format!("{}?dryRun=All", node(name)), record);
+    rights.push(Right::new(&role, ("nodes", None), "patch", patch));
     rights
 }
 
@@ -190,7 +210,11 @@ fn ways_to_lead() -> [(PathBuf, Account); 3] {
 /// Runs the real elector: acquires the Lease, leads, stops and releases the Lease.
 async fn leads(administrator: &Caller, leader: &Caller, name: &str) {
     let clock = Clock::System;
-    let (_reports, reports) = watch::channel(NodeReport::initial(None, &[], clock.now()));
+    let (_reports, reports) = watch::channel(NodeReport::initial(
+        None,
+        &headgate_node::SignalRules::default(),
+        clock.now(),
+    ));
     let elector = LeaderElector::new(LeaderElectionConfig {
         client: leader.client.clone(),
         lease: LeaseName::default(),
@@ -292,16 +316,16 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
     let leading = [
         "create configmaps ",
         "create leases ",
-        "get,list,watch nodes ",
         "get,list,watch,update leases aks-managed-resource-locker",
         "get,update configmaps headgate-admin-state",
         "get,update leases headgate-leader",
     ];
     let plain = ["get,list,watch nodes "];
     let events = ["create,patch events ", "get,list,watch nodes "];
+    // Only the controllers may write other Nodes, and read the events that they act on.
     let controller = [
         "create,patch events ",
-        "get,list,watch nodes ",
+        "get,list,watch,patch nodes ",
         "list,watch endpointslices ",
         "list,watch services ",
         "patch nodes ",
@@ -314,11 +338,14 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
         let own = leading.iter().chain(everywhere).collect::<BTreeSet<_>>();
         assert!(rules(&leader, "kube-system").await.iter().eq(own), "{account:?}");
         let in_default = if account == CONTROLLER {
-            &controller[..]
+            controller
+                .iter()
+                .chain(&["list,watch events "])
+                .collect::<BTreeSet<_>>()
         } else {
-            &events
+            events.iter().collect()
         };
-        assert_eq!(rules(&leader, "default").await, in_default, "{account:?}");
+        assert!(rules(&leader, "default").await.iter().eq(in_default), "{account:?}");
         assert_eq!(rules(&leader, "headgate").await, everywhere, "{account:?}");
         if account == CONTROLLER {
             let agent = acting_on(&control_plane, AGENT, &name).await;

@@ -28,10 +28,18 @@ impl SpotTasks {
     fn start(name: &str, watch_client: Client, write_client: Client, imds: &Imds) -> Self {
         let clock = Clock::System;
         let mut registry = Registry::default();
-        let reports = watch::Sender::new(NodeReport::initial(None, &[], clock.now()));
+        let reports = watch::Sender::new(NodeReport::initial(
+            None,
+            &headgate_node::SignalRules::default(),
+            clock.now(),
+        ));
         let (sender, snapshots) = watch::channel(EventsSnapshot::default());
         let metrics = headgate_spot::Metrics::register(&mut registry, snapshots.clone(), clock.clone());
-        let node_metrics = headgate_node::Metrics::register(&mut registry, reports.subscribe(), Vec::new());
+        let node_metrics = headgate_node::Metrics::register(
+            &mut registry,
+            reports.subscribe(),
+            headgate_node::SignalRules::default(),
+        );
         let (own, timing) = (
             reports.subscribe(),
             Timing {
@@ -43,7 +51,7 @@ impl SpotTasks {
         tokio::spawn(headgate_node::watch_own_node(
             watch_client,
             name.to_owned(),
-            Vec::new(),
+            headgate_node::SignalRules::default(),
             reports,
             node_metrics,
             reporter,

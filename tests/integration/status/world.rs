@@ -42,7 +42,7 @@ fn load_balancer(name: &str, pools: &[(&str, Value)]) -> Value {
 /// A cluster of three nodes with load balancers in the emulator.
 pub(crate) struct World {
     pub(crate) control_plane: ControlPlane,
-    client: Client,
+    pub(super) client: Client,
     emulator: Emulator,
     pub(crate) azure_json: PathBuf,
     pub(super) plugins: PathBuf,

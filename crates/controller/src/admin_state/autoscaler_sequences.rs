@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
-use headgate_node::{DEFAULT_SIGNAL_TAINTS, NodeReport, SlimNode};
+use headgate_node::{NodeReport, SignalRules, SlimNode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -218,10 +218,6 @@ fn apply(node: &mut Value, write: Write) {
     }
 }
 
-fn keys() -> Vec<String> {
-    DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect()
-}
-
 fn read<T: serde::de::DeserializeOwned>(node: &Value) -> T {
     serde_json::from_value(node.clone()).unwrap()
 }
@@ -260,12 +256,13 @@ fn after_plan(targets: &TargetStates, entry: &'static str, now: Moment) -> &'sta
 
 #[test]
 fn verdicts_and_plans_after_each_measured_step() {
+    let (health, admin_state) = (SignalRules::default_health(), SignalRules::default_admin_state());
     for (name, steps) in SEQUENCES {
         let start = Clock::System.now();
         let mut node = json!({"metadata": {"name": "n1", "uid": "u1"}, "spec": {"taints": []},
             "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
                 "conditions": [{"type": "Ready", "status": "True"}]}});
-        let mut report = NodeReport::initial(None, &keys(), start);
+        let mut report = NodeReport::initial(None, &health, start);
         let (mut targets, mut entry) = (TargetStates::default(), "None");
         for (at, writes, verdict, state) in steps {
             let since_start = Duration::from_millis(u64::try_from(at + LEAD).unwrap());
@@ -281,13 +278,13 @@ fn verdicts_and_plans_after_each_measured_step() {
                 report = report.without_node();
                 targets.remove("n1");
             } else {
-                report = report.with_node(read::<SlimNode>(&node).facts(), &keys(), now);
-                let object = read::<ClusterNodeObject>(&node).into_node(true).unwrap();
-                targets.apply(object.clone(), &keys(), now);
+                report = report.with_node(read::<SlimNode>(&node).facts(&health), &health, now);
+                let object = read::<ClusterNodeObject>(&node).into_node(true, &admin_state).unwrap();
+                targets.apply(object.clone(), now);
                 // Within the debounce a new leader does not know of the signal.
                 if targets.target_state(&object, now.mono) != TargetState::Unchanged {
                     let mut new_leader = TargetStates::default();
-                    new_leader.apply(object, &keys(), now);
+                    new_leader.apply(object, now);
                     assert_eq!(after_plan(&new_leader, entry, now), *state, "{case}, of a new leader");
                 }
             }

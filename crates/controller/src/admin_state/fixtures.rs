@@ -2,6 +2,7 @@
 
 use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
 use headgate_clock::Moment;
+use headgate_node::{Facts, SignalRules};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -12,8 +13,8 @@ use crate::pool::{ClusterNode, EntryKey, LoadBalancerView, Taint};
 pub(super) const DRAIN: &str = "drain";
 const ID: &str = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/lb";
 
-pub(super) fn taint_keys() -> Vec<String> {
-    vec![DRAIN.to_owned(), "node.kubernetes.io/out-of-service".to_owned()]
+fn rules() -> SignalRules {
+    SignalRules::new([DRAIN, "node.kubernetes.io/out-of-service"], &[])
 }
 
 pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
@@ -29,6 +30,10 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         machine: String::new(),
         excluded: None,
         taints: taints.iter().map(taint).collect(),
+        signals: rules().detect(&Facts {
+            taints: taints.iter().map(ToString::to_string).collect(),
+            ..Facts::default()
+        }),
         ready: true,
         is_terminal: taints.contains(&"node.kubernetes.io/out-of-service"),
         hold: None,
@@ -39,7 +44,7 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
 pub(super) fn target_states(nodes: &[ClusterNode], now: Moment) -> TargetStates {
     let mut states = TargetStates::default();
     for node in nodes {
-        states.apply(node.clone(), &taint_keys(), now);
+        states.apply(node.clone(), now);
     }
     states
 }

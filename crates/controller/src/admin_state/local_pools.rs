@@ -43,7 +43,7 @@ pub(super) fn start(
     context: LocalPoolsContext<'_>,
 ) -> (Option<LocalPools>, mpsc::Receiver<ServiceNotice>) {
     let work = context.context;
-    let (reporter, events) = Reporter::new(work.local_pools_metrics.clone());
+    let (reporter, events) = Reporter::new(work.local_pools_metrics.clone(), work.clock.clone());
     let Some(settings) = EffectiveSettings::new(&work.local_pools, &context.target.local_pools) else {
         return (None, events);
     };

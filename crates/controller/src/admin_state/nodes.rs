@@ -2,11 +2,12 @@
 //!
 //! Invariants: nothing is published before every Node has been listed once. While the watch fails, the last known state stays
 //! in use; from `stale_timeout` after the API server last confirmed it, it is marked as stale.
-//! Events that are ready together are published together, and changes in quick succession at a bounded rate (`publish_limit`), so
+//! Events that are ready together are
+//! published together, and changes in quick succession at a bounded rate (`publish_limit`), so
 //! that a thousand new taints lead to few plans.
 //!
 //! The published value is changed in place unless a receiver holds it. Receivers hold it only briefly: otherwise each change
-//! of a Node copies all of them. What a Node's taints mean is left to `target_states`.
+//! of a Node copies all of them. What a Node's signals mean is left to `target_states`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use futures::{FutureExt as _, StreamExt as _};
 use headgate_clock::Clock;
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter, watch_events};
+use headgate_node::SignalRules;
 use jiff::SignedDuration;
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
@@ -36,8 +38,8 @@ const MAX_EVENTS_PER_CHANGE: usize = 10_000;
 /// What the watch reads from Nodes, and where it counts its errors.
 #[derive(Clone, Debug)]
 pub(super) struct NodeWatchConfig {
-    /// The taint keys that are signals.
-    pub(super) taint_keys: Vec<String>,
+    /// What is a signal.
+    pub(super) rules: SignalRules,
     /// Whether control-plane nodes are in no load balancer.
     pub(super) exclude_control_plane: bool,
     /// Counts the errors of the watch.
@@ -105,8 +107,9 @@ pub(super) async fn watch_target_states(
                 if deadline.is_some_and(|deadline| deadline <= now) {
                     applied_until = now;
                     is_changed = true;
+                    let at = handler.config.clock.now();
                     handler.state.modify(|targets| {
-                        targets.advance_generation();
+                        targets.advance_generation(at);
                         targets.drop_ended_periods(applied_until);
                     });
                 }
@@ -226,11 +229,10 @@ impl EventHandler {
     }
 
     fn apply(&mut self, object: ClusterNodeObject) -> bool {
-        let Some(node) = object.into_node(self.config.exclude_control_plane) else {
+        let Some(node) = object.into_node(self.config.exclude_control_plane, &self.config.rules) else {
             return false;
         };
         let config = &self.config;
-        self.state
-            .modify(|targets| targets.apply(node, &config.taint_keys, config.clock.now()))
+        self.state.modify(|targets| targets.apply(node, config.clock.now()))
     }
 }

@@ -12,6 +12,7 @@ use headgate_azure::{AdminState, ErrorClass, LoadBalancerId, PoolId};
 use headgate_clock::Clock;
 use headgate_kubernetes::WatchErrorCounter;
 use headgate_leader::{ArmLock, LockMetrics, Term};
+use headgate_node::SignalRules;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -258,7 +259,7 @@ async fn work(
     let mut targets = sender.subscribe();
     let watch_config = NodeWatchConfig {
         // No taint is a signal, so that every target state is `None`.
-        taint_keys: Vec::new(),
+        rules: SignalRules::default(),
         exclude_control_plane: context.target.exclude_control_plane,
         watch_errors: WatchErrorCounter::default(),
         stale_timeout: AdminStateSettings::default().stale_nodes_timeout,

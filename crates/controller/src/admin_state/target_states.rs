@@ -1,9 +1,9 @@
 //! The target state of each Node's pool entries, from the signals of all Nodes. Pure.
 //!
-//! A taint counts by its key, and so does the deletion of the Node object. A signal counts at once. Its end counts after [`DEBOUNCE`] without a signal, so that no traffic
+//! `headgate_node::SignalRules` say what a signal is. A signal counts at once, unless its matcher says how long it must last. Its end counts after [`DEBOUNCE`] without a signal, so that no traffic
 //! arrives between one taint and the next.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub enum TargetState {
     /// `Down`: its Node has a signal.
     Down,
-    /// What it is: the signal ended less than [`DEBOUNCE`] ago, or the Nodes are stale.
+    /// What it is: the signal ended less than [`DEBOUNCE`] ago or must last before it counts, or the Nodes are stale.
     Unchanged,
     /// `None`: the probe decides.
     None,
@@ -67,12 +67,24 @@ pub struct TargetStates {
     pub nodes: NodeIndex,
     /// By the name of the Node.
     periods: HashMap<String, SignalPeriod>,
+    /// The Nodes with signals that must last before they count; by the name of the Node.
+    pending: HashMap<String, PendingSignals>,
     stale_since: Option<Timestamp>,
+}
+
+/// The signals of a Node that do not count yet.
+#[derive(Clone, Debug)]
+struct PendingSignals {
+    uid: String,
+    /// When each was observed first.
+    since: BTreeMap<Signal, Instant>,
+    /// When the first of them counts.
+    next: Instant,
 }
 
 impl TargetStates {
     /// Adds or replaces a Node; returns whether anything changed.
-    pub fn apply(&mut self, node: ClusterNode, taint_keys: &[String], now: Moment) -> bool {
+    pub fn apply(&mut self, node: ClusterNode, now: Moment) -> bool {
         let name = node.name.clone();
         let before = self.nodes.by_name(&name).cloned();
         if !self.nodes.apply(node) {
@@ -80,7 +92,7 @@ impl TargetStates {
         }
         self.generation += 1;
         if let Some(node) = self.nodes.by_name(&name).cloned() {
-            self.update_period(&node, before.as_deref(), taint_keys, now);
+            self.update_period(&node, before.as_deref(), now);
         }
         true
     }
@@ -88,13 +100,45 @@ impl TargetStates {
     /// Removes a Node; returns whether it was there.
     pub fn remove(&mut self, name: &str) -> bool {
         self.periods.remove(name);
+        self.pending.remove(name);
         let is_known = self.nodes.remove(name);
         self.generation += u64::from(is_known);
         is_known
     }
 
-    fn update_period(&mut self, node: &ClusterNode, before: Option<&ClusterNode>, taint_keys: &[String], now: Moment) {
-        let signals = signal_keys(node, taint_keys);
+    /// The names of the signals that have lasted long enough. One that counted in the present period goes on counting.
+    fn counting_signals(&mut self, node: &ClusterNode, now: Moment) -> BTreeSet<String> {
+        let known = self.pending.remove(&node.name).filter(|known| known.uid == node.uid);
+        let period = self
+            .periods
+            .get(&node.name)
+            .filter(|period| period.uid == node.uid && period.ended_at.is_none());
+        let mut counting = BTreeSet::new();
+        let (mut since, mut next) = (BTreeMap::new(), None);
+        for (signal, after) in &node.signals {
+            let first = known
+                .as_ref()
+                .and_then(|known| known.since.get(signal))
+                .copied()
+                .unwrap_or(now.mono);
+            let has_counted = period.is_some_and(|period| period.signals.contains(signal.name()));
+            if has_counted || first + *after <= now.mono {
+                counting.insert(signal.to_string());
+            } else {
+                since.insert(signal.clone(), first);
+                next = Some(next.unwrap_or(first + *after).min(first + *after));
+            }
+        }
+        if let Some(next) = next {
+            let uid = node.uid.clone();
+            self.pending
+                .insert(node.name.clone(), PendingSignals { uid, since, next });
+        }
+        counting
+    }
+
+    fn update_period(&mut self, node: &ClusterNode, before: Option<&ClusterNode>, now: Moment) {
+        let signals = self.counting_signals(node, now);
         let period = self.periods.remove(&node.name).filter(|period| period.uid == node.uid);
         let period = match period {
             None if signals.is_empty() => return,
@@ -134,12 +178,18 @@ impl TargetStates {
     pub fn next_deadline(&self, after: Instant) -> Option<Instant> {
         let ended = self.periods.values().filter_map(|period| period.ended_at);
         let deadlines = ended.flat_map(|ended_at| [ended_at + DEBOUNCE, ended_at + ENDED_PERIOD_TTL]);
+        let deadlines = deadlines.chain(self.pending.values().map(|pending| pending.next));
         deadlines.filter(|deadline| *deadline > after).min()
     }
 
-    /// Makes a deadline that has passed count as a change.
-    pub fn advance_generation(&mut self) {
+    /// Makes a deadline that has passed count as a change, and signals that have lasted long enough as signals.
+    pub fn advance_generation(&mut self, now: Moment) {
         self.generation += 1;
+        let due = self.pending.iter().filter(|(_, pending)| pending.next <= now.mono);
+        let due: Vec<_> = due.filter_map(|(name, _)| self.nodes.by_name(name).cloned()).collect();
+        for node in due {
+            self.update_period(&node, Some(&node), now);
+        }
     }
 
     /// Drops the periods that ended [`ENDED_PERIOD_TTL`] ago.
@@ -166,13 +216,16 @@ impl TargetStates {
         if self.stale_since.is_some() {
             return TargetState::Unchanged;
         }
-        let Some(period) = self.signal_period(node) else {
-            return TargetState::None;
-        };
-        match period.ended_at {
-            None => TargetState::Down,
-            Some(ended_at) if now < ended_at + DEBOUNCE => TargetState::Unchanged,
-            Some(_) => TargetState::None,
+        // A signal may count already for a leader that has observed it for longer.
+        let is_pending = self
+            .pending
+            .get(&node.name)
+            .is_some_and(|pending| pending.uid == node.uid);
+        match self.signal_period(node).map(|period| period.ended_at) {
+            Some(None) => TargetState::Down,
+            Some(Some(ended_at)) if now < ended_at + DEBOUNCE => TargetState::Unchanged,
+            _ if is_pending => TargetState::Unchanged,
+            _ => TargetState::None,
         }
     }
 
@@ -238,9 +291,9 @@ impl SignalledNodes<'_> {
     }
 }
 
-/// The names of a Node's signals: the keys of its taints that are among `taint_keys`, and its deletion.
-#[must_use]
-pub fn signal_keys(node: &ClusterNode, taint_keys: &[String]) -> BTreeSet<String> {
+/// The names of what would be a signal by these taint keys: taints, and the Node's deletion. For the guard, which compares them with
+/// what an agent's `/healthz` follows from.
+pub(super) fn signal_keys(node: &ClusterNode, taint_keys: &[String]) -> BTreeSet<String> {
     let keys = node.taints.iter().map(|taint| &taint.key);
     let deletion = node.is_deleting.then(|| Signal::Deletion.to_string());
     keys.filter(|key| taint_keys.contains(key))
@@ -257,6 +310,7 @@ fn is_out_of_service(node: &ClusterNode) -> bool {
 #[cfg(test)]
 mod tests {
     use headgate_clock::Clock;
+    use headgate_node::{Facts, SignalRules};
 
     use super::*;
     use crate::pool::Taint;
@@ -276,6 +330,10 @@ mod tests {
             machine: String::new(),
             excluded: None,
             taints: taints.iter().map(taint).collect(),
+            signals: rules().detect(&Facts {
+                taints: taints.iter().map(ToString::to_string).collect(),
+                ..Facts::default()
+            }),
             ready: true,
             is_terminal: false,
             hold: None,
@@ -283,8 +341,8 @@ mod tests {
         }
     }
 
-    fn keys() -> Vec<String> {
-        vec!["drain".to_owned(), OUT_OF_SERVICE.to_owned()]
+    fn rules() -> SignalRules {
+        SignalRules::new(["drain", OUT_OF_SERVICE], &[])
     }
 
     #[tokio::test(start_paused = true)]
@@ -292,22 +350,22 @@ mod tests {
         let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
         let mut states = TargetStates::default();
         let start = clock.now();
-        assert!(states.apply(node("u", &["other"]), &keys(), start));
+        assert!(states.apply(node("u", &["other"]), start));
         assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::None);
-        assert!(states.apply(node("u", &["drain"]), &keys(), start));
-        assert!(!states.apply(node("u", &["drain"]), &keys(), start), "unchanged");
+        assert!(states.apply(node("u", &["drain"]), start));
+        assert!(!states.apply(node("u", &["drain"]), start), "unchanged");
         assert_eq!(states.target_state(&node("u", &[]), start.mono), TargetState::Down);
 
         tokio::time::advance(SECOND).await;
-        states.apply(node("u", &[]), &keys(), clock.now());
+        states.apply(node("u", &[]), clock.now());
         let cleared = clock.now().mono;
         assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Unchanged);
         assert_eq!(states.next_deadline(cleared), Some(cleared + DEBOUNCE));
         // Another taint takes its place: the same period continues.
-        states.apply(node("u", &[OUT_OF_SERVICE]), &keys(), clock.now());
+        states.apply(node("u", &[OUT_OF_SERVICE]), clock.now());
         assert_eq!(states.target_state(&node("u", &[]), cleared), TargetState::Down);
         assert_eq!(states.signal_period(&node("u", &[])).unwrap().since, start);
-        states.apply(node("u", &[]), &keys(), clock.now());
+        states.apply(node("u", &[]), clock.now());
         assert_eq!(
             states.target_state(&node("u", &[]), cleared + DEBOUNCE),
             TargetState::None
@@ -333,15 +391,66 @@ mod tests {
     fn recreated_node_inherits_no_signal() {
         let mut states = TargetStates::default();
         let now = Clock::System.now();
-        states.apply(node("u1", &["drain"]), &keys(), now);
+        states.apply(node("u1", &["drain"]), now);
         assert_eq!(states.target_state(&node("u1", &[]), now.mono), TargetState::Down);
         // The watch may show the new object without the deletion of the old one.
-        states.apply(node("u2", &[]), &keys(), now);
+        states.apply(node("u2", &[]), now);
         assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
-        states.apply(node("u1", &["drain"]), &keys(), now);
+        states.apply(node("u1", &["drain"]), now);
         states.remove("n");
         assert!(!states.has_signal_periods());
-        states.apply(node("u2", &[]), &keys(), now);
+        states.apply(node("u2", &[]), now);
         assert_eq!(states.target_state(&node("u2", &[]), now.mono), TargetState::None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cordon_counts_once_it_has_lasted_and_restores_nothing_before() {
+        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+        let cordoned = |uid: &str| ClusterNode {
+            signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
+            ..node(uid, &[])
+        };
+        let mut states = TargetStates::default();
+        states.apply(cordoned("u"), clock.now());
+        let start = clock.now().mono;
+        // An earlier leader may have set the entries `Down`.
+        assert_eq!(states.target_state(&cordoned("u"), start), TargetState::Unchanged);
+        assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND));
+        tokio::time::advance(9 * SECOND).await;
+        states.apply(
+            ClusterNode {
+                ready: false,
+                ..cordoned("u")
+            },
+            clock.now(),
+        );
+        assert_eq!(states.next_deadline(start), Some(start + 10 * SECOND), "observed again");
+        tokio::time::advance(SECOND).await;
+        states.advance_generation(clock.now());
+        assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
+        states.apply(cordoned("u"), clock.now());
+        assert_eq!(states.target_state(&cordoned("u"), clock.now().mono), TargetState::Down);
+        assert_eq!(
+            states.signal_period(&cordoned("u")).unwrap().signals,
+            ["unschedulable".to_owned()].into()
+        );
+        states.apply(node("u", &[]), clock.now());
+        tokio::time::advance(SECOND).await;
+        assert_eq!(
+            states.target_state(&node("u", &[]), clock.now().mono),
+            TargetState::None
+        );
+        // The end of a cordon that did not count changes nothing.
+        states.apply(cordoned("u"), clock.now());
+        states.apply(node("u", &[]), clock.now());
+        tokio::time::advance(60 * SECOND).await;
+        assert_eq!(
+            states.target_state(&node("u", &[]), clock.now().mono),
+            TargetState::None
+        );
+        states.apply(cordoned("u"), clock.now());
+        states.apply(cordoned("v"), clock.now());
+        states.remove("n");
+        assert_eq!(states.target_state(&cordoned("v"), clock.now().mono), TargetState::None);
     }
 }

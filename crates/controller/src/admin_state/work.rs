@@ -6,7 +6,7 @@
 //! This is the place that decides that the work of a term has failed, so that another instance may try: each condition is a
 //! variant of [`WorkError`], and its limit is one of the constants below.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_local_pools::QueueStatus;
+use headgate_node::{DRAINING_TAINT, SignalRules};
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -41,6 +41,7 @@ use super::transitions::{NodeEvent, TransitionTracker};
 use crate::local_service::{self, LocalPoolsSettings, record_service_events};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{ListRequest, Listing, list_on_request};
+use crate::preempt_events::PreemptEvents;
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -69,8 +70,8 @@ const LEDGER_REJECTED: &str = "LoadBalancerAdminStateLedgerRejected";
 pub struct WorkContext {
     /// A client of the API server that does not retry by itself.
     pub client: Client,
-    /// The taint keys that are signals: `signals.adminState`.
-    pub taint_keys: Vec<String>,
+    /// What is a signal: `signals.adminState` and `signals.adminStateBuiltIn`.
+    pub rules: SignalRules,
     /// Whether admin states are written, and what happens to a foreign `Down`.
     pub policy: Policy,
     /// How many entries of each pool stay in service, and who records holds on Nodes.
@@ -93,6 +94,17 @@ pub struct WorkContext {
     pub lock_metrics: LockMetrics,
     /// Wall and monotonic time.
     pub clock: Clock,
+    /// Turns eviction notices in Node events into taints; `None` where it is off.
+    pub preempt_events: Option<PreemptEventsFeature>,
+}
+
+/// The feature `azure.preemptEvents`, and whether this process may write other Nodes.
+#[derive(Clone)]
+pub struct PreemptEventsFeature {
+    /// The task.
+    pub task: PreemptEvents,
+    /// Checked at the start of each term.
+    pub other_nodes: OtherNodes,
 }
 
 /// Why the work of a term failed. The term ends then, and this instance abstains for a while.
@@ -127,6 +139,7 @@ pub(super) enum TaskName {
     Recorded,
     LocalServices,
     LocalPools,
+    PreemptEvents,
     PoolWriter(LoadBalancerId),
 }
 
@@ -140,6 +153,7 @@ impl fmt::Display for TaskName {
             Self::Recorded => f.write_str("recorded-load-balancers"),
             Self::LocalServices => f.write_str("local-services"),
             Self::LocalPools => f.write_str("local-pools"),
+            Self::PreemptEvents => f.write_str("preempt-events"),
             Self::PoolWriter(id) => write!(f, "load-balancer {}", id.name()),
         }
     }
@@ -177,7 +191,7 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
     term.report_nodes(None);
     term.report_inability(None);
     context.metrics.set_gauges(GaugeValues::default());
-    context.local_pools_metrics.set_queue(QueueStatus::default());
+    context.local_pools_metrics.clear_queue();
     outcome
 }
 
@@ -284,6 +298,9 @@ async fn work_with(
         },
     };
     tasks.spawn(TaskName::Ledger, write_ledger(ledger.clone()));
+    if let Some(feature) = context.preempt_events.clone() {
+        tasks.spawn(TaskName::PreemptEvents, preempt_events(feature, targets.clone()));
+    }
     let (lock, follow_lock) = ArmLock::new(
         context.client.clone(),
         context.clock.clone(),
@@ -387,7 +404,7 @@ fn watch_nodes(
     let sender = watch::Sender::new(None);
     let targets = sender.subscribe();
     let watch_config = NodeWatchConfig {
-        taint_keys: context.taint_keys.clone(),
+        rules: context.rules.clone(),
         exclude_control_plane,
         watch_errors: context.metrics.watch_errors(),
         stale_timeout: context.stale_nodes_timeout,
@@ -398,6 +415,36 @@ fn watch_nodes(
         watch_target_states(context.client.clone(), watch_config, sender),
     );
     targets
+}
+
+/// Runs the feature, or does nothing if this process may not write other Nodes; never ends by itself.
+async fn preempt_events(feature: PreemptEventsFeature, mut targets: watch::Receiver<Option<Arc<TargetStates>>>) {
+    let PreemptEventsFeature { task, other_nodes } = feature;
+    if other_nodes.check("azure.preemptEvents").await.is_err() {
+        return std::future::pending().await;
+    }
+    let tainted = watch::Sender::<BTreeSet<String>>::default();
+    let follow = async {
+        loop {
+            let names = tainted_nodes(targets.borrow_and_update().as_deref());
+            tainted.send_if_modified(|known| {
+                let is_changed = *known != names;
+                *known = names;
+                is_changed
+            });
+            if targets.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    futures::future::join(follow, task.run(tainted.subscribe())).await;
+}
+
+/// The names of the Nodes with the draining taint.
+fn tainted_nodes(targets: Option<&TargetStates>) -> BTreeSet<String> {
+    let nodes = targets.into_iter().flat_map(|targets| targets.nodes.iter());
+    let tainted = nodes.filter(|node| node.taints.iter().any(|taint| taint.key == DRAINING_TAINT));
+    tainted.map(|node| node.name.clone()).collect()
 }
 
 /// Writes the ledger whenever it has changed, and verifies it at intervals; never ends by itself.

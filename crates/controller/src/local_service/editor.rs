@@ -264,10 +264,9 @@ impl MemberEditor {
     }
 
     fn return_due(&self) {
-        let now = Instant::now();
         let mut updater = self.source.updater.lock();
-        updater.return_batches(self.load_balancer.name(), now);
-        self.source.reporter.publish(&updater, now);
+        updater.return_batches(self.load_balancer.name(), Instant::now());
+        self.source.reporter.publish(&updater);
     }
 
     fn due_pools(&self) -> Vec<PoolKey> {
@@ -287,14 +286,13 @@ impl MemberEditor {
 
     /// Settles a batch and reports what follows.
     fn report(&self, batch: Batch, outcome: &BatchOutcome, operation: Option<OperationTimer>) {
-        let now = Instant::now();
         let mut updater = self.source.updater.lock();
-        let settlement = updater.settle(batch, outcome, now);
+        let settlement = updater.settle(batch, outcome, Instant::now());
         if let Some(operation) = operation.filter(|_| settlement.counters.succeeded + settlement.counters.failed > 0) {
             operation.finish(settlement.counters.failed == 0);
         }
         self.source.reporter.report(&updater, settlement.events);
-        self.source.reporter.publish(&updater, now);
+        self.source.reporter.publish(&updater);
     }
 }
 

@@ -2,23 +2,46 @@
 
 use std::sync::atomic::AtomicU64;
 
-use headgate_clock::Clock;
+use headgate_clock::{Clock, Moment};
 use headgate_kubernetes::{WatchErrorCounter, WatchReporter};
-use headgate_local_pools::{Counters, QueueStatus};
+use headgate_local_pools::{Counters, Operation, QueueStatus, Updater};
+use jiff::{SignedDuration, Timestamp};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::watch::WatchReporters;
+
+/// Bounds the answer of `/statusz`.
+const MAX_QUEUED_SHOWN: usize = 100;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
     result: &'static str,
 }
 
-/// The metrics of the updater. Clones share them.
+/// A queued update, for `/statusz`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueuedUpdate {
+    /// `NAMESPACE/NAME`.
+    pub service: String,
+    /// `LOAD BALANCER/POOL`, in lower case.
+    pub pool: String,
+    /// Since when an update of the pool has been pending.
+    pub pending_since: Timestamp,
+    /// Failed attempts so far.
+    pub retries: u32,
+    /// ARM asked to wait until then.
+    pub parked_until: Option<Timestamp>,
+}
+
+/// The metrics of the updater, and its queue for `/statusz`. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     updates: Family<ResultLabel, Counter>,
@@ -29,6 +52,7 @@ pub struct Metrics {
     oldest_age: Gauge<f64, AtomicU64>,
     parked: Gauge,
     watch_errors: WatchErrorCounter,
+    queued: watch::Sender<Vec<QueuedUpdate>>,
 }
 
 impl Metrics {
@@ -43,6 +67,7 @@ impl Metrics {
             depth: Gauge::default(),
             oldest_age: Gauge::default(),
             parked: Gauge::default(),
+            queued: watch::Sender::default(),
             watch_errors: WatchErrorCounter::register(
                 registry,
                 "headgate_local_pools_watch_errors",
@@ -110,8 +135,43 @@ impl Metrics {
         self.rejected.inc_by(now.rejected.saturating_sub(before.rejected));
     }
 
-    /// Sets the gauges; the default on an instance that does not lead.
-    pub fn set_queue(&self, status: QueueStatus) {
+    /// The first 100 queued updates; empty on an instance that does not lead.
+    #[must_use]
+    pub fn queued_updates(&self) -> watch::Receiver<Vec<QueuedUpdate>> {
+        self.queued.subscribe()
+    }
+
+    /// Clears what an instance that does not lead has none of.
+    pub fn clear_queue(&self) {
+        self.set_queue(QueueStatus::default(), Vec::new());
+    }
+
+    /// Shows the queue as it is now.
+    pub(super) fn publish_queue(&self, updater: &Updater, now: Moment) {
+        let wall = |at: Instant| match at.checked_duration_since(now.mono) {
+            Some(ahead) => now
+                .wall
+                .saturating_add(SignedDuration::try_from(ahead).unwrap_or_default()),
+            None => now
+                .wall
+                .saturating_sub(SignedDuration::try_from(now.mono - at).unwrap_or_default()),
+        };
+        let update = |operation: &Operation| QueuedUpdate {
+            service: operation.key.service.to_string(),
+            pool: operation.key.pool.to_string(),
+            pending_since: wall(operation.pending_since).unwrap_or(now.wall),
+            retries: operation.retry_count,
+            parked_until: operation
+                .next_eligible_at
+                .filter(|eligible_at| *eligible_at > now.mono)
+                .and_then(|eligible_at| wall(eligible_at).ok()),
+        };
+        let queued = updater.queue().iter().take(MAX_QUEUED_SHOWN).map(update);
+        self.set_queue(updater.queue_status(now.mono), queued.collect());
+    }
+
+    fn set_queue(&self, status: QueueStatus, queued: Vec<QueuedUpdate>) {
+        self.queued.send_replace(queued);
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.depth.set(count(status.depth));
         self.oldest_age.set(status.oldest_age.unwrap_or_default().as_secs_f64());

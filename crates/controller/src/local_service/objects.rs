@@ -193,6 +193,7 @@ mod tests {
             machine: String::new(),
             excluded: None,
             taints: Vec::new(),
+            signals: std::collections::BTreeMap::new(),
             ready: true,
             is_terminal: false,
             hold: None,

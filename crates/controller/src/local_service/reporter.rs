@@ -6,10 +6,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::{StreamExt as _, stream};
+use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, ServiceReference};
 use headgate_local_pools::{Counters, EventReason, NamespacedName, ServiceEvent, Updater};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::metrics::Metrics;
 
@@ -29,6 +29,7 @@ pub struct ServiceNotice {
 pub struct Reporter {
     events: mpsc::Sender<ServiceNotice>,
     metrics: Metrics,
+    clock: Clock,
     /// What the metrics have of the updater's counters.
     exported: Arc<Mutex<Counters>>,
 }
@@ -36,11 +37,12 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter, and the queue of events for [`record_service_events`].
     #[must_use]
-    pub fn new(metrics: Metrics) -> (Self, mpsc::Receiver<ServiceNotice>) {
+    pub fn new(metrics: Metrics, clock: Clock) -> (Self, mpsc::Receiver<ServiceNotice>) {
         let (events, queue) = mpsc::channel(MAX_EVENTS_QUEUED);
         let reporter = Self {
             events,
             metrics,
+            clock,
             exported: Arc::default(),
         };
         (reporter, queue)
@@ -75,14 +77,14 @@ impl Reporter {
         self.report(updater, vec![event]);
     }
 
-    /// Brings the metrics to the present state of the updater.
-    pub fn publish(&self, updater: &Updater, now: Instant) {
+    /// Brings the metrics and the shown queue to the present state of the updater.
+    pub fn publish(&self, updater: &Updater) {
         let counters = updater.counters();
         let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
         self.metrics.add(counters, *exported);
         *exported = counters;
         drop(exported);
-        self.metrics.set_queue(updater.queue_status(now));
+        self.metrics.publish_queue(updater, self.clock.now());
     }
 }
 

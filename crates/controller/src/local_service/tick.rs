@@ -68,7 +68,6 @@ impl<F: FnMut(&mut Updater) + Send> Ticks<F> {
     /// Observes everything and computes what is pending. Returns whether something is eligible.
     fn prepare(&mut self, listed_at: &mut Option<Instant>, skips: &mut SkipTracker) -> bool {
         let listing = Arc::clone(&self.listings.borrow_and_update());
-        let now = Instant::now();
         let mut updater = self.updater.lock();
         (self.apply_nodes)(&mut updater);
         if listing.requested_at > *listed_at {
@@ -76,12 +75,12 @@ impl<F: FnMut(&mut Updater) + Send> Ticks<F> {
             let views = listing.load_balancers.values();
             updater.observe(views.map(|view| convert_load_balancer(view)).collect());
         }
-        let is_eligible = updater.prepare_tick(now);
+        let is_eligible = updater.prepare_tick(Instant::now());
         for skip in skips.new_skips(updater.placement().skipped()) {
             self.reporter
                 .report_skip(&updater, &skip.service, &skip.reason.to_string());
         }
-        self.reporter.publish(&updater, now);
+        self.reporter.publish(&updater);
         is_eligible
     }
 

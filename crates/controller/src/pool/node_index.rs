@@ -6,7 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use headgate_node::Signal;
 use jiff::Timestamp;
 
 /// Kubernetes' label that excludes a Node from load balancers; its value does not matter.
@@ -41,6 +43,8 @@ pub struct ClusterNode {
     pub excluded: Option<&'static str>,
     /// In the order of the Node's spec.
     pub taints: Vec<Taint>,
+    /// The signals of the rules that the Node was read with, each with how long it must last before it counts.
+    pub signals: BTreeMap<Signal, Duration>,
     /// Whether the condition `Ready` is `True`.
     pub ready: bool,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -181,6 +185,7 @@ mod tests {
             machine: format!("/vm/{name}"),
             excluded: None,
             taints: Vec::new(),
+            signals: BTreeMap::new(),
             ready: true,
             is_terminal: false,
             hold: None,

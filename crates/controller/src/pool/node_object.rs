@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use headgate_node::{DRAINING_TAINT, NodeHold, Signal};
+use headgate_node::{DRAINING_TAINT, Facts, NodeHold, Signal, SignalRules, SlimCondition};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -28,12 +28,12 @@ const CONTROL_PLANE_LABELS: [&str; 2] = [
 #[derive(Clone, Debug, Deserialize, Serialize, Resource)]
 #[resource(inherit = Node)]
 pub struct ClusterNodeObject {
-    /// Needed: name, UID, labels, times of creation and deletion, headgate's annotations.
+    /// Needed: name, UID, labels, annotations, times of creation and deletion, headgate's annotations.
     pub metadata: ObjectMeta,
-    /// Needed: taints and `providerID`.
+    /// Needed: taints, cordon and `providerID`.
     #[serde(default)]
     pub spec: Spec,
-    /// Needed: addresses and the condition `Ready`.
+    /// Needed: addresses, the condition `Ready` and those that a matcher names.
     #[serde(default)]
     pub status: Status,
 }
@@ -43,6 +43,8 @@ pub struct ClusterNodeObject {
 pub struct Spec {
     #[serde(default)]
     taints: Vec<TaintObject>,
+    #[serde(default)]
+    unschedulable: bool,
     #[serde(default, rename = "providerID")]
     provider_id: String,
 }
@@ -61,7 +63,7 @@ pub struct Status {
     #[serde(default)]
     addresses: Vec<AddressObject>,
     #[serde(default)]
-    conditions: Vec<Condition>,
+    conditions: Vec<SlimCondition>,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -71,20 +73,16 @@ struct AddressObject {
     address: String,
 }
 
-/// Without times and messages, so that a heartbeat changes nothing.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Condition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-}
-
 impl ClusterNodeObject {
     /// Converts the object; `None` if it has no name. `exclude_control_plane` is the cloud's setting
-    /// `excludeMasterFromStandardLB`.
+    /// `excludeMasterFromStandardLB`; `rules` say what is a signal. Facts that the rules do not read are dropped, and so are the times
+    /// of conditions: a heartbeat changes nothing.
     #[must_use]
-    pub fn into_node(self, exclude_control_plane: bool) -> Option<ClusterNode> {
-        let is_terminal = self.is_terminal();
+    pub fn into_node(self, exclude_control_plane: bool, rules: &SignalRules) -> Option<ClusterNode> {
+        let taint_keys = self.spec.taints.iter().map(|taint| taint.key.clone()).collect();
+        let (cordon, conditions) = (self.spec.unschedulable, &self.status.conditions);
+        let signals = rules.detect(&Facts::read(&self.metadata, taint_keys, cordon, conditions, rules));
+        let is_terminal = self.is_terminal() || signals.keys().any(|signal| !signal.is_revocable());
         let labels = self.metadata.labels.unwrap_or_default();
         let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
         let created = self.metadata.creation_timestamp.map(|time| time.0);
@@ -92,7 +90,7 @@ impl ClusterNodeObject {
             .status
             .conditions
             .iter()
-            .any(|condition| condition.kind == "Ready" && condition.status == "True");
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let uid = self.metadata.uid.unwrap_or_default();
         let annotations = self.metadata.annotations.unwrap_or_default();
         let hold = NodeHold::from_annotations(&annotations, &uid).map(|hold| RecordedHold {
@@ -114,6 +112,7 @@ impl ClusterNodeObject {
             machine: machine_id(&self.spec.provider_id),
             excluded: excluding_label(&labels, exclude_control_plane),
             taints: self.spec.taints.into_iter().map(taint).collect(),
+            signals,
             ready,
             is_terminal,
             hold,
@@ -128,7 +127,8 @@ impl ClusterNodeObject {
             !signal.is_revocable()
                 || (taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE))
         };
-        let is_preempted = |condition: &Condition| condition.kind == PREEMPT_CONDITION && condition.status == "True";
+        let is_preempted =
+            |condition: &SlimCondition| condition.type_ == PREEMPT_CONDITION && condition.status == "True";
         self.metadata.deletion_timestamp.is_some()
             || self.spec.taints.iter().any(is_terminal_taint)
             || self.status.conditions.iter().any(is_preempted)
@@ -177,7 +177,7 @@ mod tests {
 
     fn read(object: &Value) -> ClusterNode {
         let object: ClusterNodeObject = serde_json::from_value(object.clone()).unwrap();
-        object.into_node(true).unwrap()
+        object.into_node(true, &SignalRules::default_admin_state()).unwrap()
     }
 
     #[test]

@@ -148,6 +148,7 @@ mod tests {
                 machine: format!("/subscriptions/s/resourcegroups/rg/providers/microsoft.compute/virtualmachinescalesets/v/virtualmachines/{number}"),
                 excluded: None,
                 taints: Vec::new(),
+                signals: std::collections::BTreeMap::new(),
                 ready: true,
                 is_terminal: false,
                 hold: None,

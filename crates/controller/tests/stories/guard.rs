@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{GuardSettings, MinimumInService};
-use headgate_node::{DEFAULT_SIGNAL_TAINTS, NodeReport, SlimNode};
+use headgate_node::{NodeReport, SignalRules, SlimNode};
 use headgate_test_kubernetes::Fault;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -29,12 +29,12 @@ pub(crate) async fn is_healthy(world: &World, number: usize) -> bool {
     let nodes = Api::<Node>::all(world.client.clone());
     let node = nodes.get(&format!("node-{number}")).await.unwrap();
     let node: SlimNode = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
-    let keys: Vec<String> = DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect();
-    let facts = node.facts();
+    let rules = SignalRules::default_health();
+    let facts = node.facts(&rules);
     let now = world.clock.now();
     let is_stale = headgate_node::NodeHold::from_annotations(&facts.annotations, &facts.uid)
         .is_some_and(|hold| now.wall.duration_since(hold.renewed_at).as_secs() >= 300);
-    let report = NodeReport::initial(None, &keys, Clock::System.now()).with_node(facts, &keys, now);
+    let report = NodeReport::initial(None, &rules, Clock::System.now()).with_node(facts, &rules, now);
     report.is_eligible() || (!is_stale && report.is_held(&[], now.mono))
 }
 

@@ -15,6 +15,7 @@ use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
 use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
+use headgate_node::SignalRules;
 use hyper::{Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Taint};
@@ -62,6 +63,8 @@ pub(crate) struct World {
     pub(crate) local_pools: LocalPoolsTarget,
     /// The settings under `localPools`.
     pub(crate) local_pools_settings: LocalPoolsSettings,
+    /// What leaders take as a signal.
+    pub(crate) rules: SignalRules,
     /// Why leaders cannot connect to ARM.
     pub(crate) arm_unreachable: Option<&'static str>,
     /// `guard.minimumInService`; disabled unless a story is about it.
@@ -154,6 +157,7 @@ impl World {
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
             local_pools_settings: LocalPoolsSettings::default(),
+            rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
             guard: GuardSettings::DISABLED,
         }

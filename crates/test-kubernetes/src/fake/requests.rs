@@ -43,8 +43,13 @@ impl ParsedRequest {
             .into_owned()
             .collect();
         let (mut key, is_status) = ObjectKey::parse_path(&path);
+
         let mut service_type = None;
-        for selector in query.get("fieldSelector").into_iter().flat_map(|all| all.split(',')) {
+        let selectors = query.get("fieldSelector").into_iter().flat_map(|all| all.split(','));
+        // The fake sends all events; clients filter them again.
+        let is_about_events =
+            |selector: &str| selector.starts_with("reason=") || selector.starts_with("involvedObject.");
+        for selector in selectors.filter(|selector| !is_about_events(selector)) {
             if let Some(selected) = selector.strip_prefix("spec.type=")
                 && key.kind.name == "Service"
             {

@@ -21,7 +21,7 @@ impl ResourceKind {
     }
 }
 
-static RESOURCES: [ResourceKind; 7] = [
+static RESOURCES: [ResourceKind; 8] = [
     ResourceKind {
         api_version: "v1",
         plural: "nodes",
@@ -68,6 +68,14 @@ static RESOURCES: [ResourceKind; 7] = [
         name: "Lease",
         is_namespaced: true,
         allows_unconditional_update: false,
+        allows_create_on_update: true,
+    },
+    ResourceKind {
+        api_version: "v1",
+        plural: "events",
+        name: "Event",
+        is_namespaced: true,
+        allows_unconditional_update: true,
         allows_create_on_update: true,
     },
     ResourceKind {

@@ -14,7 +14,7 @@ const MAX_DATA_BYTES: usize = 1024 * 1024;
 pub(super) fn validate(kind: &ResourceKind, object: &Value) -> Result<(), ApiError> {
     let mistake = match kind.name {
         "Lease" => lease(&object["spec"]),
-        "Event" => event(object),
+        "Event" if kind.api_version != "v1" => event(object),
         "ConfigMap" => size(&object["data"]).or_else(|| size(&object["binaryData"])),
         "Secret" => size(&object["data"]),
         _ => None,

@@ -28,6 +28,10 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
         machine: String::new(),
         excluded: None,
         taints: if tainted { vec![taint] } else { Vec::new() },
+        signals: (tainted
+            .then(|| (Signal::Taint(KEY.to_owned()), std::time::Duration::ZERO))
+            .into_iter())
+        .collect(),
         ready: true,
         is_terminal: false,
         hold: None,
@@ -69,7 +73,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
     let now = Clock::System.now();
     let mut desired = TargetStates::default();
     for number in 1..=4 {
-        desired.apply(node(number, number <= 2), &[KEY.to_owned()], now);
+        desired.apply(node(number, number <= 2), now);
     }
     let mut ledger = Ledger::default();
     for (key, stage) in lines {
@@ -102,11 +106,12 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
         minimum_in_service: MinimumInService::Count(0),
         health_port: 10456,
         health_taint_keys: Vec::new(),
+        local_pools: crate::status::LocalPoolsSnapshot::default(),
     }
 }
 
 fn report(snapshot: &ClusterSnapshot) -> StatusReport {
-    StatusReport::from_snapshot(snapshot, &[KEY.to_owned()])
+    StatusReport::from_snapshot(snapshot)
 }
 
 /// The name of a node, and of its entry the admin state, owner, stage, and what it becomes.
@@ -387,7 +392,7 @@ fn five_thousand_nodes_in_eight_pools_are_quick() {
         one.name = format!("big-{number}");
         one.uid.clone_from(&one.name);
         one.addresses = vec![address(number)];
-        found.desired.apply(one, &[], found.now);
+        found.desired.apply(one, found.now);
     }
     let entries: Vec<Value> = (0..5000)
         .map(|number| json!({"properties": {"ipAddress": address(number)}}))

@@ -1,7 +1,7 @@
 use headgate_clock::Clock;
 use proptest::prelude::*;
 
-use super::super::fixtures::{DRAIN, ledger, node, pool_id, taint_keys, target_states, view};
+use super::super::fixtures::{DRAIN, ledger, node, pool_id, target_states, view};
 use super::super::guard::{GuardSettings, HeldEntries};
 use super::*;
 
@@ -145,7 +145,7 @@ fn entry_of_an_excluded_node_is_only_restored() {
 async fn nothing_changes_during_the_debounce() {
     let clock = Clock::anchored(jiff::Timestamp::UNIX_EPOCH);
     let mut targets = target_states(&[node(1, &[DRAIN])], clock.now());
-    targets.apply(node(1, &[]), &taint_keys(), clock.now());
+    targets.apply(node(1, &[]), clock.now());
     let change_count = |now| {
         let view = view(&[("p", &[(1, "Down"), (2, "-")], true)]);
         let ledger = ledger(&[("p", 1, LedgerStage::Down)]);

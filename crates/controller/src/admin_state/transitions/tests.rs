@@ -2,9 +2,7 @@ use std::collections::BTreeMap as Map;
 
 use headgate_clock::Clock;
 
-use super::super::fixtures::{
-    DRAIN, PoolFixture, ledger, ledger_change, node, pool_id, taint_keys, target_states, view,
-};
+use super::super::fixtures::{DRAIN, PoolFixture, ledger, ledger_change, node, pool_id, target_states, view};
 use super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::super::plan::{PlanInputs, Policy, plan};
 use super::super::settings::{AdminStateMode, ForeignDown};
@@ -160,12 +158,10 @@ async fn each_transition_gets_one_event() {
     );
     assert!(scenario.evaluate_pools(done).is_empty());
 
-    scenario
-        .targets
-        .apply(node(1, &[]), &taint_keys(), scenario.clock.now());
+    scenario.targets.apply(node(1, &[]), scenario.clock.now());
     assert!(scenario.evaluate_pools(done).is_empty(), "the debounce");
     tokio::time::advance(Duration::from_secs(1)).await;
-    scenario.targets.advance_generation();
+    scenario.targets.advance_generation(scenario.clock.now());
     assert!(
         scenario
             .evaluate_pools(&[
@@ -192,9 +188,7 @@ async fn each_transition_gets_one_event() {
 async fn no_event_before_every_load_balancer_has_planned() {
     let mut scenario = Scenario::new(&[node(1, &[])], &[("p", 1, LedgerStage::Intended)]);
     let behind = scenario.status(&[("q", &[(1, "-"), (2, "-")], true)]);
-    scenario
-        .targets
-        .apply(node(1, &[DRAIN]), &taint_keys(), scenario.clock.now());
+    scenario.targets.apply(node(1, &[DRAIN]), scenario.clock.now());
     let done = scenario.status(&[("p", &[(1, "Down"), (2, "-")], true)]);
     assert!(scenario.evaluate(&[behind, done.clone()]).is_empty());
     let nothing = scenario.status(&[("q", &[(2, "-")], true)]);
@@ -245,9 +239,7 @@ async fn event_names_pools_where_down_has_no_effect() {
 async fn event_names_the_draining_taint_after_out_of_service_was_removed() {
     let out_of_service = "node.kubernetes.io/out-of-service";
     let mut scenario = Scenario::new(&[node(1, &[out_of_service])], &[("p", 1, LedgerStage::Down)]);
-    scenario
-        .targets
-        .apply(node(1, &[]), &taint_keys(), scenario.clock.now());
+    scenario.targets.apply(node(1, &[]), scenario.clock.now());
     tokio::time::advance(Duration::from_secs(1)).await;
     let events = scenario.evaluate_pools(&[("p", &[(1, "None"), (2, "-")], true)]);
     assert!(
@@ -353,9 +345,7 @@ async fn unreadable_interface_gets_an_event_on_nodes_that_may_have_it() {
     assert_eq!(scenario.evaluate_pools(pools).len(), 1, "repeated");
     // A plan from before the signal says nothing about it.
     let before = scenario.status(pools);
-    scenario
-        .targets
-        .apply(node(3, &[DRAIN]), &taint_keys(), scenario.clock.now());
+    scenario.targets.apply(node(3, &[DRAIN]), scenario.clock.now());
     assert!(scenario.evaluate(&[before]).is_empty());
     assert_eq!(
         reasons(&scenario.evaluate_pools(pools)),
@@ -386,14 +376,10 @@ async fn pool_without_an_eligible_entry_gets_one_warning() {
     let events = scenario.evaluate_pools(pools);
     assert_eq!(reasons(&events), [("LoadBalancerPoolHasNoEligibleAddress", "n1")]);
     assert!(scenario.evaluate_pools(pools).is_empty());
-    scenario
-        .targets
-        .apply(node(2, &[]), &taint_keys(), scenario.clock.now());
+    scenario.targets.apply(node(2, &[]), scenario.clock.now());
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(scenario.evaluate_pools(pools).is_empty());
-    scenario
-        .targets
-        .apply(node(2, &[DRAIN]), &taint_keys(), scenario.clock.now());
+    scenario.targets.apply(node(2, &[DRAIN]), scenario.clock.now());
     assert_eq!(scenario.evaluate_pools(pools).len(), 1, "repeated");
 }
 

@@ -35,6 +35,7 @@ fn node(number: u8) -> ClusterNode {
         machine: String::new(),
         excluded: None,
         taints: Vec::new(),
+        signals: BTreeMap::new(),
         ready: true,
         is_terminal: false,
         hold: None,

@@ -10,8 +10,7 @@ use headgate_controller::local_service;
 use headgate_controller::pool::ListScope;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
-use headgate_node::DEFAULT_SIGNAL_TAINTS;
-use headgate_node::NodeReport;
+use headgate_node::{NodeReport, SignalRules};
 use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -76,7 +75,7 @@ impl Leader {
         spy: impl FnOnce(watch::Receiver<Option<Term>>) -> Spy,
     ) -> Self {
         let mut registry = Registry::default();
-        let report = NodeReport::initial(None, &[], world.clock.now());
+        let report = NodeReport::initial(None, &SignalRules::default(), world.clock.now());
         let reports = watch::Sender::new(report);
         let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
             client: client.clone(),
@@ -97,7 +96,7 @@ impl Leader {
         let context = admin_state::WorkContext {
             events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
             client,
-            taint_keys: DEFAULT_SIGNAL_TAINTS.iter().map(ToString::to_string).collect(),
+            rules: world.rules.clone(),
             policy,
             guard: world.guard.clone(),
             list_failure_timeout: world.list_failure_timeout,
@@ -108,6 +107,7 @@ impl Leader {
             local_pools_metrics: local_service::Metrics::register(&mut registry),
             lock_metrics: LockMetrics::register(&mut registry),
             clock: world.clock.clone(),
+            preempt_events: None,
         };
         let stop = CancellationToken::new();
         let stopping = stop.clone();

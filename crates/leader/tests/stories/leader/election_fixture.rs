@@ -12,7 +12,7 @@ use headgate_clock::{Clock, Moment};
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, NodeSummary, Term,
 };
-use headgate_node::{Facts, NodeReport};
+use headgate_node::{Facts, NodeReport, SignalRules};
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -103,13 +103,17 @@ async fn freezable<F: Future>(mut frozen: watch::Receiver<bool>, process: F) -> 
 }
 
 fn report(signalled: bool, now: Moment) -> NodeReport {
-    let keys = ["drain".to_owned()];
+    let rules = SignalRules::new(["drain"], &[]);
     let facts = Facts {
         uid: "u".to_owned(),
-        taints: if signalled { keys.to_vec() } else { Vec::new() },
+        taints: if signalled {
+            vec!["drain".to_owned()]
+        } else {
+            Vec::new()
+        },
         ..Facts::default()
     };
-    NodeReport::initial(None, &keys, now).with_node(facts, &keys, now)
+    NodeReport::initial(None, &rules, now).with_node(facts, &rules, now)
 }
 
 /// Reports what the test says about the Nodes, for as long as the work runs.

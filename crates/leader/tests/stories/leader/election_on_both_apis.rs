@@ -34,7 +34,12 @@ fn candidate(client: Client, name: &str, clock: Clock) -> Candidate {
         },
         identity: candidate_identity("node"),
         placement: CandidatePlacement::EveryNode,
-        reports: watch::channel(NodeReport::initial(None, &[], clock.now())).1,
+        reports: watch::channel(NodeReport::initial(
+            None,
+            &headgate_node::SignalRules::default(),
+            clock.now(),
+        ))
+        .1,
         metrics: LeaderMetrics::default(),
         clock,
     });

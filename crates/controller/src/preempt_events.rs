@@ -1,0 +1,184 @@
+//! Eviction notices in Node events: the leader turns a genuine `PreemptScheduled` event into the draining taint.
+//!
+//! It is for clusters whose agents do not poll the metadata service (`azure.scheduledEvents`). Invariants: a notice taints a Node once,
+//! because the Node's annotation records it by the same patch; each patch is planned from a fresh read of the Node and fails if the Node
+//! has changed; only a process of `components/controller` writes, which `other_nodes` checks. A failure here ends nothing else: it is
+//! counted, logged and retried. What a message means and what changes in a Node is left to `headgate-spot`.
+
+mod latest;
+mod metrics;
+mod objects;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use headgate_clock::Clock;
+use headgate_kubernetes::{ClusterEventRecorder, NodeReference, WatchReporter, watch_events};
+use headgate_node::DRAINING_TAINT;
+use headgate_spot::{TaintChange, TaintPatch, plan_for_event};
+use kube::api::{Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::watcher;
+use kube::runtime::watcher::Event;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+pub use latest::{LatestMessages, ObservedEvent};
+pub use metrics::Metrics;
+pub use metrics::Outcome;
+use objects::NodeEventObject;
+
+/// The namespace of events about objects without one.
+const NAMESPACE: &str = "default";
+/// The reason of the events; the API server sends no others.
+const REASON: &str = "PreemptScheduled";
+const PAGE_SIZE: u32 = 500;
+/// For one read and one write of a Node.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// After a failed attempt.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Between reads of a Node with headgate's taint, which show a reboot or the end of the notice.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(15);
+/// Nodes that are read in one turn; the others follow in the next.
+const MAX_NODES_PER_TURN: usize = 50;
+/// At once after a conflict.
+const MAX_CONFLICTS: u32 = 5;
+
+/// What the task needs.
+#[derive(Clone)]
+pub struct PreemptEvents {
+    /// A client of the API server that does not retry by itself.
+    pub client: Client,
+    /// Records events on Nodes.
+    pub events: ClusterEventRecorder,
+    /// The metrics of this task.
+    pub metrics: Metrics,
+    /// Wall and monotonic time.
+    pub clock: Clock,
+}
+
+impl PreemptEvents {
+    /// Watches the events and keeps the taints until the task is aborted.
+    /// `tainted` has the names of the Nodes with the draining taint.
+    pub async fn run(self, mut tainted: watch::Receiver<BTreeSet<String>>) {
+        let reporter = WatchReporter::new("events", self.metrics.watch_errors(), self.clock.clone());
+        let selector = watcher::Config::default()
+            .fields(&format!("reason={REASON},involvedObject.kind=Node"))
+            .page_size(PAGE_SIZE);
+        let api = |client| Api::<NodeEventObject>::namespaced(client, NAMESPACE);
+        let mut stream = watch_events(&self.client, api, selector, reporter);
+        let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&());
+        let nodes = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+        let mut latest = LatestMessages::default();
+        // The Nodes that are read next, and when.
+        let mut due: BTreeMap<String, Instant> = BTreeMap::new();
+        loop {
+            let next = due.values().min().copied();
+            tokio::select! {
+                event = stream.next() => match event {
+                    Some(Ok(Event::Apply(object) | Event::InitApply(object))) => {
+                        let observed = object.observed();
+                        if let Some(name) = observed.and_then(|event| latest.apply(event, self.clock.now().wall, &self.metrics)) {
+                            due.insert(name, Instant::now());
+                        }
+                    }
+                    // An event that expires says nothing about the notice.
+                    Some(_) => {}
+                    None => return,
+                },
+                changed = tainted.changed() => {
+                    if changed.is_err() {
+                        // The watch of the Nodes ends with the term, and so does this task.
+                        return std::future::pending().await;
+                    }
+                    for name in tainted.borrow_and_update().iter() {
+                        due.entry(name.clone()).or_insert_with(|| Instant::now() + RECHECK_INTERVAL);
+                    }
+                }
+                () = sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
+                    let now = Instant::now();
+                    let names = due.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone());
+                    let names: Vec<_> = names.take(MAX_NODES_PER_TURN).collect();
+                    for name in names {
+                        let is_done = self.reconcile(&nodes, &name, &mut latest).await;
+                        due.remove(&name);
+                        if !is_done {
+                            due.insert(name, Instant::now() + RETRY_INTERVAL);
+                        } else if tainted.borrow().contains(&name) {
+                            due.insert(name, Instant::now() + RECHECK_INTERVAL);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings one Node to its target state; returns whether that succeeded.
+    async fn reconcile(&self, nodes: &Api<DynamicObject>, name: &str, latest: &mut LatestMessages) -> bool {
+        for _ in 0..MAX_CONFLICTS {
+            let attempt = timeout(ATTEMPT_TIMEOUT, self.attempt(nodes, name, latest));
+            let outcome = attempt.await.unwrap_or(Err(Outcome::Timeout));
+            match outcome {
+                Ok(()) => return true,
+                Err(Outcome::Conflict) => self.metrics.count(Outcome::Conflict),
+                Err(outcome) => {
+                    self.metrics.count(outcome);
+                    tracing::warn!(node = name, outcome = outcome.as_str(), retry_in = ?RETRY_INTERVAL, "draining taint not written");
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    async fn attempt(
+        &self,
+        nodes: &Api<DynamicObject>,
+        name: &str,
+        latest: &mut LatestMessages,
+    ) -> Result<(), Outcome> {
+        let Some(node) = nodes.get_opt(name).await.map_err(|error| Outcome::of(&error))? else {
+            latest.forget(name);
+            return Ok(());
+        };
+        let now = self.clock.now().wall;
+        let created = node.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let message = latest.message(name, created, now);
+        let Some(TaintPatch { change, operations }) = plan_for_event(&node, message.as_ref(), now) else {
+            return Ok(());
+        };
+        let patch = serde_json::from_value(operations).map_err(|_| Outcome::Error)?;
+        let patch = Patch::<()>::Json(patch);
+        let patched = nodes.patch(name, &PatchParams::default(), &patch).await;
+        patched.map_err(|error| Outcome::of(&error))?;
+        self.metrics.count(change.into());
+        tracing::info!(
+            node = name,
+            outcome = Outcome::from(change).as_str(),
+            "draining taint and recorded notice written"
+        );
+        self.report(&node, change).await;
+        Ok(())
+    }
+
+    async fn report(&self, node: &DynamicObject, change: TaintChange) {
+        let (name, uid) = (node.metadata.name.as_deref(), node.metadata.uid.as_deref());
+        let about = NodeReference {
+            name: name.unwrap_or_default(),
+            uid: uid.unwrap_or_default(),
+        };
+        match change {
+            TaintChange::Tainted => {
+                let text = format!("Azure announced the eviction of this VM ({REASON}): taint {DRAINING_TAINT} added.");
+                self.events.record_normal(about, "SpotEvictionTaintAdded", text).await;
+            }
+            TaintChange::Untainted => {
+                let text = format!("The eviction that was announced is over: taint {DRAINING_TAINT} removed.");
+                self.events.record_normal(about, "SpotEvictionTaintRemoved", text).await;
+            }
+            TaintChange::Recorded => {}
+        }
+    }
+}

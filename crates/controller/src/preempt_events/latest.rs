@@ -1,0 +1,146 @@
+//! The latest message about each Node that still counts. Pure.
+//!
+//! Events carry no usable UID, so an event that is older than the Node is about an earlier one of the same name.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use headgate_spot::PreemptMessage;
+use jiff::Timestamp;
+
+use super::metrics::{Metrics, Outcome};
+
+/// The detector repeats an event every 2 s while the notice is there; the API server sees most of the repetitions, and at least one in
+/// five minutes. An older event is over.
+const MAX_EVENT_AGE: Duration = Duration::from_mins(10);
+/// More Nodes than a cluster has. Events about others are ignored.
+const MAX_NODES: usize = 20_000;
+
+/// One event, as it was observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedEvent {
+    /// The Node's name.
+    pub node: String,
+    /// The message.
+    pub message: String,
+    /// The time of the latest repetition.
+    pub last_seen: Timestamp,
+}
+
+/// The latest genuine notice about each Node.
+#[derive(Clone, Debug, Default)]
+pub struct LatestMessages {
+    by_node: HashMap<String, (PreemptMessage, Timestamp)>,
+}
+
+impl LatestMessages {
+    /// Adds an event; returns the name of its Node if that has to be looked at. Repetitions of the same message are not.
+    pub fn apply(&mut self, event: ObservedEvent, now: Timestamp, metrics: &Metrics) -> Option<String> {
+        let message = PreemptMessage::parse(&event.message);
+        let ignored = match message {
+            _ if is_stale(event.last_seen, now) => Some(Outcome::Stale),
+            PreemptMessage::QueryFailed => Some(Outcome::QueryFailed),
+            PreemptMessage::Advisory => Some(Outcome::Advisory),
+            PreemptMessage::Unknown => Some(Outcome::Unknown),
+            PreemptMessage::Notice(_) | PreemptMessage::Started { .. } => None,
+        };
+        if let Some(outcome) = ignored {
+            metrics.count(outcome);
+            return None;
+        }
+        let is_new = match self.by_node.get(&event.node) {
+            Some((_, last_seen)) if *last_seen > event.last_seen => return None,
+            Some((known, _)) => *known != message,
+            None => true,
+        };
+        if self.by_node.len() >= MAX_NODES {
+            self.by_node.retain(|_, (_, last_seen)| !is_stale(*last_seen, now));
+            if self.by_node.len() >= MAX_NODES {
+                return None;
+            }
+        }
+        self.by_node.insert(event.node.clone(), (message, event.last_seen));
+        is_new.then_some(event.node)
+    }
+
+    /// The message about the Node that was created at `created`, if it is still repeated.
+    #[must_use]
+    pub fn message(&self, node: &str, created: Option<Timestamp>, now: Timestamp) -> Option<PreemptMessage> {
+        let (message, last_seen) = self.by_node.get(node)?;
+        let is_about_it = created.is_none_or(|created| *last_seen >= created);
+        (is_about_it && !is_stale(*last_seen, now)).then(|| message.clone())
+    }
+
+    /// Forgets a Node that does not exist.
+    pub fn forget(&mut self, node: &str) {
+        self.by_node.remove(node);
+    }
+}
+
+fn is_stale(last_seen: Timestamp, now: Timestamp) -> bool {
+    last_seen + MAX_EVENT_AGE < now
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn event(node: &str, message: &str, second: i64) -> ObservedEvent {
+        ObservedEvent {
+            node: node.to_owned(),
+            message: message.to_owned(),
+            last_seen: at(second),
+        }
+    }
+
+    const NOTICE: &str = "Preempt Scheduled: Wed, 26 Feb 2025 10:13:13 GMT.";
+    const OTHER: &str = "Preempt Scheduled: Wed, 26 Feb 2025 11:13:13 GMT.";
+
+    #[test]
+    fn repetitions_and_false_events_need_no_look_at_the_node() {
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut latest = LatestMessages::default();
+        for (message, second, looks) in [
+            (
+                "IMDS query failed, exit code: 28\nConnection timed out after 24 seconds.",
+                1000,
+                false,
+            ),
+            ("SpotRebalanceRecommendation Advisory", 1001, false),
+            ("x", 1002, false),
+            (NOTICE, 1003, true),
+            (NOTICE, 1005, false),
+            (NOTICE, 1007, false),
+            (OTHER, 1009, true),
+            // A relist in another order.
+            (NOTICE, 1006, false),
+            // As old as the API server keeps events.
+            (NOTICE, 100, false),
+        ] {
+            let node = latest.apply(event("n", message, second), at(1010), &metrics);
+            assert_eq!(node.is_some(), looks, "{message} {second}");
+        }
+    }
+
+    #[test]
+    fn message_counts_for_the_node_that_exists_and_while_it_is_repeated() {
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut latest = LatestMessages::default();
+        latest.apply(event("n", NOTICE, 1000), at(1000), &metrics);
+        let message = |latest: &LatestMessages, created, now| latest.message("n", created, at(now)).is_some();
+        assert!(message(&latest, None, 1001) && message(&latest, Some(at(1000)), 1001));
+        assert!(
+            !message(&latest, Some(at(1001)), 1002),
+            "about an earlier Node of this name"
+        );
+        assert!(message(&latest, None, 1600) && !message(&latest, None, 1601));
+        latest.forget("n");
+        assert!(!message(&latest, None, 1001));
+    }
+}

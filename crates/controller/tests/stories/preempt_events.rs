@@ -1,0 +1,271 @@
+//! Eviction notices in Node events, on the fake API: one notice taints a Node once, whatever repeats it, and a new one acts again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use headgate_controller::preempt_events::{Metrics, PreemptEvents};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_node::DRAINING_TAINT;
+use headgate_test_kubernetes::FakeApi;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+const SECOND: Duration = Duration::from_secs(1);
+const FIRST: &str = "Preempt Scheduled: Fri, 02 Jan 2026 03:05:00 GMT. DurationInSeconds: -1. EventId: A1";
+const SECOND_NOTICE: &str = "Preempt Scheduled: Fri, 02 Jan 2026 04:05:00 GMT. DurationInSeconds: -1. EventId: B2";
+const QUERY_FAILED: &str = "IMDS query failed, exit code: 28\nConnection timed out after 24 seconds.";
+
+/// A Node `n`, and the leader's task, which knows which Nodes have the taint.
+struct Scene {
+    fake: FakeApi,
+    client: Client,
+    clock: Clock,
+    tainted: watch::Sender<BTreeSet<String>>,
+    registry: Registry,
+    task: JoinHandle<()>,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let fake = FakeApi::default();
+        let (client, _) = fake.client();
+        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let node = json!({"metadata": {"name": "n", "annotations": {"a": "b"}}, "spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        Api::<Node>::all(client.clone())
+            .create(&PostParams::default(), &node)
+            .await
+            .unwrap();
+        fake.change::<Node>("", "n", |node| {
+            node["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+            node["status"] = json!({"nodeInfo": {"bootID": "boot-1"}});
+        });
+        let (tainted, mut registry) = (watch::Sender::default(), Registry::default());
+        let task = start(&fake, &clock, &tainted, &mut registry);
+        sleep(SECOND).await;
+        Self {
+            fake,
+            client,
+            clock,
+            tainted,
+            registry,
+            task,
+        }
+    }
+
+    /// node-problem-detector emits an event, or repeats it.
+    async fn event(&self, message: &str) {
+        self.event_at(message, self.clock.now().wall).await;
+    }
+
+    async fn event_at(&self, message: &str, at: Timestamp) {
+        let name = format!("n.{:x}", message.len());
+        let event = json!({"metadata": {"name": name, "namespace": "default"}, "reason": "PreemptScheduled", "type": "Warning",
+            "message": message, "lastTimestamp": Timestamp::from_second(at.as_second()).unwrap(),
+            "involvedObject": {"kind": "Node", "name": "n", "uid": "n"},
+            "source": {"component": "custom-scheduledevents-consolidated-preempt-plugin-monitor", "host": "n"}});
+        let event: Event = serde_json::from_value(event).unwrap();
+        let events = Api::<Event>::namespaced(self.client.clone(), "default");
+        self.fake.delete::<Event>("default", &name);
+        events.create(&PostParams::default(), &event).await.unwrap();
+        sleep(SECOND).await;
+        self.publish();
+    }
+
+    fn node(&self) -> Value {
+        serde_json::to_value(self.fake.peek::<Node>("", "n").unwrap()).unwrap()
+    }
+
+    fn is_tainted(&self) -> bool {
+        let node = self.node();
+        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        taints.iter().any(|taint| {
+            taint["key"] == DRAINING_TAINT && taint["value"] == "spot-eviction" && taint["effect"] == "NoSchedule"
+        })
+    }
+
+    /// The watch of the Nodes shows which have the taint.
+    fn publish(&self) {
+        let names: &[&str] = if self.is_tainted() { &["n"] } else { &[] };
+        self.tainted
+            .send_replace(names.iter().map(ToString::to_string).collect());
+    }
+
+    /// Another writer removes the taint.
+    fn clear(&self) {
+        self.fake.change::<Node>("", "n", |node| {
+            let taints = node["spec"]["taints"].as_array_mut().unwrap();
+            taints.retain(|taint| taint["key"] != DRAINING_TAINT);
+        });
+        self.publish();
+    }
+
+    fn count(&self, outcome: &str) -> u64 {
+        let text =
+            headgate_telemetry::encode_metrics(&self.registry, headgate_telemetry::MetricsFormat::Prometheus).unwrap();
+        let series = format!("headgate_preempt_events_total{{outcome=\"{outcome}\"}} ");
+        text.lines()
+            .find_map(|line| line.strip_prefix(series.as_str()))
+            .unwrap()
+            .parse()
+            .unwrap()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn start(
+    fake: &FakeApi,
+    clock: &Clock,
+    tainted: &watch::Sender<BTreeSet<String>>,
+    registry: &mut Registry,
+) -> JoinHandle<()> {
+    let (client, _) = fake.client();
+    let task = PreemptEvents {
+        events: ClusterEventRecorder::new(client.clone(), "leader".to_owned()),
+        client,
+        metrics: Metrics::register(registry),
+        clock: clock.clone(),
+    };
+    tokio::spawn(task.run(tainted.subscribe()))
+}
+
+async fn notes(client: &Client, reason: &str) -> usize {
+    let events = Api::<k8s_openapi::api::events::v1::Event>::namespaced(client.clone(), "default");
+    let all = events.list(&kube::api::ListParams::default()).await.unwrap().items;
+    all.iter()
+        .filter(|event| event.reason.as_deref() == Some(reason))
+        .count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_notice_taints_once_and_a_new_one_acts_again() {
+    let scene = Scene::new().await;
+    scene.event(QUERY_FAILED).await;
+    assert!(!scene.is_tainted() && scene.count("ignored_query_failed") == 1);
+    scene.event(FIRST).await;
+    assert!(scene.is_tainted(), "{:#}", scene.node());
+    assert_eq!(
+        (
+            scene.count("tainted"),
+            notes(&scene.client, "SpotEvictionTaintAdded").await
+        ),
+        (1, 1)
+    );
+    assert_eq!(scene.node()["spec"]["taints"][0]["key"], "other");
+    let before = scene.node()["metadata"]["resourceVersion"].clone();
+    for _ in 0..30 {
+        scene.event(FIRST).await;
+    }
+    assert_eq!(
+        scene.node()["metadata"]["resourceVersion"],
+        before,
+        "repetitions write nothing"
+    );
+    scene.clear();
+    for _ in 0..30 {
+        scene.event(FIRST).await;
+    }
+    assert!(!scene.is_tainted(), "an operator removed the taint");
+    scene.event(SECOND_NOTICE).await;
+    assert!(scene.is_tainted() && scene.count("tainted") == 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn notice_is_remembered_through_a_new_leader_and_a_failing_api_server() {
+    let mut scene = Scene::new().await;
+    scene.event(FIRST).await;
+    scene.clear();
+    scene.task.abort();
+    let mut registry = Registry::default();
+    scene.task = start(&scene.fake, &scene.clock, &scene.tainted, &mut registry);
+    sleep(60 * SECOND).await;
+    assert!(!scene.is_tainted(), "the list of a new leader has the event");
+    scene.fake.restart(10 * SECOND);
+    sleep(30 * SECOND).await;
+    scene.event(SECOND_NOTICE).await;
+    sleep(30 * SECOND).await;
+    assert!(scene.is_tainted());
+}
+
+#[tokio::test(start_paused = true)]
+async fn taint_goes_after_a_reboot_or_when_the_condition_went_false() {
+    for by_reboot in [true, false] {
+        let scene = Scene::new().await;
+        scene.event(FIRST).await;
+        sleep(11 * 60 * SECOND).await;
+        assert!(
+            scene.is_tainted(),
+            "an event that is not repeated says nothing about the end"
+        );
+        let now = Timestamp::from_second(scene.clock.now().wall.as_second()).unwrap();
+        scene.fake.change::<Node>("", "n", |node| {
+            if by_reboot {
+                node["status"]["nodeInfo"]["bootID"] = json!("boot-2");
+            } else {
+                node["status"]["conditions"] = json!([{"type": "VMEventScheduled", "status": "False", "lastTransitionTime": now,
+                    "reason": "NoVMEventScheduled", "message": "VM has no scheduled event"}]);
+            }
+        });
+        sleep(20 * SECOND).await;
+        assert!(!scene.is_tainted() && scene.count("untainted") == 1, "{by_reboot}");
+        assert_eq!(notes(&scene.client, "SpotEvictionTaintRemoved").await, 1);
+        // A taint that another writer set stays.
+        scene.fake.change::<Node>("", "n", |node| {
+            node["spec"]["taints"] = json!([{"key": DRAINING_TAINT, "value": "spot-eviction", "effect": "NoSchedule"}]);
+        });
+        scene.publish();
+        sleep(60 * SECOND).await;
+        assert!(scene.is_tainted(), "{by_reboot}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_of_an_earlier_node_and_old_ones_are_ignored() {
+    let scene = Scene::new().await;
+    let now = scene.clock.now().wall;
+    scene.event_at(FIRST, now - Duration::from_mins(30)).await;
+    assert!(!scene.is_tainted() && scene.count("ignored_stale") == 1);
+    scene.fake.change::<Node>("", "n", |node| {
+        node["metadata"]["creationTimestamp"] = json!(now);
+    });
+    scene.event_at(SECOND_NOTICE, now - Duration::from_mins(1)).await;
+    sleep(20 * SECOND).await;
+    assert!(!scene.is_tainted(), "about a Node of this name that was deleted");
+    scene.event(FIRST).await;
+    assert!(scene.is_tainted());
+}
+
+/// What the task observes is shared with nothing that outlives it.
+#[tokio::test(start_paused = true)]
+async fn node_that_does_not_exist_costs_one_read() {
+    let scene = Scene::new().await;
+    scene.fake.delete::<Node>("", "n");
+    scene.tainted.send_replace(BTreeSet::new());
+    let event: Event = serde_json::from_value(
+        json!({"metadata": {"name": "x", "namespace": "default"}, "reason": "PreemptScheduled",
+        "message": FIRST, "lastTimestamp": "2026-01-02T03:04:06Z", "involvedObject": {"kind": "Node", "name": "gone"}}),
+    )
+    .unwrap();
+    let events = Api::<Event>::namespaced(scene.client.clone(), "default");
+    events.create(&PostParams::default(), &event).await.unwrap();
+    sleep(60 * SECOND).await;
+    let reads = scene
+        .fake
+        .requests()
+        .into_iter()
+        .filter(|request| request.path.ends_with("/nodes/gone"));
+    assert_eq!(reads.count(), 1);
+}

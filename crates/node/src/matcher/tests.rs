@@ -1,0 +1,244 @@
+use proptest::prelude::*;
+
+use super::super::slim_node::SlimNode;
+use super::*;
+
+fn parse(text: &str) -> Result<SignalMatcher, String> {
+    SignalMatcher::parse(&serde_json::from_str(text).unwrap_or_default())
+}
+
+fn rules(matchers: &[&str]) -> SignalRules {
+    SignalRules {
+        matchers: matchers.iter().map(|text| parse(text).unwrap()).collect(),
+        built_in: BTreeSet::new(),
+    }
+}
+
+fn found(node: &Value, rules: &SignalRules) -> Vec<String> {
+    let node: SlimNode = serde_json::from_value(node.clone()).unwrap();
+    rules
+        .detect(&node.facts(rules))
+        .keys()
+        .map(ToString::to_string)
+        .collect()
+}
+
+const PREEMPT: &str =
+    r#"{"condition": {"type": "VMEventScheduled", "status": "True", "messagePrefix": "Preempt Scheduled:"}}"#;
+
+#[test]
+fn each_kind_finds_its_facts_and_nothing_else() {
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| {
+        json!({"metadata": {}, "status": {"conditions": [
+            {"type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}})
+    };
+    let label = |key: &str, value: &str| json!({"metadata": {"labels": {key: value}}});
+    let annotation = |key: &str, value: &str| json!({"metadata": {"annotations": {key: value}}});
+    let taint = |key: &str| json!({"metadata": {}, "spec": {"taints": [{"key": key, "effect": "NoSchedule"}]}});
+    let notice = "Preempt Scheduled: Wed, 26 Feb 2025 10:13:13 GMT. DurationInSeconds: -1.";
+    let nth = r#"{"taint": "aws-node-termination-handler/*"}"#;
+    let by_reason = r#"{"condition": {"type": "VMEventScheduled", "status": "False", "reason": "NoVMEventScheduled"}}"#;
+    let by_value = r#"{"label": {"key": "example.com/state", "value": "leaving"}}"#;
+    let by_key = r#"{"annotation": {"key": "example.com/leaving"}}"#;
+    let cases = [
+        (
+            nth,
+            taint("aws-node-termination-handler/spot-itn"),
+            Some("aws-node-termination-handler/spot-itn"),
+        ),
+        (nth, taint("aws-node-termination-handler"), None),
+        (nth, taint("other/aws-node-termination-handler/"), None),
+        (
+            PREEMPT,
+            condition("VMEventScheduled", "True", "VMEventScheduled", notice),
+            Some("condition:VMEventScheduled=True,message=Preempt Scheduled:*"),
+        ),
+        (
+            PREEMPT,
+            condition(
+                "VMEventScheduled",
+                "True",
+                "VMEventScheduled",
+                "Freeze Scheduled: Wed, 26 Feb 2025 10:13:13 GMT.",
+            ),
+            None,
+        ),
+        (
+            PREEMPT,
+            condition("VMEventScheduled", "False", "VMEventScheduled", notice),
+            None,
+        ),
+        (
+            PREEMPT,
+            condition("VMEventScheduled", "Unknown", "VMEventScheduled", notice),
+            None,
+        ),
+        (PREEMPT, condition("Other", "True", "VMEventScheduled", notice), None),
+        (
+            by_reason,
+            condition("VMEventScheduled", "False", "NoVMEventScheduled", ""),
+            Some("condition:VMEventScheduled=False,reason=NoVMEventScheduled"),
+        ),
+        (by_reason, condition("VMEventScheduled", "False", "Other", ""), None),
+        (
+            by_value,
+            label("example.com/state", "leaving"),
+            Some("label:example.com/state=leaving"),
+        ),
+        (by_value, label("example.com/state", "leaving-soon"), None),
+        (by_value, annotation("example.com/state", "leaving"), None),
+        (
+            by_key,
+            annotation("example.com/leaving", ""),
+            Some("annotation:example.com/leaving"),
+        ),
+        (
+            by_key,
+            annotation("example.com/leaving", "any text"),
+            Some("annotation:example.com/leaving"),
+        ),
+        (by_key, label("example.com/leaving", ""), None),
+        (
+            r#"{"unschedulable": true}"#,
+            json!({"metadata": {}, "spec": {"unschedulable": true}}),
+            Some("unschedulable"),
+        ),
+        (
+            r#"{"unschedulable": true}"#,
+            json!({"metadata": {}, "spec": {"unschedulable": false}}),
+            None,
+        ),
+        (r#"{"taint": "a.io/b"}"#, taint("a.io/b"), Some("a.io/b")),
+        (r#""a.io/b""#, taint("a.io/bc"), None),
+    ];
+    for (matcher, node, want) in cases {
+        let rules = rules(&[matcher]);
+        assert_eq!(
+            found(&node, &rules),
+            want.into_iter().collect::<Vec<_>>(),
+            "{matcher} {node}"
+        );
+        // Every detected signal has its matcher, and its name leads back to it.
+        let detected = rules.detect(&serde_json::from_value::<SlimNode>(node).unwrap().facts(&rules));
+        for signal in detected.keys() {
+            assert!(rules.matchers[0].is_source_of(signal), "{matcher}");
+            assert_eq!(signal.to_string().parse::<Signal>().as_ref(), Ok(signal));
+        }
+        let present: Vec<bool> = rules.names(&detected).map(|(_, is_present)| is_present).collect();
+        assert_eq!(present, [want.is_some()], "{matcher}");
+    }
+}
+
+#[test]
+fn names_stand_for_matchers() {
+    for (matcher, name) in [
+        (r#""a.io/b""#, "a.io/b"),
+        (r#"{"taint": "a.io/*"}"#, "a.io/*"),
+        (r#"{"unschedulable": true, "for": "1m"}"#, "unschedulable"),
+        (r#"{"label": {"key": "a"}}"#, "label:a"),
+    ] {
+        assert_eq!(parse(matcher).unwrap().to_string(), name);
+    }
+}
+
+#[test]
+fn only_facts_that_a_matcher_names_are_kept() {
+    let node = json!({"metadata": {"labels": {"a": "1", "b": "2"}, "annotations": {"c": "3", "d": "4", "headgate.dev/e": "5"}},
+        "spec": {"unschedulable": true},
+        "status": {"conditions": [{"type": "A", "status": "True", "message": "é".repeat(600)}, {"type": "B", "status": "True"}]}});
+    let slim: SlimNode = serde_json::from_value(node).unwrap();
+    let by_default = slim.facts(&SignalRules::default_health());
+    assert!(by_default.labels.is_empty() && by_default.conditions.is_empty() && !by_default.unschedulable);
+    assert_eq!(by_default.annotations.len(), 1);
+    let rules = rules(&[
+        r#"{"label": {"key": "a"}}"#,
+        r#"{"annotation": {"key": "d", "value": "x"}}"#,
+        r#"{"condition": {"type": "A", "status": "True"}}"#,
+    ]);
+    let some = slim.facts(&rules);
+    assert_eq!(some.labels, [("a".to_owned(), "1".to_owned())].into());
+    assert_eq!(some.annotations.keys().collect::<Vec<_>>(), ["d", "headgate.dev/e"]);
+    assert_eq!(some.conditions.keys().collect::<Vec<_>>(), ["A"]);
+    assert!(some.conditions["A"].message.len() <= 512);
+}
+
+#[test]
+fn wrong_matchers_say_what_is_allowed() {
+    for (text, allowed) in [
+        ("7", "or a matcher:"),
+        ("null", "or a matcher:"),
+        (r#""key=value""#, "without value and effect"),
+        ("{}", "exactly one kind"),
+        (r#"{"taint": "a", "label": {"key": "b"}}"#, "exactly one kind"),
+        (r#"{"taint": "a", "for": "10s"}"#, "no field \"for\" beside taint"),
+        (r#"{"taint": "*"}"#, "how it begins"),
+        (r#"{"taint": "a.io/b*c"}"#, "how it begins"),
+        (r#"{"taint": "a.io/b=v"}"#, "how it begins"),
+        (r#"{"condition": {"type": "A"}}"#, "the status True, False or Unknown"),
+        (
+            r#"{"condition": {"type": "A", "status": "true"}}"#,
+            "the status True, False or Unknown",
+        ),
+        (r#"{"condition": {"status": "True"}}"#, "a type"),
+        (
+            r#"{"condition": {"type": "A", "status": "True", "message": "x"}}"#,
+            "only type, status, reason",
+        ),
+        (
+            r#"{"condition": {"type": "A", "status": "True", "messagePrefix": ""}}"#,
+            "a messagePrefix of 1 to 256 bytes",
+        ),
+        (r#"{"condition": "A"}"#, "type and status"),
+        (r#"{"label": {"key": "a b"}}"#, "key: example.com/name"),
+        (r#"{"label": {"key": "a", "value": true}}"#, "quote a value"),
+        (r#"{"label": {"key": "a", "value": "a b"}}"#, "key: example.com/name"),
+        (
+            r#"{"annotation": {"key": "a", "value": "a\nb"}}"#,
+            "key: example.com/name",
+        ),
+        (
+            r#"{"annotation": {"key": "a", "values": "a"}}"#,
+            "key: example.com/name",
+        ),
+        (r#"{"unschedulable": false}"#, "leave the matcher out"),
+        (r#"{"unschedulable": true, "for": "2h"}"#, "a duration from 0s to 1h"),
+        (r#"{"unschedulable": true, "for": 10}"#, "a duration from 0s to 1h"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(error.contains(allowed), "{text}: {error}");
+    }
+}
+
+fn matcher() -> impl Strategy<Value = SignalMatcher> {
+    let key = || "[a-z]{1,5}\\.io/[a-zA-Z][a-z]{0,5}";
+    let pair = || (key(), proptest::option::of("[a-z]{0,5}")).prop_map(|(key, value)| KeyMatcher { key, value });
+    let text = || proptest::option::of("[ -~]{1,20}");
+    prop_oneof![
+        key().prop_map(SignalMatcher::Taint),
+        key().prop_map(SignalMatcher::TaintPrefix),
+        pair().prop_map(SignalMatcher::Label),
+        pair().prop_map(SignalMatcher::Annotation),
+        (0..3600u64).prop_map(|seconds| SignalMatcher::Unschedulable(Duration::from_secs(seconds))),
+        ("[A-Z][a-z]{0,9}", "True|False|Unknown", text(), text()).prop_map(|(kind, status, reason, message_prefix)| {
+            SignalMatcher::Condition(ConditionMatcher {
+                kind,
+                status,
+                reason,
+                message_prefix,
+            })
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn settings_round_trip(matcher in matcher()) {
+        prop_assert_eq!(SignalMatcher::parse(&matcher.to_value()), Ok(matcher));
+    }
+
+    /// No text of a Node object, whatever its size, becomes part of a signal's name except a taint's key.
+    #[test]
+    fn names_are_bounded(matcher in matcher()) {
+        prop_assert!(matcher.to_string().len() < 800);
+    }
+}

@@ -1,0 +1,271 @@
+//! The leader's side of an eviction notice: the patch of a Node for a notice in its events, and for the end of one. Pure.
+//!
+//! Taint and record are those of the node's own path (docs/decisions.md 13), so whichever of the two acts first, the other finds the
+//! notice recorded. A taint of headgate's is removed when the machine has booted again, or when a condition that reports evictions has
+//! become `False` since the taint was added.
+
+use jiff::Timestamp;
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+use super::metrics::WriteOutcome;
+use super::node_patch::plan_patch;
+use super::notice::{Notice, NoticeTracker, TrackedNotice};
+use super::preempt_message::PreemptMessage;
+use super::taint_action::NoticeRecord;
+
+/// The conditions by which node-problem-detector reports evictions.
+const PREEMPT_CONDITIONS: [&str; 2] = ["VMEventScheduled", "PreemptionScheduled"];
+
+/// What a patch changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaintChange {
+    /// The taint is added and the notice recorded.
+    Tainted,
+    /// The notice is recorded without a change of the taint.
+    Recorded,
+    /// The taint is removed.
+    Untainted,
+}
+
+/// A JSON patch of a Node that fails if the Node has changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaintPatch {
+    /// What it changes.
+    pub change: TaintChange,
+    /// The operations.
+    pub operations: Value,
+}
+
+/// The patch for this version of the Node, with the latest message of its events that still counts; `None` if nothing is due.
+#[must_use]
+pub fn plan_for_event(node: &DynamicObject, message: Option<&PreemptMessage>, now: Timestamp) -> Option<TaintPatch> {
+    let annotations = node.metadata.annotations.clone().unwrap_or_default();
+    let record = NoticeRecord::from_annotations(&annotations);
+    let notice = message.and_then(|message| notice_of(message, record.as_ref()));
+    let tracker = NoticeTracker {
+        is_clear: notice.is_none() && record.as_ref().is_some_and(|record| has_ended(node, record)),
+        notice: notice.map(|notice| TrackedNotice {
+            first: notice.clone(),
+            latest: notice,
+            since: now,
+            is_listed: true,
+        }),
+        ..NoticeTracker::default()
+    };
+    let patch = plan_patch(&tracker, node, now)?;
+    let change = match patch.outcome {
+        WriteOutcome::Tainted => TaintChange::Tainted,
+        WriteOutcome::Untainted => TaintChange::Untainted,
+        _ => TaintChange::Recorded,
+    };
+    Some(TaintPatch {
+        change,
+        operations: patch.operations,
+    })
+}
+
+/// The notice that a message is about. A start without an id belongs to the recorded notice, if there is one.
+fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>) -> Option<Notice> {
+    match message {
+        PreemptMessage::Notice(notice) => Some(notice.clone()),
+        PreemptMessage::Started { event_id } if !event_id.is_empty() || record.is_none() => Some(Notice {
+            event_id: event_id.clone(),
+            not_before: None,
+        }),
+        PreemptMessage::Started { .. } => record.map(NoticeRecord::notice),
+        PreemptMessage::QueryFailed | PreemptMessage::Advisory | PreemptMessage::Unknown => None,
+    }
+}
+
+/// Whether a condition has become `False` after headgate's taint, and none announces an eviction.
+fn has_ended(node: &DynamicObject, record: &NoticeRecord) -> bool {
+    let Some(tainted_at) = record.tainted_at else {
+        return false;
+    };
+    let conditions = node.data["status"]["conditions"].as_array().into_iter().flatten();
+    let mut has_ended = false;
+    for condition in conditions.filter(|condition| PREEMPT_CONDITIONS.iter().any(|kind| condition["type"] == *kind)) {
+        let message = condition["message"].as_str().unwrap_or_default();
+        match condition["status"].as_str() {
+            Some("True") => match PreemptMessage::parse(message) {
+                PreemptMessage::Notice(_) | PreemptMessage::Started { .. } => return false,
+                _ => {}
+            },
+            Some("False") => {
+                let since = condition["lastTransitionTime"].as_str().unwrap_or_default();
+                has_ended |= since.parse::<Timestamp>().is_ok_and(|since| since > tainted_at);
+            }
+            _ => {}
+        }
+    }
+    has_ended
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_node::DRAINING_TAINT;
+    use serde_json::json;
+
+    use super::super::fixtures::{BOOT, at, notice, record};
+    use super::super::taint_action::NOTICE_ANNOTATION;
+    use super::*;
+
+    fn node(boot_id: &str, record: Option<&NoticeRecord>, conditions: &Value) -> DynamicObject {
+        let tainted_at = record.and_then(|record| record.tainted_at);
+        let taint = |since: Timestamp| json!([{"key": DRAINING_TAINT, "value": "spot-eviction", "effect": "NoSchedule", "timeAdded": since}]);
+        let mut node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "resourceVersion": "7"},
+            "spec": {"taints": tainted_at.map_or_else(|| json!([]), taint)},
+            "status": {"nodeInfo": {"bootID": boot_id}, "conditions": conditions}});
+        if let Some(record) = record {
+            node["metadata"]["annotations"] = json!({NOTICE_ANNOTATION: json!(record).to_string()});
+        }
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn change(node: &DynamicObject, message: Option<&PreemptMessage>) -> Option<TaintChange> {
+        plan_for_event(node, message, at(60)).map(|patch| patch.change)
+    }
+
+    #[test]
+    fn first_genuine_notice_taints_once() {
+        let scheduled = |id: &str, second| PreemptMessage::Notice(notice(id, Some(second)));
+        let started = |id: &str| PreemptMessage::Started {
+            event_id: id.to_owned(),
+        };
+        let done = record("a", Some(100), Some(50));
+        // The taint was removed by hand.
+        let cleared = record("a", Some(100), None);
+        let unnamed = record("", Some(100), Some(50));
+        let tainted = Some(TaintChange::Tainted);
+        for (case, record, message, want) in [
+            ("a notice", None, scheduled("a", 100), tainted),
+            ("without an id", None, scheduled("", 100), tainted),
+            ("started", None, started("a"), tainted),
+            ("started, without an id", None, started(""), tainted),
+            ("repeated every 2 s", Some(&done), scheduled("a", 100), None),
+            (
+                "repeated, the taint was removed",
+                Some(&cleared),
+                scheduled("a", 100),
+                None,
+            ),
+            ("repeated without the id", Some(&done), scheduled("", 100), None),
+            (
+                "recorded without an id, now with one",
+                Some(&unnamed),
+                scheduled("a", 100),
+                None,
+            ),
+            (
+                "two without an id and other times",
+                Some(&unnamed),
+                scheduled("", 900),
+                Some(TaintChange::Recorded),
+            ),
+            ("recorded, now started", Some(&done), started("A"), None),
+            ("recorded, now started without an id", Some(&cleared), started(""), None),
+            ("a new notice", Some(&cleared), scheduled("b", 900), tainted),
+            ("the query failed", None, PreemptMessage::QueryFailed, None),
+            ("an advisory", None, PreemptMessage::Advisory, None),
+            ("an unknown text", None, PreemptMessage::Unknown, None),
+        ] {
+            assert_eq!(change(&node(BOOT, record, &json!([])), Some(&message)), want, "{case}");
+        }
+    }
+
+    #[test]
+    fn taint_is_removed_after_a_reboot_or_when_the_condition_went_false() {
+        let done = record("a", Some(100), Some(50));
+        let cleared = record("a", Some(100), None);
+        let condition = |kind: &str, status: &str, since: i64, message: &str| json!({"type": kind, "status": status, "lastTransitionTime": at(since), "message": message});
+        let preempt = "Preempt Scheduled: Wed, 26 Feb 2025 10:13:13 GMT.";
+        let removed = Some(TaintChange::Untainted);
+        for (case, boot_id, record, conditions, want) in [
+            ("nothing", BOOT, &done, json!([]), None),
+            ("a reboot", "boot-2", &done, json!([]), removed),
+            ("a reboot, no taint of headgate", "boot-2", &cleared, json!([]), None),
+            ("an unknown boot", "", &done, json!([]), None),
+            (
+                "went False",
+                BOOT,
+                &done,
+                json!([condition("VMEventScheduled", "False", 55, "")]),
+                removed,
+            ),
+            (
+                "False since before",
+                BOOT,
+                &done,
+                json!([condition("VMEventScheduled", "False", 49, "")]),
+                None,
+            ),
+            (
+                "Unknown",
+                BOOT,
+                &done,
+                json!([condition("VMEventScheduled", "Unknown", 55, "")]),
+                None,
+            ),
+            (
+                "another condition",
+                BOOT,
+                &done,
+                json!([condition("Other", "False", 55, "")]),
+                None,
+            ),
+            (
+                "went False, no taint of headgate",
+                BOOT,
+                &cleared,
+                json!([condition("VMEventScheduled", "False", 55, "")]),
+                None,
+            ),
+            (
+                "one went False, the other announces it",
+                BOOT,
+                &done,
+                json!([
+                    condition("VMEventScheduled", "False", 55, ""),
+                    condition("PreemptionScheduled", "True", 45, preempt)
+                ]),
+                None,
+            ),
+            (
+                "one went False, the other is an advisory",
+                BOOT,
+                &done,
+                json!([
+                    condition("VMEventScheduled", "False", 55, ""),
+                    condition(
+                        "PreemptionScheduled",
+                        "True",
+                        45,
+                        "SpotRebalanceRecommendation Advisory"
+                    )
+                ]),
+                removed,
+            ),
+        ] {
+            assert_eq!(change(&node(boot_id, Some(record), &conditions), None), want, "{case}");
+        }
+        // While the event is still repeated, only a reboot ends it.
+        let message = PreemptMessage::Notice(notice("a", Some(100)));
+        let went_false = json!([condition("VMEventScheduled", "False", 55, "")]);
+        assert_eq!(change(&node(BOOT, Some(&done), &went_false), Some(&message)), None);
+        assert_eq!(
+            change(&node("boot-2", Some(&done), &json!([])), Some(&message)),
+            removed
+        );
+    }
+
+    #[test]
+    fn patch_is_guarded_and_malformed_objects_are_left_alone() {
+        let message = PreemptMessage::Notice(notice("a", Some(100)));
+        let patch = plan_for_event(&node(BOOT, None, &json!("x")), Some(&message), at(60)).unwrap();
+        assert_eq!(
+            patch.operations[0],
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"})
+        );
+    }
+}

@@ -1,0 +1,475 @@
+//! The pools of Local Services: the members that each is to have, and those that it has. Read once, with the same rules as the
+//! leader's updater; what waits in the leader's queue is in its `/statusz`.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use headgate_controller::admin_state::{AdminStateMode, ClusterTarget, TargetState, TargetStates};
+use headgate_controller::local_service::{
+    EffectiveSettings, LocalPoolsSettings, SlimEndpointSlice, SlimService, apply_nodes, convert_load_balancer,
+};
+use headgate_controller::pool::Listing;
+use headgate_http::bounded_client::BoundedClient;
+use headgate_local_pools::{IpFamily, NamespacedName, NodeIndex, PoolStatus, ServiceStatus, Updater};
+use headgate_telemetry::escape_line;
+use hyper::{StatusCode, Uri};
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, timeout};
+
+/// Objects in one response.
+const MAX_OBJECTS_PER_PAGE: u32 = 500;
+/// Time for one page.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time for the leader's answer, which comes from memory.
+const STATUSZ_TIMEOUT: Duration = Duration::from_secs(3);
+/// More than any `/statusz`.
+const MAX_STATUS_BYTES: usize = 1024 * 1024;
+/// Rows in the text of `headgate status`.
+const MAX_ROWS: usize = 20;
+
+/// The row of a Local Service's pool, or of a family for which it has none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LocalPoolRow {
+    /// `NAMESPACE/NAME`.
+    pub service: String,
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// `LOAD BALANCER/POOL`, in lower case; `None` if there is no pool to update.
+    pub pool: Option<String>,
+    /// Why there is none.
+    pub unavailable: Option<String>,
+    /// The members that the pool is to have; `None` if the Service has no EndpointSlices, so that the pool stays as it is.
+    pub desired: Option<Vec<IpAddr>>,
+    /// The entries of the pool, foreign ones included.
+    pub actual: Vec<IpAddr>,
+    /// Members without an entry.
+    pub missing: Vec<IpAddr>,
+    /// Entries of Nodes that are to leave.
+    pub surplus: Vec<IpAddr>,
+    /// Nodes with an endpoint that are no members, and why.
+    pub left_out: Vec<String>,
+}
+
+impl LocalPoolRow {
+    /// Whether an update is due.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        !self.missing.is_empty() || !self.surplus.is_empty()
+    }
+
+    /// What is due, in one phrase; empty if nothing is.
+    fn difference(&self) -> String {
+        let part = |name: &str, addresses: &[IpAddr]| {
+            let shown: Vec<_> = addresses.iter().take(3).map(ToString::to_string).collect();
+            let more = if addresses.len() > 3 { ", …" } else { "" };
+            (!addresses.is_empty()).then(|| format!("{name} {}{more}", shown.join(", ")))
+        };
+        let parts = [part("missing", &self.missing), part("surplus", &self.surplus)];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+}
+
+impl fmt::Display for LocalPoolRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(pool) = &self.pool else {
+            let reason = self.unavailable.as_deref().unwrap_or_default();
+            return writeln!(f, "{}: {}", self.family, escape_line(reason));
+        };
+        let list = |addresses: &[IpAddr]| {
+            let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+            if texts.is_empty() {
+                "none".to_owned()
+            } else {
+                texts.join(", ")
+            }
+        };
+        let state = if self.is_pending() {
+            self.difference()
+        } else {
+            "up to date".to_owned()
+        };
+        writeln!(f, "{} ({}): {state}", escape_line(pool), self.family)?;
+        match &self.desired {
+            Some(desired) => writeln!(f, "  desired   {}", list(desired))?,
+            None => writeln!(f, "  desired   as it is: the Service has no EndpointSlices")?,
+        }
+        writeln!(f, "  actual    {}", list(&self.actual))?;
+        for node in &self.left_out {
+            writeln!(f, "  left out  {}", escape_line(node))?;
+        }
+        Ok(())
+    }
+}
+
+/// An update in the queue of the leader, from its `/statusz`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueuedRow {
+    /// `NAMESPACE/NAME`.
+    pub service: String,
+    /// `LOAD BALANCER/POOL`, in lower case.
+    pub pool: String,
+    /// Since when an update of the pool has been pending.
+    pub pending_since: Timestamp,
+    /// Failed attempts so far.
+    pub retries: u32,
+    /// ARM asked to wait until then.
+    pub parked_until: Option<Timestamp>,
+}
+
+impl fmt::Display for QueuedRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pool, since, retries) = (escape_line(&self.pool), self.pending_since, self.retries);
+        write!(
+            f,
+            "In the leader's queue: {pool}, pending since {since:.0}, {retries} retries"
+        )?;
+        match self.parked_until {
+            Some(until) => writeln!(f, ", parked until {until:.0}."),
+            None => writeln!(f, "."),
+        }
+    }
+}
+
+/// Gets the queue of the leader from its `/statusz`.
+///
+/// # Errors
+/// A text that names the address and what is wrong.
+pub async fn fetch_queue(uri: Uri) -> Result<Vec<QueuedRow>, String> {
+    /// The fields that are read.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Status {
+        #[serde(default)]
+        local_pools: Vec<QueuedRow>,
+    }
+    let client = BoundedClient::new(STATUSZ_TIMEOUT, MAX_STATUS_BYTES);
+    let address = uri.to_string();
+    let answer = client.get(uri, &[("Accept", "application/json")]).await;
+    let (status, body) = answer.map_err(|error| format!("{address}: {error}"))?;
+    if status != StatusCode::OK {
+        return Err(format!("{address} answers {status}"));
+    }
+    let status: Status = serde_json::from_slice(&body)
+        .map_err(|error| format!("{address} does not answer with an agent's status: {error}"))?;
+    Ok(status.local_pools)
+}
+
+/// What is known about the pools of Local Services.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocalPoolsSnapshot {
+    /// Whether the leader updates such pools, by the settings and `azure.json`.
+    pub is_active: bool,
+    /// In the order of the Services; or why they are unknown.
+    pub rows: Vec<LocalPoolRow>,
+    /// Why the rows are missing.
+    pub error: Option<String>,
+    /// The queue of the leader, if its `/statusz` was read.
+    pub queue: Vec<QueuedRow>,
+}
+
+/// What the rows are computed from, besides Services and `EndpointSlices`.
+pub(super) struct LocalPoolsRequest<'a> {
+    pub(super) client: &'a Client,
+    pub(super) settings: &'a LocalPoolsSettings,
+    pub(super) target: &'a ClusterTarget,
+    pub(super) listing: &'a Listing,
+    pub(super) desired: &'a TargetStates,
+    pub(super) mode: AdminStateMode,
+}
+
+/// Lists Services and `EndpointSlices` and compares the pools.
+pub(super) async fn take_local_pools(request: LocalPoolsRequest<'_>) -> LocalPoolsSnapshot {
+    let Some(effective) = EffectiveSettings::new(request.settings, &request.target.local_pools) else {
+        return LocalPoolsSnapshot::default();
+    };
+    let listed = async {
+        let services =
+            list::<SlimService>(request.client, ListParams::default().fields("spec.type=LoadBalancer")).await?;
+        let slices = list::<SlimEndpointSlice>(request.client, ListParams::default()).await?;
+        Ok::<_, String>((services, slices))
+    };
+    let (services, slices) = match listed.await {
+        Ok(listed) => listed,
+        Err(error) => {
+            return LocalPoolsSnapshot {
+                is_active: true,
+                error: Some(error),
+                ..LocalPoolsSnapshot::default()
+            };
+        }
+    };
+    let mut updater = Updater::new(effective.updater);
+    let now = Instant::now();
+    apply_nodes(&mut updater, &request.desired.nodes, |node| {
+        request.mode == AdminStateMode::Enforce && request.desired.target_state(node, now) == TargetState::Down
+    });
+    let services: Vec<_> = services.into_iter().filter_map(SlimService::convert).collect();
+    let names: Vec<_> = services.iter().map(|service| service.name.clone()).collect();
+    for service in services {
+        updater.apply_service(service);
+    }
+    updater.retain_services(&names.iter().cloned().collect());
+    let slices: Vec<_> = slices.into_iter().filter_map(SlimEndpointSlice::convert).collect();
+    for slice in &slices {
+        updater.apply_slice(slice);
+    }
+    updater.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
+    let views = request.listing.load_balancers.values();
+    updater.observe(views.map(|view| convert_load_balancer(view)).collect());
+    updater.reconcile(now);
+    LocalPoolsSnapshot {
+        is_active: true,
+        rows: rows(&updater, names, now),
+        ..LocalPoolsSnapshot::default()
+    }
+}
+
+/// The rows of these Services.
+fn rows(updater: &Updater, mut names: Vec<NamespacedName>, now: Instant) -> Vec<LocalPoolRow> {
+    names.sort();
+    let nodes = updater.nodes();
+    let found = names.iter().filter_map(|name| updater.service_status(name, now));
+    found.flat_map(|status| service_rows(status, &nodes)).collect()
+}
+
+fn service_rows(status: ServiceStatus, nodes: &NodeIndex) -> Vec<LocalPoolRow> {
+    let row = |family: IpFamily| LocalPoolRow {
+        service: status.service.to_string(),
+        family: family.to_string(),
+        pool: None,
+        unavailable: None,
+        desired: None,
+        actual: Vec::new(),
+        missing: Vec::new(),
+        surplus: Vec::new(),
+        left_out: Vec::new(),
+    };
+    let pools = status
+        .pools
+        .into_iter()
+        .map(|pool| pool_row(row(pool.family), pool, nodes));
+    let skipped = status.skipped.into_iter().map(|skip| LocalPoolRow {
+        unavailable: Some(skip.reason.to_string()),
+        ..row(skip.family)
+    });
+    pools.chain(skipped).collect()
+}
+
+fn pool_row(row: LocalPoolRow, status: PoolStatus, nodes: &NodeIndex) -> LocalPoolRow {
+    let actual: Vec<IpAddr> = status.actual.iter().map(IpAddr::to_canonical).collect();
+    let Some(selection) = status.desired else {
+        return LocalPoolRow {
+            pool: Some(status.pool.to_string()),
+            actual,
+            ..row
+        };
+    };
+    let desired: Vec<IpAddr> = selection
+        .members
+        .as_slice()
+        .iter()
+        .map(|member| member.address)
+        .collect();
+    let left_out = selection.skipped.iter().map(|skip| match &skip.node {
+        Some(node) => format!("{node}: {}", skip.reason),
+        None => skip.reason.to_string(),
+    });
+    let surplus = actual
+        .iter()
+        .filter(|address| !desired.contains(address) && nodes.owns_entry(None, **address));
+    LocalPoolRow {
+        pool: Some(status.pool.to_string()),
+        missing: desired
+            .iter()
+            .filter(|address| !actual.contains(address))
+            .copied()
+            .collect(),
+        surplus: surplus.copied().collect(),
+        left_out: left_out.collect(),
+        actual,
+        desired: Some(desired),
+        ..row
+    }
+}
+
+/// Lists all objects of a kind, page by page.
+async fn list<K>(client: &Client, params: ListParams) -> Result<Vec<K>, String>
+where
+    K: Resource<Scope = NamespaceResourceScope> + Clone + fmt::Debug + DeserializeOwned,
+    K::DynamicType: Default,
+{
+    let api = Api::<K>::all(client.clone());
+    let dynamic_type = K::DynamicType::default();
+    let plural = K::plural(&dynamic_type);
+    let mut params = params.limit(MAX_OBJECTS_PER_PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = timeout(PAGE_TIMEOUT, api.list(&params)).await;
+        let page = page
+            .map_err(|_| {
+                format!(
+                    "{plural} cannot be listed: no answer within {} s",
+                    PAGE_TIMEOUT.as_secs()
+                )
+            })?
+            .map_err(|error| format!("{plural} cannot be listed: {}", headgate_telemetry::error_chain(&error)))?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// The cells of the table: a header and the rows that need attention first.
+pub(super) fn table(rows: &[LocalPoolRow], is_wide: bool) -> (Vec<String>, Vec<Vec<String>>, usize) {
+    let header = ["LOCAL SERVICE", "POOL", "DESIRED", "ACTUAL", "DUE"];
+    let mut sorted: Vec<_> = rows.iter().collect();
+    sorted.sort_by_key(|row| !(row.is_pending() || row.pool.is_none()));
+    let shown = if is_wide {
+        sorted.len()
+    } else {
+        sorted.len().min(MAX_ROWS)
+    };
+    let hidden = sorted.len() - shown;
+    let cells = sorted.into_iter().take(shown).map(|row| {
+        let count = |list: Option<usize>| list.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        vec![
+            row.service.clone(),
+            row.pool.clone().unwrap_or_else(|| "-".to_owned()),
+            count(row.desired.as_ref().map(Vec::len)),
+            count(row.pool.as_ref().map(|_| row.actual.len())),
+            row.unavailable.clone().unwrap_or_else(|| row.difference()),
+        ]
+    });
+    (header.map(str::to_owned).to_vec(), cells.collect(), hidden)
+}
+
+/// Explains the pools of one Service in words.
+#[must_use]
+pub fn explain_service(service: &str, snapshot: &LocalPoolsSnapshot) -> String {
+    let own: Vec<_> = snapshot.rows.iter().filter(|row| row.service == service).collect();
+    let name = escape_line(service);
+    let verdict = match (&snapshot.error, snapshot.is_active, own.as_slice()) {
+        (Some(error), ..) => return format!("Service {name}: not known: {}.\n", escape_line(error)),
+        (None, false, _) => {
+            return format!(
+                "Service {name}: headgate updates no pools of Local Services: localPools.enabled is off, or azure.json has no \
+                 multipleStandardLoadBalancerConfigurations.\n"
+            );
+        }
+        (None, true, []) => {
+            return format!(
+                "Service {name} has no pools of its own: it does not exist, or is not a Service of type LoadBalancer with \
+                 externalTrafficPolicy: Local.\n"
+            );
+        }
+        (None, true, rows) => {
+            let due = rows.iter().filter(|row| row.is_pending()).count();
+            let without = rows.iter().filter(|row| row.pool.is_none()).count();
+            match (due, without) {
+                (0, 0) => "every pool has the nodes of its endpoints".to_owned(),
+                (0, _) => "a pool is missing or left alone".to_owned(),
+                (due, _) => format!(
+                    "{due} of {} pools are to be updated; the leader does so in its next tick, and events of the Service and \
+                     the leader's /statusz show what prevents it",
+                    rows.len()
+                ),
+            }
+        }
+    };
+    let rows: String = own.iter().map(ToString::to_string).collect();
+    let queued = snapshot.queue.iter().filter(|update| update.service == service);
+    let queued: String = queued.map(ToString::to_string).collect();
+    format!("Service {name}: {verdict}.\n\n{rows}{queued}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u8) -> IpAddr {
+        [10, 0, 0, number].into()
+    }
+
+    fn row(missing: &[u8], surplus: &[u8]) -> LocalPoolRow {
+        LocalPoolRow {
+            service: "default/web".to_owned(),
+            family: "IPv4".to_owned(),
+            pool: Some("lb/default-web".to_owned()),
+            unavailable: None,
+            desired: Some(vec![address(1), address(2)]),
+            actual: vec![address(1)],
+            missing: missing.iter().copied().map(address).collect(),
+            surplus: surplus.iter().copied().map(address).collect(),
+            left_out: vec!["n9: there is no Node of this name".to_owned()],
+        }
+    }
+
+    fn queued(service: &str) -> QueuedRow {
+        QueuedRow {
+            service: service.to_owned(),
+            pool: "lb/default-web".to_owned(),
+            pending_since: "2026-01-02T03:04:05Z".parse().unwrap(),
+            retries: 2,
+            parked_until: Some("2026-01-02T03:05:00Z".parse().unwrap()),
+        }
+    }
+
+    fn explained(rows: Vec<LocalPoolRow>) -> String {
+        let snapshot = LocalPoolsSnapshot {
+            is_active: true,
+            rows,
+            queue: vec![queued("default/web"), queued("default/api")],
+            ..LocalPoolsSnapshot::default()
+        };
+        explain_service("default/web", &snapshot)
+    }
+
+    #[test]
+    fn explanation_names_what_is_due_and_who_is_left_out() {
+        assert_eq!(
+            explained(vec![row(&[2], &[3])]),
+            "Service default/web: 1 of 1 pools are to be updated; the leader does so in its next tick, and events of the Service \
+             and the leader's /statusz show what prevents it.\n\n\
+             lb/default-web (IPv4): missing 10.0.0.2; surplus 10.0.0.3\n  desired   10.0.0.1, 10.0.0.2\n  actual    10.0.0.1\n  \
+             left out  n9: there is no Node of this name\n\
+             In the leader's queue: lb/default-web, pending since 2026-01-02T03:04:05Z, 2 retries, parked until \
+             2026-01-02T03:05:00Z.\n"
+        );
+        let unavailable = LocalPoolRow {
+            pool: None,
+            unavailable: Some("no load balancer has the backend pool default-web".to_owned()),
+            ..row(&[], &[])
+        };
+        let text = explained(vec![row(&[], &[]), unavailable]);
+        assert!(
+            text.contains("a pool is missing or left alone.") && text.contains(": up to date\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("IPv4: no load balancer has the backend pool default-web\n"),
+            "{text}"
+        );
+        assert!(explained(Vec::new()).contains("has no pools of its own"));
+        assert!(explain_service("a/b", &LocalPoolsSnapshot::default()).contains("updates no pools"));
+    }
+
+    #[test]
+    fn rows_that_need_attention_come_first_and_long_tables_are_cut() {
+        let mut rows = vec![row(&[], &[]); 30];
+        rows.push(row(&[1, 2, 3, 4], &[]));
+        let (header, cells, hidden) = table(&rows, false);
+        assert_eq!((header.len(), cells.len(), hidden), (5, MAX_ROWS, 11));
+        assert_eq!(cells[0][4], "missing 10.0.0.1, 10.0.0.2, 10.0.0.3, …");
+        assert_eq!(table(&rows, true).1.len(), 31);
+    }
+}

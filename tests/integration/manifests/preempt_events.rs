@@ -1,0 +1,181 @@
+//! Eviction notices in Node events, with the shipped rights of the controllers on the real API server.
+
+use std::collections::BTreeSet;
+
+use headgate_clock::Clock;
+use headgate_controller::preempt_events::{Metrics, PreemptEvents};
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_telemetry::{MetricsFormat, encode_metrics};
+use headgate_test_kubernetes::{create_node, eventually};
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::caller::{ApiRequest, CONTROLLER, Caller};
+use super::leader::scene;
+use super::rights::{RBAC, node, wait_for_status};
+use super::{SOON, repository};
+
+const DRAINING: &str = "cloudprovider.azure.microsoft.com/draining";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
+
+/// node-problem-detector emits an event about a Node.
+async fn emit(administrator: &Caller, node: &str, message: &str) {
+    let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
+    let event = json!({"metadata": {"generateName": "preempt-", "namespace": "default"}, "reason": "PreemptScheduled", "type": "Warning",
+        "message": message, "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "source": {"component": "custom-scheduledevents-consolidated-preempt-plugin-monitor", "host": node}});
+    administrator.done(&ApiRequest::post(EVENTS, event)).await;
+}
+
+async fn is_tainted(administrator: &Caller, name: &str) -> bool {
+    let found = administrator.get(&node(name)).await;
+    let taints = found["spec"]["taints"].as_array().cloned().unwrap_or_default();
+    taints
+        .iter()
+        .any(|taint| taint["key"] == DRAINING && taint["value"] == "spot-eviction" && taint["effect"] == "NoSchedule")
+}
+
+async fn tainted(administrator: &Caller, name: &str, want: bool) {
+    eventually(SOON, &format!("{name} tainted: {want}"), async || {
+        let found = is_tainted(administrator, name).await;
+        if found == want { Ok(()) } else { Err(found.to_string()) }
+    })
+    .await;
+}
+
+fn count(registry: &Registry, outcome: &str) -> u64 {
+    let text = encode_metrics(registry, MetricsFormat::Prometheus).unwrap();
+    let series = format!("headgate_preempt_events_total{{outcome=\"{outcome}\"}} ");
+    text.lines()
+        .find_map(|line| line.strip_prefix(series.as_str()))
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// Without the right to patch Nodes: counted, retried, and written once the right is back.
+async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name: &str, registry: &Registry) {
+    let role = format!("{RBAC}/clusterroles/{}", CONTROLLER.name);
+    let rules = administrator.get(&role).await["rules"].clone();
+    let mut fewer = rules.clone();
+    fewer
+        .as_array_mut()
+        .unwrap()
+        .retain(|rule| rule["resources"] != json!(["nodes"]) || rule["verbs"] != json!(["patch"]));
+    assert_ne!(fewer, rules);
+    administrator
+        .done(&ApiRequest::merge(&role, json!({"rules": fewer})))
+        .await;
+    let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "2"}}});
+    wait_for_status(
+        leader,
+        ApiRequest::merge(&format!("{}?dryRun=All", node(name)), probe),
+        403,
+    )
+    .await;
+    emit(
+        administrator,
+        name,
+        "Preempt Scheduled: Wed, 26 Feb 2031 12:13:13 GMT. DurationInSeconds: -1. EventId: C3",
+    )
+    .await;
+    eventually(SOON, "refused", async || match count(registry, "forbidden") {
+        0 => Err("0".to_owned()),
+        _ => Ok(()),
+    })
+    .await;
+    assert!(!is_tainted(administrator, name).await);
+    administrator
+        .done(&ApiRequest::merge(&role, json!({"rules": rules})))
+        .await;
+    tainted(administrator, name, true).await;
+}
+
+#[tokio::test]
+async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
+    let (control_plane, administrator, _, leader) = scene(&repository("manifests/examples/hardened"), CONTROLLER).await;
+    let name = create_node(&administrator.client, "spot").await;
+    let status = json!({"status": {"nodeInfo": {"bootID": "boot-1", "machineID": "", "systemUUID": "", "kernelVersion": "", "osImage": "",
+        "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": ""}}});
+    let with_boot = |boot: &str| -> Value {
+        let mut status = status.clone();
+        status["status"]["nodeInfo"]["bootID"] = json!(boot);
+        status
+    };
+    let path = format!("{}/status", node(&name));
+    administrator.done(&ApiRequest::merge(&path, with_boot("boot-1"))).await;
+    wait_for_status(&leader, ApiRequest::get(&format!("{EVENTS}?limit=1")), 200).await;
+    let probe = json!({"metadata": {"annotations": {"headgate.dev/probe": "1"}}});
+    wait_for_status(
+        &leader,
+        ApiRequest::merge(&format!("{}?dryRun=All", node(&name)), probe),
+        200,
+    )
+    .await;
+
+    let (known, mut registry) = (watch::Sender::<BTreeSet<String>>::default(), Registry::default());
+    let task = PreemptEvents {
+        client: leader.client.clone(),
+        events: ClusterEventRecorder::new(leader.client.clone(), "leader".to_owned()),
+        metrics: Metrics::register(&mut registry),
+        clock: Clock::System,
+    };
+    let running = tokio::spawn(task.run(known.subscribe()));
+
+    emit(
+        &administrator,
+        &name,
+        "IMDS query failed, exit code: 28\nConnection timed out after 24 seconds.",
+    )
+    .await;
+    eventually(SOON, "the false event is counted", async || {
+        match count(&registry, "ignored_query_failed") {
+            0 => Err("0".to_owned()),
+            _ => Ok(()),
+        }
+    })
+    .await;
+    assert!(!is_tainted(&administrator, &name).await);
+
+    let first = "Preempt Scheduled: Wed, 26 Feb 2031 10:13:13 GMT. DurationInSeconds: -1. EventId: A1";
+    emit(&administrator, &name, first).await;
+    tainted(&administrator, &name, true).await;
+    eventually(SOON, "the event about the taint", async || {
+        let events = administrator
+            .get("/apis/events.k8s.io/v1/namespaces/default/events")
+            .await;
+        let events = events["items"].as_array().unwrap().clone();
+        let found = events
+            .iter()
+            .any(|event| event["reason"] == "SpotEvictionTaintAdded" && event["regarding"]["name"] == *name);
+        if found { Ok(()) } else { Err(format!("{events:?}")) }
+    })
+    .await;
+
+    // An operator removes the taint; the notice is repeated, and a new one comes.
+    administrator
+        .done(&ApiRequest::merge(&node(&name), json!({"spec": {"taints": null}})))
+        .await;
+    emit(&administrator, &name, first).await;
+    emit(
+        &administrator,
+        &name,
+        "Preempt Scheduled: Wed, 26 Feb 2031 11:13:13 GMT. DurationInSeconds: -1. EventId: B2",
+    )
+    .await;
+    tainted(&administrator, &name, true).await;
+    assert_eq!(count(&registry, "tainted"), 2, "the repetition taints no second time");
+
+    // A reboot ends it.
+    known.send_replace([name.clone()].into());
+    administrator.done(&ApiRequest::merge(&path, with_boot("boot-2"))).await;
+    tainted(&administrator, &name, false).await;
+    assert_eq!(count(&registry, "untainted"), 1);
+
+    refused_without_the_right(&administrator, &leader, &name, &registry).await;
+    running.abort();
+    control_plane.stop().await;
+}

@@ -1,0 +1,78 @@
+//! `headgate why service` and the pools of Local Services in `headgate status`.
+
+use headgate_test_kubernetes::scratch;
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::api::PostParams;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::world::World;
+use super::{refused, stdout_of};
+
+fn parse<K: DeserializeOwned>(object: Value) -> K {
+    serde_json::from_value(object).unwrap()
+}
+
+#[tokio::test]
+async fn pools_of_a_local_service_are_compared_with_its_endpoints() {
+    let world = World::start().await;
+    // The pool `kubernetes-IPv6` has the name of this Service's IPv4 pool.
+    let params = PostParams::default();
+    let namespace = parse(json!({"metadata": {"name": "kubernetes"}}));
+    Api::<Namespace>::all(world.client.clone())
+        .create(&params, &namespace)
+        .await
+        .unwrap();
+    let service = parse(
+        json!({"metadata": {"name": "ipv6"}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+        "ports": [{"port": 80}]}}),
+    );
+    Api::<Service>::namespaced(world.client.clone(), "kubernetes")
+        .create(&params, &service)
+        .await
+        .unwrap();
+    let endpoint = |node: &str| json!({"addresses": ["10.1.0.1"], "nodeName": node});
+    let slice = parse(
+        json!({"metadata": {"name": "ipv6-1", "labels": {"kubernetes.io/service-name": "ipv6"}}, "addressType": "IPv4",
+        "endpoints": [endpoint("node-1"), endpoint("unknown")]}),
+    );
+    Api::<EndpointSlice>::namespaced(world.client.clone(), "kubernetes")
+        .create(&params, &slice)
+        .await
+        .unwrap();
+
+    let why = |more: &[&str]| world.with_azure(&[&["why", "service", "kubernetes/ipv6"], more].concat());
+    let inactive = stdout_of(why(&[]));
+    assert!(
+        inactive.contains("headgate updates no pools of Local Services"),
+        "{inactive}"
+    );
+    let settings = scratch("local-pools").join("settings.yaml");
+    std::fs::write(&settings, "localPools: {enabled: 'on'}").unwrap();
+    let on = ["--config", settings.to_str().unwrap()];
+    let text = stdout_of(why(&on));
+    println!("{text}");
+    for part in [
+        "Service kubernetes/ipv6: 1 of 1 pools are to be updated",
+        "kubernetes/kubernetes-ipv6 (IPv4): missing 127.0.0.1; surplus fd00:5eed::1, fd00:5eed::2, fd00:5eed::3",
+        "left out  unknown: there is no Node of this name",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let rows: Value = serde_json::from_str(&stdout_of(why(&[&on[..], &["-o", "json"]].concat()))).unwrap();
+    assert_eq!(
+        (&rows[0]["desired"], &rows[0]["missing"]),
+        (&json!(["127.0.0.1"]), &json!(["127.0.0.1"]))
+    );
+    let text = world.status(&on);
+    assert!(
+        text.contains("LOCAL SERVICE") && text.contains("kubernetes/kubernetes-ipv6"),
+        "{text}"
+    );
+
+    refused(&world.with_azure(&["why", "service", "web"]), 2);
+    refused(&world.with_azure(&["why", "node-1", "default/web"]), 2);
+    refused(&world.headgate(&["why", "service", "default/web"]), 2);
+}
