@@ -18,6 +18,8 @@ use super::cloud_controller_manager::{Controller, GROUP, SUBSCRIPTION, USER_AGEN
 use super::emulator_process::Emulator;
 use crate::harness::http;
 
+mod local_pools;
+
 /// Time for a reconcile that fails once and is retried, on a busy machine.
 const RECONCILE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The name of the cluster, and so of its load balancer.
@@ -166,7 +168,11 @@ impl Fixture {
         );
         let answer = http::exchange(address, request.as_bytes()).await.unwrap();
         assert_eq!(answer.status / 100, 2, "{method} {path}: {}", answer.text());
-        answer.json()
+        if answer.text().is_empty() {
+            Value::Null
+        } else {
+            answer.json()
+        }
     }
 
     /// Adds a fault for the manager's next PUT of this path.
