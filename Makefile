@@ -87,9 +87,15 @@ azure-clients: client-tools ## fetch or build Microsoft's Python and Go clients 
 	@$(azure_clients)
 
 .PHONY: cloud-controller-manager
-cloud-controller-manager: build-tools ## test the emulator with Azure's real cloud-controller-manager, which make test does not build
+cloud-controller-manager: build-tools ## test the emulator, and headgate's controllers beside it, with Azure's real cloud-controller-manager, which make test does not build
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
-	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- real_cloud_controller_manager
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- real_cloud_controller_manager \
+	  beside_cloud_controller_manager::controllers --nocapture
+
+.PHONY: measure-holds
+measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail
+	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
+	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- holds --nocapture
 
 .PHONY: docs
 docs: build-tools ## regenerate the generated parts of the documentation

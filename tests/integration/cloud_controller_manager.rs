@@ -12,6 +12,7 @@
 )]
 
 mod emulator {
+    mod beside_cloud_controller_manager;
     pub(crate) mod cloud_controller_manager;
     pub(crate) mod emulator_process;
     mod real_cloud_controller_manager;

@@ -17,6 +17,7 @@ mod conformance;
 mod credentials;
 mod drill;
 mod emulator;
+mod etcd_restore;
 mod fake_api;
 mod generated;
 mod harness;

@@ -30,8 +30,8 @@ const TAINTED: usize = 1000;
 const MEMORY_BUDGET_MIB: f64 = 0.6 * 256.0;
 /// Signals while a list is being read.
 const TRIALS: usize = 40;
-/// Until the next list is requested at once: lists that took long are followed by a pause of up to 5 s.
-const LIST_PAUSE: Duration = Duration::from_secs(6);
+/// Between the read that confirms a write and the next list.
+const LIST_PAUSE: Duration = Duration::from_secs(1);
 /// Time after the last change in which events and the ledger are written.
 const QUIET: Duration = Duration::from_secs(5);
 

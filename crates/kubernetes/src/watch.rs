@@ -7,10 +7,13 @@
 //! the responses. In the same way a stream verifies that the consumer's state is current: by a complete list, by a change, or
 //! by a watch that is accepted and has no error within 1 s.
 //!
+//! Before a watch resumes, `resume` verifies that the API server's `resourceVersion` has not gone backwards.
+//!
 //! What an event means, and which state stays in use while the watch fails, is the consumer's decision.
 
 mod backoff;
 mod error;
+mod resume;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -28,6 +31,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use backoff::WatchBackoff;
 pub use error::{WatchErrorCounter, WatchErrorReason, WatchFailure};
+use resume::{Resumption, Verification, is_watch};
 
 /// How long an accepted list or watch must stay without an error before it ends a failure. Some errors follow each
 /// response, such as that of an object that cannot be decoded.
@@ -125,7 +129,13 @@ pub fn watch_events<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let (client, responses) = observe_responses(client);
+    let is_of_one = |fields: &String| fields.starts_with("metadata.name=");
+    let verification = if config.field_selector.as_ref().is_some_and(is_of_one) {
+        Verification::List
+    } else {
+        Verification::Version
+    };
+    let (client, observed) = observe(client, verification);
     let events = watcher::watcher(api(client), config);
     let meaning = |event: &Event<K>| match event {
         // It is sent before the request for the list.
@@ -133,7 +143,7 @@ where
         Event::InitApply(_) => Meaning::Response,
         Event::InitDone | Event::Apply(_) | Event::Delete(_) => Meaning::Verification,
     };
-    supervise(events, meaning, responses, reporter)
+    supervise(events, meaning, observed, reporter)
 }
 
 /// Watches the one object `name`; `None` means that it does not exist.
@@ -147,9 +157,9 @@ pub fn watch_object<K>(
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let (client, responses) = observe_responses(client);
+    let (client, observed) = observe(client, Verification::List);
     let states = watcher::watch_object(api(client), name);
-    supervise(states, |_| Meaning::Verification, responses, reporter.for_object(name))
+    supervise(states, |_| Meaning::Verification, observed, reporter.for_object(name))
 }
 
 /// The number of successful responses so far.
@@ -159,16 +169,29 @@ struct Responses {
     watches: u64,
 }
 
-/// A client of the same API server, and its successful responses.
-fn observe_responses(client: &Client) -> (Client, watch::Receiver<Responses>) {
+/// What is known of the requests of a stream.
+struct Observed {
+    responses: watch::Receiver<Responses>,
+    resumption: Resumption,
+}
+
+/// A client of the same API server that verifies watches before they resume, and what is known of its requests.
+fn observe(client: &Client, verification: Verification) -> (Client, Observed) {
     let (sender, responses) = watch::channel(Responses::default());
+    let resumption = Resumption::new(verification);
+    let verifier = resumption.clone();
     let (inner, namespace) = (client.clone(), client.default_namespace().to_owned());
     let service = tower::service_fn(move |request: Request<Body>| {
-        let (inner, sender) = (inner.clone(), sender.clone());
+        let (inner, sender, verifier) = (inner.clone(), sender.clone(), verifier.clone());
         let is_watch = is_watch(&request);
         async move {
+            let uri = request.uri().clone();
+            if let Some(expired) = verifier.verify(&inner, &uri).await? {
+                return Ok(expired);
+            }
             let response = inner.send(request).await?;
             if response.status().is_success() {
+                verifier.succeeded(is_watch);
                 sender.send_modify(|responses| {
                     responses.lists += u64::from(!is_watch);
                     responses.watches += u64::from(is_watch);
@@ -177,12 +200,7 @@ fn observe_responses(client: &Client) -> (Client, watch::Receiver<Responses>) {
             Ok::<_, kube::Error>(response)
         }
     });
-    (Client::new(service, namespace), responses)
-}
-
-fn is_watch(request: &Request<Body>) -> bool {
-    let mut pairs = request.uri().query().unwrap_or_default().split('&');
-    pairs.any(|pair| pair == "watch=true")
+    (Client::new(service, namespace), Observed { responses, resumption })
 }
 
 /// What an item of a stream shows.
@@ -199,7 +217,9 @@ enum Meaning {
 struct Supervised<T> {
     events: BoxStream<'static, watcher::Result<T>>,
     meaning: fn(&T) -> Meaning,
-    responses: watch::Receiver<Responses>,
+    observed: Observed,
+    /// Whether the list before a watch resumes is not complete yet.
+    is_listing_again: bool,
     /// Whether a watch was accepted and no error has followed.
     is_watch_accepted: bool,
     /// The number of accepted watches so far.
@@ -220,8 +240,8 @@ impl<T> Supervised<T> {
             tokio::select! {
                 // Responses first: an error after a response must not be over by that response.
                 biased;
-                Ok(()) = self.responses.changed() => {
-                    let watches = self.responses.borrow_and_update().watches;
+                Ok(()) = self.observed.responses.changed() => {
+                    let watches = self.observed.responses.borrow_and_update().watches;
                     self.is_watch_accepted |= watches > self.watches;
                     self.watches = watches;
                     self.recovers_at = Some(Instant::now() + RECOVERY_DELAY);
@@ -231,17 +251,26 @@ impl<T> Supervised<T> {
                         let meaning = (self.meaning)(&event);
                         if meaning != Meaning::Nothing {
                             self.recovered();
-                            self.backoff.reset();
+                            // Otherwise lists that succeed would make a watch that is refused again and again start more often.
+                            if !self.is_listing_again {
+                                self.backoff.reset();
+                            }
                         }
                         if meaning == Meaning::Verification {
+                            self.is_listing_again = false;
                             self.reporter.verified();
                         }
                         Some(Ok(event))
+                    }
+                    Err(_) if self.observed.resumption.take_listing_again() => {
+                        self.is_listing_again = true;
+                        continue;
                     }
                     Err(error) => {
                         self.recovers_at = None;
                         self.is_watch_accepted = false;
                         let reason = self.reporter.failed(&error);
+                        self.observed.resumption.failed(reason);
                         self.delay = Some(self.backoff.after(reason));
                         Some(Err(reason))
                     }
@@ -265,13 +294,14 @@ impl<T> Supervised<T> {
 fn supervise<T: Send + 'static>(
     events: impl Stream<Item = watcher::Result<T>> + Send + 'static,
     meaning: fn(&T) -> Meaning,
-    responses: watch::Receiver<Responses>,
+    observed: Observed,
     reporter: WatchReporter,
 ) -> WatchStream<T> {
     let supervised = Supervised {
         events: events.boxed(),
         meaning,
-        responses,
+        observed,
+        is_listing_again: false,
         is_watch_accepted: false,
         watches: 0,
         reporter,

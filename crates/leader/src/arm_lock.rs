@@ -2,7 +2,7 @@
 //! (docs/decisions.md 14).
 //!
 //! Invariants: the writers of this process share one hold, which is counted; the last one to leave releases it. A hold admits no
-//! new writes after 60 s. A writer that is dropped has left. The next leader acquires or releases the hold of a crashed one,
+//! new writes after 30 s. A writer that is dropped has left. The next leader acquires or releases the hold of a crashed one,
 //! because both use the same name. A hold is not renewed: one that is older than its 15 minutes is lost, as for
 //! cloud-controller-manager.
 //!
@@ -190,7 +190,7 @@ impl ArmLock {
 }
 
 impl LockGuard {
-    /// Whether new writes may begin: the hold is younger than 60 s and, as far as is known, not lost.
+    /// Whether new writes may begin: the hold is younger than 30 s and, as far as is known, not lost.
     #[must_use]
     pub fn accepts_writes(&self) -> bool {
         self.lock.holds.accepts_writes(self.hold, Instant::now())

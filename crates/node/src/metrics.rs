@@ -36,7 +36,8 @@ impl Metrics {
         };
         registry.register(
             "headgate_node_watch_lists",
-            "Lists of the own Node that were started: one at the start of the process, and one for each restart of the watch",
+            "Lists of the own Node that were started: one at the start of the process, one in each \
+             period of the watch (290 s), and one for each restart",
             metrics.lists.clone(),
         );
         registry.register_collector(Box::new(ReportCollector { reports, rules }));

@@ -93,8 +93,12 @@ pub struct ControlPlane {
     port: ReservedPort,
     optional: Vec<Process>,
     apiserver: Option<Process>,
-    etcd: Process,
+    etcd: Option<Process>,
 }
+
+/// A copy of etcd's data at one time.
+#[derive(Debug)]
+pub struct EtcdSnapshot(PathBuf);
 
 /// The addresses of a kube-proxy.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +135,6 @@ impl ControlPlane {
         })?;
         let client_config = api_server::load_config(Some(&kubeconfig)).await?;
 
-        let etcd = start(&assets, &directory, "etcd", arguments::etcd())?;
         let mut control_plane = Self {
             directory,
             assets,
@@ -141,7 +144,7 @@ impl ControlPlane {
             port,
             optional: Vec::new(),
             apiserver: None,
-            etcd,
+            etcd: None,
         };
         control_plane.start_apiserver().await?;
         Ok(control_plane)
@@ -198,16 +201,54 @@ impl ControlPlane {
         if self.apiserver.is_some() {
             return Ok(());
         }
+        let mut etcd = match self.etcd.take() {
+            Some(etcd) => etcd,
+            None => start(&self.assets, &self.directory, "etcd", arguments::etcd())?,
+        };
         let arguments = arguments::apiserver(self.port.number(), &self.certificates);
         let mut apiserver = start(&self.assets, &self.directory, "kube-apiserver", arguments)?;
         let client = api_server::build_client(&self.client_config)?;
         tokio::select! {
             ready = readiness::wait_for_apiserver(&client, START_TIMEOUT, apiserver.log().to_owned()) => ready?,
             end = apiserver.wait_for_exit() => return Err(end.into()),
-            end = self.etcd.wait_for_exit() => return Err(end.into()),
+            end = etcd.wait_for_exit() => return Err(end.into()),
         }
         self.apiserver = Some(apiserver);
+        self.etcd = Some(etcd);
         Ok(())
+    }
+
+    /// Stops kube-apiserver and etcd, copies etcd's data, and starts both again.
+    ///
+    /// # Errors
+    /// The data cannot be copied, or a process cannot be started again.
+    pub async fn snapshot_etcd(&mut self) -> Result<EtcdSnapshot, ControlPlaneError> {
+        self.stop_etcd().await;
+        let snapshot = data_directory(&self.directory).join("etcd-snapshot");
+        replace_directory(&self.etcd_data(), &snapshot)?;
+        self.start_apiserver().await?;
+        Ok(EtcdSnapshot(snapshot))
+    }
+
+    /// Stops kube-apiserver and etcd, replaces etcd's data, and starts both again.
+    ///
+    /// # Errors
+    /// The data cannot be copied, or a process cannot be started again.
+    pub async fn restore_etcd(&mut self, snapshot: &EtcdSnapshot) -> Result<(), ControlPlaneError> {
+        self.stop_etcd().await;
+        replace_directory(&snapshot.0, &self.etcd_data())?;
+        self.start_apiserver().await
+    }
+
+    async fn stop_etcd(&mut self) {
+        self.stop_apiserver().await;
+        if let Some(etcd) = self.etcd.take() {
+            etcd.stop(STOP_TIMEOUT).await;
+        }
+    }
+
+    fn etcd_data(&self) -> PathBuf {
+        data_directory(&self.directory).join("etcd")
     }
 
     /// Starts kube-controller-manager as administrator. `arguments` come last, so they override its flags, such as
@@ -271,10 +312,13 @@ impl ControlPlane {
             .optional
             .iter_mut()
             .chain(&mut self.apiserver)
-            .chain([&mut self.etcd]);
-        select_all(processes.map(|process| process.wait_for_exit().boxed_local()))
-            .await
-            .0
+            .chain(&mut self.etcd);
+        let ends: Vec<_> = processes.map(|process| process.wait_for_exit().boxed_local()).collect();
+        if ends.is_empty() {
+            // Nothing is left after a failed start.
+            return std::future::pending().await;
+        }
+        select_all(ends).await.0
     }
 
     /// Kills all processes. They need no orderly end, since their data is not used again.
@@ -285,7 +329,7 @@ impl ControlPlane {
             etcd,
             ..
         } = self;
-        join_all(optional.into_iter().chain(apiserver).chain([etcd]).map(Process::kill)).await;
+        join_all(optional.into_iter().chain(apiserver).chain(etcd).map(Process::kill)).await;
     }
 
     fn start_optional(&mut self, program: &str, arguments: Vec<String>) -> Result<(), ControlPlaneError> {
@@ -293,6 +337,34 @@ impl ControlPlane {
             .push(start(&self.assets, &self.directory, program, arguments)?);
         Ok(())
     }
+}
+
+/// Replaces a directory by a copy of another one.
+fn replace_directory(from: &Path, to: &Path) -> Result<(), ControlPlaneError> {
+    let replace = || {
+        if to.exists() {
+            std::fs::remove_dir_all(to)?;
+        }
+        copy_directory(from, to)
+    };
+    replace().map_err(|source| ControlPlaneError::Write {
+        path: to.to_owned(),
+        source,
+    })
+}
+
+fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_directory(&entry.path(), &to)?;
+        } else {
+            std::fs::copy(entry.path(), &to)?;
+        }
+    }
+    Ok(())
 }
 
 fn logs_directory(directory: &Path) -> PathBuf {

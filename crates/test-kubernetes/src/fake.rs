@@ -39,6 +39,9 @@ pub struct RecordedRequest {
     pub is_watch: bool,
 }
 
+/// The state of all objects at one time.
+pub struct Snapshot(Store);
+
 /// The fake API server. Clones share the state.
 #[derive(Clone)]
 pub struct FakeApi(Arc<Shared>);
@@ -137,6 +140,21 @@ impl FakeApi {
     /// Compacts the history: a watch from an older version gets 410.
     pub fn compact(&self) {
         self.store().compact();
+    }
+
+    /// The state of all objects, as a snapshot of etcd has it.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.store().clone())
+    }
+
+    /// Restores a snapshot, with its `resourceVersion` and without history. Open watches get no event until the versions have
+    /// caught up.
+    pub fn restore(&self, snapshot: &Snapshot) {
+        let mut store = snapshot.0.clone();
+        store.compact();
+        *self.store() = store;
+        self.0.changes.send_replace(());
     }
 
     /// Closes all watches, compacts the history and refuses connections for this time.

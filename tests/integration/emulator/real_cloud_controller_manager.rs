@@ -18,23 +18,30 @@ use super::cloud_controller_manager::{Controller, GROUP, SUBSCRIPTION, USER_AGEN
 use super::emulator_process::Emulator;
 use crate::harness::http;
 
+mod local_pools;
+
 /// Time for a reconcile that fails once and is retried, on a busy machine.
 const RECONCILE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The name of the cluster, and so of its load balancer.
-const CLUSTER: &str = "ccm";
+pub(super) const CLUSTER: &str = "ccm";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// A running cloud-controller-manager, its emulator, and clients of both APIs.
-struct Fixture {
-    manager: Process,
-    emulator: Emulator,
+pub(super) struct Fixture {
+    pub(super) manager: Process,
+    pub(super) emulator: Emulator,
     arm: Controller,
     client: Client,
 }
 
 impl Fixture {
     async fn start(client: Client, kubeconfig: &std::path::Path) -> Self {
-        let emulator = Emulator::start(&["--operation-delay", "30ms"]).await;
+        Self::start_with_delay(client, kubeconfig, "30ms").await
+    }
+
+    /// The same with this duration of each operation of ARM.
+    pub(super) async fn start_with_delay(client: Client, kubeconfig: &std::path::Path, delay: &str) -> Self {
+        let emulator = Emulator::start(&["--operation-delay", delay]).await;
         let arm = Controller::start(emulator.arm).await;
         let endpoint = format!("http://{}", emulator.arm);
         // With the name of a cloud of Azure, as in the file of a cluster.
@@ -91,7 +98,7 @@ impl Fixture {
     }
 
     /// The network resources of a kind, read from the control API, so that the journal has no request for them.
-    async fn resources(&self, kind: &str) -> Vec<Value> {
+    pub(super) async fn resources(&self, kind: &str) -> Vec<Value> {
         let prefix = format!("{GROUP}/Microsoft.Network/{kind}/");
         let mut state = self.control("GET", "state", &Value::Null).await;
         let Value::Array(mut all) = state["resources"].take() else {
@@ -115,7 +122,7 @@ impl Fixture {
             .await;
     }
 
-    async fn add_node(&self, number: u8) {
+    pub(super) async fn add_node(&self, number: u8) {
         let node = node(number);
         let name = node.metadata.name.clone().unwrap();
         let set = format!("{GROUP}/Microsoft.Compute/availabilitySets/agents");
@@ -161,7 +168,11 @@ impl Fixture {
         );
         let answer = http::exchange(address, request.as_bytes()).await.unwrap();
         assert_eq!(answer.status / 100, 2, "{method} {path}: {}", answer.text());
-        answer.json()
+        if answer.text().is_empty() {
+            Value::Null
+        } else {
+            answer.json()
+        }
     }
 
     /// Adds a fault for the manager's next PUT of this path.

@@ -137,6 +137,29 @@ async fn a_watch_ends_after_its_timeout(client: Client, name: &str) {
     assert_eq!(seen, [], "the watch ends without an event");
 }
 
+/// As after a restore of etcd.
+async fn a_watch_from_a_version_in_the_future_has_no_event(client: Client, name: &str) {
+    let maps = config_maps(client);
+    let created = maps.create(config_map(name, "1")).await.unwrap();
+    let number = |version: Option<String>| version.unwrap().parse::<u64>().unwrap();
+    let future = number(created.metadata.resource_version) + 1_000_000;
+    let params = by_name(name).timeout(2);
+    let future_version = future.to_string();
+    let watch = maps.watched(&params, &future_version, 1);
+    let change = async {
+        sleep(Duration::from_millis(500)).await;
+        maps.merge(name, json!({"data": {"text": "2"}})).await.unwrap()
+    };
+    let (seen, changed) = tokio::join!(watch, change);
+    assert_eq!(seen, [], "no event and no error");
+    let list = maps.0.list_metadata(&ListParams::default().limit(1)).await.unwrap();
+    let current = number(list.metadata.resource_version);
+    assert!(
+        current >= number(changed.metadata.resource_version) && current < future,
+        "a list of one object shows the current version"
+    );
+}
+
 /// Two versions of an object, then a restart of the API server.
 async fn a_restart_compacts_the_history(client: Client, stop: impl AsyncFnOnce(), start: impl AsyncFnOnce()) {
     let name = "restarted";
@@ -188,4 +211,5 @@ on_both! {
     a_watch_by_name_reports_one_object
     a_watch_without_a_version_starts_with_the_objects
     a_watch_ends_after_its_timeout
+    a_watch_from_a_version_in_the_future_has_no_event
 }

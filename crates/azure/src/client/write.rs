@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use hyper::header::{HeaderName, LOCATION};
 use hyper::{StatusCode, Uri};
 use serde::Deserialize;
@@ -25,9 +24,14 @@ use crate::throttle::RequestKind;
 use crate::transport::BufferedResponse;
 
 const AZURE_ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
-/// Time to the first poll of an operation without `Retry-After`; it doubles with each further poll.
+/// Time to the first poll of an operation without `Retry-After`; it doubles with each further poll, up to
+/// [`FREQUENT_POLL_INTERVAL`].
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest time between polls without `Retry-After`, as in cloud-provider-azure.
+/// The longest time between polls without `Retry-After` in the first [`FREQUENT_POLLING`]. The caller holds a Lease that others
+/// need, so the end of an operation of usual length is noticed within a second.
+const FREQUENT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+const FREQUENT_POLLING: Duration = Duration::from_secs(15);
+/// The longest time between polls after that, as in cloud-provider-azure.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// Time between reads of a pool that ARM is busy with.
 const BUSY_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -156,8 +160,7 @@ impl ArmClient {
             Completion::StatusUrl(uri) | Completion::Location(uri) => uri,
         };
         let group = pool.load_balancer().group();
-        let mut poll_at = operation.poll_at;
-        let mut intervals = poll_intervals();
+        let (mut poll_at, mut polls, began) = (operation.poll_at, 0, Instant::now());
         loop {
             // A poll waits for the throttle gate instead of being refused.
             let closed_until = self.gates.closed_until(group.subscription(), RequestKind::Read);
@@ -166,7 +169,8 @@ impl ArmClient {
                 return Err(ArmError::DeadlineExceeded);
             }
             sleep_until(poll_at).await;
-            let interval = intervals.next().unwrap_or(MAX_POLL_INTERVAL);
+            polls += 1;
+            let interval = poll_interval(polls, began.elapsed());
             match self.get("get_operation", group, uri.clone(), deadline).await {
                 Ok(response) => {
                     let progress = match operation.completion {
@@ -223,14 +227,13 @@ impl ArmClient {
     }
 }
 
-/// The times from one poll to the next without `Retry-After`, from the first poll on.
-fn poll_intervals() -> ExponentialBackoff {
-    ExponentialBuilder::default()
-        .with_min_delay(2 * MIN_POLL_INTERVAL)
-        .with_max_delay(MAX_POLL_INTERVAL)
-        .with_factor(2.0)
-        .without_max_times()
-        .build()
+/// The time to the next poll without `Retry-After`, after so many polls, when the operation has taken so long.
+fn poll_interval(polls: u32, elapsed: Duration) -> Duration {
+    if elapsed >= FREQUENT_POLLING {
+        return MAX_POLL_INTERVAL;
+    }
+    let doubled = MIN_POLL_INTERVAL.saturating_mul(2_u32.saturating_pow(polls));
+    doubled.min(FREQUENT_POLL_INTERVAL)
 }
 
 /// Reads the status document of an operation.

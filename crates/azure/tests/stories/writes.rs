@@ -150,6 +150,34 @@ async fn retry_after_sets_the_time_of_the_next_poll() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn end_of_an_operation_is_noticed_within_a_second_and_long_ones_are_polled_every_five() {
+    for (delay_ms, late_ms, max_polls) in [
+        (50, 100, 1),
+        (300, 100, 2),
+        (2_000, 600, 5),
+        (5_000, 600, 9),
+        (11_000, 1_000, 15),
+        (60_000, 5_000, 28),
+    ] {
+        let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
+        let operation_delay = format!("{delay_ms}ms");
+        bed.control(
+            "PUT",
+            "settings",
+            &json!({"operationDelay": operation_delay, "pollRetryAfter": 0}),
+        );
+        let mut pool = bed.pool("pool").await;
+        pool.set_admin_state(0, AdminState::Down);
+        let start = Instant::now();
+        bed.write(&pool, permit(), soon()).await.unwrap();
+        let late = start.elapsed().saturating_sub(Duration::from_millis(delay_ms));
+        assert!(late <= Duration::from_millis(late_ms), "{delay_ms} ms: {late:?} late");
+        let polls = bed.requests("GET", "/operations/").len();
+        assert!(polls <= max_polls, "{delay_ms} ms: {polls} polls");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn write_without_valid_permit_is_not_sent() {
     let bed = TestBed::new(&[load_balancer("lb", 3)]).await;
     let mut pool = bed.pool("pool").await;

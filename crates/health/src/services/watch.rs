@@ -102,6 +102,10 @@ mod tests {
                 "externalTrafficPolicy":"Local","healthCheckNodePort":30000,"clusterIPs":["10.0.0.1"]}}"#;
             return ok(list("ServiceList", service));
         }
+        if request.uri().query() == Some("limit=1") {
+            // The verification before a watch resumes.
+            return ok(list("EndpointSliceList", ""));
+        }
         let watches = {
             let mut requests = requests.lock().unwrap();
             requests.push((is_watch, Instant::now()));

@@ -61,9 +61,15 @@ impl ApiServer {
     }
 
     fn answer(&self, request: &Request<Body>) -> Result<Response<ResponseBody>, std::io::Error> {
-        let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
-        let number = self.record(is_watch);
-        let (status, body) = match (self.answer)(number, is_watch) {
+        let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.contains("watch=true");
+        // The verification before a watch resumes is not what these tests are about.
+        let answer = if query == "limit=1" {
+            Answer::List
+        } else {
+            (self.answer)(self.record(is_watch), is_watch)
+        };
+        let (status, body) = match answer {
             Answer::List => (
                 200,
                 r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"7"},
@@ -160,6 +166,21 @@ async fn an_expired_watch_lists_again_at_once_but_not_each_time() {
         "{at_once} lists without backoff in 5 minutes, while each watch expires"
     );
     assert_eq!(*failure.borrow(), None, "an expired watch is no failure");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_become_rarer_while_watches_are_refused_and_lists_succeed() {
+    for answer in [
+        (|_, is_watch| if is_watch { Answer::Status(503) } else { Answer::List }) as fn(usize, bool) -> Answer,
+        |_, is_watch| if is_watch { Answer::Refused } else { Answer::List },
+    ] {
+        let api_server = ApiServer::new(answer);
+        let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), Clock::System);
+        let mut states = watch_object(&api_server.client(), Api::<Node>::all, "n", reporter);
+        read_for(&mut states, Duration::from_mins(10)).await;
+        let requests = api_server.seen().len();
+        assert!((10..100).contains(&requests), "{requests}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,8 +22,9 @@ use super::super::timing::jittered;
 use super::lock_observation::{LockObservation, ObservedLock};
 use super::lock_record::{self, LockRecord};
 
-/// A hold admits new writes for this long, so that other processes get their turn.
-const MAX_WRITE_WINDOW: Duration = Duration::from_mins(1);
+/// A hold admits new writes for this long, so that other processes get their turn. It is enough for one change in 4 pools with
+/// operations of 5 s.
+const MAX_WRITE_WINDOW: Duration = Duration::from_secs(30);
 /// Between reads while a writer waits and the watch does not work.
 const UNWATCHED_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Between reads while a writer waits and the watch works, which may be dead without an error.

@@ -11,7 +11,7 @@ use super::validation::{ApiError, api_error, conflict, not_found, validate};
 /// Changes that are kept for watches.
 const MAX_CHANGES: usize = 1000;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Store {
     objects: BTreeMap<ObjectKey, Value>,
     version: u64,

@@ -108,7 +108,8 @@ impl WatchStream {
             self.is_closed = true;
             return;
         };
-        self.version = store.version();
+        // A restored snapshot has an earlier version.
+        self.version = self.version.max(store.version());
         let event = |change: super::store::Change| json!({"type": change.kind, "object": change.object});
         self.pending.extend(changes.into_iter().map(event));
     }

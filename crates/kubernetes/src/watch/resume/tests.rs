@@ -1,0 +1,201 @@
+//! An API server whose versions go backwards, in paused time.
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::Frame;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::runtime::watcher;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::super::{WatchErrorCounter, WatchReporter, watch_events};
+use super::*;
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// An API server with one Node and no changes.
+#[derive(Clone, Default)]
+struct ApiServer(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    /// When everything was listed, and the version that the list showed.
+    lists: Vec<(Instant, u64)>,
+    checks: usize,
+    watches: usize,
+    /// Whether the connection is refused.
+    is_away: bool,
+}
+
+impl ApiServer {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// Accepts connections again, with this version.
+    fn come_back(&self, version: u64) {
+        let mut state = self.state();
+        (state.is_away, state.version) = (false, version);
+    }
+
+    fn client(&self) -> Client {
+        let this = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let response = this.answer(request.uri().query().unwrap_or_default());
+            async move { response }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(&self, query: &str) -> Result<Response<UnsyncBoxBody<Bytes, std::io::Error>>, std::io::Error> {
+        let mut state = self.state();
+        if state.is_away {
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        let parameter = |name: &str| {
+            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
+        };
+        if parameter("watch") == Some("true") {
+            state.watches += 1;
+            let seconds: u64 = parameter("timeoutSeconds").map_or(290, |seconds| seconds.parse().unwrap());
+            let frames = futures::stream::once(async move {
+                sleep(Duration::from_secs(seconds)).await;
+                Ok(Frame::data(Bytes::new()))
+            });
+            return Ok(Response::new(StreamBody::new(frames).boxed_unsync()));
+        }
+        let version = state.version;
+        if parameter("limit") == Some("1") {
+            assert_eq!(
+                query, "limit=1",
+                "no selector that the API server has to search for, and no version"
+            );
+            state.checks += 1;
+        } else {
+            state.lists.push((Instant::now(), version));
+        }
+        let text = format!(
+            r#"{{"kind":"NodeList","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"}},
+                "items":[{{"metadata":{{"name":"n","resourceVersion":"{version}"}}}}]}}"#
+        );
+        Ok(Response::new(
+            Full::from(text).map_err(|never| match never {}).boxed_unsync(),
+        ))
+    }
+}
+
+/// Reads a stream in the background, and returns its failure.
+fn read(api_server: &ApiServer, config: watcher::Config) -> watch::Receiver<Option<super::super::WatchFailure>> {
+    let reporter = WatchReporter::new("nodes", WatchErrorCounter::default(), headgate_clock::Clock::System);
+    let failure = reporter.failure();
+    let mut events = watch_events(&api_server.client(), Api::<Node>::all, config, reporter);
+    tokio::spawn(async move { while events.next().await.is_some() {} });
+    failure
+}
+
+#[tokio::test(start_paused = true)]
+async fn versions_that_go_backwards_lead_to_a_list_within_one_period_of_the_watch() {
+    for (period, checks_in_an_hour) in [(290, 12), (50, 72)] {
+        let api_server = ApiServer::default();
+        api_server.state().version = 1_000_000;
+        let failure = read(&api_server, watcher::Config::default().timeout(period));
+        sleep(HOUR).await;
+        {
+            let state = api_server.state();
+            assert_eq!(state.lists.len(), 1, "nothing is wrong");
+            assert_eq!(
+                state.watches,
+                state.checks + 1,
+                "one check for each period but the first"
+            );
+            assert!(state.checks.abs_diff(checks_in_an_hour) <= 1, "{}", state.checks);
+        }
+        api_server.state().version = 900_000;
+        let restored = Instant::now();
+        let period = Duration::from_secs(period.into());
+        sleep(period + Duration::from_secs(2)).await;
+        let lists = api_server.state().lists.clone();
+        assert!(lists.len() == 2 && lists[1].1 == 900_000, "{lists:?}");
+        assert!(lists[1].0 - restored <= period + Duration::from_secs(1), "{lists:?}");
+        sleep(HOUR).await;
+        assert_eq!(api_server.state().lists.len(), 2, "and no further one");
+        assert_eq!(*failure.borrow(), None, "it is no failure of the watch");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_of_one_object_lists_it_in_each_period() {
+    let api_server = ApiServer::default();
+    api_server.state().version = 1000;
+    let failure = read(&api_server, watcher::Config::default().fields("metadata.name=n"));
+    sleep(HOUR).await;
+    let state = api_server.state();
+    assert_eq!((state.lists.len(), state.watches, state.checks), (13, 13, 0));
+    assert_eq!(*failure.borrow(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_ends_with_a_verification_even_if_it_began_right_after_a_list() {
+    for fields in [Some("metadata.name=n"), None] {
+        let api_server = ApiServer::default();
+        api_server.state().version = 1000;
+        let config = watcher::Config::default().timeout(20);
+        let config = fields.into_iter().fold(config, watcher::Config::fields);
+        let failure = read(&api_server, config);
+        sleep(Duration::from_secs(5)).await;
+        api_server.state().is_away = true;
+        sleep(Duration::from_mins(2)).await;
+        assert!(failure.borrow().is_some());
+        api_server.come_back(900);
+        // The longest backoff, with its jitter.
+        sleep(Duration::from_secs(65)).await;
+        let lists = api_server.state().lists.clone();
+        assert!(lists.len() >= 2 && lists[1].1 == 900, "{fields:?}: {lists:?}");
+        assert_eq!(*failure.borrow(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_outage_right_after_a_verification_ends_with_another_one() {
+    for fields in [Some("metadata.name=n"), None] {
+        let api_server = ApiServer::default();
+        api_server.state().version = 1000;
+        let config = watcher::Config::default().timeout(3);
+        let config = fields.into_iter().fold(config, watcher::Config::fields);
+        let failure = read(&api_server, config);
+        // The first watch has ended after 3 s.
+        sleep(Duration::from_secs(4)).await;
+        api_server.state().is_away = true;
+        // The second one ends after 6 s.
+        sleep(Duration::from_millis(2500)).await;
+        assert!(failure.borrow().is_some());
+        api_server.come_back(900);
+        sleep(Duration::from_secs(3)).await;
+        let lists = api_server.state().lists.clone();
+        assert!(
+            lists.iter().any(|(_, version)| *version == 900),
+            "{fields:?}: {lists:?}"
+        );
+    }
+}
+
+#[test]
+fn only_a_watch_from_a_version_resumes() {
+    let parameters = |uri: &'static str| Parameters::new(&Uri::from_static(uri));
+    let watch = parameters("/api/v1/nodes?&watch=true&timeoutSeconds=50&resourceVersion=17&allowWatchBookmarks=true");
+    let expected = Parameters {
+        is_watch: true,
+        version: Some(17),
+    };
+    assert_eq!(watch, expected);
+    assert_eq!(
+        parameters("/api/v1/nodes?limit=500&continue=abc"),
+        Parameters::default()
+    );
+    assert_eq!(parameters("/api/v1/nodes"), Parameters::default());
+}
