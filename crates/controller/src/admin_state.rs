@@ -11,6 +11,7 @@
 #[cfg(test)]
 mod autoscaler_sequences;
 mod cluster_target;
+mod contested;
 mod controller;
 mod editor;
 mod events;

@@ -12,6 +12,7 @@
 
 mod by_id;
 mod edit;
+mod entry_owner;
 mod interface_cache;
 mod interface_lookups;
 mod listing;
@@ -25,6 +26,7 @@ mod writer;
 
 pub use by_id::read_by_id;
 pub use edit::{AdminStateChange, AppliedEdit, MemberChange, PoolEdit};
+pub use entry_owner::EntryOwner;
 pub use interface_cache::{InterfaceCache, UnreadablePool};
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, list_on_request};
 pub use node_index::{ClusterNode, NodeIndex, RecordedHold, Taint};

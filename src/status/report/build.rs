@@ -10,7 +10,8 @@ use headgate_controller::admin_state::{
     EntryStatus, GuardInputs, GuardSettings, HeldEntries, Ledger, LedgerEntry, Plan, PlanInputs, plan,
 };
 use headgate_controller::pool::{
-    ClusterNode, EntryKey, InterfaceCache, Listing, LoadBalancerView, NodeMatcher, PoolView, ProbeTarget,
+    ClusterNode, EntryKey, EntryOwner, InterfaceCache, Listing, LoadBalancerView, NodeMatcher, PoolEntry, PoolView,
+    ProbeTarget,
 };
 
 use super::{
@@ -258,9 +259,12 @@ impl ReportBuilder<'_> {
             .collect();
         let mut down_without_node = Vec::new();
         for pool_entry in &view.entries {
-            let node = pool_entry.matcher.find_node(&self.snapshot.desired.nodes, interfaces);
+            let owner = self
+                .snapshot
+                .desired
+                .owner(pool_entry, interfaces, self.snapshot.now.mono);
             let key = pool_entry.key.as_ref();
-            let Some(node) = node else {
+            let Some(EntryOwner { node, .. }) = owner else {
                 if pool_entry.admin_state == Some(AdminState::Down) {
                     down_without_node.push(key.map_or_else(|| "?".to_owned(), EntryKey::to_string));
                 }
@@ -388,7 +392,15 @@ impl ReportBuilder<'_> {
             Some(name) => NodeMatcher::Name(name.to_owned()),
             None => NodeMatcher::Address(key.parse().ok()?),
         };
-        matcher.find_node(&self.snapshot.desired.nodes, &InterfaceCache::default())
+        let entry = PoolEntry {
+            key: None,
+            name: None,
+            matcher,
+            admin_state: None,
+        };
+        let ClusterSnapshot { desired, now, .. } = self.snapshot;
+        let owner = desired.owner(&entry, &InterfaceCache::default(), now.mono)?;
+        Some(owner.node)
     }
 }
 

@@ -13,6 +13,7 @@ use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::contested::ContestedTracker;
 use super::editor::{AdminStateEditor, LoadBalancerStatus};
 use super::guard::HeldEntries;
 use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
@@ -95,6 +96,7 @@ pub(super) struct Controller<'a> {
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
     pub(super) hold_tracker: HoldTracker,
+    pub(super) contested: ContestedTracker,
     /// The holds to record on Nodes.
     pub(super) holds: watch::Sender<Option<Arc<DesiredHolds>>>,
     pub(super) events: mpsc::Sender<NodeEvent>,
@@ -314,6 +316,11 @@ impl Controller<'_> {
             self.queue_event(event);
         }
         self.report_holds(targets, &statuses);
+        if self.policy.mode != AdminStateMode::Off {
+            for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
+                self.queue_event(event);
+            }
+        }
         let pools = statuses.iter().flat_map(|status| status.pools.iter().cloned());
         self.context.metrics.set_gauges(GaugeValues {
             pools: pools.collect(),

@@ -132,7 +132,7 @@ pub(super) fn entries_to_hold_back(
         let is_signalled = targets.target_state(node, now) == TargetState::Down;
         is_alive(node) && !is_signalled && signal_keys(node, health_keys).is_empty()
     };
-    let needed = minimum - count_in_service(pool, targets, interfaces, can_serve, minimum);
+    let needed = minimum - count_in_service(pool, targets, interfaces, can_serve, now, minimum);
     if needed == 0 {
         return BTreeSet::new();
     }
@@ -191,6 +191,7 @@ fn count_in_service(
     targets: &TargetStates,
     interfaces: &InterfaceCache,
     can_serve: impl Fn(&ClusterNode) -> bool,
+    now: tokio::time::Instant,
     enough: usize,
 ) -> usize {
     let up = pool
@@ -198,8 +199,8 @@ fn count_in_service(
         .iter()
         .filter(|entry| matches!(entry.admin_state, Some(AdminState::None | AdminState::Up)));
     let in_service = up.filter(|entry| {
-        let node = entry.matcher.find_node(&targets.nodes, interfaces);
-        node.is_some_and(|node| can_serve(node))
+        let owner = targets.owner(entry, interfaces, now);
+        owner.is_some_and(|owner| owner.claimants.iter().all(|node| can_serve(node)))
     });
     in_service.take(enough).count()
 }

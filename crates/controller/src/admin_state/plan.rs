@@ -255,7 +255,9 @@ fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, signalled: &SignalledNode
     let entries = pool.entries.iter().enumerate();
     let may_match = entries.filter(|(_, entry)| signalled.may_match(&entry.matcher, inputs.interfaces));
     let down = may_match.filter_map(|(index, entry)| {
-        let node = entry.matcher.find_node(&inputs.targets.nodes, inputs.interfaces)?;
+        let owner = inputs.targets.owner(entry, inputs.interfaces, inputs.now)?;
+        // The hold would be one claimant's, and the probe may reach another.
+        let node = Some(owner.node).filter(|_| owner.claimants.len() == 1)?;
         let is_down = inputs.targets.target_state(node, inputs.now) == TargetState::Down;
         (is_down && entry.key.is_some()).then(|| SignalledEntry {
             index,
@@ -279,8 +281,8 @@ fn node_of<'a>(
     let is_relevant = ledger_entry.is_some()
         || entry.admin_state == Some(AdminState::Down)
         || signalled.may_match(&entry.matcher, inputs.interfaces);
-    let find = || entry.matcher.find_node(&inputs.targets.nodes, inputs.interfaces);
-    is_relevant.then(find).flatten()
+    let find = || inputs.targets.owner(entry, inputs.interfaces, inputs.now);
+    is_relevant.then(find).flatten().map(|owner| owner.node)
 }
 
 /// The table above: what an entry of this Node becomes; `None` if it stays.

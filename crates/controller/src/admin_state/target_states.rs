@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::settings::AdminStateMode;
-use crate::pool::{ClusterNode, InterfaceCache, NodeIndex, NodeMatcher};
+use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, NodeIndex, NodeMatcher, PoolEntry};
 
 /// How long a Node must be without a signal.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -227,6 +227,16 @@ impl TargetStates {
             _ if is_pending => TargetState::Unchanged,
             _ => TargetState::None,
         }
+    }
+
+    /// The Node that decides about a pool entry.
+    #[must_use]
+    pub fn owner(&self, entry: &PoolEntry, interfaces: &InterfaceCache, now: Instant) -> Option<EntryOwner<'_>> {
+        entry.owner(&self.nodes, interfaces, |node| match self.target_state(node, now) {
+            TargetState::None => 0,
+            TargetState::Unchanged => 1,
+            TargetState::Down => 2,
+        })
     }
 
     /// The signal period of a Node, if it has one that is not dropped yet.

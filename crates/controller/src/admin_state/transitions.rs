@@ -40,6 +40,7 @@ pub(super) enum EventKind {
     NoEligibleAddress,
     NodesStale,
     HeldBack,
+    AddressContested,
 }
 
 impl EventKind {
@@ -51,6 +52,7 @@ impl EventKind {
             Self::NoEligibleAddress => "LoadBalancerPoolHasNoEligibleAddress",
             Self::NodesStale => "LoadBalancerAdminStateNodesStale",
             Self::HeldBack => "LoadBalancerAdminStateHeldBack",
+            Self::AddressContested => "LoadBalancerAddressContested",
         }
     }
 

@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::JoinMap;
 
 use super::cluster_target::{ClusterConnection, ClusterTarget, TargetSource};
+use super::contested::ContestedTracker;
 use super::controller::Controller;
 use super::events::{MAX_EVENTS_QUEUED, record_events};
 use super::guard::GuardSettings;
@@ -360,6 +361,7 @@ async fn work_with(
         status_changed: Arc::default(),
         transitions: TransitionTracker::default(),
         hold_tracker: HoldTracker::default(),
+        contested: ContestedTracker::default(),
         holds,
         events,
         local_pools,

@@ -1,7 +1,7 @@
 //! The cluster's Nodes, indexed by what a pool entry names: address, machine, name. Pure.
 //!
-//! Invariants: a Node that is deleted and created again under the same name is another Node, by its UID. An address or
-//! machine that two Nodes have belongs to the younger one.
+//! Invariants: a Node that is deleted and created again under the same name is another Node, by its UID. A machine that two
+//! Nodes have belongs to the younger one. `entry_owner` decides about an address that several Nodes claim.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -85,8 +85,11 @@ impl ClusterNode {
 #[derive(Clone, Debug, Default)]
 pub struct NodeIndex {
     nodes: BTreeMap<String, Arc<ClusterNode>>,
-    /// Usually one Node; two while a new machine has an address of a Node that is not deleted yet.
+    /// Usually one Node; two while a new machine has an address of a Node that is not deleted yet, or if a node claims
+    /// another one's.
     by_address: HashMap<IpAddr, Vec<Arc<ClusterNode>>>,
+    /// The addresses that several Nodes claim.
+    contested: BTreeSet<IpAddr>,
     by_machine: HashMap<String, Vec<Arc<ClusterNode>>>,
 }
 
@@ -99,7 +102,14 @@ impl NodeIndex {
         self.remove(&node.name);
         let node = Arc::new(node);
         for address in &node.addresses {
-            self.by_address.entry(*address).or_default().push(Arc::clone(&node));
+            let claimants = self.by_address.entry(*address).or_default();
+            // A Node may list an address twice.
+            if claimants.iter().all(|known| known.name != node.name) {
+                claimants.push(Arc::clone(&node));
+            }
+            if claimants.len() > 1 {
+                self.contested.insert(*address);
+            }
         }
         if !node.machine.is_empty() {
             let nodes = self.by_machine.entry(node.machine.clone()).or_default();
@@ -116,6 +126,9 @@ impl NodeIndex {
         };
         for address in &node.addresses {
             remove_from(&mut self.by_address, address, name);
+            if self.claimants(*address).len() < 2 {
+                self.contested.remove(address);
+            }
         }
         remove_from(&mut self.by_machine, &node.machine, name);
         true
@@ -144,10 +157,17 @@ impl NodeIndex {
         self.nodes.get(name)
     }
 
-    /// Looks up a Node by an `InternalIP`.
+    /// The Nodes with this `InternalIP`.
     #[must_use]
-    pub fn by_address(&self, address: IpAddr) -> Option<&Arc<ClusterNode>> {
-        youngest(self.by_address.get(&address)?)
+    pub fn claimants(&self, address: IpAddr) -> &[Arc<ClusterNode>] {
+        self.by_address.get(&address).map_or(&[], Vec::as_slice)
+    }
+
+    /// The addresses that several Nodes claim, in order.
+    pub fn contested(&self) -> impl Iterator<Item = (IpAddr, &[Arc<ClusterNode>])> {
+        self.contested
+            .iter()
+            .map(|address| (*address, self.claimants(*address)))
     }
 
     /// Looks up a Node by the resource id of its virtual machine, in lower case.
@@ -193,24 +213,54 @@ mod tests {
         }
     }
 
-    fn at(cluster: &NodeIndex, address: &str) -> Option<String> {
-        cluster
-            .by_address(address.parse().unwrap())
-            .map(|node| node.uid.clone())
+    fn at(cluster: &NodeIndex, address: &str) -> Vec<String> {
+        let nodes = cluster.claimants(address.parse().unwrap());
+        nodes.iter().map(|node| node.uid.clone()).collect()
+    }
+
+    fn contested(cluster: &NodeIndex) -> Vec<String> {
+        cluster.contested().map(|(address, _)| address.to_string()).collect()
     }
 
     #[test]
-    fn shared_address_belongs_to_the_younger_node_until_it_is_removed() {
+    fn shared_address_has_all_claimants_until_they_are_removed() {
         let mut cluster = NodeIndex::default();
         assert!(cluster.apply(node("new", 2, "10.0.0.1")));
         assert!(cluster.apply(node("old", 1, "10.0.0.1")));
         assert!(!cluster.apply(node("old", 1, "10.0.0.1")), "unchanged");
-        assert_eq!(at(&cluster, "10.0.0.1").as_deref(), Some("new-2"));
+        assert_eq!(at(&cluster, "10.0.0.1"), ["new-2", "old-1"]);
+        assert_eq!(contested(&cluster), ["10.0.0.1"]);
         assert!(cluster.remove("new") && !cluster.remove("new"));
-        assert_eq!(at(&cluster, "10.0.0.1").as_deref(), Some("old-1"));
+        assert_eq!(at(&cluster, "10.0.0.1"), ["old-1"]);
+        assert!(contested(&cluster).is_empty());
         assert!(cluster.remove("old"));
-        assert_eq!(at(&cluster, "10.0.0.1"), None);
+        assert!(at(&cluster, "10.0.0.1").is_empty());
         assert!(cluster.by_address.is_empty() && cluster.by_machine.is_empty());
+    }
+
+    #[test]
+    fn shared_machine_belongs_to_the_younger_node() {
+        let mut cluster = NodeIndex::default();
+        for (name, created) in [("new", 2), ("old", 1)] {
+            cluster.apply(ClusterNode {
+                machine: "/vm/shared".into(),
+                ..node(name, created, "10.0.0.1")
+            });
+        }
+        assert_eq!(cluster.by_machine("/vm/shared").unwrap().uid, "new-2");
+    }
+
+    #[test]
+    fn address_that_one_node_lists_twice_is_not_contested() {
+        let mut cluster = NodeIndex::default();
+        let mut twice = node("n", 1, "10.0.0.1");
+        twice.addresses.push("10.0.0.1".parse().unwrap());
+        cluster.apply(twice);
+        assert_eq!(at(&cluster, "10.0.0.1"), ["n-1"]);
+        assert!(contested(&cluster).is_empty());
+        cluster.apply(node("m", 1, "10.0.0.1"));
+        cluster.apply(node("n", 1, "10.0.0.2"));
+        assert!(contested(&cluster).is_empty(), "the claim ended with an update");
     }
 
     #[test]
@@ -218,10 +268,10 @@ mod tests {
         let mut cluster = NodeIndex::default();
         cluster.apply(node("n", 1, "10.0.0.1"));
         cluster.apply(node("n", 2, "fd00::2"));
-        assert_eq!(at(&cluster, "10.0.0.1"), None);
+        assert!(at(&cluster, "10.0.0.1").is_empty());
         assert_eq!(
-            at(&cluster, "fd00:0:0:0::2").as_deref(),
-            Some("n-2"),
+            at(&cluster, "fd00:0:0:0::2"),
+            ["n-2"],
             "compared as an address, not as text"
         );
         assert_eq!(cluster.by_machine("/vm/n").unwrap().uid, "n-2");

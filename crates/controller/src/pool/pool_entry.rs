@@ -1,8 +1,8 @@
-//! One pool entry: the key that identifies it, and the Node that it belongs to. Pure.
+//! One pool entry: the key that identifies it, and the Nodes that it may belong to. Pure.
 //!
 //! An entry with an address belongs to the Node with that `InternalIP`, compared as an address and not as text. An entry with a
 //! network interface belongs to the Node on that virtual machine, by its `providerID`. The entry's name counts only if it
-//! has neither (docs/decisions.md 31).
+//! has neither (docs/decisions.md 31), or if several Nodes claim the address (`entry_owner`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,6 +18,8 @@ use super::node_index::{ClusterNode, NodeIndex};
 pub struct PoolEntry {
     /// `None` if nothing distinguishes the entry from others; such an entry is never written.
     pub key: Option<EntryKey>,
+    /// The name of an entry with an address, in lower case: that of a Node, where cloud-controller-manager wrote it.
+    pub name: Option<Box<str>>,
     /// Decides which Node the entry belongs to.
     pub matcher: NodeMatcher,
     /// `None` if ARM answers a value that headgate does not know.
@@ -28,9 +30,13 @@ impl PoolEntry {
     /// The entry with this backend address.
     #[must_use]
     pub fn new(address: BackendAddress<'_>) -> Self {
+        let matcher = NodeMatcher::new(address);
+        let has_address = matches!(matcher, NodeMatcher::Address(_));
+        let name = address.name().filter(|_| has_address);
         Self {
             key: EntryKey::from_address(address),
-            matcher: NodeMatcher::new(address),
+            name: name.map(|name| name.to_ascii_lowercase().into()),
+            matcher,
             admin_state: address.admin_state(),
         }
     }
@@ -106,16 +112,16 @@ impl NodeMatcher {
             .map_or(Self::Unmatched, |name| Self::Name(name.to_ascii_lowercase()))
     }
 
-    /// The Node that matches; `None` if there is none, or if the interface has not been looked up yet.
-    #[must_use]
-    pub fn find_node<'a>(&self, nodes: &'a NodeIndex, interfaces: &InterfaceCache) -> Option<&'a Arc<ClusterNode>> {
-        match self {
-            Self::Address(ip) => nodes.by_address(*ip),
+    /// The Nodes that match; none if there is none, or if the interface has not been looked up yet.
+    pub(super) fn claimants<'a>(&self, nodes: &'a NodeIndex, interfaces: &InterfaceCache) -> &'a [Arc<ClusterNode>] {
+        let node = match self {
+            Self::Address(ip) => return nodes.claimants(*ip),
             Self::Machine(machine) => nodes.by_machine(machine),
-            Self::Interface(id) => nodes.by_machine(interfaces.machine_of(id)?),
+            Self::Interface(id) => interfaces.machine_of(id).and_then(|machine| nodes.by_machine(machine)),
             Self::Name(name) => nodes.by_name(name),
             Self::Unmatched => None,
-        }
+        };
+        node.map_or(&[], std::slice::from_ref)
     }
 }
 
@@ -214,8 +220,8 @@ mod tests {
             let pool = pool(&entry);
             let address = pool.addresses().next().unwrap();
             let nodes = node_index();
-            let found = NodeMatcher::new(address).find_node(&nodes, &InterfaceCache::default());
-            let found = found.map_or(String::new(), |node| node.name.clone());
+            let found = PoolEntry::new(address).owner(&nodes, &InterfaceCache::default(), |_| ());
+            let found = found.map_or(String::new(), |owner| owner.node.name.clone());
             assert_eq!(found, node, "{entry}");
             assert_eq!(
                 EntryKey::from_address(address)

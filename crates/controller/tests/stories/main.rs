@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod cloud_controller_manager;
+mod contested;
 mod etcd_restore;
 mod giving_up;
 mod guard;

@@ -1,0 +1,131 @@
+//! Which Node decides about a pool entry if several Nodes claim its address. Pure.
+//!
+//! kubelet's credentials may change `status.addresses` of the own Node, so a compromised node can claim another one's address.
+//! Invariants: the Node that the entry names decides alone. If the entry names none of the claimants, the one with the
+//! weakest reason to be `Down` decides, so the entry becomes `Down` only if all of them have a signal.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::interface_cache::InterfaceCache;
+use super::node_index::{ClusterNode, NodeIndex};
+use super::pool_entry::PoolEntry;
+
+/// The Node that decides about an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryOwner<'a> {
+    /// The Node itself.
+    pub node: &'a Arc<ClusterNode>,
+    /// All Nodes that the entry may belong to, the owner among them: several if their claims are equal.
+    pub claimants: &'a [Arc<ClusterNode>],
+}
+
+impl PoolEntry {
+    /// The owner of the entry; `None` if no Node matches, or if the interface has not been looked up yet. `reason` is a
+    /// Node's reason to be `Down`, the weakest first.
+    #[must_use]
+    pub fn owner<'a, T: Ord>(
+        &self,
+        nodes: &'a NodeIndex,
+        interfaces: &InterfaceCache,
+        reason: impl Fn(&ClusterNode) -> T,
+    ) -> Option<EntryOwner<'a>> {
+        let claimants = self.matcher.claimants(nodes, interfaces);
+        let is_named = |node: &&Arc<ClusterNode>| self.name.as_deref() == Some(node.name.as_str());
+        let alone = match claimants {
+            [node] => Some(node),
+            several => several.iter().find(is_named),
+        };
+        if let Some(node) = alone {
+            let claimants = std::slice::from_ref(node);
+            return Some(EntryOwner { node, claimants });
+        }
+        // An entry of an excluded Node is not set `Down`; among equals the younger Node is more likely to have the address.
+        let rank = |node: &ClusterNode| (reason(node), node.excluded.is_some(), Reverse(node.created));
+        let node = claimants
+            .iter()
+            .min_by(|one, other| rank(one).cmp(&rank(other)).then_with(|| other.uid.cmp(&one.uid)))?;
+        Some(EntryOwner { node, claimants })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_azure::{Pool, PoolId};
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str, created: i64, excluded: bool) -> ClusterNode {
+        ClusterNode {
+            name: name.into(),
+            uid: format!("uid-{name}"),
+            created: Timestamp::from_second(created).unwrap(),
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            machine: String::new(),
+            excluded: excluded.then_some("label"),
+            taints: Vec::new(),
+            signals: std::collections::BTreeMap::new(),
+            ready: true,
+            is_terminal: false,
+            hold: None,
+            is_deleting: false,
+        }
+    }
+
+    /// The owner of an entry with this name, and the number of claimants that count.
+    fn owner(nodes: &[ClusterNode], name: &str, signalled: &[&str]) -> Option<(String, usize)> {
+        let mut index = NodeIndex::default();
+        for node in nodes {
+            index.apply(node.clone());
+        }
+        let pool = Pool {
+            id: PoolId::parse(
+                "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/l/backendAddressPools/p",
+            )
+            .unwrap(),
+            etag: None,
+            document: json!({"properties": {"loadBalancerBackendAddresses": [{"name": name, "properties": {"ipAddress": "10.0.0.1"}}]}}),
+        };
+        let entry = PoolEntry::new(pool.addresses().next()?);
+        let reason = |node: &ClusterNode| signalled.contains(&node.name.as_str());
+        let owner = entry.owner(&index, &InterfaceCache::default(), reason)?;
+        Some((owner.node.name.clone(), owner.claimants.len()))
+    }
+
+    #[test]
+    fn named_claimant_decides_alone() {
+        let nodes = [node("old", 1, false), node("new", 2, false)];
+        for signalled in [&[][..], &["old"], &["new"], &["old", "new"]] {
+            assert_eq!(owner(&nodes, "old", signalled), Some(("old".into(), 1)));
+            assert_eq!(owner(&nodes, "NEW", signalled), Some(("new".into(), 1)));
+        }
+    }
+
+    #[test]
+    fn without_a_name_the_claimant_without_a_signal_decides() {
+        let nodes = [node("old", 1, false), node("new", 2, false)];
+        for (signalled, expected) in [
+            (&["old"][..], "new"),
+            (&["new"], "old"),
+            (&[], "new"),
+            (&["old", "new"], "new"),
+        ] {
+            assert_eq!(
+                owner(&nodes, "", signalled),
+                Some((expected.into(), 2)),
+                "{signalled:?}"
+            );
+            assert_eq!(owner(&nodes, "third", signalled), Some((expected.into(), 2)));
+        }
+        let excluded = [node("old", 1, false), node("new", 2, true)];
+        assert_eq!(owner(&excluded, "", &["old", "new"]), Some(("old".into(), 2)));
+    }
+
+    #[test]
+    fn only_claimant_decides_whatever_the_name() {
+        assert_eq!(owner(&[node("n", 1, false)], "other", &[]), Some(("n".into(), 1)));
+        assert_eq!(owner(&[], "n", &[]), None);
+    }
+}
