@@ -329,7 +329,6 @@ async fn leaders_and_hardened_agents_have_no_other_permissions() {
         "list,watch endpointslices ",
         "list,watch services ",
         "patch nodes ",
-        "patch nodes ",
     ];
     for (folder, account) in ways_to_lead() {
         let (control_plane, administrator, name, leader) = scene(&folder, account).await;
