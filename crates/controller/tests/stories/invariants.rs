@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headgate_azure_emulator::Emulator;
+use headgate_controller::admin_state::MinimumInService;
 use headgate_leader::Term;
 use headgate_node::DEFAULT_SIGNAL_TAINTS;
 use hyper::header::IF_MATCH;
@@ -26,6 +27,8 @@ const MAX_OBSERVATION_AGE: Duration = Duration::from_secs(75);
 struct State {
     /// By node: start and end of each signal.
     signals: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
+    /// By node: until when it had a signal that is not revocable, or may have been away; `None` if it has one now.
+    terminal: BTreeMap<usize, Option<Instant>>,
     /// The entries that a leader has set `Down`: path of the pool, address.
     owned: BTreeSet<(String, String)>,
     puts: usize,
@@ -37,7 +40,10 @@ struct State {
 pub(crate) struct Invariants {
     state: Arc<Mutex<State>>,
     emulator: Emulator,
+    minimum_in_service: MinimumInService,
 }
+
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Fields that only ARM writes, and the admin state, which is checked by itself.
 const NOT_COMPARED: [&str; 11] = [
@@ -82,17 +88,25 @@ fn entries(pool: &Value) -> Vec<(String, String)> {
 }
 
 impl Invariants {
-    pub(crate) fn new(emulator: Emulator) -> Self {
+    pub(crate) fn new(emulator: Emulator, minimum_in_service: MinimumInService) -> Self {
         Self {
             state: Arc::default(),
             emulator,
+            minimum_in_service,
         }
     }
 
     /// Records that the node has these taints from now on.
     pub(crate) fn set_taints(&self, node: usize, taints: &[&str]) {
         let signalled = taints.iter().any(|key| DEFAULT_SIGNAL_TAINTS.contains(key));
+        let is_terminal = taints.contains(&OUT_OF_SERVICE);
         let mut state = self.state.lock().unwrap();
+        let terminal = state.terminal.entry(node).or_insert_with(|| Some(Instant::now()));
+        *terminal = match *terminal {
+            _ if is_terminal => None,
+            None => Some(Instant::now()),
+            until => until,
+        };
         let spans = state.signals.entry(node).or_default();
         match spans.last_mut() {
             Some((_, end @ None)) if !signalled => *end = Some(Instant::now()),
@@ -100,6 +114,11 @@ impl Invariants {
             _ if signalled => spans.push((Instant::now(), None)),
             _ => {}
         }
+    }
+
+    /// Records that the Node is created again: leaders may still know the old one.
+    pub(crate) fn set_replaced(&self, node: usize) {
+        self.state.lock().unwrap().terminal.insert(node, Some(Instant::now()));
     }
 
     fn node_of(&self, ip: &str) -> Option<usize> {
@@ -117,6 +136,13 @@ impl Invariants {
         state.signals[&node]
             .iter()
             .any(|(_, end)| end.is_none_or(|end| end.elapsed() <= within))
+    }
+
+    /// Whether the guard may keep the node in service, as each leader has observed by now.
+    fn is_revocable(&self, node: usize) -> bool {
+        let state = self.state.lock().unwrap();
+        let terminal = state.terminal.get(&node).copied().flatten();
+        terminal.is_some_and(|until| until.elapsed() > MAX_OBSERVATION_AGE)
     }
 
     /// Checks each write of a leader.
@@ -161,6 +187,7 @@ impl Invariants {
             return;
         }
         let mut changed = 0;
+        let mut revocable_downs = Vec::new();
         for ((ip, from), (_, to)) in entries(&before).into_iter().zip(entries(&body)) {
             if from == to {
                 continue;
@@ -177,6 +204,7 @@ impl Invariants {
                         self.violation(format!("{path}: {ip} is set Down, and node {node} had no signal"));
                     }
                     self.state.lock().unwrap().owned.insert(owned);
+                    revocable_downs.extend(Some(node).filter(|node| self.is_revocable(*node)));
                 }
                 ("Down", "None") => {
                     if !self.state.lock().unwrap().owned.contains(&owned) {
@@ -185,6 +213,14 @@ impl Invariants {
                 }
                 _ => self.violation(format!("{path}: {ip} is changed from {from} to {to}")),
             }
+        }
+        let after = entries(&body);
+        let up = after.iter().filter(|(_, state)| state != "Down").count();
+        let minimum = self.minimum_in_service.for_pool(after.len());
+        if !revocable_downs.is_empty() && up < minimum {
+            self.violation(format!(
+                "{path}: nodes {revocable_downs:?} are set Down, and {up} of {minimum} entries stay in service"
+            ));
         }
         if changed == 0 {
             self.violation(format!("{path} is written without a change"));
@@ -247,9 +283,7 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
             .await;
         let Some(node) = found.unwrap() else { continue };
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        let is_alive = !taints
-            .iter()
-            .any(|taint| taint.key == "node.kubernetes.io/out-of-service");
+        let is_alive = !taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
         let is_healthy = is_healthy(world, number).await;
         finals.insert(number, FinalNode { is_alive, is_healthy });
     }

@@ -10,7 +10,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::{GuardSettings, MinimumInService};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -117,7 +117,7 @@ impl RandomRun {
         for node in all() {
             world.add_node(node).await;
         }
-        let invariants = Invariants::new(world.emulator.clone());
+        let invariants = Invariants::new(world.emulator.clone(), world.guard.minimum_in_service);
         for node in all() {
             invariants.set_taints(node, &[]);
         }
@@ -154,7 +154,7 @@ impl RandomRun {
 
     /// Performs one random event.
     async fn step(&mut self) {
-        match self.random.below(28) {
+        match self.random.below(30) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
             7..=10 => self.foreign_write().await,
@@ -171,6 +171,7 @@ impl RandomRun {
             22 => self.long_list_failure().await,
             23 | 24 => self.ledger_loss().await,
             25 => self.ignored_writes().await,
+            26 | 27 => self.claim(),
             _ => self.leader().await,
         }
         let wait = *self.random.pick(&[0, 3, 40, 700, 4000, 15_000]);
@@ -200,7 +201,6 @@ impl RandomRun {
             _ => &["headgate.dev/maintenance"],
         };
         self.note(format!("all nodes: {keys:?}"));
-        self.note("and what follows from it");
         self.had_cluster_signal = true;
         for node in 1..=NODES + QUIET_NODES {
             if self.wait_for_api().await {
@@ -210,9 +210,34 @@ impl RandomRun {
         }
     }
 
+    /// A node claims the addresses of another one, or of all; sooner or later it claims only its own again.
+    fn claim(&mut self) {
+        let all = NODES + QUIET_NODES;
+        let claimant = usize::try_from(self.random.below(all as u64)).unwrap() + 1;
+        let victims = match self.random.below(4) {
+            0 => Vec::new(),
+            1 => (1..=all).collect(),
+            _ => vec![self.random.node()],
+        };
+        self.note(format!("node {claimant} claims the addresses of {victims:?}"));
+        self.set_claims(claimant, &victims);
+    }
+
+    fn set_claims(&self, claimant: usize, victims: &[usize]) {
+        let mut addresses = vec![claimant];
+        addresses.extend(victims.iter().filter(|victim| **victim != claimant));
+        let addresses: Value = addresses
+            .into_iter()
+            .flat_map(|node| [false, true].map(|v6| json!({"type": "InternalIP", "address": address(node, v6)})))
+            .collect();
+        self.fake.change::<Node>("", &format!("node-{claimant}"), |node| {
+            node["status"]["addresses"] = addresses;
+        });
+    }
+
     /// Waits for the API server if it is away.
     async fn wait_for_api(&mut self) -> bool {
-        let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(self.world.client.clone());
+        let nodes = kube::Api::<Node>::all(self.world.client.clone());
         for _ in 0..60 {
             if nodes.get_opt("node-1").await.is_ok() {
                 return true;
@@ -228,8 +253,13 @@ impl RandomRun {
         let gone = self.random.millis(3000);
         self.note(format!("node {node} is replaced, gone for {gone:?}"));
         if self.wait_for_api().await {
+            // While its Node is away, a claimant would be the only one with the address.
+            for claimant in 1..=NODES + QUIET_NODES {
+                self.set_claims(claimant, &[]);
+            }
             self.world.remove_node(node).await;
             self.invariants.set_taints(node, &[]);
+            self.invariants.set_replaced(node);
             sleep(gone).await;
             if self.wait_for_api().await {
                 self.world.add_node(node).await;
