@@ -43,7 +43,7 @@
 //! | Risk: stale state, replaced at once | `replaced::node_recreated_at_once_does_not_inherit_down` |
 //! | Risk: stale state, the leader died | `replaced::recreated_node_does_not_inherit_down_of_a_dead_leader` |
 //! | Risk: stale state, no leader | `replaced::signal_that_ended_without_a_leader_is_restored` |
-//! | Risk: stale state, an address of two nodes | `replaced::address_taken_over_belongs_to_the_new_node` |
+//! | Risk: stale state, an address of two nodes | `replaced::address_taken_over_belongs_to_the_node_that_its_entry_names` |
 //! | Risk: stale state, a stale write | `replaced::down_from_a_stale_write_is_restored` |
 //! | Signal detection: changes during a broken watch | `replaced::changes_during_a_broken_watch_are_observed` |
 //! | Risk: partial updates | `risks::partial_updates_are_reported_and_completed` |
