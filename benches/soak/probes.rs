@@ -157,7 +157,7 @@ async fn kept(address: SocketAddr, counts: Arc<ProbeCounts>, stopped: watch::Rec
             match KeepAliveConnection::open(address).await {
                 Ok(opened) => connection = Some(opened),
                 Err(error) => {
-                    counts.tell(&counts.failed, format!("kept connection: {error}"));
+                    counts.record_error(&counts.failed, format!("kept connection: {error}"));
                     continue;
                 }
             }
