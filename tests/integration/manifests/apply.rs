@@ -76,12 +76,12 @@ async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
         ("base", 11),
         ("examples/azure-workload-identity", 16),
         ("examples/azure-workload-identity-webhook", 16),
-        ("examples/hardened", 21),
+        ("examples/hardened", 23),
         ("examples/no-kube-proxy", 11),
         ("examples/other-namespace", 12),
         ("examples/podmonitor", 12),
         ("examples/spot", 13),
-        ("overlays/hardened", 20),
+        ("overlays/hardened", 22),
     ];
     assert_eq!(
         folders.map(|(folder, _)| folder.to_owned()).to_vec(),
