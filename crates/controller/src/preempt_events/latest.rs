@@ -3,16 +3,17 @@
 //! Events carry no usable UID, so an event that is older than the Node is about an earlier one of the same name.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use headgate_spot::PreemptMessage;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::metrics::{Metrics, Outcome};
 
 /// The detector repeats an event every 2 s while the notice is there; the API server sees most of the repetitions, and at least one in
 /// five minutes. An older event is over.
-const MAX_EVENT_AGE: Duration = Duration::from_mins(10);
+const MAX_EVENT_AGE: SignedDuration = SignedDuration::from_mins(10);
+/// How far the clock of the writer of an event may be ahead. An event of a later time would never end.
+const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(2);
 /// More Nodes than a cluster has. Events about others are ignored.
 const MAX_NODES: usize = 20_000;
 
@@ -77,8 +78,10 @@ impl LatestMessages {
     }
 }
 
+/// Whether an event is over, or claims a time that no honest clock shows.
 fn is_stale(last_seen: Timestamp, now: Timestamp) -> bool {
-    last_seen + MAX_EVENT_AGE < now
+    let age = now.duration_since(last_seen);
+    age > MAX_EVENT_AGE || age < -MAX_CLOCK_SKEW
 }
 
 #[cfg(test)]
@@ -126,6 +129,23 @@ mod tests {
             let node = latest.apply(event("n", message, second), at(1010), &metrics);
             assert_eq!(node.is_some(), looks, "{message} {second}");
         }
+    }
+
+    #[test]
+    fn event_from_the_future_counts_for_nothing_and_hides_no_other() {
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut latest = LatestMessages::default();
+        let last = Timestamp::MAX.as_second();
+        for second in [1121, 4_000_000_000, last] {
+            assert_eq!(
+                latest.apply(event("n", NOTICE, second), at(1000), &metrics),
+                None,
+                "{second}"
+            );
+        }
+        assert!(latest.apply(event("n", NOTICE, 1120), at(1000), &metrics).is_some());
+        assert!(latest.message("n", None, at(1000)).is_some());
+        assert!(latest.message("n", Some(at(last)), at(last)).is_none());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::REASON;
 use super::latest::ObservedEvent;
@@ -25,9 +25,9 @@ pub(super) struct NodeEventObject {
     #[serde(default)]
     message: String,
     /// Of the latest repetition.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "representable")]
     last_timestamp: Option<Timestamp>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "representable")]
     event_time: Option<Timestamp>,
 }
 
@@ -38,6 +38,12 @@ struct InvolvedObject {
     /// The UID is not read: older detectors write the name there, or nothing.
     #[serde(default)]
     name: String,
+}
+
+/// A time, or none if it is outside what `Timestamp` represents: one event must not make a list of events unreadable.
+fn representable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.and_then(|text| text.parse().ok()))
 }
 
 impl NodeEventObject {
@@ -53,5 +59,28 @@ impl NodeEventObject {
             message,
             last_seen,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn time_that_no_timestamp_represents_is_left_out() {
+        let event = |time: &str| {
+            let object = json!({"metadata": {"name": "e", "creationTimestamp": "2026-01-02T03:04:05Z"}, "reason": REASON,
+                "involvedObject": {"kind": "Node", "name": "n"}, "lastTimestamp": time});
+            serde_json::from_value::<NodeEventObject>(object)
+                .unwrap()
+                .observed()
+                .unwrap()
+        };
+        let created: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        assert_eq!(event("9999-12-31T23:00:00Z").last_seen, created);
+        let seen: Timestamp = "2026-01-02T03:05:00Z".parse().unwrap();
+        assert_eq!(event("2026-01-02T03:05:00Z").last_seen, seen);
     }
 }
