@@ -43,8 +43,12 @@ pub fn plan_for_event(node: &DynamicObject, message: Option<&PreemptMessage>, no
     let annotations = node.metadata.annotations.clone().unwrap_or_default();
     let record = NoticeRecord::from_annotations(&annotations);
     let notice = message.and_then(|message| notice_of(message, record.as_ref()));
+    let is_announced = matches!(
+        message,
+        Some(PreemptMessage::Notice(_) | PreemptMessage::Started { .. })
+    );
     let tracker = NoticeTracker {
-        is_clear: notice.is_none() && record.as_ref().is_some_and(|record| has_ended(node, record)),
+        is_clear: !is_announced && record.as_ref().is_some_and(|record| has_ended(node, record)),
         notice: notice.map(|notice| TrackedNotice {
             first: notice.clone(),
             latest: notice,
@@ -65,7 +69,8 @@ pub fn plan_for_event(node: &DynamicObject, message: Option<&PreemptMessage>, no
     })
 }
 
-/// The notice that a message is about. A start without an id belongs to the recorded notice, if there is one.
+/// The notice that a message is about. A start without an id belongs to the recorded notice, if there is one; a record without
+/// an id and a time came from such a start, which announces nothing new then.
 fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>) -> Option<Notice> {
     match message {
         PreemptMessage::Notice(notice) => Some(notice.clone()),
@@ -73,7 +78,9 @@ fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>) -> Option<
             event_id: event_id.clone(),
             not_before: None,
         }),
-        PreemptMessage::Started { .. } => record.map(NoticeRecord::notice),
+        PreemptMessage::Started { .. } => record
+            .map(NoticeRecord::notice)
+            .filter(|notice| !notice.event_id.is_empty() || notice.not_before.is_some()),
         PreemptMessage::QueryFailed | PreemptMessage::Advisory | PreemptMessage::Unknown => None,
     }
 }
@@ -137,6 +144,7 @@ mod tests {
         // The taint was removed by hand.
         let cleared = record("a", Some(100), None);
         let unnamed = record("", Some(100), Some(50));
+        let (bare, bare_cleared) = (record("", None, Some(50)), record("", None, None));
         let tainted = Some(TaintChange::Tainted);
         for (case, record, message, want) in [
             ("a notice", None, scheduled("a", 100), tainted),
@@ -165,6 +173,13 @@ mod tests {
             ),
             ("recorded, now started", Some(&done), started("A"), None),
             ("recorded, now started without an id", Some(&cleared), started(""), None),
+            ("started without an id, repeated", Some(&bare), started(""), None),
+            (
+                "the same, the taint was removed",
+                Some(&bare_cleared),
+                started(""),
+                None,
+            ),
             ("a new notice", Some(&cleared), scheduled("b", 900), tainted),
             ("the query failed", None, PreemptMessage::QueryFailed, None),
             ("an advisory", None, PreemptMessage::Advisory, None),
