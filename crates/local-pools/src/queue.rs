@@ -6,7 +6,7 @@
 //!
 //! Source: cloud-provider-azure `loadBalancerBackendPoolUpdater` with the desired-state operations of pull request 10730.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tokio::time::Instant;
 
@@ -26,7 +26,7 @@ pub enum Enqueued {
     Added,
     /// It replaced one with other addresses.
     Replaced,
-    /// One with the same addresses is queued; that one keeps its retries.
+    /// One with the same addresses is queued or being processed; that one keeps its retries.
     Unchanged,
     /// The queue is full.
     Rejected,
@@ -48,8 +48,8 @@ pub struct OperationQueue {
     /// By position: later positions are newer, and what is put back gets positions before the first.
     operations: BTreeMap<i64, Operation>,
     positions: BTreeMap<OperationKey, i64>,
-    /// Keys that a tick has taken out and not settled.
-    in_process: HashSet<OperationKey>,
+    /// What a tick has taken out and not settled.
+    in_process: HashMap<OperationKey, DesiredMembers>,
 }
 
 impl Default for OperationQueue {
@@ -66,7 +66,7 @@ impl OperationQueue {
             capacity,
             operations: BTreeMap::new(),
             positions: BTreeMap::new(),
-            in_process: HashSet::new(),
+            in_process: HashMap::new(),
         }
     }
 
@@ -81,6 +81,10 @@ impl OperationQueue {
             }
             queued.retry_count = 0;
             return Enqueued::Replaced;
+        }
+        let in_process = self.in_process.get(&key);
+        if in_process.is_some_and(|processed| processed.has_same_addresses(&members)) {
+            return Enqueued::Unchanged;
         }
         if self.operations.len() + self.in_process.len() >= self.capacity {
             return Enqueued::Rejected;
@@ -103,7 +107,7 @@ impl OperationQueue {
                 self.operations.remove(&position);
             }
         }
-        self.in_process.retain(|key| key.service != *service);
+        self.in_process.retain(|key, _| key.service != *service);
         keys.len()
     }
 
@@ -130,7 +134,7 @@ impl OperationQueue {
                 continue;
             }
             self.positions.remove(&operation.key);
-            self.in_process.insert(operation.key.clone());
+            self.in_process.insert(operation.key.clone(), operation.members.clone());
             let pool = operation.key.pool.clone();
             let place = *places.entry(pool.clone()).or_insert(batches.len());
             if place == batches.len() {
@@ -164,14 +168,14 @@ impl OperationQueue {
 
     /// Ends the processing of an operation. Returns whether it still counts: its Service was not removed in the meantime.
     pub(crate) fn end_processing(&mut self, key: &OperationKey) -> bool {
-        self.in_process.remove(key)
+        self.in_process.remove(key).is_some()
     }
 
     /// The pools that a tick leaves whole: those with a parked operation, and those with a batch without an outcome.
     fn held_back<'a>(&self, operations: impl Iterator<Item = &'a Operation>, now: Instant) -> HashSet<PoolKey> {
         let parked = operations.filter(|operation| operation.is_parked(now));
         let parked = parked.map(|operation| &operation.key.pool);
-        let in_process = self.in_process.iter().map(|key| &key.pool);
+        let in_process = self.in_process.keys().map(|key| &key.pool);
         parked.chain(in_process).cloned().collect()
     }
 
@@ -184,13 +188,13 @@ impl OperationQueue {
 
     /// Whether a tick has taken this operation out, and its Service was not removed since.
     pub(crate) fn is_in_process(&self, key: &OperationKey) -> bool {
-        self.in_process.contains(key)
+        self.in_process.contains_key(key)
     }
 
     /// Whether an operation with this key is queued or being processed.
     #[must_use]
     pub fn is_pending(&self, key: &OperationKey) -> bool {
-        self.positions.contains_key(key) || self.in_process.contains(key)
+        self.positions.contains_key(key) || self.in_process.contains_key(key)
     }
 
     /// The queued operation with this key.

@@ -125,6 +125,24 @@ fn a_batch_joins_one_put_at_most() {
 }
 
 #[test]
+fn pool_that_is_read_during_its_write_does_not_renew_the_budget() {
+    let mut world = World::with_pending_update(UpdaterSettings {
+        max_retries: MaxRetries::from_config(Some(0)),
+        ..UpdaterSettings::default()
+    });
+    assert!(world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    let batch = world.updater.take_batch(&pool()).unwrap();
+    // The writer reads the pool under the Lease, and its PUT lasts longer than a tick.
+    world.observe();
+    world.now += INTERVAL;
+    assert!(!world.updater.prepare_tick(world.now));
+    world.updater.settle(batch, &failure(409), world.now);
+    world.now += INTERVAL;
+    assert!(!world.updater.prepare_tick(world.now), "it was given up");
+}
+
+#[test]
 fn a_parked_batch_never_joins() {
     let mut world = world();
     world.gets.push_back(Answer::Fails(crate::world::throttled(100)));
