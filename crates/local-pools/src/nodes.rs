@@ -90,14 +90,6 @@ impl NodeIndex {
         self.by_name.get_key_value(name.to_ascii_lowercase().as_str())
     }
 
-    /// The Node that has this address; of several the youngest.
-    #[must_use]
-    pub fn by_address(&self, address: IpAddr) -> Option<&Node> {
-        let names = self.by_address.get(&address.to_canonical())?;
-        let nodes = names.iter().filter_map(|name| self.by_name.get(name));
-        nodes.max_by(|one, other| (one.created, &one.name).cmp(&(other.created, &other.name)))
-    }
-
     /// Whether a pool entry is a Node's and not foreign: its address is or was a Node's, or it is named for a Node.
     #[must_use]
     pub fn owns_entry(&self, name: Option<&str>, address: IpAddr) -> bool {
@@ -147,14 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn an_address_belongs_to_the_younger_node() {
+    fn an_address_is_known_while_one_of_its_nodes_exists() {
         let mut index = NodeIndex::default();
         assert!(index.apply(node("new", 2, &["10.0.0.1"])));
         assert!(index.apply(node("old", 1, &["10.0.0.1"])));
         assert!(!index.apply(node("old", 1, &["10.0.0.1"])), "nothing changed");
-        assert_eq!(index.by_address(ip("10.0.0.1")).unwrap().name, "new");
         assert!(index.remove("NEW") && !index.remove("new"));
-        assert_eq!(index.by_address(ip("10.0.0.1")).unwrap().name, "old");
+        assert!(index.get("new").is_none());
+        assert_eq!(index.get("OLD").unwrap().name, "old");
+        assert!(index.owns_entry(None, ip("10.0.0.1")));
     }
 
     #[test]

@@ -7,12 +7,13 @@
 //! Source: cloud-provider-azure `getDesiredStateForLocalService` (pull request 10730) for what is counted,
 //! `shouldNodeExcludedFromLoadBalancer` for the nodes that are left out.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::names::IpFamily;
 use crate::nodes::NodeIndex;
-use crate::objects::EndpointSlice;
+use crate::objects::{EndpointSlice, Node};
 use crate::operation::{DesiredMember, DesiredMembers};
 
 /// The endpoints that make their node a member.
@@ -142,51 +143,52 @@ pub(crate) fn select_members<'a>(
         if selection == EndpointSelection::Ready && !ready {
             continue;
         }
-        if let Err(reason) = add_members(name, family, nodes, &mut members) {
+        let found = members_of(name, family, nodes);
+        if let Err(reason) = found.map(|found| members.extend(found)) {
             skipped.push(MemberSkip {
                 node: Some(Arc::clone(name)),
                 reason,
             });
         }
     }
+    // Of several nodes with an endpoint and one address, the youngest: it is more likely to have the address.
+    members.sort_by_key(|(node, _)| Reverse((node.created, node.name.clone())));
     has_slices.then(|| MemberSelection {
-        members: members.into_iter().collect(),
+        members: members.into_iter().map(|(_, member)| member).collect(),
         skipped,
     })
 }
 
-/// Adds every address of the family that the Node has. Whether the member is draining, and what it is named, follows from
-/// the Node that has the address now.
-fn add_members(
+/// A member for every address of the family that the node with the endpoint has. Another Node that claims the address
+/// does not name the member: the Node that an entry names decides about it.
+fn members_of<'a>(
     name: &str,
     family: IpFamily,
-    nodes: &NodeIndex,
-    members: &mut Vec<DesiredMember>,
-) -> Result<(), MemberSkipReason> {
-    let (_, node) = nodes.key(name).ok_or(MemberSkipReason::UnknownNode)?;
+    nodes: &'a NodeIndex,
+) -> Result<Vec<(&'a Node, DesiredMember)>, MemberSkipReason> {
+    let (name, node) = nodes.key(name).ok_or(MemberSkipReason::UnknownNode)?;
     if let Some(label) = node.excluded_by {
         return Err(MemberSkipReason::Excluded(label));
     }
     if node.is_deleting {
         return Err(MemberSkipReason::NodeDeleting);
     }
-    let before = members.len();
     let addresses = node.internal_addresses.iter().copied();
-    for address in addresses.filter(|address| IpFamily::from(*address) == family) {
-        let owner = nodes.by_address(address).unwrap_or(node);
-        let name = nodes
-            .key(&owner.name)
-            .map_or_else(|| owner.name.as_str().into(), |(name, _)| Arc::clone(name));
-        members.push(DesiredMember {
-            address,
-            node: name,
-            is_draining: owner.is_draining,
+    let members = addresses
+        .filter(|address| IpFamily::from(*address) == family)
+        .map(|address| {
+            let member = DesiredMember {
+                address,
+                node: Arc::clone(name),
+                is_draining: node.is_draining,
+            };
+            (node, member)
         });
-    }
-    if members.len() == before {
+    let members: Vec<_> = members.collect();
+    if members.is_empty() {
         return Err(MemberSkipReason::NoAddress(family));
     }
-    Ok(())
+    Ok(members)
 }
 
 #[cfg(test)]
@@ -195,7 +197,7 @@ mod tests {
 
     use super::*;
     use crate::names::NamespacedName;
-    use crate::objects::{Endpoint, Node};
+    use crate::objects::Endpoint;
 
     fn node(name: &str, addresses: &[&str]) -> Node {
         Node {
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_two_nodes_is_the_youngers() {
+    fn an_address_of_two_nodes_with_an_endpoint_is_the_youngers() {
         let mut nodes = nodes();
         nodes.apply(Node {
             created: Timestamp::from_second(9).unwrap(),
@@ -337,5 +339,21 @@ mod tests {
             panic!("{selected:?}")
         };
         assert_eq!((&*member.node, member.is_draining), ("younger", true));
+    }
+
+    #[test]
+    fn node_that_only_claims_an_address_does_not_name_the_member() {
+        let mut nodes = nodes();
+        nodes.apply(Node {
+            created: Timestamp::from_second(9).unwrap(),
+            is_draining: true,
+            ..node("younger", &["10.0.0.1"])
+        });
+        let slices = [SliceNodes::new(&slice(&[("n1", None)]), &nodes)];
+        let selected = select_members(&slices, EndpointSelection::All, IpFamily::IPv4, &nodes).unwrap();
+        let [member] = selected.members.as_slice() else {
+            panic!("{selected:?}")
+        };
+        assert_eq!((&*member.node, member.is_draining), ("n1", false));
     }
 }
