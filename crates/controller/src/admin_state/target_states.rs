@@ -121,7 +121,12 @@ impl TargetStates {
                 .and_then(|known| known.since.get(signal))
                 .copied()
                 .unwrap_or(now.mono);
-            let has_counted = period.is_some_and(|period| period.signals.contains(signal.name()));
+            // Only a leader writes a hold, for signals that count: it proves that to a leader that has just begun.
+            let is_held = node
+                .hold
+                .as_ref()
+                .is_some_and(|hold| hold.signals.contains(signal.name()));
+            let has_counted = is_held || period.is_some_and(|period| period.signals.contains(signal.name()));
             if has_counted || first + *after <= now.mono {
                 counting.insert(signal.to_string());
             } else {
@@ -462,5 +467,24 @@ mod tests {
         states.apply(cordoned("v"), clock.now());
         states.remove("n");
         assert_eq!(states.target_state(&cordoned("v"), clock.now().mono), TargetState::None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cordon_under_a_hold_counts_at_once_for_a_new_leader() {
+        let clock = Clock::anchored(Timestamp::UNIX_EPOCH);
+        let held = |signal: &str| ClusterNode {
+            signals: [(Signal::Unschedulable, 10 * SECOND)].into(),
+            hold: Some(crate::pool::RecordedHold {
+                pools: ["lb/pool".to_owned()].into(),
+                probes_headgate: true,
+                signals: [signal.to_owned()].into(),
+            }),
+            ..node("u", &[])
+        };
+        for (signal, target) in [("unschedulable", TargetState::Down), ("other", TargetState::Unchanged)] {
+            let mut states = TargetStates::default();
+            states.apply(held(signal), clock.now());
+            assert_eq!(states.target_state(&held(signal), clock.now().mono), target, "{signal}");
+        }
     }
 }
