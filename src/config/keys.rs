@@ -367,7 +367,8 @@ pub(super) const KEYS: &[Key] = &[
         about: "For how long the leader follows Nodes that the API server does not confirm, because they cannot be listed or \
                 watched. After that it writes no admin states, so that what is set stays, records the event \
                 `LoadBalancerAdminStateNodesStale` on its own Node, and goes on when a list or watch succeeds. The mode `off` \
-                gives back nevertheless. From `2m` to `1h`.",
+                gives back nevertheless. The members of Local Services' pools stay as well, also while Services or \
+                EndpointSlices are not confirmed. From `2m` to `1h`.",
         set: |settings, value| {
             settings.admin_state.stale_nodes_timeout = value::duration(value, 2 * MINUTE, HOUR)?;
             Ok(())

@@ -50,6 +50,7 @@ pub(super) fn start(
     tracing::info!(interval = ?settings.interval, "updates of local service pools started");
     let updater = SharedUpdater::new(Updater::new(settings.updater));
     let reporters = work.local_pools_metrics.watch_reporters(&work.clock);
+    let freshness = reporters.freshness(work.stale_nodes_timeout);
     tasks.spawn(
         TaskName::LocalServices,
         watch_services(work.client.clone(), updater.clone(), reporters),
@@ -71,11 +72,16 @@ pub(super) fn start(
         listings: context.listings,
         apply_nodes: move |updater: &mut Updater| {
             let targets = targets.borrow().clone().unwrap_or_default();
+            if targets.stale_since().is_some() {
+                return false;
+            }
             let now = clock.now().mono;
             apply_nodes(updater, &targets.nodes, |node| {
                 policy.mode == AdminStateMode::Enforce && targets.target_state(node, now) == TargetState::Down
             });
+            true
         },
+        freshness,
         due,
         reporter,
     };

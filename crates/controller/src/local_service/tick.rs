@@ -1,7 +1,7 @@
 //! The ticks of the updater: when batches become due, under which Lease, and what is reported besides.
 //!
 //! Invariants: a tick without anything eligible takes neither the Lease nor ARM's time. Without the Lease nothing leaves the
-//! queue. Ticks do not overlap; none begins once the term is to be handed over. The writers of the load balancers carry the
+//! queue. While Nodes, Services or EndpointSlices are stale nothing leaves it either: pools stay as they are. Ticks do not overlap; none begins once the term is to be handed over. The writers of the load balancers carry the
 //! batches out (`editor`); the tick keeps the Lease until each has taken what is its own, and no longer than one interval.
 
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::observation::convert_load_balancer;
 use super::reporter::Reporter;
-use super::watch::SharedUpdater;
+use super::watch::{Freshness, SharedUpdater};
 use crate::pool::Listing;
 
 /// For the shared Lease; then the next tick requests it again.
@@ -39,26 +39,29 @@ pub struct Ticks<F> {
     pub term: Term,
     /// The load balancers, as listed.
     pub listings: watch::Receiver<Arc<Listing>>,
-    /// Gives the updater the present Nodes.
+    /// Gives the updater the present Nodes. Returns whether the API server still confirms them.
     pub apply_nodes: F,
+    /// Whether Services and EndpointSlices are confirmed.
+    pub freshness: Freshness,
     /// Marked as changed when batches become due.
     pub due: watch::Sender<()>,
     /// Records events and metrics.
     pub reporter: Reporter,
 }
 
-impl<F: FnMut(&mut Updater) + Send> Ticks<F> {
+impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
     /// Ticks until the task is aborted; never ends by itself.
     pub async fn run(mut self) {
         let mut schedule = TickSchedule::new(self.interval, Instant::now());
         let mut listed_at = None;
         let mut skips = SkipTracker::default();
+        let mut stale = None;
         loop {
             tokio::select! {
                 () = sleep_until(schedule.next_at()) => {}
                 () = self.term.handover_requested() => std::future::pending().await,
             }
-            if self.prepare(&mut listed_at, &mut skips) {
+            if self.prepare(&mut listed_at, &mut skips, &mut stale) {
                 self.tick().await;
             }
             schedule.tick_ended(Instant::now());
@@ -66,10 +69,19 @@ impl<F: FnMut(&mut Updater) + Send> Ticks<F> {
     }
 
     /// Observes everything and computes what is pending. Returns whether something is eligible.
-    fn prepare(&mut self, listed_at: &mut Option<Instant>, skips: &mut SkipTracker) -> bool {
+    fn prepare(
+        &mut self,
+        listed_at: &mut Option<Instant>,
+        skips: &mut SkipTracker,
+        stale_before: &mut Option<&'static str>,
+    ) -> bool {
         let listing = Arc::clone(&self.listings.borrow_and_update());
         let mut updater = self.updater.lock();
-        (self.apply_nodes)(&mut updater);
+        let stale = if (self.apply_nodes)(&mut updater) {
+            self.freshness.stale_resource(Instant::now())
+        } else {
+            Some("nodes")
+        };
         if listing.requested_at > *listed_at {
             *listed_at = listing.requested_at;
             let views = listing.load_balancers.values();
@@ -81,7 +93,17 @@ impl<F: FnMut(&mut Updater) + Send> Ticks<F> {
                 .report_skip(&updater, &skip.service, &skip.reason.to_string());
         }
         self.reporter.publish(&updater);
-        is_eligible
+        if stale != *stale_before {
+            match stale {
+                Some(resource) => tracing::warn!(
+                    resource,
+                    "members of local service pools stay as they are: watch is stale"
+                ),
+                None => tracing::info!("members of local service pools follow their services again"),
+            }
+            *stale_before = stale;
+        }
+        is_eligible && stale.is_none()
     }
 
     /// Makes what is eligible due, under the shared Lease.

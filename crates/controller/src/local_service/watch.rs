@@ -1,22 +1,27 @@
 //! The watches of Services and EndpointSlices, which feed the updater.
 //!
 //! Invariants: an event costs no more than its object's size and waits for no request; while a watch fails, the last known
-//! state stays in use; an object is forgotten when a complete list does not have it. Failures are retried, counted and logged by
+//! state stays, and `Freshness` says whether it may still be acted on; an object is forgotten when a complete list does not have it. Failures are retried, counted and logged by
 //! `headgate-kubernetes`.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use headgate_kubernetes::{WatchReporter, watch_events};
 use headgate_local_pools::{NamespacedName, Updater};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::objects::{SlimEndpointSlice, SlimService, object_name};
 
 /// Objects in one page of a list; bounds the memory for objects that are not converted yet.
 const PAGE_SIZE: u32 = 500;
+/// The period of a watch; the API server confirms a watch without changes once in each, as that of the Nodes.
+const WATCH_PERIOD_SECONDS: u32 = 50;
 
 /// The updater, shared by the watches, the ticks and the writers. It is locked for pure computations only.
 #[derive(Clone, Debug)]
@@ -44,10 +49,42 @@ pub struct WatchReporters {
     pub endpoint_slices: WatchReporter,
 }
 
+impl WatchReporters {
+    /// When both watches were confirmed; `timeout` is how long a confirmation counts.
+    #[must_use]
+    pub fn freshness(&self, timeout: Duration) -> Freshness {
+        Freshness {
+            services: self.services.verified_at(),
+            endpoint_slices: self.endpoint_slices.verified_at(),
+            timeout,
+        }
+    }
+}
+
+/// Whether the API server still confirms what the updater knows of Services and EndpointSlices.
+#[derive(Clone, Debug)]
+pub struct Freshness {
+    services: watch::Receiver<Instant>,
+    endpoint_slices: watch::Receiver<Instant>,
+    timeout: Duration,
+}
+
+impl Freshness {
+    /// The plural name of the resource that was not confirmed for too long, if there is one.
+    #[must_use]
+    pub fn stale_resource(&self, now: Instant) -> Option<&'static str> {
+        let watches = [("services", &self.services), ("endpointslices", &self.endpoint_slices)];
+        let is_stale = |verified_at: &watch::Receiver<Instant>| *verified_at.borrow() + self.timeout <= now;
+        watches
+            .into_iter()
+            .find_map(|(name, verified_at)| is_stale(verified_at).then_some(name))
+    }
+}
+
 /// Feeds the updater until the task is aborted. The API server sends only Services of type `LoadBalancer`; it cannot select
 /// EndpointSlices by their Service, so it sends all.
 pub async fn watch_services(client: Client, updater: SharedUpdater, reporters: WatchReporters) {
-    let config = || Config::default().page_size(PAGE_SIZE);
+    let config = || Config::default().page_size(PAGE_SIZE).timeout(WATCH_PERIOD_SECONDS);
     let load_balancers = config().fields("spec.type=LoadBalancer");
     let mut services = watch_events(&client, Api::<SlimService>::all, load_balancers, reporters.services);
     let mut slices = watch_events(

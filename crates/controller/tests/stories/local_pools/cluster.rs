@@ -8,7 +8,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::Policy;
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_local_pools::CloudConfig;
-use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -28,6 +28,8 @@ pub(crate) struct LocalCluster {
     pub(crate) world: World,
     pub(crate) fake: FakeApi,
     pub(crate) leader: Leader,
+    /// Faults of the leader's requests to the API server.
+    pub(crate) faults: ClientFaults,
 }
 
 /// How a cluster differs from the usual one.
@@ -90,12 +92,18 @@ impl LocalCluster {
         for number in 1..=options.nodes {
             world.add_node(number).await;
         }
-        let leader = Leader::start(&world, fake.client().0, "leader", options.policy).await;
+        let (client, faults) = fake.client();
+        let leader = Leader::start(&world, client, "leader", options.policy).await;
         let mut terms = leader.terms.clone();
         terms.wait_for(Option::is_some).await.unwrap();
         // Ticks come well before the end of what the tests wait for.
         sleep(10 * SECOND).await;
-        Self { world, fake, leader }
+        Self {
+            world,
+            fake,
+            leader,
+            faults,
+        }
     }
 
     /// Waits until a tick has passed and its writes are done.
