@@ -167,11 +167,7 @@ async fn lead(
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
     let client = spied_client(config, recorder.clone())?;
-    let reports = watch::Sender::new(NodeReport::initial(
-        None,
-        &headgate_node::SignalRules::default(),
-        clock.now(),
-    ));
+    let reports = watch::Sender::new(NodeReport::initial(None, &SignalRules::default(), clock.now()));
     let elector = LeaderElector::new(headgate_leader::LeaderElectionConfig {
         client: client.clone(),
         lease: LeaseName::default(),
@@ -208,6 +204,7 @@ async fn lead(
         local_pools: LocalPoolsSettings::default(),
         local_pools_metrics: metrics.local_pools,
         lock_metrics: metrics.lock,
+        preempt_events: None,
         clock,
     };
     let source = FixedTarget(reached);

@@ -94,12 +94,13 @@ impl<F: FnMut(&mut Updater) -> bool + Send> Ticks<F> {
         }
         self.reporter.publish(&updater);
         if stale != *stale_before {
-            match stale {
-                Some(resource) => tracing::warn!(
+            if let Some(resource) = stale {
+                tracing::warn!(
                     resource,
                     "members of local service pools stay as they are: watch is stale"
-                ),
-                None => tracing::info!("members of local service pools follow their services again"),
+                );
+            } else {
+                tracing::info!("members of local service pools follow their services again");
             }
             *stale_before = stale;
         }
