@@ -134,18 +134,20 @@ pub async fn follow(
     let client = BoundedClient::new(REQUEST_TIMEOUT, MAX_BODY_BYTES);
     let mut accepted = vec![AdminState::None; nodes];
     while !events.is_closed() {
+        // A PUT that this request shows was accepted earlier; the time of the response would add its delay.
+        let requested_at = Instant::now();
         // Without an answer, the last known state stays.
         if let Some(pool) = fetch(&client, control, nodes).await {
-            let at = Instant::now();
-            let send = |node: usize, event: Event| {
+            let shown_at = Instant::now();
+            let send = |node: usize, at: Instant, event: Event| {
                 let _ = events.send(Observed { at, node, event });
             };
             pool.newly_down(&accepted)
-                .for_each(|node| send(node, Event::PutAccepted));
+                .for_each(|node| send(node, requested_at, Event::PutAccepted));
             accepted.clone_from(&pool.admin_states);
             if pool.is_succeeded && *admin_states.borrow() != pool.admin_states {
                 pool.newly_down(&admin_states.borrow())
-                    .for_each(|node| send(node, Event::DownShown));
+                    .for_each(|node| send(node, shown_at, Event::DownShown));
                 admin_states.send_replace(pool.admin_states);
             }
         }
