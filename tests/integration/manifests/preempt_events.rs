@@ -56,6 +56,16 @@ fn count(registry: &Registry, outcome: &str) -> u64 {
         .unwrap()
 }
 
+/// Waits for a number of outcomes: the API server shows a write before its response is counted.
+async fn counted(registry: &Registry, outcome: &str, want: u64) {
+    eventually(SOON, &format!("{outcome}: {want}"), async || {
+        let found = count(registry, outcome);
+        if found >= want { Ok(()) } else { Err(found.to_string()) }
+    })
+    .await;
+    assert_eq!(count(registry, outcome), want, "{outcome}");
+}
+
 /// Without the right to patch Nodes: counted, retried, and written once the right is back.
 async fn refused_without_the_right(administrator: &Caller, leader: &Caller, name: &str, registry: &Registry) {
     let role = format!("{RBAC}/clusterroles/{}", CONTROLLER.name);
@@ -167,13 +177,14 @@ async fn a_controllers_token_turns_genuine_events_into_the_taint_once() {
     )
     .await;
     tainted(&administrator, &name, true).await;
-    assert_eq!(count(&registry, "tainted"), 2, "the repetition taints no second time");
+    // The repetition taints no second time.
+    counted(&registry, "tainted", 2).await;
 
     // A reboot ends it.
     known.send_replace([name.clone()].into());
     administrator.done(&ApiRequest::merge(&path, with_boot("boot-2"))).await;
     tainted(&administrator, &name, false).await;
-    assert_eq!(count(&registry, "untainted"), 1);
+    counted(&registry, "untainted", 1).await;
 
     refused_without_the_right(&administrator, &leader, &name, &registry).await;
     running.abort();
