@@ -34,6 +34,7 @@ use tower::{BoxError, service_fn};
 
 use crate::azure::Azure;
 use crate::documents::{CLUSTER, NAMED, RESOURCE_GROUP, SIGNAL, SUBSCRIPTION, load_balancers_path};
+use crate::measuring::cpu_time;
 use crate::program::{count, until};
 use crate::world::World;
 
@@ -50,6 +51,17 @@ pub(crate) struct SignalTimes {
     pub(crate) arm: Option<Instant>,
     /// The last request to ARM.
     pub(crate) last: Option<Instant>,
+    /// The processor time of the leader's thread at `signal`.
+    signal_processor: Duration,
+    /// The same at `asked`.
+    asked_processor: Duration,
+}
+
+impl SignalTimes {
+    /// The processor time that the leader's thread used from the signal to the request for the Lease, whatever for.
+    pub(crate) fn decision_processor_time(&self) -> Duration {
+        self.asked_processor.saturating_sub(self.signal_processor)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -227,8 +239,9 @@ fn spied_client(config: &kube::Config, recorder: Recorder) -> anyhow::Result<Cli
             let watches_nodes = path == "/api/v1/nodes" && query.contains("watch=true");
             if is_lock {
                 recorder.note(|seen, now| {
-                    if seen.signal.is_some() {
-                        seen.asked.get_or_insert(now);
+                    if seen.signal.is_some() && seen.asked.is_none() {
+                        seen.asked = Some(now);
+                        seen.asked_processor = cpu_time::thread().unwrap_or_default();
                     }
                 });
             }
@@ -244,7 +257,10 @@ fn spied_client(config: &kube::Config, recorder: Recorder) -> anyhow::Result<Cli
             let body = body.map_frame(move |frame| {
                 if watches_nodes && frame.data_ref().is_some_and(|data| has_signal(data)) {
                     recorder.note(|seen, now| {
-                        seen.signal.get_or_insert(now);
+                        if seen.signal.is_none() {
+                            seen.signal = Some(now);
+                            seen.signal_processor = cpu_time::thread().unwrap_or_default();
+                        }
                     });
                 }
                 frame

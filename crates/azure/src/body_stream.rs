@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::thread;
 
 use bytes::{Buf as _, Bytes};
 use tokio::sync::{Mutex, mpsc};
@@ -20,7 +21,7 @@ pub(crate) const MAX_STREAMED_BYTES: usize = 64 * 1024 * 1024;
 const MAX_INLINE_BYTES: usize = 128 * 1024;
 /// Chunks that wait for the parser. The connection's reads wait when they are this many.
 const MAX_QUEUED_CHUNKS: usize = 4;
-/// A buffered body is handed over in pieces of this size.
+/// A buffered body is handed over in pieces of this size. The blocking thread offers its processor to others after each.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Parses a body from its beginning to its end, and stores the result where the caller finds it.
@@ -154,6 +155,8 @@ fn concatenate(chunks: &[Bytes], length: usize) -> Bytes {
 /// The body as a blocking reader. Its end is the end of the body, or of the request that was dropped.
 pub(crate) struct BodyReader {
     current: Bytes,
+    /// What follows `current` in the same chunk.
+    rest: Bytes,
     buffered: std::vec::IntoIter<Bytes>,
     /// Further chunks, on a blocking thread.
     queue: Option<mpsc::Receiver<Bytes>>,
@@ -163,6 +166,7 @@ impl BodyReader {
     fn new(buffered: Vec<Bytes>, queue: Option<mpsc::Receiver<Bytes>>) -> Self {
         Self {
             current: Bytes::new(),
+            rest: Bytes::new(),
             buffered: buffered.into_iter(),
             queue,
         }
@@ -173,14 +177,26 @@ impl BodyReader {
             .next()
             .or_else(|| self.queue.as_mut().and_then(mpsc::Receiver::blocking_recv))
     }
+
+    /// The next piece of at most [`PIECE_BYTES`].
+    fn next_piece(&mut self) -> Option<Bytes> {
+        if self.queue.is_some() {
+            // On few cores the runtime's thread would wait for the end of this thread's time slice, which is milliseconds.
+            thread::yield_now();
+        }
+        if self.rest.is_empty() {
+            self.rest = self.next_chunk()?;
+        }
+        Some(self.rest.split_to(self.rest.len().min(PIECE_BYTES)))
+    }
 }
 
 impl Read for BodyReader {
     #[inline]
     fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() {
-            match self.next_chunk() {
-                Some(chunk) => self.current = chunk,
+            match self.next_piece() {
+                Some(piece) => self.current = piece,
                 None => return Ok(0),
             }
         }

@@ -13,7 +13,7 @@ use headgate_azure::{LoadBalancerId, PoolId};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::pool::EntryKey;
+use crate::pool::{EntryKey, FingerprintSet};
 
 mod store;
 
@@ -142,7 +142,11 @@ impl Ledger {
     #[must_use]
     pub fn pool(&self, pool: &PoolId) -> PoolLedger<'_> {
         let entries = self.pools.get(&pool_key(pool)).into_iter().flatten();
-        PoolLedger(entries.map(|(key, entry)| (&**key, *entry)).collect())
+        let entries: HashMap<_, _> = entries.map(|(key, entry)| (&**key, *entry)).collect();
+        PoolLedger {
+            fingerprints: entries.keys().copied().collect(),
+            entries,
+        }
     }
 
     /// All entries: the pool's id in lower case, the key of the pool entry, the ledger entry.
@@ -269,13 +273,19 @@ pub enum ObservedState {
 
 /// The ledger entries of one pool.
 #[derive(Clone, Debug)]
-pub struct PoolLedger<'a>(HashMap<&'a str, LedgerEntry>);
+pub struct PoolLedger<'a> {
+    entries: HashMap<&'a str, LedgerEntry>,
+    /// Of the keys of `entries`: most of thousands of pool entries are in no ledger, and their keys are not read.
+    fingerprints: FingerprintSet,
+}
 
 impl PoolLedger<'_> {
     /// The ledger entry of a pool entry.
     #[must_use]
     pub fn entry(&self, key: &EntryKey) -> Option<LedgerEntry> {
-        self.0.get(key.as_str()).copied()
+        let may_be_known = self.fingerprints.may_contain(key.fingerprint());
+        let find = || self.entries.get(key.as_str()).copied();
+        may_be_known.then(find).flatten()
     }
 }
 

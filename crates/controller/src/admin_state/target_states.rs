@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::settings::AdminStateMode;
-use crate::pool::{ClusterNode, EntryOwner, InterfaceCache, NodeIndex, NodeMatcher, PoolEntry};
+use crate::pool::{ClusterNode, EntryOwner, FingerprintSet, InterfaceCache, NodeIndex, NodeMatcher, PoolEntry};
 
 /// How long a Node must be without a signal.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -253,14 +253,16 @@ impl TargetStates {
     /// The Nodes whose entries do not have the target state `None`.
     #[must_use]
     pub fn signalled_nodes(&self, now: Instant) -> SignalledNodes<'_> {
-        let mut signalled = SignalledNodes::default();
+        let (mut signalled, mut machines) = (SignalledNodes::default(), HashSet::new());
         let nodes = self.periods.keys().filter_map(|name| self.nodes.by_name(name));
         for node in nodes.filter(|node| self.target_state(node, now) != TargetState::None) {
             signalled.names.insert(&node.name);
             signalled.addresses.extend(&node.addresses);
-            signalled.machines.insert(&node.machine);
+            machines.insert(&*node.machine);
         }
         signalled.addresses.sort_unstable();
+        signalled.machine_fingerprints = machines.iter().copied().collect();
+        signalled.machines = machines;
         signalled
     }
 
@@ -285,6 +287,8 @@ pub struct SignalledNodes<'a> {
     /// Sorted. A binary search in a few addresses is faster than hashing each of thousands of entries.
     addresses: Vec<IpAddr>,
     machines: HashSet<&'a str>,
+    /// Of `machines`: no id of another machine is read.
+    machine_fingerprints: FingerprintSet,
 }
 
 impl SignalledNodes<'_> {
@@ -296,7 +300,9 @@ impl SignalledNodes<'_> {
         }
         match matcher {
             NodeMatcher::Address(ip) => self.addresses.binary_search(ip).is_ok(),
-            NodeMatcher::Machine(machine) => self.machines.contains(machine.as_str()),
+            NodeMatcher::Machine(machine) => {
+                self.machine_fingerprints.may_contain(machine.fingerprint()) && self.machines.contains(machine.as_str())
+            }
             NodeMatcher::Interface(id) => interfaces
                 .machine_of(id)
                 .is_some_and(|machine| self.machines.contains(machine)),

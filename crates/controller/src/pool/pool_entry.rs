@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use headgate_azure::{AdminState, BackendAddress, NetworkInterfaceId};
 
+use super::fingerprint::Fingerprint;
 use super::interface_cache::InterfaceCache;
 use super::node_index::{ClusterNode, NodeIndex};
 
@@ -44,36 +45,76 @@ impl PoolEntry {
 
 /// Identifies an entry within its pool, from one read to the next and in the ledger: its address, or `name:` and its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryKey(Arc<str>);
+pub struct EntryKey {
+    text: Arc<str>,
+    fingerprint: Fingerprint,
+}
 
 impl EntryKey {
     /// The key of an entry; `None` if it has neither an address nor a name.
     #[must_use]
     pub fn from_address(address: BackendAddress<'_>) -> Option<Self> {
         if let Some(ip) = address.ip_address() {
-            return Some(Self(ip.to_string().into()));
+            return Some(Self::from_text(&ip.to_string()));
         }
         let name = address.name().filter(|name| !name.is_empty())?;
         // The prefix keeps a name that looks like an address apart from that address.
-        Some(Self(format!("name:{}", name.to_ascii_lowercase()).into()))
+        Some(Self::from_text(&format!("name:{}", name.to_ascii_lowercase())))
     }
 
     /// The key with this text, as the ledger has it.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
-        Self(text.into())
+        Self {
+            text: text.into(),
+            fingerprint: Fingerprint::of(text),
+        }
     }
 
     /// The text that the ledger and `headgate status` show.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The fingerprint of that text.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 }
 
 impl fmt::Display for EntryKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
+    }
+}
+
+/// The resource id of a virtual machine, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineId {
+    text: String,
+    fingerprint: Fingerprint,
+}
+
+impl MachineId {
+    fn new(text: String) -> Self {
+        Self {
+            fingerprint: Fingerprint::of(&text),
+            text,
+        }
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The fingerprint of that text.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
     }
 }
 
@@ -82,8 +123,8 @@ impl fmt::Display for EntryKey {
 pub enum NodeMatcher {
     /// The Node with this address.
     Address(IpAddr),
-    /// The Node on this virtual machine, by its id in lower case. The id of a scale set's interface contains it.
-    Machine(String),
+    /// The Node on this virtual machine, by its id. The id of a scale set's interface contains it.
+    Machine(MachineId),
     /// The Node on the machine that has this interface. Only ARM has the machine: see [`InterfaceCache`].
     Interface(Box<NetworkInterfaceId>),
     /// The Node of this name, in lower case.
@@ -103,7 +144,7 @@ impl NodeMatcher {
         if let Some(configuration) = address.network_interface_ip_configuration() {
             let interface = || NetworkInterfaceId::parse(configuration).ok();
             return scale_set_machine(configuration)
-                .map(Self::Machine)
+                .map(|machine| Self::Machine(MachineId::new(machine)))
                 .or_else(|| interface().map(|id| Self::Interface(Box::new(id))))
                 .unwrap_or(Self::Unmatched);
         }
@@ -116,7 +157,7 @@ impl NodeMatcher {
     pub(super) fn claimants<'a>(&self, nodes: &'a NodeIndex, interfaces: &InterfaceCache) -> &'a [Arc<ClusterNode>] {
         let node = match self {
             Self::Address(ip) => return nodes.claimants(*ip),
-            Self::Machine(machine) => nodes.by_machine(machine),
+            Self::Machine(machine) => nodes.by_machine(machine.as_str()),
             Self::Interface(id) => interfaces.machine_of(id).and_then(|machine| nodes.by_machine(machine)),
             Self::Name(name) => nodes.by_name(name),
             Self::Unmatched => None,
