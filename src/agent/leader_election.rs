@@ -169,7 +169,7 @@ fn work_context(
         guard: GuardSettings {
             minimum_in_service: settings.guard.minimum_in_service,
             health_port: settings.healthz_bind_address.port(),
-            health_taint_keys: settings.signals.health.taint_keys(),
+            health_rules: settings.signals.health.clone(),
             // The policy admits only the ServiceAccount of manifests/components/controller.
             may_write_holds: context.placement == CandidatePlacement::Replicas,
         },

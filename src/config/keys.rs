@@ -428,7 +428,7 @@ pub(super) const KEYS: &[Key] = &[
         flag: None,
         about: "How many entries of each backend pool that a load-balancing rule uses stay in service, whatever the signals: \
                 a number, or a percentage of the pool's entries such as `20%`, rounded up. If fewer entries can serve (not \
-                `Down`, on a Ready Node without a signal), the leader holds back entries of Ready Nodes: it does not set \
+                `Down`, on a Ready Node without a signal, also of `signals.health` where a rule probes headgate), the leader holds back entries of Ready Nodes: it does not set \
                 them `Down`, and records a hold on their Nodes, with which their agents answer 200. It never holds back a \
                 Node that is out of service, shut down, being deleted or evicted. Holds need `manifests/components/controller` \
                 and `adminState.mode: enforce`; without a leader there is no guard. `0` disables it.",

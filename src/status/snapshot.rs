@@ -12,7 +12,7 @@ use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStat
 use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
-use headgate_node::Signal;
+use headgate_node::{Signal, SignalRules};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -82,8 +82,8 @@ pub struct ClusterSnapshot {
     pub minimum_in_service: MinimumInService,
     /// The agents' health port, by the given settings.
     pub health_port: u16,
-    /// The taint keys with which agents answer 503, by the given settings.
-    pub health_taint_keys: Vec<String>,
+    /// The signals with which agents answer 503, by the given settings.
+    pub health_rules: SignalRules,
     /// The pools of Local Services.
     pub local_pools: LocalPoolsSnapshot,
 }
@@ -119,7 +119,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
     for node in listed.map_err(StatusError::Nodes)? {
         let (rules, admin_state) = (&settings.signals.health, &settings.signals.admin_state);
         let found: BTreeSet<_> = rules.detect(&node.slim.facts(rules)).into_keys().collect();
-        if let Some(node) = node.in_pools.into_node(exclude_control_plane, admin_state) {
+        if let Some(node) = node.in_pools.into_node(exclude_control_plane, admin_state, rules) {
             if !found.is_empty() {
                 health.insert(node.name.clone(), found);
             }
@@ -151,7 +151,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         policy,
         minimum_in_service: settings.guard.minimum_in_service,
         health_port: settings.healthz_bind_address.port(),
-        health_taint_keys: settings.signals.health.taint_keys(),
+        health_rules: settings.signals.health.clone(),
     })
 }
 

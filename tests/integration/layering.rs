@@ -98,7 +98,7 @@ const CRATES: &[Crate] = &[
     Crate {
         directory: "crates/controller",
         modules: &[
-            ("pool", &["azure", "leader", "local_pools", "node"]),
+            ("pool", &["azure", "leader", "local_pools", "node", "spot"]),
             (
                 "local_service",
                 &["azure", "kubernetes", "leader", "local_pools", "pool"],

@@ -199,7 +199,11 @@ fn object(number: usize, tainted: bool) -> Value {
 fn read(object: &Value) -> anyhow::Result<ClusterNode> {
     let object: ClusterNodeObject = serde_json::from_value(object.clone())?;
     object
-        .into_node(true, &SignalRules::default_admin_state())
+        .into_node(
+            true,
+            &SignalRules::default_admin_state(),
+            &SignalRules::default_health(),
+        )
         .context("a Node")
 }
 

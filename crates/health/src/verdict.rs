@@ -124,6 +124,7 @@ mod tests {
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: [DRAIN.to_owned(), "azurePreempt".to_owned()].into(),
+            pending: std::collections::BTreeSet::new(),
             renewed_at: now.wall,
         };
         let facts = Facts {

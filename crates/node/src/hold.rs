@@ -35,6 +35,9 @@ pub struct NodeHold {
     pub probes_headgate: bool,
     /// The signals that the hold covers.
     pub signals: BTreeSet<String>,
+    /// Those of them that must last before they count for admin states, and have not yet. The agent may count them already.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub pending: BTreeSet<String>,
     /// When the leader last wrote the hold, by its wall clock.
     pub renewed_at: Timestamp,
 }
@@ -134,6 +137,7 @@ mod tests {
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: signals.iter().map(ToString::to_string).collect(),
+            pending: BTreeSet::new(),
             renewed_at,
         }
     }

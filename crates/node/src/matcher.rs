@@ -421,16 +421,6 @@ impl SignalRules {
         matchers.chain(built_in.map(|signal| (signal.to_string(), signals.contains_key(&signal))))
     }
 
-    /// The keys of taints that are signals by themselves.
-    #[must_use]
-    pub fn taint_keys(&self) -> Vec<String> {
-        let keys = self.matchers.iter().filter_map(|matcher| match matcher {
-            SignalMatcher::Taint(key) => Some(key.clone()),
-            _ => None,
-        });
-        keys.collect()
-    }
-
     pub(super) fn reads_label(&self, key: &str) -> bool {
         let mut matchers = self.matchers.iter();
         matchers.any(|matcher| matches!(matcher, SignalMatcher::Label(label) if label.key == key))

@@ -23,7 +23,7 @@ mod taint_reconciler;
 pub use document::{DocumentError, EventStatus, EventType, EventsDocument, ScheduledEvent};
 pub use imds::poll_imds;
 pub use metrics::Metrics;
-pub use node_event::{TaintChange, TaintPatch, plan_for_event};
+pub use node_event::{TaintChange, TaintPatch, announces_preempt, plan_for_event};
 pub use node_patch::TAINT_VALUE;
 pub use notice::{Notice, NoticeTracker, TrackedNotice, VmName};
 pub use preempt_message::PreemptMessage;

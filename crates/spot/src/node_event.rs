@@ -85,6 +85,18 @@ fn notice_of(message: &PreemptMessage, record: Option<&NoticeRecord>) -> Option<
     }
 }
 
+/// Whether a condition of a Node announces the eviction of its VM. The same condition is `True` for a freeze, and for advice to move away.
+#[must_use]
+pub fn announces_preempt(kind: &str, status: &str, message: &str) -> bool {
+    let is_announced = || {
+        matches!(
+            PreemptMessage::parse(message),
+            PreemptMessage::Notice(_) | PreemptMessage::Started { .. }
+        )
+    };
+    PREEMPT_CONDITIONS.contains(&kind) && status == "True" && is_announced()
+}
+
 /// Whether a condition has become `False` after headgate's taint, and none announces an eviction.
 fn has_ended(node: &DynamicObject, record: &NoticeRecord) -> bool {
     let Some(tainted_at) = record.tainted_at else {
@@ -92,18 +104,15 @@ fn has_ended(node: &DynamicObject, record: &NoticeRecord) -> bool {
     };
     let conditions = node.data["status"]["conditions"].as_array().into_iter().flatten();
     let mut has_ended = false;
-    for condition in conditions.filter(|condition| PREEMPT_CONDITIONS.iter().any(|kind| condition["type"] == *kind)) {
-        let message = condition["message"].as_str().unwrap_or_default();
-        match condition["status"].as_str() {
-            Some("True") => match PreemptMessage::parse(message) {
-                PreemptMessage::Notice(_) | PreemptMessage::Started { .. } => return false,
-                _ => {}
-            },
-            Some("False") => {
-                let since = condition["lastTransitionTime"].as_str().unwrap_or_default();
-                has_ended |= since.parse::<Timestamp>().is_ok_and(|since| since > tainted_at);
-            }
-            _ => {}
+    for condition in conditions {
+        let text = |field: &str| condition[field].as_str().unwrap_or_default();
+        if announces_preempt(text("type"), text("status"), text("message")) {
+            return false;
+        }
+        if PREEMPT_CONDITIONS.contains(&text("type")) && text("status") == "False" {
+            has_ended |= text("lastTransitionTime")
+                .parse::<Timestamp>()
+                .is_ok_and(|since| since > tainted_at);
         }
     }
     has_ended

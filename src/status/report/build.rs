@@ -200,8 +200,9 @@ impl ReportBuilder<'_> {
         let guard = GuardSettings {
             minimum_in_service: self.snapshot.minimum_in_service,
             health_port: self.snapshot.health_port,
-            health_taint_keys: self.snapshot.health_taint_keys.clone(),
-            may_write_holds: false,
+            health_rules: self.snapshot.health_rules.clone(),
+            // The holds on the Nodes show whether the leader may.
+            may_write_holds: desired.nodes.iter().any(|node| node.hold.is_some()),
         };
         // The leader's present choice is recorded on the Nodes.
         let held = HeldEntries::new();

@@ -279,7 +279,8 @@ fn verdicts_and_plans_after_each_measured_step() {
                 targets.remove("n1");
             } else {
                 report = report.with_node(read::<SlimNode>(&node).facts(&health), &health, now);
-                let object = read::<ClusterNodeObject>(&node).into_node(true, &admin_state).unwrap();
+                let object = read::<ClusterNodeObject>(&node);
+                let object = object.into_node(true, &admin_state, &health).unwrap();
                 targets.apply(object.clone(), now);
                 // Within the debounce a new leader does not know of the signal.
                 if targets.target_state(&object, now.mono) != TargetState::Unchanged {

@@ -1,5 +1,7 @@
 //! Small clusters and load balancers for the tables of this module.
 
+use std::collections::BTreeSet;
+
 use headgate_azure::{LoadBalancer, LoadBalancerId, PoolId};
 use headgate_clock::Moment;
 use headgate_node::{Facts, SignalRules};
@@ -34,6 +36,7 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
             taints: taints.iter().map(ToString::to_string).collect(),
             ..Facts::default()
         }),
+        health_signals: BTreeSet::new(),
         ready: true,
         is_terminal: taints.contains(&"node.kubernetes.io/out-of-service"),
         hold: None,

@@ -2,7 +2,9 @@
 //!
 //! Azure's load balancer does not fail open: a pool whose entries are all `Down`, or all fail their probe, serves nothing.
 //! An entry can serve if it is not `Down` and its Node is Ready, carries no signal and is not excluded from load balancers.
-//! If fewer than the minimum can, entries of Ready Nodes whose signals are all revocable are held back.
+//! Where probes reach headgate, the signals of `signals.health` count for that as well, from their first observation: agents count
+//! by their own clocks, so one that must last may count for them before it counts for the leader.
+//! If fewer than the minimum can serve, entries of Ready Nodes whose signals are all revocable are held back.
 //!
 //! Invariants: an entry is held back only while too few others can serve, as the last read showed them; so it is released only
 //! after a read shows a replacement. A held entry stays the choice while it is valid. An entry of a Node that is about to
@@ -12,9 +14,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use headgate_azure::{AdminState, PoolId};
+use headgate_node::{Signal, SignalRules};
 
 use super::ledger::{LedgerEntry, LedgerStage};
-use super::target_states::{TargetState, TargetStates, signal_keys};
+use super::target_states::{TargetState, TargetStates};
 use crate::pool::{ClusterNode, InterfaceCache, PoolView};
 
 /// `guard.minimumInService`: how many entries of each pool stay in service.
@@ -59,8 +62,8 @@ pub struct GuardSettings {
     pub minimum_in_service: MinimumInService,
     /// The agents' health port, by which probes of headgate are recognized.
     pub health_port: u16,
-    /// The setting `signals.health`: the taint keys with which an agent answers 503.
-    pub health_taint_keys: Vec<String>,
+    /// The settings `signals.health` and `signals.healthBuiltIn`: with which signals an agent answers 503.
+    pub health_rules: SignalRules,
     /// Whether this process has the service account that may record holds on Nodes.
     pub may_write_holds: bool,
 }
@@ -70,7 +73,10 @@ impl GuardSettings {
     pub const DISABLED: Self = Self {
         minimum_in_service: MinimumInService::Count(0),
         health_port: 0,
-        health_taint_keys: Vec::new(),
+        health_rules: SignalRules {
+            matchers: Vec::new(),
+            built_in: BTreeSet::new(),
+        },
         may_write_holds: false,
     };
 }
@@ -109,7 +115,7 @@ struct Preference<'a> {
 
 /// The indexes of the entries to hold back in a pool that a rule uses.
 ///
-/// `signalled` are all entries of the pool with the target state `Down`.
+/// `signalled` are all entries of the pool whose Nodes have a signal for admin states or for health answers.
 pub(super) fn entries_to_hold_back(
     pool: &PoolView,
     signalled: &[SignalledEntry<'_>],
@@ -122,15 +128,15 @@ pub(super) fn entries_to_hold_back(
     if minimum == 0 || signalled.is_empty() {
         return BTreeSet::new();
     }
-    let health_keys: &[String] = if pool.probes_headgate(guard.settings.health_port) {
-        &guard.settings.health_taint_keys
-    } else {
-        &[]
-    };
-    let can_serve = |node: &ClusterNode| {
-        // A signal that ended a moment ago is no signal; the entry stays as it is.
-        let is_signalled = targets.target_state(node, now) == TargetState::Down;
-        is_alive(node) && !is_signalled && signal_keys(node, health_keys).is_empty()
+    let is_probed = pool.probes_headgate(guard.settings.health_port);
+    // A signal that ended a moment ago is no signal; the entry stays as it is.
+    let is_signalled = |node: &ClusterNode| targets.target_state(node, now) == TargetState::Down;
+    let fails_probes = |node: &ClusterNode| is_probed && !node.health_signals.is_empty();
+    let can_serve = |node: &ClusterNode| is_alive(node) && !is_signalled(node) && !fails_probes(node);
+    // What probes alone take out, a recorded hold alone brings back.
+    let is_candidate = |node: &ClusterNode| {
+        let is_coverable = !is_probed || node.health_signals.iter().all(Signal::is_revocable);
+        is_coverable && (is_signalled(node) || fails_probes(node) && guard.settings.may_write_holds)
     };
     let needed = minimum - count_in_service(pool, targets, interfaces, can_serve, now, minimum);
     if needed == 0 {
@@ -141,7 +147,7 @@ pub(super) fn entries_to_hold_back(
     let name = hold_name(&pool.id);
     let mut candidates: Vec<_> = signalled
         .iter()
-        .filter(|entry| entry.may_be_held(is_complete))
+        .filter(|entry| is_candidate(entry.node) && entry.may_be_held(is_complete))
         .map(|entry| {
             let hold = entry.node.hold.as_ref();
             let is_recorded = hold.is_some_and(|hold| hold.pools.contains(&name));
@@ -199,8 +205,9 @@ fn count_in_service(
         .iter()
         .filter(|entry| matches!(entry.admin_state, Some(AdminState::None | AdminState::Up)));
     let in_service = up.filter(|entry| {
+        // Claims that are equal leave open which Node has the address: one of them that works keeps the entry in service.
         let owner = targets.owner(entry, interfaces, now);
-        owner.is_some_and(|owner| owner.claimants.iter().all(|node| can_serve(node)))
+        owner.is_some_and(|owner| owner.claimants.iter().any(|node| can_serve(node)))
     });
     in_service.take(enough).count()
 }

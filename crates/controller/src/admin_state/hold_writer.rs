@@ -162,6 +162,7 @@ fn node_hold(desired: &DesiredHold, now: Moment) -> NodeHold {
         pools: desired.pools.clone(),
         probes_headgate: desired.probes_headgate,
         signals: desired.signals.clone(),
+        pending: desired.pending.clone(),
         renewed_at: now.wall,
     }
 }

@@ -1,7 +1,7 @@
 //! The holds of all Nodes, from the plans of all load balancers, and the events about new ones. Pure.
 //!
 //! A hold names the pools in which the guard keeps the Node's entries in service, and the signals that it covers: those of the
-//! Node now. So a new signal is covered only once the leader has planned with it. `hold_writer` records the holds.
+//! Node now, for admin states and for health answers. So a new signal is covered only once the leader has planned with it. `hold_writer` records the holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use headgate_azure::PoolId;
 
 use super::editor::LoadBalancerStatus;
 use super::guard::{GuardSettings, MinimumInService, hold_name, is_alive};
-use super::target_states::{TargetStates, signal_keys};
+use super::target_states::TargetStates;
 use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
 use crate::pool::ClusterNode;
 
@@ -25,6 +25,8 @@ pub(super) struct DesiredHold {
     pub(super) pools: BTreeSet<String>,
     pub(super) probes_headgate: bool,
     pub(super) signals: BTreeSet<String>,
+    /// Those of them that do not count for admin states yet.
+    pub(super) pending: BTreeSet<String>,
 }
 
 /// The holds of all Nodes, by the name of the Node.
@@ -74,16 +76,22 @@ pub(super) fn desired_holds(
             continue;
         };
         let period = targets.signal_period(node).filter(|period| period.ended_at.is_none());
-        let Some(period) = period else { continue };
+        let mut signals = period.map_or_else(BTreeSet::new, |period| period.signals.clone());
+        // The agent answers 503 for these, or soon may.
+        signals.extend(node.health_signals.iter().map(ToString::to_string));
+        if signals.is_empty() {
+            continue;
+        }
         let hold = holds.entry(node.name.clone()).or_insert_with(|| DesiredHold {
             node: Arc::clone(node),
             pools: BTreeSet::new(),
             probes_headgate: false,
             signals: BTreeSet::new(),
+            pending: BTreeSet::new(),
         });
-        hold.signals.clone_from(&period.signals);
-        // The agent answers 503 for these, too.
-        hold.signals.extend(signal_keys(node, &guard.health_taint_keys));
+        hold.pending = targets.pending_signals(node);
+        hold.pending.retain(|name| signals.contains(name));
+        hold.signals = signals;
         hold.pools.insert(hold_name(&entry.pool));
         hold.probes_headgate |= probing.contains(&entry.pool);
     }
@@ -105,6 +113,7 @@ fn kept_holds(unplanned: &Unplanned, targets: &TargetStates) -> DesiredHolds {
             pools: pools.cloned().collect(),
             probes_headgate: recorded.probes_headgate,
             signals: recorded.signals.clone(),
+            pending: recorded.pending.clone(),
         };
         (!hold.pools.is_empty()).then(|| (node.name.clone(), hold))
     });

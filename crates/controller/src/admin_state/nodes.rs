@@ -40,6 +40,8 @@ const MAX_EVENTS_PER_CHANGE: usize = 10_000;
 pub(super) struct NodeWatchConfig {
     /// What is a signal.
     pub(super) rules: SignalRules,
+    /// What is a signal for the agents' health answers, which the guard has to know.
+    pub(super) health_rules: SignalRules,
     /// Whether control-plane nodes are in no load balancer.
     pub(super) exclude_control_plane: bool,
     /// Counts the errors of the watch.
@@ -229,10 +231,10 @@ impl EventHandler {
     }
 
     fn apply(&mut self, object: ClusterNodeObject) -> bool {
-        let Some(node) = object.into_node(self.config.exclude_control_plane, &self.config.rules) else {
+        let config = &self.config;
+        let Some(node) = object.into_node(config.exclude_control_plane, &config.rules, &config.health_rules) else {
             return false;
         };
-        let config = &self.config;
         self.state.modify(|targets| targets.apply(node, config.clock.now()))
     }
 }

@@ -8,7 +8,8 @@
 //! | no | `Down` | no | stays, or `None` with `adminState.foreignDown: restore` |
 //! | | `Up`, or an unknown value | | stays |
 //!
-//! The guard holds entries back (see `guard`): their target state is `None` although the Node has a signal.
+//! The guard holds entries back (see `guard`): their target state is `None` although the Node has a signal for admin states or for
+//! health answers.
 //!
 //! In a load balancer that is not configured any more only the third row applies.
 //!
@@ -26,9 +27,7 @@ use super::guard::{GuardInputs, MinimumInService, SignalledEntry, entries_to_hol
 use super::ledger::{Ledger, LedgerEntry, LedgerStage};
 use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{SignalledNodes, TargetState, TargetStates};
-use crate::pool::{
-    AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolEntry, PoolView,
-};
+use crate::pool::{AdminStateChange, ClusterNode, EntryKey, InterfaceCache, LoadBalancerView, PoolEdit, PoolView};
 
 /// What the leader may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,8 +151,13 @@ pub struct Plan {
 pub fn plan(view: &LoadBalancerView, inputs: &PlanInputs<'_>) -> Plan {
     let mut plan = Plan::default();
     let signalled = inputs.targets.signalled_nodes(inputs.now);
+    let is_guarded = inputs.guard.settings.minimum_in_service != MinimumInService::Count(0)
+        && inputs.is_configured
+        && inputs.policy.mode != AdminStateMode::Off
+        && inputs.targets.stale_since().is_none();
+    let guarded = is_guarded.then(|| inputs.targets.guarded_nodes(inputs.now));
     for pool in &view.pools {
-        plan.add_pool(pool, inputs, &signalled);
+        plan.add_pool(pool, inputs, &signalled, guarded.as_ref());
     }
     if inputs.policy.mode == AdminStateMode::Observe {
         plan.edits.clear();
@@ -169,7 +173,13 @@ impl Plan {
         self.edits.iter().map(|edit| edit.admin_states.len()).sum()
     }
 
-    fn add_pool(&mut self, pool: &PoolView, inputs: &PlanInputs<'_>, signalled: &SignalledNodes<'_>) {
+    fn add_pool(
+        &mut self,
+        pool: &PoolView,
+        inputs: &PlanInputs<'_>,
+        signalled: &SignalledNodes<'_>,
+        guarded: Option<&SignalledNodes<'_>>,
+    ) {
         let policy = inputs.policy;
         let may_set_down = inputs.is_configured && pool.is_used();
         let (ledger, probe_coverage) = (inputs.ledger.pool(&pool.id), ProbeCoverage::new(pool));
@@ -183,20 +193,27 @@ impl Plan {
             held_back: 0,
             probes_headgate: pool.probes_headgate(inputs.guard.settings.health_port),
         };
-        let held_back = held_back(pool, inputs, signalled);
+        let held_back = guarded.map_or_else(BTreeSet::new, |guarded| held_back(pool, inputs, guarded));
         for (index, entry) in pool.entries.iter().enumerate() {
             let observed = entry.admin_state;
             counts.actual_down += usize::from(observed == Some(AdminState::Down));
             let mut planned = observed;
             let ledger_entry = entry.key.as_ref().and_then(|key| ledger.entry(key));
-            if let Some(key) = &entry.key
-                && let Some(node) = node_of(entry, ledger_entry, inputs, signalled)
+            let is_held_back = held_back.contains(&index);
+            let is_relevant = is_held_back
+                || ledger_entry.is_some()
+                || observed == Some(AdminState::Down)
+                || signalled.may_match(&entry.matcher, inputs.interfaces);
+            // Other entries are not looked up: that is most of the time of a plan.
+            if is_relevant
+                && let Some(key) = &entry.key
+                && let Some(owner) = inputs.targets.owner(entry, inputs.interfaces, inputs.now)
             {
+                let node = owner.node;
                 let target = match inputs.targets.target_state(node, inputs.now).in_mode(policy.mode) {
                     TargetState::Down if !pool.is_used() => TargetState::Unchanged,
                     target => target,
                 };
-                let is_held_back = held_back.contains(&index);
                 let wanted = if is_held_back { TargetState::None } else { target };
                 let becomes = next_admin_state(node, wanted, observed, ledger_entry, policy)
                     .filter(|_| may_set_down || ledger_entry.is_some())
@@ -205,12 +222,12 @@ impl Plan {
                 counts.held_back += usize::from(is_held_back);
                 // In the mode `observe` nothing is written.
                 planned = becomes.filter(|_| policy.mode != AdminStateMode::Observe).or(observed);
-                let is_relevant = if target == TargetState::None || !inputs.is_configured {
+                let is_shown = if target == TargetState::None || !inputs.is_configured {
                     ledger_entry.is_some()
                 } else {
                     pool.is_used()
                 };
-                if is_relevant || becomes.is_some() {
+                if is_shown || is_held_back || becomes.is_some() {
                     self.entries.push(EntryStatus {
                         pool: pool.id.clone(),
                         key: key.clone(),
@@ -245,44 +262,34 @@ impl Plan {
     }
 }
 
-/// The indexes of the pool's entries that the guard keeps in service.
-fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, signalled: &SignalledNodes<'_>) -> BTreeSet<usize> {
-    let is_disabled = inputs.guard.settings.minimum_in_service == MinimumInService::Count(0);
-    if is_disabled || !pool.is_used() || !inputs.is_configured || inputs.policy.mode == AdminStateMode::Off {
+/// The indexes of the pool's entries that the guard keeps in service. `guarded` are the Nodes that it chooses from.
+fn held_back(pool: &PoolView, inputs: &PlanInputs<'_>, guarded: &SignalledNodes<'_>) -> BTreeSet<usize> {
+    if !pool.is_used() {
         return BTreeSet::new();
     }
     let ledger = inputs.ledger.pool(&pool.id);
     let entries = pool.entries.iter().enumerate();
-    let may_match = entries.filter(|(_, entry)| signalled.may_match(&entry.matcher, inputs.interfaces));
-    let down = may_match.filter_map(|(index, entry)| {
+    let may_match = entries.filter(|(_, entry)| guarded.may_match(&entry.matcher, inputs.interfaces));
+    let signalled = may_match.filter_map(|(index, entry)| {
         let owner = inputs.targets.owner(entry, inputs.interfaces, inputs.now)?;
         // The hold would be one claimant's, and the probe may reach another.
         let node = Some(owner.node).filter(|_| owner.claimants.len() == 1)?;
-        let is_down = inputs.targets.target_state(node, inputs.now) == TargetState::Down;
-        (is_down && entry.key.is_some()).then(|| SignalledEntry {
+        entry.key.is_some().then(|| SignalledEntry {
             index,
             node,
             observed: entry.admin_state,
             ledger_entry: entry.key.as_ref().and_then(|key| ledger.entry(key)),
         })
     });
-    let down: Vec<_> = down.collect();
-    entries_to_hold_back(pool, &down, inputs.targets, inputs.interfaces, inputs.guard, inputs.now)
-}
-
-/// The Node of an entry that may change or is shown: the entry is `Down` or in the ledger, or its Node may have a signal.
-/// Other entries are not looked up: that is most of the time of a plan.
-fn node_of<'a>(
-    entry: &PoolEntry,
-    ledger_entry: Option<LedgerEntry>,
-    inputs: &PlanInputs<'a>,
-    signalled: &SignalledNodes<'_>,
-) -> Option<&'a Arc<ClusterNode>> {
-    let is_relevant = ledger_entry.is_some()
-        || entry.admin_state == Some(AdminState::Down)
-        || signalled.may_match(&entry.matcher, inputs.interfaces);
-    let find = || inputs.targets.owner(entry, inputs.interfaces, inputs.now);
-    is_relevant.then(find).flatten().map(|owner| owner.node)
+    let signalled: Vec<_> = signalled.collect();
+    entries_to_hold_back(
+        pool,
+        &signalled,
+        inputs.targets,
+        inputs.interfaces,
+        inputs.guard,
+        inputs.now,
+    )
 }
 
 /// The table above: what an entry of this Node becomes; `None` if it stays.

@@ -260,6 +260,7 @@ async fn work(
     let watch_config = NodeWatchConfig {
         // No taint is a signal, so that every target state is `None`.
         rules: SignalRules::default(),
+        health_rules: SignalRules::default(),
         exclude_control_plane: context.target.exclude_control_plane,
         watch_errors: WatchErrorCounter::default(),
         stale_timeout: AdminStateSettings::default().stale_nodes_timeout,

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_clock::Moment;
@@ -121,11 +122,11 @@ impl TargetStates {
                 .and_then(|known| known.since.get(signal))
                 .copied()
                 .unwrap_or(now.mono);
-            // Only a leader writes a hold, for signals that count: it proves that to a leader that has just begun.
+            // Only a leader writes a hold: it proves to a leader that has just begun that these signals count.
             let is_held = node
                 .hold
                 .as_ref()
-                .is_some_and(|hold| hold.signals.contains(signal.name()));
+                .is_some_and(|hold| hold.signals.contains(signal.name()) && !hold.pending.contains(signal.name()));
             let has_counted = is_held || period.is_some_and(|period| period.signals.contains(signal.name()));
             if has_counted || first + *after <= now.mono {
                 counting.insert(signal.to_string());
@@ -250,20 +251,28 @@ impl TargetStates {
         self.periods.get(&node.name).filter(|period| period.uid == node.uid)
     }
 
+    /// The names of the Node's signals that must last before they count, and have not yet.
+    #[must_use]
+    pub fn pending_signals(&self, node: &ClusterNode) -> BTreeSet<String> {
+        let pending = self.pending.get(&node.name).filter(|pending| pending.uid == node.uid);
+        let signals = pending.into_iter().flat_map(|pending| pending.since.keys());
+        signals.map(ToString::to_string).collect()
+    }
+
     /// The Nodes whose entries do not have the target state `None`.
     #[must_use]
     pub fn signalled_nodes(&self, now: Instant) -> SignalledNodes<'_> {
-        let (mut signalled, mut machines) = (SignalledNodes::default(), HashSet::new());
         let nodes = self.periods.keys().filter_map(|name| self.nodes.by_name(name));
-        for node in nodes.filter(|node| self.target_state(node, now) != TargetState::None) {
-            signalled.names.insert(&node.name);
-            signalled.addresses.extend(&node.addresses);
-            machines.insert(&*node.machine);
-        }
-        signalled.addresses.sort_unstable();
-        signalled.machine_fingerprints = machines.iter().copied().collect();
-        signalled.machines = machines;
-        signalled
+        SignalledNodes::new(nodes.filter(|node| self.target_state(node, now) != TargetState::None))
+    }
+
+    /// The Nodes that admin states or probes take out, or soon may: what the guard chooses from.
+    #[must_use]
+    pub(super) fn guarded_nodes(&self, now: Instant) -> SignalledNodes<'_> {
+        let probed_out = self.nodes.iter().filter(|node| !node.health_signals.is_empty());
+        let signalled = self.periods.keys().filter_map(|name| self.nodes.by_name(name));
+        let signalled = signalled.filter(|node| self.target_state(node, now) == TargetState::Down);
+        SignalledNodes::new(probed_out.chain(signalled))
     }
 
     /// Whether a Node has a signal, or had one in the last [`ENDED_PERIOD_TTL`].
@@ -291,7 +300,20 @@ pub struct SignalledNodes<'a> {
     machine_fingerprints: FingerprintSet,
 }
 
-impl SignalledNodes<'_> {
+impl<'a> SignalledNodes<'a> {
+    fn new(nodes: impl Iterator<Item = &'a Arc<ClusterNode>>) -> Self {
+        let (mut signalled, mut machines) = (Self::default(), HashSet::new());
+        for node in nodes {
+            signalled.names.insert(&*node.name);
+            signalled.addresses.extend(&node.addresses);
+            machines.insert(&*node.machine);
+        }
+        signalled.addresses.sort_unstable();
+        signalled.machine_fingerprints = machines.iter().copied().collect();
+        signalled.machines = machines;
+        signalled
+    }
+
     /// Whether an entry may belong to one of these Nodes.
     #[must_use]
     pub fn may_match(&self, matcher: &NodeMatcher, interfaces: &InterfaceCache) -> bool {
@@ -310,17 +332,6 @@ impl SignalledNodes<'_> {
             NodeMatcher::Unmatched => false,
         }
     }
-}
-
-/// The names of what would be a signal by these taint keys: taints, and the Node's deletion. For the guard, which compares them with
-/// what an agent's `/healthz` follows from.
-pub(super) fn signal_keys(node: &ClusterNode, taint_keys: &[String]) -> BTreeSet<String> {
-    let keys = node.taints.iter().map(|taint| &taint.key);
-    let deletion = node.is_deleting.then(|| Signal::Deletion.to_string());
-    keys.filter(|key| taint_keys.contains(key))
-        .cloned()
-        .chain(deletion)
-        .collect()
 }
 
 fn is_out_of_service(node: &ClusterNode) -> bool {
@@ -355,6 +366,7 @@ mod tests {
                 taints: taints.iter().map(ToString::to_string).collect(),
                 ..Facts::default()
             }),
+            health_signals: BTreeSet::new(),
             ready: true,
             is_terminal: false,
             hold: None,
@@ -484,6 +496,7 @@ mod tests {
                 pools: ["lb/pool".to_owned()].into(),
                 probes_headgate: true,
                 signals: [signal.to_owned()].into(),
+                pending: BTreeSet::new(),
             }),
             ..node("u", &[])
         };
@@ -492,5 +505,12 @@ mod tests {
             states.apply(held(signal), clock.now());
             assert_eq!(states.target_state(&held(signal), clock.now().mono), target, "{signal}");
         }
+        // A hold that was recorded before the cordon counted proves nothing.
+        let mut pending = held("unschedulable");
+        pending.hold.as_mut().unwrap().pending = ["unschedulable".to_owned()].into();
+        let mut states = TargetStates::default();
+        states.apply(pending.clone(), clock.now());
+        assert_eq!(states.target_state(&pending, clock.now().mono), TargetState::Unchanged);
+        assert_eq!(states.pending_signals(&pending), ["unschedulable".to_owned()].into());
     }
 }

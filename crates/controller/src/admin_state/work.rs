@@ -407,6 +407,7 @@ fn watch_nodes(
     let targets = sender.subscribe();
     let watch_config = NodeWatchConfig {
         rules: context.rules.clone(),
+        health_rules: context.guard.health_rules.clone(),
         exclude_control_plane,
         watch_errors: context.metrics.watch_errors(),
         stale_timeout: context.stale_nodes_timeout,

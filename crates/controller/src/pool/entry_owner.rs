@@ -67,6 +67,7 @@ mod tests {
             excluded: excluded.then_some("label"),
             taints: Vec::new(),
             signals: std::collections::BTreeMap::new(),
+            health_signals: std::collections::BTreeSet::new(),
             ready: true,
             is_terminal: false,
             hold: None,

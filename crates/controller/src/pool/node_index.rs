@@ -45,6 +45,9 @@ pub struct ClusterNode {
     pub taints: Vec<Taint>,
     /// The signals of the rules that the Node was read with, each with how long it must last before it counts.
     pub signals: BTreeMap<Signal, Duration>,
+    /// The signals of the rules by which agents answer 503. Those that must last before they count are among them from the
+    /// start: agents count by their own clocks.
+    pub health_signals: BTreeSet<Signal>,
     /// Whether the condition `Ready` is `True`.
     pub ready: bool,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -65,6 +68,8 @@ pub struct RecordedHold {
     pub probes_headgate: bool,
     /// The signals that the hold covers.
     pub signals: BTreeSet<String>,
+    /// Those of them that did not count for admin states yet.
+    pub pending: BTreeSet<String>,
 }
 
 impl ClusterNode {
@@ -206,6 +211,7 @@ mod tests {
             excluded: None,
             taints: Vec::new(),
             signals: BTreeMap::new(),
+            health_signals: BTreeSet::new(),
             ready: true,
             is_terminal: false,
             hold: None,

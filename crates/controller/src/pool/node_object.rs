@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use headgate_node::{DRAINING_TAINT, Facts, NodeHold, Signal, SignalRules, SlimCondition};
+use headgate_spot::announces_preempt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,8 +17,6 @@ use super::node_index::{ClusterNode, EXCLUDED_BY_KARPENTER, EXCLUDED_LABEL, Reco
 const MANAGED_LABEL: &str = "kubernetes.azure.com/managed";
 /// The value of the draining taint that headgate's agent sets when Azure announces the eviction of its VM.
 const EVICTION_TAINT_VALUE: &str = "spot-eviction";
-/// The condition that the node problem detector of AKS sets when Azure announces the eviction of the VM.
-const PREEMPT_CONDITION: &str = "PreemptScheduled";
 /// Exclude if the cloud's setting `excludeMasterFromStandardLB` is true.
 const CONTROL_PLANE_LABELS: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
@@ -75,13 +74,21 @@ struct AddressObject {
 
 impl ClusterNodeObject {
     /// Converts the object; `None` if it has no name. `exclude_control_plane` is the cloud's setting
-    /// `excludeMasterFromStandardLB`; `rules` say what is a signal. Facts that the rules do not read are dropped, and so are the times
-    /// of conditions: a heartbeat changes nothing.
+    /// `excludeMasterFromStandardLB`; `rules` say what is a signal for admin states, `health_rules` what is one for agents. Facts
+    /// that neither reads are dropped, and so are the times of conditions: a heartbeat changes nothing.
     #[must_use]
-    pub fn into_node(self, exclude_control_plane: bool, rules: &SignalRules) -> Option<ClusterNode> {
-        let taint_keys = self.spec.taints.iter().map(|taint| taint.key.clone()).collect();
-        let (cordon, conditions) = (self.spec.unschedulable, &self.status.conditions);
-        let signals = rules.detect(&Facts::read(&self.metadata, taint_keys, cordon, conditions, rules));
+    pub fn into_node(
+        self,
+        exclude_control_plane: bool,
+        rules: &SignalRules,
+        health_rules: &SignalRules,
+    ) -> Option<ClusterNode> {
+        let detect = |rules: &SignalRules| {
+            let taint_keys = self.spec.taints.iter().map(|taint| taint.key.clone()).collect();
+            let (cordon, conditions) = (self.spec.unschedulable, &self.status.conditions);
+            rules.detect(&Facts::read(&self.metadata, taint_keys, cordon, conditions, rules))
+        };
+        let (signals, health_signals) = (detect(rules), detect(health_rules));
         let is_terminal = self.is_terminal() || signals.keys().any(|signal| !signal.is_revocable());
         let labels = self.metadata.labels.unwrap_or_default();
         let internal = self.status.addresses.iter().filter(|entry| entry.kind == "InternalIP");
@@ -97,6 +104,7 @@ impl ClusterNodeObject {
             pools: hold.pools,
             probes_headgate: hold.probes_headgate,
             signals: hold.signals,
+            pending: hold.pending,
         });
         let taint = |taint: TaintObject| Taint {
             key: taint.key,
@@ -113,6 +121,7 @@ impl ClusterNodeObject {
             excluded: excluding_label(&labels, exclude_control_plane),
             taints: self.spec.taints.into_iter().map(taint).collect(),
             signals,
+            health_signals: health_signals.into_keys().collect(),
             ready,
             is_terminal,
             hold,
@@ -127,8 +136,10 @@ impl ClusterNodeObject {
             !signal.is_revocable()
                 || (taint.key == DRAINING_TAINT && taint.value.as_deref() == Some(EVICTION_TAINT_VALUE))
         };
-        let is_preempted =
-            |condition: &SlimCondition| condition.type_ == PREEMPT_CONDITION && condition.status == "True";
+        let is_preempted = |condition: &SlimCondition| {
+            let message = condition.message.as_deref().unwrap_or_default();
+            announces_preempt(&condition.type_, &condition.status, message)
+        };
         self.metadata.deletion_timestamp.is_some()
             || self.spec.taints.iter().any(is_terminal_taint)
             || self.status.conditions.iter().any(is_preempted)
@@ -171,13 +182,17 @@ fn excluding_label(labels: &BTreeMap<String, String>, exclude_control_plane: boo
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use headgate_node::{NodeReport, SignalMatcher, SlimNode};
     use serde_json::{Value, json};
 
     use super::*;
 
     fn read(object: &Value) -> ClusterNode {
         let object: ClusterNodeObject = serde_json::from_value(object.clone()).unwrap();
-        object.into_node(true, &SignalRules::default_admin_state()).unwrap()
+        let (rules, health_rules) = (SignalRules::default_admin_state(), SignalRules::default_health());
+        object.into_node(true, &rules, &health_rules).unwrap()
     }
 
     #[test]
@@ -209,6 +224,48 @@ mod tests {
         assert!(bare.machine.is_empty() && bare.addresses.is_empty() && !bare.ready);
     }
 
+    const NOTICE: &str = "Wed, 26 Feb 2025 10:13:13 GMT. DurationInSeconds: -1.";
+
+    #[test]
+    fn health_signals_have_the_names_that_the_agent_uses() {
+        let object = json!({"metadata": {"name": "n", "uid": "u", "labels": {"example.com/state": "leaving"},
+                "annotations": {"example.com/leaving": "soon"}},
+            "spec": {"unschedulable": true, "taints": [{"key": "aws-node-termination-handler/spot-itn", "effect": "NoSchedule"},
+                {"key": "headgate.dev/maintenance", "effect": "NoSchedule"}, {"key": "other", "effect": "NoSchedule"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"},
+                {"type": "DiskPressure", "status": "True", "reason": "Full", "message": "disk is full"}]}});
+        let matchers = [
+            json!("headgate.dev/maintenance"),
+            json!({"taint": "aws-node-termination-handler/*"}),
+            json!({"condition": {"type": "DiskPressure", "status": "True", "messagePrefix": "disk"}}),
+            json!({"label": {"key": "example.com/state", "value": "leaving"}}),
+            json!({"annotation": {"key": "example.com/leaving"}}),
+            json!({"unschedulable": true, "for": "1h"}),
+        ];
+        let rules = SignalRules {
+            matchers: matchers
+                .iter()
+                .map(|matcher| SignalMatcher::parse(matcher).unwrap())
+                .collect(),
+            ..SignalRules::default()
+        };
+        let in_pools: ClusterNodeObject = serde_json::from_value(object.clone()).unwrap();
+        let node = in_pools.into_node(true, &SignalRules::default(), &rules).unwrap();
+        let (agent, now) = (
+            serde_json::from_value::<SlimNode>(object).unwrap(),
+            headgate_clock::Clock::System.now(),
+        );
+        let report = NodeReport::initial(None, &rules, now).with_node(agent.facts(&rules), &rules, now);
+        let names = report.signals.keys().chain(report.pending.keys()).map(Signal::name);
+        let names: BTreeSet<&str> = names.collect();
+        assert_eq!(names.len(), matchers.len());
+        assert_eq!(
+            node.health_signals.iter().map(Signal::name).collect::<BTreeSet<_>>(),
+            names
+        );
+        assert!(node.signals.is_empty() && !node.is_terminal);
+    }
+
     #[test]
     fn machine_that_is_about_to_end_is_terminal() {
         let is_terminal = |part: &Value| {
@@ -217,6 +274,7 @@ mod tests {
             read(&object).is_terminal
         };
         let taint = |key: &str, value: &str| json!({"spec": {"taints": [{"key": key, "value": value, "effect": "NoSchedule"}]}});
+        let condition = |kind: &str, status: &str, message: &str| json!({"status": {"conditions": [{"type": kind, "status": status, "message": message}]}});
         for (part, expected) in [
             (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), true),
             (taint("node.kubernetes.io/out-of-service", ""), true),
@@ -226,11 +284,41 @@ mod tests {
             (taint("headgate.dev/maintenance", ""), false),
             (taint("ToBeDeletedByClusterAutoscaler", "1"), false),
             (
-                json!({"status": {"conditions": [{"type": "PreemptScheduled", "status": "True"}]}}),
+                condition("VMEventScheduled", "True", &format!("Preempt Scheduled: {NOTICE}")),
                 true,
             ),
             (
-                json!({"status": {"conditions": [{"type": "PreemptScheduled", "status": "False"}]}}),
+                condition(
+                    "PreemptionScheduled",
+                    "True",
+                    &format!("Preempt Scheduled: {NOTICE} EventId: A-1"),
+                ),
+                true,
+            ),
+            (condition("PreemptionScheduled", "True", "Preempt Started"), true),
+            (
+                condition("VMEventScheduled", "True", &format!("Freeze Scheduled: {NOTICE}")),
+                false,
+            ),
+            (
+                condition("VMEventScheduled", "False", &format!("Preempt Scheduled: {NOTICE}")),
+                false,
+            ),
+            (
+                condition("VMEventScheduled", "Unknown", "IMDS query failed, exit code: 28"),
+                false,
+            ),
+            (
+                condition(
+                    "PreemptionScheduled",
+                    "True",
+                    &format!("SpotRebalanceRecommendation Advisory. Preempt Scheduled: {NOTICE}"),
+                ),
+                false,
+            ),
+            // The reason of an event; no detector sets a condition of this type.
+            (
+                condition("PreemptScheduled", "True", &format!("Preempt Scheduled: {NOTICE}")),
                 false,
             ),
         ] {

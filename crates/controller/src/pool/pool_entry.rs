@@ -196,6 +196,7 @@ mod tests {
                 excluded: None,
                 taints: Vec::new(),
                 signals: std::collections::BTreeMap::new(),
+                health_signals: std::collections::BTreeSet::new(),
                 ready: true,
                 is_terminal: false,
                 hold: None,

@@ -1,6 +1,7 @@
 //! `guard.minimumInService`: what leader and agents together leave in service, whatever the signals.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{GuardSettings, MinimumInService};
@@ -17,19 +18,19 @@ use super::world::{ENFORCE, SECOND, World, entries, load_balancer, two_load_bala
 const MAINTENANCE: &str = "headgate.dev/maintenance";
 const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
 
-pub(crate) const GUARD: GuardSettings = GuardSettings {
+pub(crate) static GUARD: LazyLock<GuardSettings> = LazyLock::new(|| GuardSettings {
     minimum_in_service: MinimumInService::Count(1),
     health_port: 10456,
-    health_taint_keys: Vec::new(),
+    health_rules: SignalRules::default_health(),
     may_write_holds: true,
-};
+});
 
-/// What an agent with the default settings would answer at `/healthz` right after it read its Node.
+/// What an agent with the settings of the leader would answer at `/healthz` right after it read its Node.
 pub(crate) async fn is_healthy(world: &World, number: usize) -> bool {
     let nodes = Api::<Node>::all(world.client.clone());
     let node = nodes.get(&format!("node-{number}")).await.unwrap();
     let node: SlimNode = serde_json::from_value(serde_json::to_value(node).unwrap()).unwrap();
-    let rules = SignalRules::default_health();
+    let rules = world.guard.health_rules.clone();
     let facts = node.facts(&rules);
     let now = world.clock.now();
     let is_stale = headgate_node::NodeHold::from_annotations(&facts.annotations, &facts.uid)
@@ -65,7 +66,7 @@ async fn annotation(cluster: &TestCluster, number: usize) -> Option<Value> {
 
 #[tokio::test(start_paused = true)]
 async fn taint_on_all_nodes_leaves_one_in_service_on_both_paths() {
-    let cluster = cluster(3, &two_load_balancers(3), GUARD).await;
+    let cluster = cluster(3, &two_load_balancers(3), GUARD.clone()).await;
     for number in 1..=3 {
         cluster.taint(number, &[MAINTENANCE]);
     }
@@ -114,7 +115,7 @@ async fn disabled_guard_takes_everything_out() {
         &two_load_balancers(2),
         GuardSettings {
             minimum_in_service: MinimumInService::Count(0),
-            ..GUARD
+            ..GUARD.clone()
         },
     )
     .await;
@@ -127,7 +128,7 @@ async fn disabled_guard_takes_everything_out() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_replacement_brings_a_revocable_node_back() {
-    let cluster = cluster(2, &two_load_balancers(2), GUARD).await;
+    let cluster = cluster(2, &two_load_balancers(2), GUARD.clone()).await;
     cluster.taint(1, &[MAINTENANCE]);
     cluster.settle(&["node-1"]).await;
     cluster.taint(2, &[OUT_OF_SERVICE]);
@@ -146,7 +147,7 @@ async fn lost_replacement_brings_a_revocable_node_back() {
 
 #[tokio::test(start_paused = true)]
 async fn next_leader_keeps_the_choice_and_renews_the_hold() {
-    let mut cluster = cluster(3, &two_load_balancers(3), GUARD).await;
+    let mut cluster = cluster(3, &two_load_balancers(3), GUARD.clone()).await;
     cluster.taint(3, &[MAINTENANCE]);
     cluster.taint(2, &[MAINTENANCE]);
     cluster.settle(&["node-2", "node-3"]).await;
@@ -171,7 +172,7 @@ async fn next_leader_keeps_the_choice_and_renews_the_hold() {
 async fn leader_without_the_right_to_write_holds_says_so() {
     let guard = GuardSettings {
         may_write_holds: false,
-        ..GUARD
+        ..GUARD.clone()
     };
     let cluster = cluster(2, &two_load_balancers(2), guard).await;
     for number in 1..=2 {
@@ -190,7 +191,7 @@ async fn leader_without_the_right_to_write_holds_says_so() {
 async fn percentage_counts_each_pool_by_itself() {
     let guard = GuardSettings {
         minimum_in_service: MinimumInService::Percent(50),
-        ..GUARD
+        ..GUARD.clone()
     };
     let pools = [
         load_balancer("kubernetes", &[("kubernetes", entries(1..=4, false))]),
@@ -208,7 +209,7 @@ async fn percentage_counts_each_pool_by_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn next_leader_renews_the_hold_while_arm_does_not_answer() {
-    let mut cluster = cluster(1, &two_load_balancers(1), GUARD).await;
+    let mut cluster = cluster(1, &two_load_balancers(1), GUARD.clone()).await;
     cluster.taint(1, &[MAINTENANCE]);
     sleep(10 * SECOND).await;
     let first = annotation(&cluster, 1).await.unwrap();
@@ -232,7 +233,7 @@ async fn next_leader_renews_the_hold_while_arm_does_not_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn hold_is_renewed_while_nodes_are_stale() {
-    let cluster = cluster(2, &two_load_balancers(2), GUARD).await;
+    let cluster = cluster(2, &two_load_balancers(2), GUARD.clone()).await;
     for number in 1..=2 {
         cluster.taint(number, &[MAINTENANCE]);
     }
@@ -256,7 +257,7 @@ async fn hold_is_renewed_while_nodes_are_stale() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_write_of_a_hold_is_repeated() {
-    let cluster = cluster(1, &two_load_balancers(1), GUARD).await;
+    let cluster = cluster(1, &two_load_balancers(1), GUARD.clone()).await;
     cluster.line.set(Fault::Status(500));
     cluster.taint(1, &[MAINTENANCE]);
     sleep(3 * SECOND).await;

@@ -14,6 +14,7 @@ mod contested;
 mod etcd_restore;
 mod giving_up;
 mod guard;
+mod guard_signals;
 mod ignored_writes;
 mod invariants;
 mod journey;

@@ -112,7 +112,7 @@ impl RandomRun {
         let mut world = World::new(client, clock, &resources, settings);
         world.guard = GuardSettings {
             minimum_in_service: *random.pick(&MINIMUMS),
-            ..GUARD
+            ..GUARD.clone()
         };
         for node in all() {
             world.add_node(node).await;

@@ -5,7 +5,7 @@ use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MinimumInService};
 use headgate_controller::admin_state::{LedgerChange, LedgerStage, Policy, TargetStates};
 use headgate_controller::pool::{LastError, Listing, Taint};
-use headgate_node::Signal;
+use headgate_node::{Signal, SignalRules};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -32,6 +32,7 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
             .then(|| (Signal::Taint(KEY.to_owned()), std::time::Duration::ZERO))
             .into_iter())
         .collect(),
+        health_signals: BTreeSet::new(),
         ready: true,
         is_terminal: false,
         hold: None,
@@ -105,7 +106,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
         },
         minimum_in_service: MinimumInService::Count(0),
         health_port: 10456,
-        health_taint_keys: Vec::new(),
+        health_rules: SignalRules::default(),
         local_pools: crate::status::LocalPoolsSnapshot::default(),
     }
 }

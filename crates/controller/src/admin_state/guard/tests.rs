@@ -26,6 +26,7 @@ fn recorded_hold() -> RecordedHold {
         pools: ["lb/p".to_owned()].into(),
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),
+        pending: BTreeSet::new(),
     }
 }
 
@@ -242,22 +243,28 @@ fn held_entry_is_shown_and_counted() {
     assert_eq!(held, [(true, false), (false, true)]);
 }
 
+/// A pool whose rule probes headgate.
+fn probed_view(entries: &[(u8, &str)]) -> LoadBalancerView {
+    let mut view = view(&[("p", entries, true)]);
+    for rule in &mut view.pools[0].rules {
+        rule.probe = Some(crate::pool::Probe {
+            protocol: "Http".to_owned(),
+            port: 10456,
+            path: Some("/healthz".to_owned()),
+        });
+    }
+    view
+}
+
 #[test]
 fn node_that_fails_its_probes_does_not_serve() {
     let entries = [(1, "-"), (2, "-")];
-    let nodes = [node(1, &["probe-only"]), node(2, &[DRAIN])];
+    let mut nodes = [node(1, &["probe-only"]), node(2, &[DRAIN])];
+    nodes[0].health_signals = [Signal::Taint("probe-only".to_owned())].into();
     let held = |health_port| {
-        let mut view = view(&[("p", &entries, true)]);
-        for rule in &mut view.pools[0].rules {
-            rule.probe = Some(crate::pool::Probe {
-                protocol: "Http".to_owned(),
-                port: 10456,
-                path: Some("/healthz".to_owned()),
-            });
-        }
+        let view = probed_view(&entries);
         let settings = GuardSettings {
             health_port,
-            health_taint_keys: vec!["probe-only".to_owned()],
             ..guard(MinimumInService::Count(1))
         };
         let now = Clock::System.now();
@@ -278,6 +285,53 @@ fn node_that_fails_its_probes_does_not_serve() {
     };
     assert_eq!(held(10456), 1);
     assert_eq!(held(80), 0, "the pool's probes do not reach headgate");
+}
+
+#[test]
+fn signals_of_health_alone_hold_back_where_a_hold_has_an_effect() {
+    let settings = GuardSettings {
+        health_port: 10456,
+        may_write_holds: true,
+        ..guard(MinimumInService::Count(1))
+    };
+    let held = |settings: &GuardSettings, signal: Signal, is_stale: bool| {
+        let mut nodes = [node(1, &[]), node(2, &[])];
+        for node in &mut nodes {
+            node.health_signals = [signal.clone()].into();
+        }
+        let now = Clock::System.now();
+        let mut targets = target_states(&nodes, now);
+        targets.set_stale_since(is_stale.then_some(now.wall));
+        let inputs = PlanInputs {
+            is_configured: true,
+            interfaces: &InterfaceCache::default(),
+            targets: &targets,
+            ledger: &ledger(&[]),
+            policy: POLICY,
+            guard: GuardInputs {
+                settings,
+                held: &HeldEntries::new(),
+            },
+            now: now.mono,
+        };
+        let plan = plan(&probed_view(&[(1, "-"), (2, "-")]), &inputs);
+        assert!(plan.edits.is_empty());
+        plan.pools[0].held_back
+    };
+    assert_eq!(held(&settings, Signal::Unschedulable, false), 1);
+    assert_eq!(held(&settings, Signal::Unschedulable, true), 0, "the Nodes are stale");
+    let condition = Signal::Condition("condition:Gone=True".to_owned());
+    assert_eq!(held(&settings, condition, false), 0, "no hold covers it");
+    let elsewhere = GuardSettings {
+        health_port: 80,
+        ..settings.clone()
+    };
+    assert_eq!(held(&elsewhere, Signal::Unschedulable, false), 0);
+    let in_daemon_set = GuardSettings {
+        may_write_holds: false,
+        ..settings
+    };
+    assert_eq!(held(&in_daemon_set, Signal::Unschedulable, false), 0);
 }
 
 #[test]

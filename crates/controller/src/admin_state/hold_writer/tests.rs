@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use headgate_clock::Clock;
 
 use super::super::fixtures::{DRAIN, node};
@@ -9,6 +11,7 @@ fn desired(signals: &[&str]) -> DesiredHolds {
         pools: ["lb/p".to_owned()].into(),
         probes_headgate: true,
         signals: signals.iter().map(ToString::to_string).collect(),
+        pending: BTreeSet::new(),
     };
     [("n1".to_owned(), hold)].into()
 }

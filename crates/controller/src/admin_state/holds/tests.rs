@@ -1,4 +1,5 @@
 use headgate_clock::Clock;
+use headgate_node::{Signal, SignalRules};
 
 use super::super::fixtures::{DRAIN, ledger, node, target_states, view};
 use super::super::guard::{GuardInputs, HeldEntries, MinimumInService};
@@ -12,7 +13,10 @@ const GUARD: GuardSettings = GuardSettings {
     minimum_in_service: MinimumInService::Count(1),
     // The port of the probes of `fixtures::view`, which are TCP probes.
     health_port: 80,
-    health_taint_keys: Vec::new(),
+    health_rules: SignalRules {
+        matchers: Vec::new(),
+        built_in: BTreeSet::new(),
+    },
     may_write_holds: true,
 };
 
@@ -96,6 +100,7 @@ fn recorded_hold(pools: &[&str]) -> RecordedHold {
         pools: pools.iter().map(ToString::to_string).collect(),
         probes_headgate: true,
         signals: [DRAIN.to_owned()].into(),
+        pending: BTreeSet::new(),
     }
 }
 
@@ -128,16 +133,9 @@ fn recorded_hold_stays_until_its_load_balancer_is_planned() {
 
 #[test]
 fn hold_covers_the_signals_of_probes_too() {
-    let guard = GuardSettings {
-        health_taint_keys: vec!["probe-only".to_owned(), "absent".to_owned()],
-        ..GUARD
-    };
-    let none = Unplanned::Named(BTreeSet::new());
-    let all = holds_beside(
-        &[node(1, &[DRAIN, "probe-only", "other"]), node(2, &[DRAIN, OUT])],
-        &none,
-        &guard,
-    );
+    let mut probe_only = node(1, &[DRAIN, "probe-only", "other"]);
+    probe_only.health_signals = [Signal::Taint("probe-only".to_owned())].into();
+    let all = holds(&[probe_only, node(2, &[DRAIN, OUT])]);
     assert_eq!(all["n1"].signals, [DRAIN.to_owned(), "probe-only".to_owned()].into());
 }
 

@@ -36,6 +36,7 @@ fn node(number: u8) -> ClusterNode {
         excluded: None,
         taints: Vec::new(),
         signals: BTreeMap::new(),
+        health_signals: std::collections::BTreeSet::new(),
         ready: true,
         is_terminal: false,
         hold: None,
