@@ -62,6 +62,10 @@ bench-leader: build-tools ## run the leader's benchmarks, with the real control 
 fuzz: build-tools ## run all fuzz targets in parallel for HEADGATE_FUZZ_SECONDS (600)
 	HEADGATE_FUZZ_SECONDS=$${HEADGATE_FUZZ_SECONDS:-600} cargo test --locked --profile fuzz --test fuzz $(ARGS) -- --nocapture --test-threads 16
 
+.PHONY: stories
+stories: build-tools ## run the leader's randomised stories, optimised: make stories ARGS=5000, or some of the seeds: ARGS=1000..2000
+	HEADGATE_STORIES=$(or $(ARGS),5000) cargo test --locked --profile fuzz -p headgate-controller --test stories random_events -- --nocapture
+
 .PHONY: soak-leader
 soak-leader: build-tools ## run a leader for SOAK_SECONDS (3600) with signals, another writer, faults of ARM and outages
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench leader-soak

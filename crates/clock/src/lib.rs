@@ -4,6 +4,9 @@
 //! other systems. Decisions take a [`Moment`] as a parameter and do not read a clock. An anchored clock follows tokio's time, so
 //! a test that pauses that time pauses both clocks.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
@@ -23,6 +26,20 @@ pub enum Clock {
     System,
     /// Monotonic time from tokio, and wall-clock time derived from it, counted from this moment.
     Anchored(Moment),
+    /// The same, with a wall clock that is ahead by this offset.
+    Offset(Arc<(Moment, WallOffset)>),
+}
+
+/// By how far the wall clock of a [`Clock::Offset`] is ahead. A change is a jump, as after a correction of the time, or after the
+/// machine stood still. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct WallOffset(Arc<AtomicI64>);
+
+impl WallOffset {
+    /// Makes the wall clock be ahead by this many milliseconds from now on.
+    pub fn set_millis(&self, millis: i64) {
+        self.0.store(millis, Ordering::Relaxed);
+    }
 }
 
 impl Clock {
@@ -35,23 +52,34 @@ impl Clock {
         })
     }
 
+    /// The same clock with an offset of its wall clock. The machine's own clocks have none.
+    #[must_use]
+    pub fn with_offset(&self, offset: WallOffset) -> Self {
+        match self {
+            Self::System => Self::System,
+            Self::Anchored(anchor) => Self::Offset(Arc::new((*anchor, offset))),
+            Self::Offset(inner) => Self::Offset(Arc::new((inner.0, offset))),
+        }
+    }
+
     /// The present time of both clocks.
     #[must_use]
     pub fn now(&self) -> Moment {
         let mono = Instant::now();
-        match self {
-            Self::System => Moment {
-                wall: Timestamp::now(),
-                mono,
-            },
-            Self::Anchored(anchor) => {
-                let elapsed = SignedDuration::try_from(mono - anchor.mono).unwrap_or(SignedDuration::MAX);
-                Moment {
-                    wall: anchor.wall.saturating_add(elapsed).unwrap_or(Timestamp::MAX),
-                    mono,
-                }
+        let since = |anchor: &Moment, offset: SignedDuration| {
+            let elapsed = SignedDuration::try_from(mono - anchor.mono).unwrap_or(SignedDuration::MAX);
+            let elapsed = elapsed.saturating_add(offset);
+            anchor.wall.saturating_add(elapsed).unwrap_or(Timestamp::MAX)
+        };
+        let wall = match self {
+            Self::System => Timestamp::now(),
+            Self::Anchored(anchor) => since(anchor, SignedDuration::ZERO),
+            Self::Offset(inner) => {
+                let (anchor, WallOffset(millis)) = &**inner;
+                since(anchor, SignedDuration::from_millis(millis.load(Ordering::Relaxed)))
             }
-        }
+        };
+        Moment { wall, mono }
     }
 }
 
@@ -71,5 +99,22 @@ mod tests {
         assert_eq!(before.wall, start);
         assert_eq!(after.wall.to_string(), "2026-01-02T03:04:06.5Z");
         assert_eq!(after.mono - before.mono, Duration::from_millis(1500));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn offset_moves_the_wall_clock_alone() {
+        let right = Clock::anchored("2026-01-02T03:04:05Z".parse().unwrap());
+        let offset = WallOffset::default();
+        let wrong = right.with_offset(offset.clone());
+        assert_eq!(wrong.now(), right.now());
+        for millis in [2500, -3_600_000, 0] {
+            offset.set_millis(millis);
+            let (wrong, right) = (wrong.now(), right.now());
+            assert_eq!(wrong.mono, right.mono);
+            assert_eq!(
+                wrong.wall.duration_since(right.wall),
+                SignedDuration::from_millis(millis)
+            );
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use headgate_clock::Clock;
+use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::{GuardSettings, MinimumInService};
 use headgate_node::{NodeReport, SignalRules, SlimNode};
 use headgate_test_kubernetes::Fault;
@@ -36,6 +36,11 @@ pub(crate) async fn is_healthy(world: &World, number: usize) -> bool {
     let is_stale = headgate_node::NodeHold::from_annotations(&facts.annotations, &facts.uid)
         .is_some_and(|hold| now.wall.duration_since(hold.renewed_at).as_secs() >= 300);
     let report = NodeReport::initial(None, &rules, Clock::System.now()).with_node(facts, &rules, now);
+    // A cordon has lasted.
+    let report = report.at(Moment {
+        mono: now.mono + 3600 * SECOND,
+        ..now
+    });
     report.is_eligible() || (!is_stale && report.is_held(&[], now.mono))
 }
 

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::guard::is_healthy;
+use super::random::PROBE_ONLY_LABEL;
 use super::world::{Spy, World, address};
 
 /// How old the observations of a leader may be: a broken watch is restarted with backoff while the term is renewed, and without
@@ -25,14 +26,35 @@ const MAX_OBSERVATION_AGE: Duration = Duration::from_secs(75);
 
 #[derive(Default)]
 struct State {
-    /// By node: start and end of each signal.
+    /// By node: whether it has a taint that is a signal, and whether it is cordoned.
+    causes: BTreeMap<usize, (bool, bool)>,
+    /// By node: start and end of each signal. A cordon is one from its start, although it must last.
     signals: BTreeMap<usize, Vec<(Instant, Option<Instant>)>>,
     /// By node: until when it had a signal that is not revocable, or may have been away; `None` if it has one now.
     terminal: BTreeMap<usize, Option<Instant>>,
     /// The entries that a leader has set `Down`: path of the pool, address.
     owned: BTreeSet<(String, String)>,
     puts: usize,
+    /// The terms of all leaders, also of former ones.
+    terms: Vec<watch::Receiver<Option<Term>>>,
     violations: Vec<String>,
+}
+
+impl State {
+    /// Starts or ends the node's signal, by its causes.
+    fn update_spans(&mut self, node: usize) {
+        let signalled = self
+            .causes
+            .get(&node)
+            .is_some_and(|(tainted, cordoned)| *tainted || *cordoned);
+        let spans = self.signals.entry(node).or_default();
+        match spans.last_mut() {
+            Some((_, end @ None)) if !signalled => *end = Some(Instant::now()),
+            Some((_, None)) => {}
+            _ if signalled => spans.push((Instant::now(), None)),
+            _ => {}
+        }
+    }
 }
 
 /// The real state. Clones share it.
@@ -107,17 +129,20 @@ impl Invariants {
             None => Some(Instant::now()),
             until => until,
         };
-        let spans = state.signals.entry(node).or_default();
-        match spans.last_mut() {
-            Some((_, end @ None)) if !signalled => *end = Some(Instant::now()),
-            Some((_, None)) => {}
-            _ if signalled => spans.push((Instant::now(), None)),
-            _ => {}
-        }
+        state.causes.entry(node).or_default().0 = signalled;
+        state.update_spans(node);
+    }
+
+    /// Records that the node is cordoned from now on, or is not.
+    pub(crate) fn set_cordoned(&self, node: usize, is_cordoned: bool) {
+        let mut state = self.state.lock().unwrap();
+        state.causes.entry(node).or_default().1 = is_cordoned;
+        state.update_spans(node);
     }
 
     /// Records that the Node is created again: leaders may still know the old one.
     pub(crate) fn set_replaced(&self, node: usize) {
+        self.set_cordoned(node, false);
         self.state.lock().unwrap().terminal.insert(node, Some(Instant::now()));
     }
 
@@ -148,6 +173,7 @@ impl Invariants {
     /// Checks each write of a leader.
     pub(crate) fn spy(&self, terms: watch::Receiver<Option<Term>>) -> Spy {
         let invariants = self.clone();
+        self.state.lock().unwrap().terms.push(terms.clone());
         Arc::new(move |request| {
             if request.method() == Method::PUT {
                 invariants.write(request, &terms);
@@ -164,6 +190,10 @@ impl Invariants {
         self.state.lock().unwrap().puts += 1;
         if terms.borrow().as_ref().is_none_or(|term| term.permit().is_err()) {
             self.violation(format!("{path} is written without a valid term"));
+        }
+        let writers = self.writers();
+        if writers > 1 {
+            self.violation(format!("{path} is written while {writers} leaders may write"));
         }
         let if_match = request
             .headers()
@@ -227,6 +257,14 @@ impl Invariants {
         }
     }
 
+    /// The number of leaders that may write now.
+    fn writers(&self) -> usize {
+        let state = self.state.lock().unwrap();
+        let may_write =
+            |terms: &&watch::Receiver<Option<Term>>| terms.borrow().as_ref().is_some_and(|term| term.permit().is_ok());
+        state.terms.iter().filter(may_write).count()
+    }
+
     /// A pool as the emulator has it.
     fn pool(&self, path: &str) -> Option<Value> {
         let request = Request::get("/emulator/v1/state").body(bytes::Bytes::new()).unwrap();
@@ -271,6 +309,8 @@ struct FinalNode {
     is_alive: bool,
     /// Whether its agent would answer 200.
     is_healthy: bool,
+    /// Whether it has the signal that only agents follow.
+    is_probe_only: bool,
 }
 
 /// Checks the final state, once nothing changes any more: `Down` are the entries of nodes with a signal, apart from those that the
@@ -285,13 +325,24 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
         let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
         let is_alive = !taints.iter().any(|taint| taint.key == OUT_OF_SERVICE);
         let is_healthy = is_healthy(world, number).await;
-        finals.insert(number, FinalNode { is_alive, is_healthy });
+        let labels = node.metadata.labels.unwrap_or_default();
+        let is_probe_only = labels.contains_key(PROBE_ONLY_LABEL);
+        finals.insert(
+            number,
+            FinalNode {
+                is_alive,
+                is_healthy,
+                is_probe_only,
+            },
+        );
     }
     for (load_balancer, name) in pools {
         let path = format!("{}/backendAddressPools/{name}", super::world::id_of(load_balancer));
         let pool = invariants.pool(&path).unwrap();
         let minimum = world.guard.minimum_in_service.for_pool(entries(&pool).len());
         let (mut serving, mut held, mut up, mut lost) = (0, 0, 0, 0);
+        // Entries with a signal that only agents follow. The hold may be for another pool of the node.
+        let mut covered = 0;
         for (ip, state) in entries(&pool) {
             let Some(node) = invariants.node_of(&ip) else { continue };
             let Some(known) = finals.get(&node) else { continue };
@@ -308,6 +359,8 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
                 // The guard may choose an entry that another writer has set `Up`, which stays so in any case.
                 (true, "Up") if known.is_alive && known.is_healthy => up += 1,
                 (false, "Down") if owned => panic!("{path}: {ip} is still Down, and node {node} has no signal"),
+                (false, "None" | "Up") if known.is_probe_only && known.is_alive && known.is_healthy => covered += 1,
+                (false, "None" | "Up") if known.is_probe_only => lost += usize::from(known.is_alive),
                 (false, "None" | "Up") => serving += 1,
                 (true, "Down") if known.is_alive && owned => lost += 1,
                 _ => {}
@@ -319,8 +372,8 @@ pub(crate) async fn check_final_state(world: &World, invariants: &Invariants, po
             "{path}: {held} held back, {needed} needed, {serving} serve"
         );
         assert!(
-            held + up >= needed || lost == 0,
-            "{path}: {held} held back, {needed} needed, {lost} are alive and Down"
+            held + up + covered >= needed || lost == 0,
+            "{path}: {held} held back, {covered} covered, {needed} needed, {lost} are alive and out"
         );
     }
 }

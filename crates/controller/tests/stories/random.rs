@@ -1,13 +1,17 @@
 //! Random runs in paused time: Nodes, other writers, ARM, the API server and the leaders change and fail at random. The
 //! invariants are checked at each write and at the end.
 //!
-//! Each run follows from its seed. `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORY=17` runs only that seed.
+//! Each run follows from its seed. `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORIES=1000..2000` their seeds, and
+//! `HEADGATE_STORY=17` runs only that seed.
 
+use std::io::Write as _;
+use std::ops::Range;
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
-use headgate_clock::Clock;
+use headgate_clock::{Clock, WallOffset};
 use headgate_controller::admin_state::{GuardSettings, MinimumInService};
+use headgate_node::{KeyMatcher, SignalMatcher};
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -36,6 +40,14 @@ const MINIMUMS: [MinimumInService; 4] = [
     MinimumInService::Percent(34),
     MinimumInService::Count(0),
 ];
+/// How long a cordon must last, for admin states and for agents.
+const CORDON_LASTS: Duration = Duration::from_secs(20);
+/// The signal that only agents follow.
+pub(crate) const PROBE_ONLY_LABEL: &str = "example.com/probe-only";
+/// By how far the wall clocks of leaders are ahead, in milliseconds.
+const WALL_OFFSETS: [i64; 8] = [0, 0, 1900, 2100, -2100, 45_000, -45_000, 3_600_000];
+/// From one line about the progress of many runs to the next.
+const RUNS_PER_REPORT: u64 = 100;
 /// From the end of all faults to the check: longer than the longest backoff after a terminal error.
 const SETTLE_TIME: Duration = Duration::from_mins(6);
 
@@ -70,13 +82,20 @@ impl Random {
     }
 }
 
+/// A leader, its connection to the API server, and its wall clock.
+struct RunningLeader {
+    leader: Leader,
+    line: ClientFaults,
+    wall: WallOffset,
+}
+
 /// One run with random events from a seed.
 struct RandomRun {
     random: Random,
     fake: FakeApi,
     world: World,
     invariants: Invariants,
-    leaders: Vec<(Leader, ClientFaults)>,
+    leaders: Vec<RunningLeader>,
     born: u32,
     /// Whether the whole cluster had a signal. From then on a `Down` on a quiet node may be headgate's.
     had_cluster_signal: bool,
@@ -110,10 +129,18 @@ impl RandomRun {
         };
         let (client, _) = fake.client();
         let mut world = World::new(client, clock, &resources, settings);
+        let cordon = SignalMatcher::Unschedulable(CORDON_LASTS);
+        world.rules.matchers.push(cordon.clone());
         world.guard = GuardSettings {
             minimum_in_service: *random.pick(&MINIMUMS),
             ..GUARD.clone()
         };
+        let label = KeyMatcher {
+            key: PROBE_ONLY_LABEL.to_owned(),
+            value: None,
+        };
+        let matchers = [cordon, SignalMatcher::Label(label)];
+        world.guard.health_rules.matchers.extend(matchers);
         for node in all() {
             world.add_node(node).await;
         }
@@ -144,8 +171,13 @@ impl RandomRun {
         self.born += 1;
         let name = format!("leader-{}", self.born);
         let invariants = self.invariants.clone();
+        // Its clock is its own.
+        let wall = WallOffset::default();
+        let clock = self.world.clock.with_offset(wall.clone());
+        let right = std::mem::replace(&mut self.world.clock, clock);
         let leader = Leader::start_with_spy(&self.world, client, &name, ENFORCE, |terms| invariants.spy(terms)).await;
-        self.leaders.push((leader, line));
+        self.world.clock = right;
+        self.leaders.push(RunningLeader { leader, line, wall });
     }
 
     fn note(&mut self, text: impl Into<String>) {
@@ -154,7 +186,7 @@ impl RandomRun {
 
     /// Performs one random event.
     async fn step(&mut self) {
-        match self.random.below(30) {
+        match self.random.below(36) {
             0..=5 => self.taints().await,
             6 => self.replace().await,
             7..=10 => self.foreign_write().await,
@@ -172,6 +204,8 @@ impl RandomRun {
             23 | 24 => self.ledger_loss().await,
             25 => self.ignored_writes().await,
             26 | 27 => self.claim(),
+            28..=30 => self.clock_jump().await,
+            31..=33 => self.other_signals(),
             _ => self.leader().await,
         }
         let wait = *self.random.pick(&[0, 3, 40, 700, 4000, 15_000]);
@@ -206,6 +240,36 @@ impl RandomRun {
             if self.wait_for_api().await {
                 self.world.taint(node, keys).await;
                 self.invariants.set_taints(node, keys);
+            }
+        }
+    }
+
+    /// A node, or all of them, are cordoned or get a label that only agents follow; or that ends.
+    fn other_signals(&mut self) {
+        let begins = self.random.below(3) > 0;
+        let is_cordon = self.random.below(3) > 0;
+        let nodes = if self.random.below(3) == 0 {
+            self.had_cluster_signal = true;
+            1..=NODES + QUIET_NODES
+        } else {
+            let node = self.random.node();
+            node..=node
+        };
+        self.note(format!("nodes {nodes:?}: cordon {is_cordon}, begins {begins}"));
+        for node in nodes {
+            self.fake.change::<Node>("", &format!("node-{node}"), |object| {
+                if is_cordon {
+                    object["spec"]["unschedulable"] = json!(begins);
+                } else {
+                    object["metadata"]["labels"] = if begins {
+                        json!({PROBE_ONLY_LABEL: "x"})
+                    } else {
+                        json!({})
+                    };
+                }
+            });
+            if is_cordon {
+                self.invariants.set_cordoned(node, begins);
             }
         }
     }
@@ -401,7 +465,7 @@ impl RandomRun {
     /// The ledger is deleted or replaced by an earlier one while a leader lives, and the leader has time to notice it.
     async fn ledger_loss(&mut self) {
         let name = "headgate-admin-state";
-        let leads = |(leader, _): &(Leader, ClientFaults)| leader.terms.borrow().is_some();
+        let leads = |running: &RunningLeader| running.leader.terms.borrow().is_some();
         // A leader that has just begun may not have read the ledger yet.
         sleep(10 * SECOND).await;
         if self.leaders.len() != 2 || !self.leaders.iter().any(leads) || !self.wait_for_api().await {
@@ -410,8 +474,8 @@ impl RandomRun {
         let Some(found) = self.fake.peek::<ConfigMap>("kube-system", name) else {
             return;
         };
-        for (_, line) in &self.leaders {
-            line.set(Fault::None);
+        for running in &self.leaders {
+            running.line.set(Fault::None);
         }
         let backup = self.ledger_backup.take();
         self.ledger_backup = found.data.and_then(|mut data| data.remove("ledger.json"));
@@ -464,14 +528,31 @@ impl RandomRun {
             Fault::AnswerLost,
             Fault::Late(SECOND),
         ]);
-        let Some((_, line)) = self.leaders.last() else { return };
-        line.set(fault);
+        let Some(last) = self.leaders.last() else { return };
+        last.line.set(fault);
         self.note(format!("the last leader's line: {fault:?}"));
+    }
+
+    /// The wall clock of one leader, or of all, jumps. Often a node gets or loses a signal at the same moment.
+    async fn clock_jump(&mut self) {
+        let offset = *self.random.pick(&WALL_OFFSETS);
+        let which = self.random.below(3);
+        self.note(format!(
+            "the wall clock of leader {which} of 3, or of both, is ahead by {offset} ms"
+        ));
+        for (number, running) in (0..).zip(&self.leaders) {
+            if which == 2 || which == number {
+                running.wall.set_millis(offset);
+            }
+        }
+        if self.random.below(2) == 0 {
+            self.taints().await;
+        }
     }
 
     async fn leader(&mut self) {
         let which = self.random.below(u64::try_from(self.leaders.len()).unwrap());
-        let (mut leader, _) = self.leaders.remove(usize::try_from(which).unwrap());
+        let RunningLeader { mut leader, .. } = self.leaders.remove(usize::try_from(which).unwrap());
         if self.random.below(2) == 0 {
             self.note("a leader is killed");
             leader.kill();
@@ -489,8 +570,9 @@ impl RandomRun {
     async fn end(mut self) {
         self.world.control("DELETE", "faults", &Value::Null);
         self.world.reconfigure(None);
-        for (_, line) in &self.leaders {
-            line.set(Fault::None);
+        for running in &self.leaders {
+            running.line.set(Fault::None);
+            running.wall.set_millis(0);
         }
         assert!(self.wait_for_api().await);
         self.world.release_arm_lease().await;
@@ -499,8 +581,8 @@ impl RandomRun {
         check_final_state(&self.world, &self.invariants, &POOLS, nodes).await;
         let (puts, most) = self.invariants.puts(self.steps.len());
         assert!(puts <= most, "{puts} writes, at most {most} expected");
-        for (leader, _) in &mut self.leaders {
-            leader.stop().await;
+        for running in &mut self.leaders {
+            running.leader.stop().await;
         }
     }
 }
@@ -521,7 +603,7 @@ async fn run(seed: u64) {
     }
 }
 
-pub(crate) fn in_paused_time(run: impl Future<Output = ()>) {
+fn in_paused_time(run: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
@@ -530,18 +612,49 @@ pub(crate) fn in_paused_time(run: impl Future<Output = ()>) {
     runtime.block_on(run);
 }
 
-#[test]
-fn random_events_lose_nothing_and_converge() {
-    let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match variable("HEADGATE_STORY") {
-        Some(seed) => seed..seed + 1,
-        None => 0..variable("HEADGATE_STORIES").unwrap_or(DEFAULT_RUNS),
+/// The seeds that the environment asks for.
+fn seeds(default_runs: u64) -> Range<u64> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let number = |text: &str| -> u64 {
+        text.parse().unwrap_or_else(|_| {
+            panic!("{text:?} is not allowed; allowed: a number of runs, or their seeds such as 1000..2000")
+        })
     };
-    for seed in seeds {
-        let result = std::panic::catch_unwind(|| in_paused_time(run(seed)));
+    if let Some(seed) = variable("HEADGATE_STORY") {
+        let seed = number(&seed);
+        return seed..seed + 1;
+    }
+    let Some(runs) = variable("HEADGATE_STORIES") else {
+        return 0..default_runs;
+    };
+    match runs.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => 0..number(&runs),
+    }
+}
+
+/// Runs a story with each seed that the environment asks for, and reports the progress of many runs to stderr.
+pub(crate) fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: impl Fn(u64) -> R) {
+    let (seeds, start) = (seeds(default_runs), std::time::Instant::now());
+    for seed in seeds.clone() {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
         if let Err(panic) = result {
             println!("seed {seed} failed: HEADGATE_STORY={seed} repeats the run");
             std::panic::resume_unwind(panic);
         }
+        let done = seed + 1 - seeds.start;
+        if done.is_multiple_of(RUNS_PER_REPORT) {
+            let (runs, took) = (seeds.end - seeds.start, start.elapsed());
+            // The harness captures what is printed.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{name}: {done} of {runs} runs passed, the last with seed {seed}, in {took:.0?}"
+            );
+        }
     }
+}
+
+#[test]
+fn random_events_lose_nothing_and_converge() {
+    run_seeds("admin states", DEFAULT_RUNS, run);
 }

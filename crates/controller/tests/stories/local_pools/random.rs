@@ -1,7 +1,7 @@
 //! Random runs in paused time: slices, Services, Nodes, signals, other writers, ARM, the API server and the leader change and
 //! fail at random. Afterwards every pool has its members, every admin state is right, and foreign entries are as they were.
 //!
-//! Each run follows from its seed. `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORY=17` runs only that seed.
+//! Each run follows from its seed; the variables are those of `super::super::random`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::super::random::{Random, in_paused_time};
+use super::super::random::{Random, run_seeds};
 use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer};
 use super::cluster::{LocalCluster, Options, pool_path};
 
@@ -362,16 +362,5 @@ async fn run(seed: u64) {
 
 #[test]
 fn random_events_lose_no_member_and_converge() {
-    let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seeds = match variable("HEADGATE_STORY") {
-        Some(seed) => seed..seed + 1,
-        None => 0..variable("HEADGATE_STORIES").unwrap_or(DEFAULT_RUNS),
-    };
-    for seed in seeds {
-        let result = std::panic::catch_unwind(|| in_paused_time(run(seed)));
-        if let Err(panic) = result {
-            println!("seed {seed} failed: HEADGATE_STORY={seed} repeats the run");
-            std::panic::resume_unwind(panic);
-        }
-    }
+    run_seeds("local pools", DEFAULT_RUNS, run);
 }
