@@ -9,7 +9,7 @@ use std::time::Duration;
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::{AdminStateMode, MinimumInService};
 use headgate_controller::admin_state::{ClusterTarget, Ledger, Policy, TargetStates, read_ledger, read_recorded_once};
-use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, list_on_request};
+use headgate_controller::pool::{InterfaceCache, ListRequest, Listing, RecordedPools, list_on_request};
 use headgate_leader::LeaderStatus;
 use headgate_leader::LeaseName;
 use headgate_node::{Signal, SignalRules};
@@ -179,13 +179,15 @@ async fn load_balancers(azure: Result<ClusterTarget, String>, ledger: &Ledger) -
         max_age: None,
     });
     let (listings, mut listed) = watch::channel(Arc::new(Listing::default()));
+    let pools = ledger.pool_ids();
+    let recorded_pools: RecordedPools = Arc::new(move || pools.clone());
     let answered = async {
         let answer = listed.wait_for(|listing| listing.requested_at.is_some() || listing.last_error.is_some());
         answer.await.map(|listing| Arc::clone(&listing))
     };
     let listing = tokio::select! {
         answer = timeout(ARM_TIMEOUT, answered) => answer,
-        () = list_on_request(arm.clone(), scope.clone(), requested, listings) => return Err("listing has ended".to_owned()),
+        () = list_on_request(arm.clone(), scope.clone(), recorded_pools, requested, listings) => return Err("listing has ended".to_owned()),
     };
     let Ok(Ok(listing)) = listing else {
         return Err(format!("ARM did not answer within {} s", ARM_TIMEOUT.as_secs()));

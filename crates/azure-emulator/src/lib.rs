@@ -22,6 +22,7 @@ mod control;
 mod error;
 mod etag;
 mod faults;
+mod field_order;
 mod fields;
 mod guids;
 mod id;

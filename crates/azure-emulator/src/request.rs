@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::error::ErrorResponse;
 use super::etag::Etag;
 use super::faults::action::{Effect, OperationEnd};
+use super::field_order::ArmOrder;
 use super::id::same_name;
 use super::resource::Object;
 
@@ -73,7 +74,7 @@ impl JsonResponse {
 
     pub(super) fn response(self) -> Response<Bytes> {
         // Twice as fast as `Display`. Serializing a JSON value does not fail.
-        let text = |body| Bytes::from(serde_json::to_vec(&body).unwrap_or_default());
+        let text = |body| Bytes::from(serde_json::to_vec(&ArmOrder(&body)).unwrap_or_default());
         let body = self.body.map(text);
         let mut response = Response::new(body.unwrap_or_default());
         *response.status_mut() = self.status;

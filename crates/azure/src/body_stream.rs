@@ -1,8 +1,8 @@
 //! A response body that is parsed while it arrives, so that it is never in memory as a whole.
 //!
 //! A small body is parsed at once. From [`MAX_INLINE_BYTES`] on, a blocking thread parses it, so that the tasks of the runtime
-//! go on meanwhile; at most [`MAX_QUEUED_CHUNKS`] chunks wait for it. A body above [`MAX_STREAMED_BYTES`] is an error. What
-//! the parser keeps is bounded by the parser.
+//! go on meanwhile; at most [`MAX_QUEUED_CHUNKS`] chunks wait for it. A body above the limit, [`MAX_STREAMED_BYTES`] by default, is an
+//! error. What the parser keeps is bounded by the parser. Of a body whose beginning is enough, the rest is not received.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -23,6 +23,9 @@ const MAX_INLINE_BYTES: usize = 128 * 1024;
 const MAX_QUEUED_CHUNKS: usize = 4;
 /// A buffered body is handed over in pieces of this size. The blocking thread offers its processor to others after each.
 const PIECE_BYTES: usize = 64 * 1024;
+/// What is received of a body whose beginning is enough, to the end of the chunk. ARM's documents begin with names and tags,
+/// which have 38 KB at most.
+const BEGINNING_BYTES: usize = 64 * 1024;
 
 /// Parses a body from its beginning to its end, and stores the result where the caller finds it.
 type Parse = dyn Fn(BodyReader) -> Result<(), String> + Send + Sync;
@@ -31,18 +34,45 @@ type Parse = dyn Fn(BodyReader) -> Result<(), String> + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct BodyParser {
     parse: Arc<Parse>,
-    /// A body of up to this many bytes is also kept as text.
-    max_kept_bytes: usize,
+    extent: BodyExtent,
+    /// A larger body is an error.
+    max_bytes: usize,
+}
+
+/// How much of a body is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyExtent {
+    /// All of it.
+    Whole {
+        /// A body of up to this many bytes is also kept as text.
+        max_kept_bytes: usize,
+    },
+    /// The first [`BEGINNING_BYTES`].
+    Beginning,
+}
+
+impl BodyExtent {
+    /// All of it, and none of the text is kept.
+    pub(crate) const PARSED: Self = Self::Whole { max_kept_bytes: 0 };
+
+    fn max_kept_bytes(self) -> usize {
+        match self {
+            Self::Whole { max_kept_bytes } => max_kept_bytes,
+            Self::Beginning => 0,
+        }
+    }
 }
 
 impl BodyParser {
     pub(crate) fn new(
-        max_kept_bytes: usize,
+        extent: BodyExtent,
+        max_bytes: usize,
         parse: impl Fn(BodyReader) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         Self {
             parse: Arc::new(parse),
-            max_kept_bytes,
+            extent,
+            max_bytes,
         }
     }
 }
@@ -85,20 +115,22 @@ impl BodySink {
         })))
     }
 
-    /// Takes the next chunk of the body; waits while the parser is behind.
-    pub(crate) async fn write(&self, chunk: Bytes) -> Result<(), TransportError> {
+    /// Takes the next chunk of the body; waits while the parser is behind. Returns whether more is needed.
+    pub(crate) async fn write(&self, chunk: Bytes) -> Result<bool, TransportError> {
         let mut state = self.0.lock().await;
         state.received += chunk.len();
-        if state.received > MAX_STREAMED_BYTES {
-            return Err(TransportError::StreamTooLarge);
+        let is_beginning = state.parser.extent == BodyExtent::Beginning;
+        if state.received > state.parser.max_bytes && !is_beginning {
+            return Err(TransportError::StreamTooLarge(state.parser.max_bytes));
         }
-        if state.received > state.parser.max_kept_bytes {
+        if state.received > state.parser.extent.max_kept_bytes() {
             state.kept = None;
         }
         if let Some(kept) = &mut state.kept {
             kept.push(chunk.clone());
         }
-        let is_inline = state.received <= MAX_INLINE_BYTES;
+        let needs_more = !is_beginning || state.received < BEGINNING_BYTES;
+        let is_inline = is_beginning || state.received <= MAX_INLINE_BYTES;
         match &mut state.stage {
             Stage::Buffered(buffered) => {
                 buffered.push(chunk);
@@ -113,14 +145,16 @@ impl BodySink {
             // A parser that has ended has found an error, which `finish` returns.
             Stage::Parsing { chunks, .. } => drop(chunks.send(chunk).await),
         }
-        Ok(())
+        Ok(needs_more)
     }
 
     /// Takes a whole body.
     pub(crate) async fn write_all(&self, mut body: Bytes) -> Result<(), TransportError> {
         while !body.is_empty() {
             let piece = body.split_to(body.len().min(PIECE_BYTES));
-            self.write(piece).await?;
+            if !self.write(piece).await? {
+                break;
+            }
         }
         Ok(())
     }
@@ -136,7 +170,7 @@ impl BodySink {
             }
         };
         parsed.map_err(TransportError::Malformed)?;
-        let kept = state.kept.take().filter(|_| state.parser.max_kept_bytes > 0);
+        let kept = state.kept.take().filter(|_| state.parser.extent.max_kept_bytes() > 0);
         Ok(kept.map_or_else(Bytes::new, |chunks| concatenate(&chunks, state.received)))
     }
 }
@@ -220,10 +254,10 @@ mod tests {
     use super::*;
 
     /// A sink whose parser stores what it reads.
-    fn sink(max_kept_bytes: usize) -> (BodySink, Arc<StdMutex<Vec<u8>>>) {
+    fn sink(extent: BodyExtent) -> (BodySink, Arc<StdMutex<Vec<u8>>>) {
         let stored = Arc::new(StdMutex::new(Vec::new()));
         let target = Arc::clone(&stored);
-        let parser = BodyParser::new(max_kept_bytes, move |mut reader| {
+        let parser = BodyParser::new(extent, MAX_STREAMED_BYTES, move |mut reader| {
             let mut text = Vec::new();
             reader.read_to_end(&mut text).map_err(|error| error.to_string())?;
             if text.starts_with(b"bad") {
@@ -245,7 +279,9 @@ mod tests {
             (MAX_INLINE_BYTES * 20 + 1, usize::MAX, true),
             (MAX_INLINE_BYTES * 20, MAX_INLINE_BYTES, false),
         ] {
-            let (sink, stored) = sink(max_kept);
+            let (sink, stored) = sink(BodyExtent::Whole {
+                max_kept_bytes: max_kept,
+            });
             let body: Bytes = (0..=250_u8).cycle().take(length).collect();
             sink.write_all(body.clone()).await.unwrap();
             let kept = sink.finish().await.unwrap();
@@ -257,7 +293,7 @@ mod tests {
     #[tokio::test]
     async fn error_of_the_parser_is_reported_at_the_end() {
         for length in [3, MAX_INLINE_BYTES * 2] {
-            let (sink, _) = sink(0);
+            let (sink, _) = sink(BodyExtent::PARSED);
             let mut body = b"bad".to_vec();
             body.resize(length, b' ');
             sink.write_all(body.into()).await.unwrap();
@@ -270,12 +306,27 @@ mod tests {
 
     #[tokio::test]
     async fn body_above_the_limit_is_an_error() {
-        let (sink, _) = sink(0);
+        let (sink, _) = sink(BodyExtent::PARSED);
         let piece = Bytes::from(vec![b' '; MAX_STREAMED_BYTES / 4]);
         for _ in 0..4 {
             sink.write(piece.clone()).await.unwrap();
         }
         let error = sink.write(Bytes::from_static(b" ")).await.unwrap_err();
-        assert_eq!(error, TransportError::StreamTooLarge);
+        assert_eq!(error, TransportError::StreamTooLarge(MAX_STREAMED_BYTES));
+    }
+
+    #[tokio::test]
+    async fn only_the_beginning_is_read_where_it_is_enough() {
+        for (length, received) in [
+            (10, 10),
+            (BEGINNING_BYTES - 1, BEGINNING_BYTES - 1),
+            (3 * BEGINNING_BYTES + 7, BEGINNING_BYTES),
+            (MAX_STREAMED_BYTES + 1, BEGINNING_BYTES),
+        ] {
+            let (sink, stored) = sink(BodyExtent::Beginning);
+            sink.write_all(vec![b' '; length].into()).await.unwrap();
+            assert!(sink.finish().await.unwrap().is_empty());
+            assert_eq!(stored.lock().unwrap().len(), received, "{length}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! The operations of the ARM client: pools and network interfaces are read; `load_balancers` reads load balancers, `write`
-//! writes a pool.
+//! The operations of the ARM client: pools and network interfaces are read; `load_balancers` reads load balancers, `parts` those
+//! that are too large for that, `write` writes a pool.
 //!
 //! Every call has a deadline, and its response a size limit. [`ArmClient::send`] builds the request and hands it to the
 //! [`RequestPath`]. A URL in a response is followed only to ARM's own origin, because requests carry a token.
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::RateLimits;
-use crate::body_stream::BodyParser;
+use crate::body_stream::{BodyParser, MAX_STREAMED_BYTES};
 use crate::call::Call;
 use crate::document::Pool;
 use crate::endpoints::{Endpoints, Origin};
@@ -33,6 +33,7 @@ use crate::throttle::{RequestKind, ThrottleGates};
 use crate::transport::{BufferedResponse, Transport};
 
 mod load_balancers;
+mod parts;
 mod write;
 
 pub use load_balancers::{LoadBalancerList, LoadBalancerRead, LoadBalancerText};
@@ -40,6 +41,8 @@ pub use write::WriteOperation;
 
 /// The API version of Microsoft.Network that requests name; its traffic was recorded.
 const API_VERSION: &str = "2025-05-01";
+/// Pages of one list. ARM has at most 1,000 load balancers in a region and subscription.
+const MAX_PAGES: usize = 1000;
 /// For one attempt of a request, as in cloud-provider-azure.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -73,6 +76,8 @@ pub struct ArmClient {
     user_agent: HeaderValue,
     labels: RequestLabels,
     metrics: Metrics,
+    /// Size limit of a list or a load balancer.
+    max_streamed_bytes: usize,
 }
 
 impl fmt::Debug for ArmClient {
@@ -121,6 +126,16 @@ impl ArmClient {
             user_agent: HeaderValue::from_str(&user_agent).unwrap_or(HeaderValue::from_static("headgate")),
             labels: RequestLabels::default(),
             metrics: Metrics::default(),
+            max_streamed_bytes: MAX_STREAMED_BYTES,
+        }
+    }
+
+    /// The same client with another size limit of a page of a list and of a load balancer; 64 MiB by default.
+    #[must_use]
+    pub fn with_max_streamed_bytes(self, max_streamed_bytes: usize) -> Self {
+        Self {
+            max_streamed_bytes,
+            ..self
         }
     }
 

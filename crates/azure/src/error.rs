@@ -308,6 +308,14 @@ impl ArmError {
         }
     }
 
+    /// Whether ARM says that the resource of the request, or the resource group, does not exist. A 404 with another code, such as a
+    /// proxy's, proves nothing.
+    #[must_use]
+    pub fn is_about_missing_resource(&self) -> bool {
+        let codes = ["ResourceNotFound", "NotFound", "ResourceGroupNotFound"];
+        self.status() == Some(StatusCode::NOT_FOUND) && codes.iter().any(|code| self.code().eq_ignore_ascii_case(code))
+    }
+
     /// Whether the request exceeded ARM's rate limit, or was not sent because an earlier one did.
     #[must_use]
     pub fn is_throttled(&self) -> bool {

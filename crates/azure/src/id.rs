@@ -217,6 +217,11 @@ impl LoadBalancerId {
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.group.load_balancers_path(), self.name.encoded())
     }
+
+    /// The URL path of the list of its parts of this kind, such as `probes`.
+    pub(super) fn list_path(&self, kind: &str) -> String {
+        format!("{}/{kind}", self.path())
+    }
 }
 
 impl PoolId {

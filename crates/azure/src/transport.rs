@@ -22,7 +22,7 @@ use rustls::{ClientConfig, RootCertStore};
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt as _, service_fn};
 
-use crate::body_stream::{BodyParser, BodySink, MAX_STREAMED_BYTES};
+use crate::body_stream::{BodyParser, BodySink};
 
 /// Size limit of a response body that is not streamed.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
@@ -45,9 +45,9 @@ pub enum TransportError {
     /// The body is larger than the limit.
     #[error("a body of more than {MAX_RESPONSE_BYTES} bytes")]
     TooLarge,
-    /// The body is larger than the limit for one that is parsed while it arrives.
-    #[error("a body of more than {MAX_STREAMED_BYTES} bytes")]
-    StreamTooLarge,
+    /// The body is larger than this limit for one that is parsed while it arrives.
+    #[error("a body of more than {0} bytes")]
+    StreamTooLarge(usize),
     /// The body does not have the expected form.
     #[error("{0}")]
     Malformed(String),
@@ -190,12 +190,15 @@ impl Transport {
     }
 }
 
-/// Writes a body to its parser, chunk by chunk.
+/// Writes a body to its parser, chunk by chunk, as far as the parser needs it. A body that is not received to its end costs the
+/// connection.
 async fn stream_body(mut body: Incoming, sink: &BodySink) -> Result<(), TransportError> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| TransportError::Connection(headgate_telemetry::error_chain(&error)))?;
-        if let Ok(chunk) = frame.into_data() {
-            sink.write(chunk).await?;
+        if let Ok(chunk) = frame.into_data()
+            && !sink.write(chunk).await?
+        {
+            break;
         }
     }
     Ok(())

@@ -5,15 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::{ArmClient, CallOptions, etag};
-use crate::body_stream::{BodyParser, BodyReader};
+use super::{ArmClient, CallOptions, MAX_PAGES, etag};
+use crate::body_stream::{BodyExtent, BodyParser, BodyReader};
 use crate::document::{BackendAddress, ListPage, LoadBalancer, LoadBalancerSummary, read_load_balancer, read_page};
 use crate::error::ArmError;
 use crate::id::{Etag, LoadBalancerId, ResourceGroupId};
 use crate::transport::BufferedResponse;
 
-/// Pages of one list. ARM has at most 1,000 load balancers in a region and subscription.
-const MAX_PAGES: usize = 1000;
 /// Text of a load balancer that is kept for a write. A pool of a larger one is read again before it is written.
 const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
 
@@ -33,6 +31,8 @@ pub struct LoadBalancerRead<E> {
     pub summary: LoadBalancerSummary<E>,
     /// What a write needs.
     pub text: LoadBalancerText,
+    /// Whether it was too large for one response, and is assembled from its parts.
+    pub is_assembled: bool,
 }
 
 /// The text of a load balancer, unless it is too large to be kept.
@@ -44,6 +44,12 @@ pub struct LoadBalancerText {
 }
 
 impl LoadBalancerText {
+    /// That of a load balancer that was not read whole.
+    pub(super) const NOT_KEPT: Self = Self {
+        text: Bytes::new(),
+        etag: None,
+    };
+
     /// The whole document; `None` if it is too large to be kept.
     ///
     /// # Errors
@@ -92,7 +98,7 @@ impl ArmClient {
                 parser: None,
                 put: None,
             };
-            let (page, _): (ListPage<E>, _) = self.send_parsed(options, 0, parse).await?;
+            let (page, _): (ListPage<E>, _) = self.send_parsed(options, BodyExtent::PARSED, parse).await?;
             list.load_balancers.extend(page.load_balancers);
             list.others.extend(page.others);
             match page.next_link {
@@ -128,7 +134,10 @@ impl ArmClient {
             put: None,
         };
         let parse = move |body| read_load_balancer(body, &convert);
-        let (mut summary, response) = self.send_parsed(options, MAX_KEPT_BYTES, parse).await?;
+        let extent = BodyExtent::Whole {
+            max_kept_bytes: MAX_KEPT_BYTES,
+        };
+        let (mut summary, response) = self.send_parsed(options, extent, parse).await?;
         let header = etag(response.headers());
         summary.set_etag(header.clone());
         Ok(LoadBalancerRead {
@@ -137,19 +146,20 @@ impl ArmClient {
                 text: response.into_body(),
                 etag: header,
             },
+            is_assembled: false,
         })
     }
 
     /// Sends a request and parses the body of its response while it arrives.
-    async fn send_parsed<T: Send + 'static>(
+    pub(super) async fn send_parsed<T: Send + 'static>(
         &self,
         options: CallOptions<'_>,
-        max_kept_bytes: usize,
+        extent: BodyExtent,
         parse: impl Fn(BodyReader) -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<(T, BufferedResponse), ArmError> {
         let parsed = Arc::new(Mutex::new(None));
         let target = Arc::clone(&parsed);
-        let parser = BodyParser::new(max_kept_bytes, move |body| {
+        let parser = BodyParser::new(extent, self.max_streamed_bytes, move |body| {
             let found = parse(body)?;
             *target.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             Ok(())

@@ -12,10 +12,12 @@ use super::lenient::{Array, Fields, Items, Object, read_text, skip_value};
 use super::{BackendAddress, LoadBalancer, ProvisioningState};
 use crate::id::{Etag, LoadBalancerId, PoolId};
 
+pub(super) mod parts;
+
 /// Pool entries in one response; ARM's limits allow a tenth of it.
-const MAX_ADDRESSES: usize = 500_000;
+pub(crate) const MAX_ADDRESSES: usize = 500_000;
 /// Rules and probes of one load balancer; ARM allows 1,500 rules.
-const MAX_RULES: usize = 20_000;
+pub(crate) const MAX_RULES: usize = 20_000;
 
 /// A load balancer without the documents of its pools. `E` is what a pool entry is converted to.
 #[derive(Clone, Debug, PartialEq)]
@@ -60,6 +62,13 @@ pub struct PoolSummary<E> {
     has_own_etag: bool,
 }
 
+impl<E> PoolSummary<E> {
+    /// What the pool counts towards the limit of pool entries in memory; empty pools count as well.
+    pub(crate) fn weight(&self) -> usize {
+        self.addresses.len().max(1)
+    }
+}
+
 impl LoadBalancer {
     /// The summary of a document that is in memory.
     #[must_use]
@@ -86,25 +95,18 @@ pub(crate) fn read_page<E>(
     select: &dyn Fn(&LoadBalancerId) -> bool,
     convert: &dyn Fn(BackendAddress<'_>) -> E,
 ) -> Result<ListPage<E>, String> {
-    let mut reader = PageReader {
-        items: ItemsReader {
-            select,
-            convert,
-            addresses: 0,
-            load_balancers: Vec::new(),
-            others: Vec::new(),
-        },
-        has_items: false,
-        next_link: None,
-    };
-    read_object(body, &mut reader)?;
-    if !reader.has_items {
-        return Err("a list without value".to_owned());
-    }
+    let mut reader = PageReader::new(ItemsReader {
+        select,
+        convert,
+        addresses: 0,
+        load_balancers: Vec::new(),
+        others: Vec::new(),
+    });
+    let next_link = reader.read(body)?;
     Ok(ListPage {
         load_balancers: reader.items.load_balancers,
         others: reader.items.others,
-        next_link: reader.next_link.filter(|link| !link.is_empty()),
+        next_link,
     })
 }
 
@@ -127,13 +129,33 @@ fn read_object<F: Fields>(body: impl Read, fields: &mut F) -> Result<(), String>
     read.map_err(|error| format!("it is not JSON: {error}"))
 }
 
-struct PageReader<'a, E> {
-    items: ItemsReader<'a, E>,
+/// Reads a page of a list, its items with `I`.
+struct PageReader<I> {
+    items: I,
     has_items: bool,
     next_link: Option<String>,
 }
 
-impl<E> Fields for PageReader<'_, E> {
+impl<I: Items> PageReader<I> {
+    fn new(items: I) -> Self {
+        Self {
+            items,
+            has_items: false,
+            next_link: None,
+        }
+    }
+
+    /// Reads the body of a response. Returns the link to the next page.
+    fn read(&mut self, body: impl Read) -> Result<Option<String>, String> {
+        read_object(body, self)?;
+        if !self.has_items {
+            return Err("a list without value".to_owned());
+        }
+        Ok(self.next_link.take().filter(|link| !link.is_empty()))
+    }
+}
+
+impl<I: Items> Fields for PageReader<I> {
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
             "value" => self.has_items = map.next_value_seed(Array(&mut self.items))?,
@@ -194,11 +216,7 @@ impl<'a, E> LoadBalancerReader<'a, E> {
                 provisioning_state: ProvisioningState::Settled,
                 rules: Value::Null,
                 probes: Value::Null,
-                pools: PoolsReader {
-                    convert,
-                    addresses: 0,
-                    pools: Vec::new(),
-                },
+                pools: PoolsReader::new(convert),
             },
         }
     }
@@ -220,15 +238,8 @@ impl<'a, E> LoadBalancerReader<'a, E> {
             probes,
             pools,
         } = self.properties;
-        let pools = pools.pools.into_iter().filter_map(|pool| {
-            Some(PoolSummary {
-                id: id.pool(pool.name.as_deref()?).ok()?,
-                has_own_etag: pool.etag.is_some(),
-                etag: pool.etag.or_else(|| etag.clone()),
-                provisioning_state: pool.properties.provisioning_state,
-                addresses: pool.properties.addresses,
-            })
-        });
+        let pools = pools.pools.into_iter();
+        let pools = pools.filter_map(|pool| pool.finish(&id, etag.as_ref()));
         LoadBalancerSummary {
             provisioning_state,
             rules: json!({"loadBalancingRules": rules, "probes": probes}),
@@ -300,18 +311,19 @@ struct PoolsReader<'a, E> {
     pools: Vec<PoolReader<'a, E>>,
 }
 
+impl<'a, E> PoolsReader<'a, E> {
+    fn new(convert: &'a dyn Fn(BackendAddress<'_>) -> E) -> Self {
+        Self {
+            convert,
+            addresses: 0,
+            pools: Vec::new(),
+        }
+    }
+}
+
 impl<E> Items for PoolsReader<'_, E> {
     fn item<'de, A: SeqAccess<'de>>(&mut self, seq: &mut A) -> Result<bool, A::Error> {
-        let mut pool = PoolReader {
-            name: None,
-            etag: None,
-            properties: PoolPropertiesReader {
-                convert: self.convert,
-                max_addresses: MAX_ADDRESSES.saturating_sub(self.addresses),
-                provisioning_state: ProvisioningState::Settled,
-                addresses: Vec::new(),
-            },
-        };
+        let mut pool = PoolReader::new(self.convert, MAX_ADDRESSES.saturating_sub(self.addresses));
         if seq.next_element_seed(Object(&mut pool))?.is_none() {
             return Ok(false);
         }
@@ -326,6 +338,32 @@ struct PoolReader<'a, E> {
     name: Option<String>,
     etag: Option<Etag>,
     properties: PoolPropertiesReader<'a, E>,
+}
+
+impl<'a, E> PoolReader<'a, E> {
+    fn new(convert: &'a dyn Fn(BackendAddress<'_>) -> E, max_addresses: usize) -> Self {
+        Self {
+            name: None,
+            etag: None,
+            properties: PoolPropertiesReader {
+                convert,
+                max_addresses,
+                provisioning_state: ProvisioningState::Settled,
+                addresses: Vec::new(),
+            },
+        }
+    }
+
+    /// The pool, with the etag of its load balancer if it has none of its own; `None` if it has no name.
+    fn finish(self, load_balancer: &LoadBalancerId, etag: Option<&Etag>) -> Option<PoolSummary<E>> {
+        Some(PoolSummary {
+            id: load_balancer.pool(self.name.as_deref()?).ok()?,
+            has_own_etag: self.etag.is_some(),
+            etag: self.etag.or_else(|| etag.cloned()),
+            provisioning_state: self.properties.provisioning_state,
+            addresses: self.properties.addresses,
+        })
+    }
 }
 
 impl<E> Fields for PoolReader<'_, E> {

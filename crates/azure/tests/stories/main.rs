@@ -8,6 +8,7 @@
     reason = "what a test cannot do without fails the test"
 )]
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -35,6 +36,7 @@ mod writes;
 /// The base URL that the emulator puts into responses.
 const BASE: &str = "http://127.0.0.1:1";
 const GROUP: &str = "/subscriptions/sub/resourceGroups/rg";
+static NO_POOLS: BTreeSet<PoolId> = BTreeSet::new();
 /// Time from an accepted write to the end of its operation.
 const OPERATION_DELAY: Duration = Duration::from_secs(2);
 

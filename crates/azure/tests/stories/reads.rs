@@ -1,5 +1,6 @@
 //! Reads: lists, single resources, retries, deadlines, and links that are not followed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use headgate_azure::{ArmError, ErrorClass, ProvisioningState};
@@ -8,7 +9,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{BASE, TestBed, group, load_balancer, pool_id, soon};
+use super::{BASE, NO_POOLS, TestBed, group, load_balancer, pool_id, soon};
 
 #[tokio::test(start_paused = true)]
 async fn list_has_all_pages() {
@@ -219,4 +220,132 @@ async fn malformed_responses() {
     );
     let error = bed.arm.get_pool(&pool_id("pool"), soon()).await.unwrap_err();
     assert!(matches!(error, ArmError::InvalidResponse(_)), "{error}");
+}
+
+/// A load balancer with a rule and a probe; each pool has about this many bytes more.
+fn with_rules(more_bytes: usize) -> Value {
+    let mut resource = load_balancer("lb", 2);
+    let id = resource["id"].as_str().unwrap().to_owned();
+    let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+    let properties = &mut resource["properties"];
+    properties["frontendIPConfigurations"] = json!([{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}]);
+    properties["probes"] =
+        json!([{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz"}}]);
+    properties["loadBalancingRules"] = json!([{"name": "rule", "properties": {
+        "frontendIPConfiguration": inside("frontendIPConfigurations", "front"), "backendAddressPool": inside("backendAddressPools", "pool"),
+        "probe": inside("probes", "probe"), "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}]);
+    for pool in properties["backendAddressPools"].as_array_mut().unwrap() {
+        pool["futurePool"] = json!("x".repeat(more_bytes));
+    }
+    resource
+}
+
+fn kept(address: headgate_azure::BackendAddress<'_>) -> (Option<String>, Option<std::net::IpAddr>) {
+    (address.name().map(str::to_owned), address.ip_address())
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancer_in_parts_is_the_same_as_the_whole_one() {
+    let bed = TestBed::new(&[with_rules(0)]).await;
+    let id = group().load_balancer("LB").unwrap();
+    let whole = bed.arm.get_load_balancer(&id, kept, soon()).await.unwrap();
+    let parts = bed.arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon());
+    let parts = parts.await.unwrap();
+    assert_eq!(parts.summary, whole.summary);
+    assert_eq!(parts.summary.id.name(), "lb", "as ARM writes it");
+    assert_eq!(parts.summary.pools.len(), 2);
+    assert_eq!(parts.summary.rules["loadBalancingRules"].as_array().unwrap().len(), 1);
+    assert_eq!((whole.is_assembled, parts.is_assembled), (false, true));
+    assert!(whole.text.document().unwrap().is_some() && parts.text.document().unwrap().is_none());
+    // Pages of one item.
+    bed.control("PUT", "settings", &json!({"pageSize": 1}));
+    let paged = bed.arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon());
+    assert_eq!(paged.await.unwrap().summary, whole.summary);
+    assert_eq!(bed.requests("GET", "/backendAddressPools$").len(), 1 + 2);
+    assert!(
+        bed.requests("GET", "/backendAddressPools/").is_empty(),
+        "no single pools"
+    );
+    let none = group().load_balancer("none").unwrap();
+    let missing = bed.arm.get_load_balancer_in_parts(&none, &NO_POOLS, kept, soon());
+    assert_eq!(missing.await.unwrap_err().class(), ErrorClass::Stale);
+}
+
+#[tokio::test(start_paused = true)]
+async fn single_pools_are_read_if_their_list_is_too_large() {
+    const BYTES: usize = 300_000;
+    let bed = TestBed::new(&[with_rules(BYTES)]).await;
+    let id = group().load_balancer("lb").unwrap();
+    let expected = bed.arm.get_load_balancer(&id, kept, soon()).await.unwrap().summary;
+    let arm = bed.arm.clone().with_max_streamed_bytes(BYTES * 3 / 2);
+    let whole = arm.get_load_balancer(&id, kept, soon()).await.unwrap_err();
+    assert!(matches!(whole, ArmError::TooLarge(_)), "{whole}");
+    // The pool that a rule uses, and the known one; one that does not exist is left out.
+    let elsewhere = group().load_balancer("elsewhere").unwrap().pool("other").unwrap();
+    for (known, pools) in [
+        (vec![], 1),
+        (vec![pool_id("other"), pool_id("POOL"), pool_id("gone"), elsewhere], 2),
+    ] {
+        let known = known.into_iter().collect();
+        let parts = arm
+            .get_load_balancer_in_parts(&id, &known, kept, soon())
+            .await
+            .unwrap()
+            .summary;
+        let expected_pools = expected
+            .pools
+            .iter()
+            .filter(|pool| pools == 2 || pool.id.name() == "pool");
+        let expected_pools: BTreeSet<_> = expected_pools.map(|pool| format!("{pool:?}")).collect();
+        assert_eq!(
+            parts
+                .pools
+                .iter()
+                .map(|pool| format!("{pool:?}"))
+                .collect::<BTreeSet<_>>(),
+            expected_pools
+        );
+        assert_eq!((&parts.rules, &parts.etag), (&expected.rules, &expected.etag));
+    }
+    // One pool that is too large is an error, and so is a refusal.
+    let arm = bed.arm.clone().with_max_streamed_bytes(BYTES / 2);
+    let error = arm
+        .get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ArmError::TooLarge(_)), "{error}");
+    let arm = bed.arm.clone().with_max_streamed_bytes(BYTES * 3 / 2);
+    let refusal = json!({"answer": {"status": 404, "body": "a proxy"}});
+    bed.fault("GET", "/backendAddressPools/pool$", 1, &refusal);
+    let error = arm
+        .get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.status(),
+        Some(StatusCode::NOT_FOUND),
+        "a 404 that is not ARM's proves nothing: {error}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_load_balancer_is_busy_in_parts_too() {
+    let bed = TestBed::new(&[with_rules(300_000)]).await;
+    let id = group().load_balancer("lb").unwrap();
+    let arm = bed.arm.clone().with_max_streamed_bytes(100_000);
+    let state = async || {
+        // Single pools are too large as well, so the list is read with the other client.
+        let parts = bed.arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon());
+        parts.await.unwrap().summary.provisioning_state
+    };
+    assert!(arm.get_load_balancer(&id, kept, soon()).await.is_err());
+    assert_eq!(state().await, ProvisioningState::Settled);
+    let mut document = with_rules(300_000);
+    document["tags"] = json!({"a": "b"});
+    let path = format!("{}/providers/Microsoft.Network/loadBalancers/lb", super::GROUP);
+    let accepted = bed.send_as_other("PUT", &path, &document).await;
+    assert!(accepted.status().is_success());
+    assert_eq!(state().await, ProvisioningState::Busy);
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(state().await, ProvisioningState::Settled);
 }

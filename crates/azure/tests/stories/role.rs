@@ -7,7 +7,7 @@ use std::path::Path;
 use headgate_azure::{AdminState, NetworkInterfaceId};
 use serde_json::{Value, json};
 
-use super::{TestBed, group, load_balancer, permit, soon};
+use super::{NO_POOLS, TestBed, group, load_balancer, permit, soon};
 
 /// The action that ARM requires for a request; `None` for one outside of every subscription, such as a token request.
 fn action(method: &str, path: &str) -> Option<String> {
@@ -39,6 +39,7 @@ fn actions_have_azures_names() {
         ("GET", balancers.to_owned(), "loadBalancers/read"),
         ("GET", format!("{balancers}/b?api-version=1"), "loadBalancers/read"),
         ("PUT", format!("{balancers}/b"), "loadBalancers/write"),
+        ("GET", format!("{balancers}/b/probes"), "loadBalancers/probes/read"),
         (
             "PUT",
             format!("{balancers}/b/backendAddressPools/p"),
@@ -148,6 +149,10 @@ async fn role_has_the_actions_of_the_client_and_of_its_readme() {
     );
     let found = bed.list(&group()).await.unwrap();
     bed.arm.get_load_balancer(&found[0].id, |_| (), soon()).await.unwrap();
+    let parts = bed
+        .arm
+        .get_load_balancer_in_parts(&found[0].id, &NO_POOLS, |_| (), soon());
+    parts.await.unwrap();
     let mut pool = bed.pool("pool").await;
     pool.set_admin_state(0, AdminState::Down);
     bed.write(&pool, permit(), soon()).await.unwrap();

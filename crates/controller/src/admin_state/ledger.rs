@@ -204,8 +204,14 @@ impl Ledger {
     /// The load balancers of its pools. A pool's id that is not one is left out.
     #[must_use]
     pub fn load_balancers(&self) -> BTreeSet<LoadBalancerId> {
-        let pools = self.pools.keys().filter_map(|pool| PoolId::parse(pool).ok());
+        let pools = self.pool_ids().into_iter();
         pools.map(|pool| pool.load_balancer().clone()).collect()
+    }
+
+    /// The pools that have ledger entries.
+    #[must_use]
+    pub fn pool_ids(&self) -> BTreeSet<PoolId> {
+        self.pools.keys().filter_map(|pool| PoolId::parse(pool).ok()).collect()
     }
 
     /// The changes that time brings. `observe` gives what is proved about a pool entry, by pool and key; without proof nothing

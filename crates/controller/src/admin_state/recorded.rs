@@ -39,11 +39,13 @@ pub(super) async fn read_recorded(
     recorded: watch::Sender<Arc<Listing>>,
 ) {
     loop {
-        let missing = missing_load_balancers(&ledger.ledger(), &scope, &listings.borrow_and_update());
+        let present = ledger.ledger();
+        let missing = missing_load_balancers(&present, &scope, &listings.borrow_and_update());
         let previous = Arc::clone(&recorded.borrow());
         let started_at = Instant::now();
         if !missing.is_empty() {
-            recorded.send_replace(Arc::new(read_by_id(&arm, missing, &previous).await));
+            let read = read_by_id(&arm, missing, &present.pool_ids(), &previous).await;
+            recorded.send_replace(Arc::new(read));
         } else if previous.requested_at.is_some() {
             recorded.send_replace(Arc::default());
         }
@@ -57,7 +59,7 @@ pub(super) async fn read_recorded(
 /// Reads once the load balancers that the ledger names and this list does not show.
 pub async fn read_recorded_once(arm: &ArmClient, scope: &ListScope, ledger: &Ledger, listing: &Listing) -> Listing {
     let missing = missing_load_balancers(ledger, scope, listing);
-    read_by_id(arm, missing, &Listing::default()).await
+    read_by_id(arm, missing, &ledger.pool_ids(), &Listing::default()).await
 }
 
 /// What lists and reads prove about the pool entries of the ledger.

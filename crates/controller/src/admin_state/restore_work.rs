@@ -28,7 +28,7 @@ use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 use super::target_states::TargetStates;
 use crate::pool::{
     Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, ListRequest, Listing, LoadBalancerView, PoolEdit,
-    PoolWriter, WriteOutcome, WriterLabels, list_on_request,
+    PoolWriter, RecordedPools, WriteOutcome, WriterLabels, list_on_request,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -276,7 +276,15 @@ async fn work(
     let mut listed = listings.subscribe();
     let ClusterTarget { arm, scope, .. } = context.target.clone();
     let requests = list_requests.subscribe();
-    tasks.spawn(list_on_request(arm.clone(), scope.clone(), requests, listings));
+    let recorded_ledger = ledger.clone();
+    let recorded_pools: RecordedPools = Arc::new(move || recorded_ledger.ledger().pool_ids());
+    tasks.spawn(list_on_request(
+        arm.clone(),
+        scope.clone(),
+        recorded_pools,
+        requests,
+        listings,
+    ));
     tokio::select! {
         () = term.handover_requested() => return Err(RestoreError::Interrupted),
         listed = targets.wait_for(Option::is_some) => drop(listed.map_err(|_| RestoreError::Nodes)?),

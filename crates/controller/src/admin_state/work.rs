@@ -41,7 +41,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, TransitionTracker};
 use crate::local_service::{self, LocalPoolsSettings, record_service_events};
 use crate::other_nodes::OtherNodes;
-use crate::pool::{ListRequest, Listing, list_on_request};
+use crate::pool::{ListRequest, Listing, RecordedPools, list_on_request};
 use crate::preempt_events::PreemptEvents;
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
@@ -387,13 +387,15 @@ fn spawn_listings(
     (listings, recorded): (watch::Sender<Arc<Listing>>, watch::Sender<Arc<Listing>>),
 ) {
     let (arm, scope) = (target.arm.clone(), target.scope.clone());
+    let recorded_ledger = ledger.clone();
+    let recorded_pools: RecordedPools = Arc::new(move || recorded_ledger.ledger().pool_ids());
     tasks.spawn(
         TaskName::Recorded,
         read_recorded(arm, scope, ledger, listings.subscribe(), recorded),
     );
     tasks.spawn(
         TaskName::Listing,
-        list_on_request(target.arm, target.scope, requests, listings),
+        list_on_request(target.arm, target.scope, recorded_pools, requests, listings),
     );
 }
 

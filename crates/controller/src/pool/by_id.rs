@@ -8,26 +8,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
-use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
+use headgate_azure::{ArmClient, LoadBalancerId, PoolId};
 use tokio::time::Instant;
 
 use super::listing::Listing;
-use super::pool_entry::PoolEntry;
+use super::load_balancer_read::read_load_balancer;
 use super::retry::LastError;
 use super::view::LoadBalancerView;
 
 /// For all reads of one call together, retries included.
 const READ_TIMEOUT: Duration = Duration::from_mins(1);
 const MAX_CONCURRENT_READS: usize = 4;
-/// ARM's codes of a 404 that is about the resource itself.
-const DELETED_CODES: [&str; 3] = ["ResourceNotFound", "NotFound", "ResourceGroupNotFound"];
 
-/// Reads these load balancers. `previous` is the result of the last call.
-pub async fn read_by_id(arm: &ArmClient, ids: BTreeSet<LoadBalancerId>, previous: &Listing) -> Listing {
+/// Reads these load balancers. `recorded_pools` are the pools of the ledger, `previous` is the result of the last call.
+pub async fn read_by_id(
+    arm: &ArmClient,
+    ids: BTreeSet<LoadBalancerId>,
+    recorded_pools: &BTreeSet<PoolId>,
+    previous: &Listing,
+) -> Listing {
     let requested_at = Instant::now();
     let deadline = requested_at + READ_TIMEOUT;
     let reads = ids.into_iter().map(|id| async move {
-        let read = arm.get_load_balancer(&id, PoolEntry::new, deadline).await;
+        let known = previous.load_balancers.get(&id);
+        let read = read_load_balancer(arm, &id, known.map(Arc::as_ref), recorded_pools, deadline).await;
         (id, read)
     });
     let reads: Vec<_> = stream::iter(reads)
@@ -40,11 +44,11 @@ pub async fn read_by_id(arm: &ArmClient, ids: BTreeSet<LoadBalancerId>, previous
     };
     for (id, read) in reads {
         match read {
-            Ok(load_balancer) => {
-                let view = LoadBalancerView::from_summary(load_balancer.summary);
+            Ok(read) => {
+                let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
                 listing.load_balancers.insert(id, Arc::new(view));
             }
-            Err(error) if is_deleted(&error) => {
+            Err(error) if error.is_about_missing_resource() => {
                 listing.deleted.insert(id);
             }
             Err(error) => {
@@ -65,23 +69,15 @@ pub async fn read_by_id(arm: &ArmClient, ids: BTreeSet<LoadBalancerId>, previous
     listing
 }
 
-/// Whether ARM says that the resource of the request does not exist.
-fn is_deleted(error: &ArmError) -> bool {
-    error.status().is_some_and(|status| status == 404)
-        && DELETED_CODES.iter().any(|code| error.code().eq_ignore_ascii_case(code))
-}
-
 #[cfg(test)]
 mod tests {
-    use headgate_azure::ErrorBody;
+    use headgate_azure::{ArmError, ErrorBody};
     use hyper::StatusCode;
-
-    use super::*;
 
     #[test]
     fn only_arms_own_404_about_the_resource_is_proof() {
         let is_deleted = |status: u16, code: &str| {
-            is_deleted(&ArmError::ErrorResponse {
+            let error = ArmError::ErrorResponse {
                 status: StatusCode::from_u16(status).unwrap(),
                 error: ErrorBody {
                     code: code.to_owned(),
@@ -89,7 +85,8 @@ mod tests {
                 },
                 retry_after: None,
                 may_have_applied: false,
-            })
+            };
+            error.is_about_missing_resource()
         };
         assert!(is_deleted(404, "ResourceNotFound") && is_deleted(404, "resourcegroupnotfound"));
         for (status, code) in [

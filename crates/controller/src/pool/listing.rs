@@ -2,19 +2,22 @@
 //!
 //! One list runs at a time; requests that arrive meanwhile share the next one. A list that fails leaves the last result in
 //! place and is retried with backoff; `Retry-After` is obeyed. If a list is too large to be read, the load balancers that may be
-//! the cluster's are read one by one.
+//! the cluster's are read one by one, those that are too large as well in parts (`load_balancer_read`).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_azure::{ArmClient, ArmError, LoadBalancerId, LoadBalancerList, LoadBalancerSummary, ResourceGroupId};
+use headgate_azure::{
+    ArmClient, ArmError, LoadBalancerId, LoadBalancerList, LoadBalancerSummary, PoolId, ResourceGroupId,
+};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::interface_cache::InterfaceCache;
 use super::interface_lookups::InterfaceLookups;
+use super::load_balancer_read::read_load_balancer;
 use super::pool_entry::PoolEntry;
 use super::retry::{Backoff, LastError};
 use super::view::LoadBalancerView;
@@ -89,6 +92,9 @@ pub struct ListRequest {
     pub max_age: Option<Duration>,
 }
 
+/// The pools that the ledger names at present. They are read even if no list and no rule names them.
+pub type RecordedPools = Arc<dyn Fn() -> BTreeSet<PoolId> + Send + Sync>;
+
 /// The cluster's load balancers, as the last successful list showed them.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
@@ -155,6 +161,7 @@ impl Listing {
 pub async fn list_on_request(
     arm: ArmClient,
     scope: ListScope,
+    recorded_pools: RecordedPools,
     mut requests: watch::Receiver<ListRequest>,
     listings: watch::Sender<Arc<Listing>>,
 ) {
@@ -190,7 +197,8 @@ pub async fn list_on_request(
         let request = *requests.borrow();
         requested_at = None;
         let started_at = Instant::now();
-        match list(&arm, &scope, started_at + LIST_TIMEOUT).await {
+        let previous = Arc::clone(&listings.borrow());
+        match list(&arm, &scope, &previous, &recorded_pools, started_at + LIST_TIMEOUT).await {
             Ok(load_balancers) => {
                 backoff.reset();
                 let pools = load_balancers.values().flat_map(|view| &view.pools);
@@ -229,6 +237,8 @@ fn relaxed_interval(entries: usize) -> Duration {
 async fn list(
     arm: &ArmClient,
     scope: &ListScope,
+    previous: &Listing,
+    recorded_pools: &RecordedPools,
     deadline: Instant,
 ) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
     let managed = scope.managed.clone();
@@ -241,7 +251,7 @@ async fn list(
         Err(error) if is_missing(&error) => return Ok(BTreeMap::new()),
         Err(error @ ArmError::TooLarge(_)) => {
             tracing::warn!(%error, "load balancers are read one by one");
-            return read_each(arm, scope, deadline).await;
+            return read_each(arm, scope, previous, &recorded_pools(), deadline).await;
         }
         Err(error) => return Err(error),
     };
@@ -261,14 +271,20 @@ async fn list(
 async fn read_each(
     arm: &ArmClient,
     scope: &ListScope,
+    previous: &Listing,
+    recorded_pools: &BTreeSet<PoolId>,
     deadline: Instant,
 ) -> Result<BTreeMap<LoadBalancerId, Arc<LoadBalancerView>>, ArmError> {
     let names = scope.managed.possible_names();
     // A name that no load balancer can have has none.
     let ids: BTreeSet<_> = names.filter_map(|name| scope.group.load_balancer(&name).ok()).collect();
     let reads = ids.into_iter().map(|id| async move {
-        match arm.get_load_balancer(&id, PoolEntry::new, deadline).await {
-            Ok(read) => Ok(Some(view(read.summary))),
+        let known = previous.load_balancers.get(&id).map(Arc::as_ref);
+        match read_load_balancer(arm, &id, known, recorded_pools, deadline).await {
+            Ok(read) => {
+                let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
+                Ok(Some((view.id.clone(), Arc::new(view))))
+            }
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(error),
         }

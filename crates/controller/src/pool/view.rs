@@ -73,6 +73,8 @@ pub struct LoadBalancerView {
     pub id: LoadBalancerId,
     /// Whether ARM is updating or deleting the load balancer or one of its pools. A write would cancel that.
     pub is_busy: bool,
+    /// Whether it was too large for one response, and is assembled from its parts.
+    pub is_assembled: bool,
     /// In the order of the document.
     pub pools: Vec<PoolView>,
 }
@@ -84,7 +86,16 @@ impl LoadBalancerView {
         Self::from_summary(load_balancer.summarize(PoolEntry::new))
     }
 
-    /// The view of a load balancer that was read or listed.
+    /// The view of a load balancer that was read, whole or in parts.
+    #[must_use]
+    pub fn from_read(load_balancer: LoadBalancerSummary<PoolEntry>, is_assembled: bool) -> Self {
+        Self {
+            is_assembled,
+            ..Self::from_summary(load_balancer)
+        }
+    }
+
+    /// The view of a load balancer that was listed, or read whole.
     #[must_use]
     pub fn from_summary(load_balancer: LoadBalancerSummary<PoolEntry>) -> Self {
         let mut rules = rules_by_pool(&load_balancer.rules);
@@ -108,6 +119,7 @@ impl LoadBalancerView {
         });
         Self {
             is_busy,
+            is_assembled: false,
             pools: pools.collect(),
             id: load_balancer.id,
         }
@@ -119,6 +131,7 @@ impl LoadBalancerView {
         Self {
             id,
             is_busy: false,
+            is_assembled: false,
             pools: Vec::new(),
         }
     }

@@ -128,3 +128,132 @@ async fn load_balancers_are_read_one_by_one_if_the_list_is_too_large() {
     sleep(5 * SECOND).await;
     assert!(cluster.world.down("kubernetes", "kubernetes").is_empty());
 }
+
+/// Leaders of this cluster read bodies of up to this many bytes.
+const LOW_LIMIT: usize = 200_000;
+
+/// A load balancer with these pools of three nodes, each with so many bytes more, and the last one without a rule.
+fn oversized(pools: &[&str], more_bytes: usize) -> Value {
+    let pools: Vec<_> = pools.iter().map(|name| (*name, entries(1..=3, false))).collect();
+    let mut large = load_balancer("kubernetes", &pools);
+    for pool in large["properties"]["backendAddressPools"].as_array_mut().unwrap() {
+        pool["futurePool"] = json!("x".repeat(more_bytes));
+    }
+    large["properties"]["loadBalancingRules"].as_array_mut().unwrap().pop();
+    large
+}
+
+async fn limited_cluster(resources: &[Value]) -> TestCluster {
+    let mut cluster = TestCluster::without_leader(3, resources).await;
+    cluster.world.max_streamed_bytes = Some(LOW_LIMIT);
+    cluster.lead(ENFORCE).await;
+    cluster
+}
+
+/// The pools in which node-2 is `Down`.
+fn pools_with_node_2_down(cluster: &TestCluster) -> Vec<String> {
+    let down = cluster.down().into_iter();
+    let down = down.filter(|(_, nodes)| nodes.contains("node-2"));
+    down.map(|(pool, _)| pool).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancer_that_is_too_large_is_assembled_from_the_list_of_its_pools() {
+    let mut large = oversized(&["a", "b", "unused"], 10);
+    large["tags"] = json!({"note": "x".repeat(2 * LOW_LIMIT)});
+    let cluster = limited_cluster(&[large]).await;
+    cluster.world.control("PUT", "settings", &json!({"pageSize": 2}));
+    cluster.taint(2, &[DRAINING]);
+    sleep(10 * SECOND).await;
+    assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    assert!(cluster.notes(FAILED, "node-2").await.is_empty());
+    assert_eq!(cluster.puts().len(), 2);
+    let single = cluster.sent("GET", "/backendAddressPools/.*");
+    assert_eq!(single.len(), 2, "each only before its write");
+    cluster.taint(2, &[]);
+    cluster.settle(&[]).await;
+    assert_eq!(cluster.puts().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn load_balancer_is_assembled_from_single_pools_if_their_list_is_too_large() {
+    let mut cluster = limited_cluster(&[oversized(&["a", "b", "unused"], 90_000)]).await;
+    cluster.taint(2, &[DRAINING]);
+    sleep(10 * SECOND).await;
+    assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
+    assert_eq!(cluster.notes(DOWN, "node-2").await.len(), 1);
+    let path = format!("{}/backendAddressPools/a", id_of("kubernetes"));
+    assert_eq!(
+        cluster.world.get(&path).await["futurePool"].as_str().unwrap().len(),
+        90_000
+    );
+    // An hour of resyncs later nothing is lost or written again, and no ledger entry has ended.
+    sleep(3600 * SECOND).await;
+    assert_eq!(cluster.puts().len(), 2);
+    assert_eq!(cluster.world.ledger().await["pools"].as_object().unwrap().len(), 2);
+    // While no instance leads, the rule of one pool goes, and so does the signal. Only the ledger names this pool.
+    cluster.kill();
+    let mut document = cluster.world.get(&id_of("kubernetes")).await;
+    let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["name"] != "b-rule");
+    cluster.world.other("PUT", &id_of("kubernetes"), &document).await;
+    cluster.taint(2, &[]);
+    cluster.lead(ENFORCE).await;
+    sleep(20 * SECOND).await;
+    assert_eq!(pools_with_node_2_down(&cluster), Vec::<String>::new());
+    sleep(700 * SECOND).await;
+    assert_eq!(cluster.world.ledger().await["pools"], json!({}));
+    // `status` and `restore` read the same parts.
+    cluster.taint(2, &[DRAINING]);
+    sleep(10 * SECOND).await;
+    assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a"]);
+    cluster.stop().await;
+    let restored = cluster.restore().await;
+    assert_eq!((restored.restored.len(), restored.not_restored.len()), (1, 0));
+    assert_eq!(pools_with_node_2_down(&cluster), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn assembled_load_balancer_is_not_written_while_arm_is_busy_with_it() {
+    let cluster = limited_cluster(&[oversized(&["a", "b", "unused"], 90_000)]).await;
+    cluster
+        .world
+        .control("PUT", "settings", &json!({"operationDelay": "20s"}));
+    let mut document = cluster.world.get(&id_of("kubernetes")).await;
+    document["tags"] = json!({"a": "b"});
+    cluster.world.other("PUT", &id_of("kubernetes"), &document).await;
+    cluster
+        .world
+        .control("PUT", "settings", &json!({"operationDelay": "1s"}));
+    cluster.taint(2, &[DRAINING]);
+    sleep(15 * SECOND).await;
+    assert_eq!(cluster.puts().len(), 1, "that of the other writer");
+    sleep(30 * SECOND).await;
+    assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
+    assert_eq!(cluster.puts().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_other_writers_survive_in_an_assembled_load_balancer() {
+    let cluster = limited_cluster(&[oversized(&["a", "b", "unused"], 90_000)]).await;
+    cluster.taint(2, &[DRAINING]);
+    for round in 0..5 {
+        sleep(SECOND / 2).await;
+        cluster
+            .foreign("kubernetes", "a", |pool| pool["round"] = json!(round))
+            .await;
+        cluster
+            .foreign("kubernetes", "b", |pool| pool["round"] = json!(round))
+            .await;
+    }
+    sleep(60 * SECOND).await;
+    assert_eq!(pools_with_node_2_down(&cluster), ["kubernetes/a", "kubernetes/b"]);
+    for name in ["a", "b"] {
+        let pool = cluster
+            .world
+            .get(&format!("{}/backendAddressPools/{name}", id_of("kubernetes")))
+            .await;
+        assert_eq!(pool["round"], json!(4));
+    }
+}

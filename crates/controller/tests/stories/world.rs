@@ -69,6 +69,8 @@ pub(crate) struct World {
     pub(crate) arm_unreachable: Option<&'static str>,
     /// `guard.minimumInService`; disabled unless a story is about it.
     pub(crate) guard: GuardSettings,
+    /// The size limit of lists and load balancers, for clients that are made from now on.
+    pub(crate) max_streamed_bytes: Option<usize>,
 }
 
 /// The resource id of a load balancer.
@@ -160,6 +162,7 @@ impl World {
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
             guard: GuardSettings::DISABLED,
+            max_streamed_bytes: None,
         }
     }
 
@@ -193,7 +196,11 @@ impl World {
             rate_limits: self.rate_limits,
             user_agent: Some(format!("headgate/{name}")),
         };
-        ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone())
+        let client = ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone());
+        match self.max_streamed_bytes {
+            Some(bytes) => client.with_max_streamed_bytes(bytes),
+            None => client,
+        }
     }
 
     /// What the cluster's `azure.json` names.

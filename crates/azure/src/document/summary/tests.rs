@@ -173,3 +173,95 @@ fn pool_entries_of_one_response_are_bounded() {
     let error = read(&format!("{pool},{pool}")).unwrap_err();
     assert!(error.contains("500000 pool entries"), "{error}");
 }
+
+#[test]
+fn parts_of_a_load_balancer_make_its_summary() {
+    let mut random = fastrand::Rng::with_seed(56);
+    let mut shown = 0;
+    for number in 0..2000 {
+        let document = document(&mut random, number);
+        let Some(expected) = expected(&document) else { continue };
+        let list = |name: &str| {
+            let items = document.pointer(&format!("/properties/{name}"));
+            json!({"value": items.cloned().unwrap_or(json!([])), "nextLink": ""}).to_string()
+        };
+        let values = |name: &str| parts::read_values_page(list(name).as_bytes());
+        let (rules, probes) = (values("loadBalancingRules"), values("probes"));
+        let pools = parts::read_pools_page(list("backendAddressPools").as_bytes(), &expected.id, &entry);
+        // A list without an array is an error.
+        let (Ok(rules), Ok(probes), Ok(pools)) = (rules, probes, pools) else {
+            continue;
+        };
+        assert!(rules.next_link.is_none());
+        let state = parts::read_state(document.to_string().as_bytes()).unwrap();
+        let found = LoadBalancerSummary::assemble(&expected.id, state, rules.items, probes.items, pools.items);
+        shown += 1;
+        let (pools, states) = (&found.pools, (found.provisioning_state, &found.etag, &found.id));
+        assert_eq!(
+            states,
+            (expected.provisioning_state, &expected.etag, &expected.id),
+            "{document}"
+        );
+        assert_eq!(pools, &expected.pools, "{document}");
+    }
+    assert!(shown > 1000, "{shown}");
+}
+
+#[test]
+fn state_is_read_from_the_beginning_of_a_document() {
+    let text = format!(
+        r#"{{"name":"lb","id":"{GROUP}/lb","etag":"W/\"1\"","tags":{{"a":"b"}},"properties":{{"provisioningState":"Updating","backendAddressPools":[{{"na"#
+    );
+    let state = parts::read_state(text.as_bytes()).unwrap();
+    let found = LoadBalancerSummary::<()>::assemble(
+        &LoadBalancerId::parse(&format!("{GROUP}/LB")).unwrap(),
+        state,
+        vec![],
+        vec![],
+        vec![],
+    );
+    assert_eq!(
+        (found.provisioning_state, found.id.name()),
+        (ProvisioningState::Busy, "lb")
+    );
+    assert_eq!(found.etag, Etag::new("W/\"1\""));
+    // Without the state nothing may be written.
+    for text in [
+        r#"{"id":"x","properties":{"backendAddressPools":[{"na"#,
+        r#"{"id":"x","prop"#,
+        "",
+        "<html>",
+    ] {
+        let error = parts::read_state(text.as_bytes()).unwrap_err();
+        assert!(error.contains("provisioningState"), "{error}");
+    }
+    let whole = parts::read_state(&br#"{"properties":{"backendAddressPools":[]}}"#[..]).unwrap();
+    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
+    let found = LoadBalancerSummary::<()>::assemble(&id, whole, vec![], vec![], vec![]);
+    assert_eq!(found.provisioning_state, ProvisioningState::Settled);
+}
+
+#[test]
+fn pools_of_rules_are_those_of_the_same_load_balancer() {
+    let id = LoadBalancerId::parse(&format!("{GROUP}/lb")).unwrap();
+    let pool = |name: &str| json!({"id": format!("{}/backendAddressPools/{name}", id.to_string().to_uppercase())});
+    let rules = [
+        json!({"properties": {"backendAddressPool": pool("a"), "backendAddressPools": [pool("A"), pool("b"), null, 7]}}),
+        json!({"properties": {"backendAddressPool": {"id": format!("{GROUP}/other/backendAddressPools/c")}}}),
+        json!({"properties": {"backendAddressPool": null, "backendAddressPools": {}}}),
+        json!(null),
+    ];
+    let found: Vec<String> = parts::pools_of_rules(&rules, &id)
+        .iter()
+        .map(|pool| pool.name().to_lowercase())
+        .collect();
+    assert_eq!(found, ["a", "b"]);
+    let read = |text: &str| parts::read_pool(text.as_bytes(), &id.pool("a").unwrap(), &entry);
+    assert!(
+        read(r#"{"name":"A","properties":{"loadBalancerBackendAddresses":[{"name":"n"}]}}"#)
+            .is_ok_and(|pool| pool.addresses.len() == 1)
+    );
+    for text in [r#"{"name":"b"}"#, r#"{"properties":{}}"#, "[]", "x"] {
+        assert!(read(text).is_err(), "{text}");
+    }
+}

@@ -1,15 +1,15 @@
 //! The part of the writer's work under the shared Lease: pool after pool, each from a read of its own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, LoadBalancerRead, Pool, PoolId, WritePermit};
+use headgate_azure::{ArmError, ErrorClass, Pool, PoolId, WritePermit};
 use headgate_leader::LockGuard;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
-use super::super::pool_entry::PoolEntry;
+use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
 use super::attempts::AttemptError;
 use super::documents::{Document, Documents};
@@ -139,15 +139,20 @@ impl PoolWriter {
     /// Reads the load balancer, for the next plan of the batch.
     pub(super) async fn read<E: Editor>(&self, mut batch: Box<Batch>, state: &mut State, editor: &mut E) -> Phase {
         let requested_at = Instant::now();
-        let read = self
-            .arm
-            .get_load_balancer(&self.load_balancer, PoolEntry::new, requested_at + READ_TIMEOUT);
+        let known = state
+            .observation
+            .as_ref()
+            .map(|observation| Arc::clone(&observation.view));
+        // The pools of the ledger are among those that the list showed.
+        let recorded = BTreeSet::new();
+        let deadline = requested_at + READ_TIMEOUT;
+        let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline);
         // The documents of the read before are not needed any more.
         batch.documents = Documents::default();
         let view = match read.await {
-            Ok(LoadBalancerRead { summary, text }) => {
-                batch.documents = Documents::new(&summary, text);
-                LoadBalancerView::from_summary(summary)
+            Ok(read) => {
+                batch.documents = Documents::new(&read.summary, read.text);
+                LoadBalancerView::from_read(read.summary, read.is_assembled)
             }
             // It was deleted; the next list shows that, too.
             Err(error) if error.class() == ErrorClass::Stale => LoadBalancerView::deleted(self.load_balancer.clone()),

@@ -1,0 +1,201 @@
+//! Reading a load balancer that is too large for one response: its rules, its probes, its pools and its state, each by itself.
+//!
+//! The parts are from different moments. That is safe for writes: each pool has its own etag, with which it is written, and the state
+//! is read last. A pool counts as missing only if the complete list of the pools lacks it, or if ARM answers 404 about it.
+
+use std::collections::BTreeSet;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::load_balancers::{LoadBalancerRead, LoadBalancerText};
+use super::{ArmClient, CallOptions, MAX_PAGES, etag};
+use crate::body_stream::{BodyExtent, BodyReader};
+use crate::document::{
+    BackendAddress, LoadBalancerState, LoadBalancerSummary, MAX_ADDRESSES, MAX_RULES, PartsPage, PoolSummary,
+    pools_of_rules, read_pool, read_pools_page, read_state, read_values_page,
+};
+use crate::error::ArmError;
+use crate::id::{LoadBalancerId, PoolId};
+
+/// Single pools that are read at a time.
+const MAX_CONCURRENT_POOLS: usize = 2;
+
+impl ArmClient {
+    /// Reads a load balancer in parts. If the list of its pools is too large as well, the pools that its rules use and those of
+    /// `known_pools` are read one by one. `convert` decides what is kept of a pool entry.
+    ///
+    /// # Errors
+    /// When a part is not received before the deadline, is malformed, or is too large.
+    pub async fn get_load_balancer_in_parts<E, C>(
+        &self,
+        id: &LoadBalancerId,
+        known_pools: &BTreeSet<PoolId>,
+        convert: C,
+        deadline: Instant,
+    ) -> Result<LoadBalancerRead<E>, ArmError>
+    where
+        E: Send + 'static,
+        C: Fn(BackendAddress<'_>) -> E + Send + Sync + Clone + 'static,
+    {
+        let rules = self.list_values(id, "list_load_balancing_rules", "loadBalancingRules", deadline);
+        let rules = rules.await?;
+        let probes = self.list_values(id, "list_probes", "probes", deadline).await?;
+        let pools = match self.list_pools(id, convert.clone(), deadline).await {
+            Err(ArmError::TooLarge(_)) => {
+                let mut ids = pools_of_rules(&rules, id);
+                ids.extend(known_pools.iter().filter(|pool| pool.load_balancer() == id).cloned());
+                self.get_pools(ids, convert, deadline).await?
+            }
+            listed => listed?,
+        };
+        let state = self.get_state(id, deadline).await?;
+        Ok(LoadBalancerRead {
+            summary: LoadBalancerSummary::assemble(id, state, rules, probes, pools),
+            text: LoadBalancerText::NOT_KEPT,
+            is_assembled: true,
+        })
+    }
+
+    /// Lists the rules or the probes of a load balancer.
+    async fn list_values(
+        &self,
+        id: &LoadBalancerId,
+        name: &'static str,
+        kind: &str,
+        deadline: Instant,
+    ) -> Result<Vec<Value>, ArmError> {
+        let read = |body: BodyReader| read_values_page(body);
+        self.list_parts(id, (name, kind), read, |_| 1, MAX_RULES, deadline)
+            .await
+    }
+
+    async fn list_pools<E, C>(
+        &self,
+        id: &LoadBalancerId,
+        convert: C,
+        deadline: Instant,
+    ) -> Result<Vec<PoolSummary<E>>, ArmError>
+    where
+        E: Send + 'static,
+        C: Fn(BackendAddress<'_>) -> E + Send + Sync + Clone + 'static,
+    {
+        let load_balancer = id.clone();
+        let read = move |body: BodyReader| read_pools_page(body, &load_balancer, &convert);
+        let names = ("list_backend_pools", "backendAddressPools");
+        self.list_parts(id, names, read, PoolSummary::weight, MAX_ADDRESSES, deadline)
+            .await
+    }
+
+    /// Lists a kind of parts, page by page. The weights of all parts together are at most `max_weight`.
+    async fn list_parts<T, P>(
+        &self,
+        id: &LoadBalancerId,
+        (name, kind): (&'static str, &str),
+        parse: P,
+        weight: impl Fn(&T) -> usize,
+        max_weight: usize,
+        deadline: Instant,
+    ) -> Result<Vec<T>, ArmError>
+    where
+        T: Send + 'static,
+        P: Fn(BodyReader) -> Result<PartsPage<T>, String> + Send + Sync + Clone + 'static,
+    {
+        let (mut items, mut total) = (Vec::new(), 0_usize);
+        let mut next = self.uri(&id.list_path(kind))?;
+        for _ in 0..MAX_PAGES {
+            let options = CallOptions {
+                name,
+                group: id.group(),
+                uri: next,
+                deadline,
+                parser: None,
+                put: None,
+            };
+            let (page, _) = self.send_parsed(options, BodyExtent::PARSED, parse.clone()).await?;
+            total += page.items.iter().map(&weight).sum::<usize>();
+            if total > max_weight {
+                return Err(ArmError::InvalidResponse(format!("more than {max_weight} {kind}")));
+            }
+            items.extend(page.items);
+            match page.next_link {
+                Some(link) => next = self.check_link(&link)?,
+                None => return Ok(items),
+            }
+        }
+        Err(ArmError::InvalidResponse(format!(
+            "a list of more than {MAX_PAGES} pages"
+        )))
+    }
+
+    /// Reads these pools one by one. Omits those that do not exist.
+    async fn get_pools<E, C>(
+        &self,
+        ids: BTreeSet<PoolId>,
+        convert: C,
+        deadline: Instant,
+    ) -> Result<Vec<PoolSummary<E>>, ArmError>
+    where
+        E: Send + 'static,
+        C: Fn(BackendAddress<'_>) -> E + Send + Sync + Clone + 'static,
+    {
+        let reads = ids.into_iter().map(|id| {
+            let convert = convert.clone();
+            async move {
+                match self.get_pool_summary(&id, convert, deadline).await {
+                    Err(error) if error.is_about_missing_resource() => Ok(None),
+                    read => read.map(Some),
+                }
+            }
+        });
+        let reads = stream::iter(reads).buffered(MAX_CONCURRENT_POOLS);
+        let total = reads.try_fold((Vec::new(), 0_usize), |(mut pools, total), pool| {
+            let total = total + pool.as_ref().map_or(0, PoolSummary::weight);
+            pools.extend(pool);
+            let is_bounded = total <= MAX_ADDRESSES;
+            let error = || ArmError::InvalidResponse(format!("more than {MAX_ADDRESSES} pool entries"));
+            std::future::ready(is_bounded.then_some((pools, total)).ok_or_else(error))
+        });
+        Ok(total.await?.0)
+    }
+
+    async fn get_pool_summary<E, C>(
+        &self,
+        id: &PoolId,
+        convert: C,
+        deadline: Instant,
+    ) -> Result<PoolSummary<E>, ArmError>
+    where
+        E: Send + 'static,
+        C: Fn(BackendAddress<'_>) -> E + Send + Sync + 'static,
+    {
+        let pool = id.clone();
+        let options = CallOptions {
+            name: "get_backend_pool",
+            group: id.load_balancer().group(),
+            uri: self.uri(&id.path())?,
+            deadline,
+            parser: None,
+            put: None,
+        };
+        let parse = move |body: BodyReader| read_pool(body, &pool, &convert);
+        let (pool, response) = self.send_parsed(options, BodyExtent::PARSED, parse).await?;
+        Ok(pool.with_etag(etag(response.headers())))
+    }
+
+    /// Reads the beginning of a load balancer's document.
+    async fn get_state(&self, id: &LoadBalancerId, deadline: Instant) -> Result<LoadBalancerState, ArmError> {
+        let options = CallOptions {
+            name: "get_load_balancer",
+            group: id.group(),
+            uri: self.uri(&id.path())?,
+            deadline,
+            parser: None,
+            put: None,
+        };
+        let parse = |body: BodyReader| read_state(body);
+        let (state, _) = self.send_parsed(options, BodyExtent::Beginning, parse).await?;
+        Ok(state)
+    }
+}

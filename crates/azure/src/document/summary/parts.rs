@@ -1,0 +1,155 @@
+//! Parts of a load balancer, for one that is too large to be read whole: the beginning of its document, pages of its rules, probes
+//! and pools, and single pools.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use serde::de::{Error as _, MapAccess};
+use serde_json::Value;
+
+use super::{
+    BackendAddress, Fields, LoadBalancerSummary, MAX_ADDRESSES, Object, PageReader, PoolReader, PoolSummary,
+    PoolsReader, ProvisioningState, ValuesReader, read_object, read_text, skip_value,
+};
+use crate::id::{Etag, LoadBalancerId, PoolId};
+
+/// What the beginning of a load balancer's document says: ARM writes the state before everything that may be large.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LoadBalancerState {
+    id: Option<LoadBalancerId>,
+    etag: Option<Etag>,
+    provisioning_state: ProvisioningState,
+}
+
+/// One page of a list of parts.
+pub(crate) struct PartsPage<T> {
+    pub(crate) items: Vec<T>,
+    pub(crate) next_link: Option<String>,
+}
+
+/// Reads the state of a load balancer from the beginning of its document, or from all of it.
+pub(crate) fn read_state(beginning: impl Read) -> Result<LoadBalancerState, String> {
+    let mut reader = StateReader::default();
+    match read_object(beginning, &mut reader) {
+        // The reader stops where it has found the state.
+        Err(error) if reader.state.is_none() => Err(format!(
+            "no provisioningState at the beginning of the load balancer: {error}"
+        )),
+        _ => Ok(LoadBalancerState {
+            id: reader.id.and_then(|id| LoadBalancerId::parse(&id).ok()),
+            etag: reader.etag,
+            provisioning_state: reader.state.unwrap_or(ProvisioningState::Settled),
+        }),
+    }
+}
+
+/// Reads a page of rules or probes.
+pub(crate) fn read_values_page(body: impl Read) -> Result<PartsPage<Value>, String> {
+    let mut reader = PageReader::new(ValuesReader(Vec::new()));
+    let next_link = reader.read(body)?;
+    let items = reader.items.0;
+    Ok(PartsPage { items, next_link })
+}
+
+/// Reads a page of the pools of a load balancer. Omits pools without a name.
+pub(crate) fn read_pools_page<E>(
+    body: impl Read,
+    load_balancer: &LoadBalancerId,
+    convert: &dyn Fn(BackendAddress<'_>) -> E,
+) -> Result<PartsPage<PoolSummary<E>>, String> {
+    let mut reader = PageReader::new(PoolsReader::new(convert));
+    let next_link = reader.read(body)?;
+    let pools = reader.items.pools.into_iter();
+    let items = pools.filter_map(|pool| pool.finish(load_balancer, None)).collect();
+    Ok(PartsPage { items, next_link })
+}
+
+/// Reads one pool.
+pub(crate) fn read_pool<E>(
+    body: impl Read,
+    id: &PoolId,
+    convert: &dyn Fn(BackendAddress<'_>) -> E,
+) -> Result<PoolSummary<E>, String> {
+    let mut reader = PoolReader::new(convert, MAX_ADDRESSES);
+    read_object(body, &mut reader)?;
+    let found = reader.finish(id.load_balancer(), None).ok_or("a pool without name")?;
+    if found.id == *id {
+        Ok(found)
+    } else {
+        Err(format!("it is the pool {}", found.id))
+    }
+}
+
+/// The pools of this load balancer that its rules use.
+pub(crate) fn pools_of_rules(rules: &[Value], load_balancer: &LoadBalancerId) -> BTreeSet<PoolId> {
+    let references = rules.iter().flat_map(|rule| {
+        let several = rule.pointer("/properties/backendAddressPools");
+        let several = several.and_then(Value::as_array).into_iter().flatten();
+        several.chain(rule.pointer("/properties/backendAddressPool"))
+    });
+    let ids = references.filter_map(|reference| PoolId::parse(reference.get("id")?.as_str()?).ok());
+    ids.filter(|id| id.load_balancer() == load_balancer).collect()
+}
+
+impl<E> PoolSummary<E> {
+    /// Adds the etag of the response's headers to a pool whose document has none.
+    pub(crate) fn with_etag(mut self, etag: Option<Etag>) -> Self {
+        self.etag = self.etag.or(etag);
+        self
+    }
+}
+
+impl<E> LoadBalancerSummary<E> {
+    /// A load balancer from its parts; `requested` is the id that was asked for.
+    pub(crate) fn assemble(
+        requested: &LoadBalancerId,
+        state: LoadBalancerState,
+        rules: Vec<Value>,
+        probes: Vec<Value>,
+        pools: Vec<PoolSummary<E>>,
+    ) -> Self {
+        let pools = pools.into_iter().map(|pool| pool.with_etag(state.etag.clone()));
+        Self {
+            pools: pools.collect(),
+            // In the document's case, if it is this load balancer's.
+            id: state
+                .id
+                .filter(|id| id == requested)
+                .unwrap_or_else(|| requested.clone()),
+            etag: state.etag,
+            provisioning_state: state.provisioning_state,
+            rules: Value::from_iter([("loadBalancingRules", rules), ("probes", probes)]),
+        }
+    }
+}
+
+#[derive(Default)]
+struct StateReader {
+    id: Option<String>,
+    etag: Option<Etag>,
+    state: Option<ProvisioningState>,
+}
+
+impl Fields for StateReader {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "id" => self.id = read_text(map)?,
+            "etag" => self.etag = read_text(map)?.as_deref().and_then(Etag::new),
+            "properties" => drop(map.next_value_seed(Object(&mut PropertiesStateReader(&mut self.state)))?),
+            _ => skip_value(map)?,
+        }
+        Ok(())
+    }
+}
+
+struct PropertiesStateReader<'a>(&'a mut Option<ProvisioningState>);
+
+impl Fields for PropertiesStateReader<'_> {
+    fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        if name != "provisioningState" {
+            return skip_value(map);
+        }
+        *self.0 = Some(ProvisioningState::from_text(read_text(map)?.as_deref()));
+        Err(A::Error::custom("the rest is not needed"))
+    }
+}
