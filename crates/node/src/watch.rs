@@ -1,11 +1,11 @@
 //! The own-Node watch: one Node by field selector; its latest state is published as a [`NodeReport`].
 //!
-//! The watch runs until the task is aborted. While it fails, or the Node does not exist, the last report stays.
-//! `headgate-kubernetes` retries, counts and logs the failures.
+//! The watch runs until the task is aborted. While it fails, or the Node does not exist, the last report stays. The API server counts as
+//! lost while it cannot be reached or cannot answer, not while it refuses. `headgate-kubernetes` retries, counts and logs the failures.
 
 use futures::StreamExt as _;
 use headgate_clock::Clock;
-use headgate_kubernetes::{WatchReporter, watch_events};
+use headgate_kubernetes::{WatchFailure, WatchReporter, watch_events};
 use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -41,7 +41,8 @@ pub async fn watch_own_node(
             }
             // The stream owns the sender.
             Ok(()) = failure.changed() => {
-                let is_reachable = failure.borrow_and_update().is_none();
+                let is_outage = |failure: &WatchFailure| failure.reason.is_outage();
+                let is_reachable = !failure.borrow_and_update().as_ref().is_some_and(is_outage);
                 let report = reports.borrow().with_api_server(is_reachable, clock.now());
                 publish(&reports, &name, report);
                 continue;
@@ -96,9 +97,11 @@ mod tests {
     use hyper::{Request, Response};
     use kube::client::Body;
     use prometheus_client::registry::Registry;
+    use serde_json::json;
     use tokio::time::{sleep, timeout};
 
     use super::*;
+    use crate::hold::{HOLD_ANNOTATION, NodeHold};
 
     /// The requests that the API server got: whether each is a watch, and its time.
     type Requests = Arc<Mutex<Vec<(bool, Instant)>>>;
@@ -162,6 +165,84 @@ mod tests {
         assert!(timeout(Duration::from_mins(10), watch).await.is_err());
         let count = requests.lock().unwrap().len();
         assert!((10..60).contains(&count), "{count}");
+    }
+
+    /// What the API server answers once it has shown a Node that is held.
+    #[derive(Clone, Copy, Debug)]
+    enum Answer {
+        Status(u16),
+        Refused,
+        Silence,
+        Garbage,
+    }
+
+    /// Whether the Node is still held six minutes after the only renewal.
+    async fn is_held_after_six_minutes(answer: Answer) -> bool {
+        let hold = NodeHold {
+            node_uid: "u".to_owned(),
+            pools: ["lb/p".to_owned()].into(),
+            probes_headgate: true,
+            signals: ["drain".to_owned()].into(),
+            renewed_at: Clock::System.now().wall,
+        };
+        let metadata = json!({"name": "n", "uid": "u", "resourceVersion": "7", "annotations": {HOLD_ANNOTATION: hold.to_annotation().unwrap()}});
+        let list = json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},
+            "items": [{"metadata": metadata, "spec": {"taints": [{"key": "drain"}]}}]});
+        let first = Arc::new(Mutex::new(Some(list.to_string())));
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let first = first.lock().unwrap().take();
+            async move {
+                if let Some(list) = first {
+                    return Ok(Response::new(Body::from(list.into_bytes())));
+                }
+                let body = |text: &str| Body::from(text.as_bytes().to_vec());
+                match answer {
+                    Answer::Status(code) => {
+                        let status =
+                            json!({"kind": "Status", "status": "Failure", "reason": "x", "message": "m", "code": code});
+                        Ok(Response::builder()
+                            .status(code)
+                            .body(body(&status.to_string()))
+                            .unwrap())
+                    }
+                    Answer::Refused => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)),
+                    Answer::Silence => {
+                        sleep(Duration::from_secs(30)).await;
+                        Err(std::io::Error::from(std::io::ErrorKind::TimedOut))
+                    }
+                    Answer::Garbage => Ok(Response::new(body("garbage\n"))),
+                }
+            }
+        });
+        let (watch, mut reports) = start_watch(Client::new(service, "default"));
+        let watching = tokio::spawn(watch);
+        let drained = reports.wait_for(|report| !report.is_eligible()).await.unwrap().clone();
+        assert!(drained.is_held(&[], Instant::now()), "{answer:?}");
+        sleep(Duration::from_mins(4)).await;
+        assert!(reports.borrow().is_held(&[], Instant::now()), "{answer:?}");
+        sleep(Duration::from_mins(2)).await;
+        let is_held = reports.borrow().is_held(&[], Instant::now());
+        watching.abort();
+        is_held
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_time_without_an_api_server_prolongs_a_hold() {
+        for (answer, is_held) in [
+            (Answer::Refused, true),
+            (Answer::Silence, true),
+            (Answer::Status(429), true),
+            (Answer::Status(500), true),
+            (Answer::Status(503), true),
+            (Answer::Status(504), true),
+            (Answer::Status(400), false),
+            (Answer::Status(401), false),
+            (Answer::Status(403), false),
+            (Answer::Status(404), false),
+            (Answer::Garbage, false),
+        ] {
+            assert_eq!(is_held_after_six_minutes(answer).await, is_held, "{answer:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,6 +47,13 @@ impl WatchErrorReason {
         }
     }
 
+    /// Whether the API server could not be reached or could not answer. Errors that it answers on purpose, such as a refusal,
+    /// and answers that cannot be decoded are none of this.
+    #[must_use]
+    pub fn is_outage(self) -> bool {
+        matches!(self, Self::Connection | Self::Server)
+    }
+
     fn from_status(code: u16) -> Self {
         match code {
             401 => Self::Unauthorized,
