@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::signal::{Facts, Signal};
+use super::signal::{Facts, MAX_ANNOTATION_BYTES, Signal};
 
 /// The annotation of the Node that contains the [`NodeHold`] as JSON. A policy lets only the leader's service account write it.
 pub const HOLD_ANNOTATION: &str = "headgate.dev/hold";
@@ -56,6 +56,30 @@ impl NodeHold {
     /// Never in practice: every field can be encoded.
     pub fn to_annotation(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string(self)
+    }
+
+    /// The hold in a form that agents read, who ignore an annotation of more than 4,096 bytes: without the last of its pools, in the
+    /// order of their names, if all of them exceed that. `None` if the hold exceeds it with a single pool: it must name all
+    /// signals.
+    #[must_use]
+    pub fn bounded(mut self) -> Option<Self> {
+        let pools = std::mem::take(&mut self.pools);
+        let is_without_pools = pools.is_empty();
+        let longest = Self {
+            renewed_at: Timestamp::MAX,
+            ..self.clone()
+        };
+        let mut size = longest.to_annotation().ok()?.len();
+        for pool in pools {
+            // With the comma.
+            size += serde_json::to_string(&pool).ok()?.len() + 1;
+            if size > MAX_ANNOTATION_BYTES {
+                break;
+            }
+            self.pools.insert(pool);
+        }
+        let is_bounded = !self.pools.is_empty() || is_without_pools && size <= MAX_ANNOTATION_BYTES;
+        is_bounded.then_some(self)
     }
 
     /// Whether both are the same apart from the time of the last renewal.
@@ -124,8 +148,10 @@ mod tests {
 
     use headgate_clock::Clock;
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::super::report::NodeReport;
+    use super::super::slim_node::SlimNode;
     use super::*;
 
     const DRAIN: &str = "headgate.dev/maintenance";
@@ -143,13 +169,11 @@ mod tests {
     }
 
     fn facts(taints: &[&str], hold: Option<&NodeHold>) -> Facts {
-        let annotation = hold.map(|hold| (HOLD_ANNOTATION.to_owned(), hold.to_annotation().unwrap()));
-        Facts {
-            uid: "u".into(),
-            taints: taints.iter().map(ToString::to_string).collect(),
-            annotations: annotation.into_iter().collect(),
-            ..Facts::default()
-        }
+        let annotations = hold.map(|hold| json!({HOLD_ANNOTATION: hold.to_annotation().unwrap()}));
+        let taints: Vec<_> = taints.iter().map(|key| json!({"key": key})).collect();
+        let node = json!({"metadata": {"uid": "u", "annotations": annotations}, "spec": {"taints": taints}});
+        let node: SlimNode = serde_json::from_value(node).unwrap();
+        node.facts(&keys())
     }
 
     fn keys() -> SignalRules {
@@ -263,7 +287,58 @@ mod tests {
         assert!(held.is_held(&[], now.mono) && !released.is_held(&[], now.mono));
     }
 
+    #[test]
+    fn pools_that_exceed_the_annotation_are_left_out_from_the_end() {
+        let now = Clock::System.now();
+        let names = |count: usize| (0..count).map(|number| format!("kubernetes/pool-{number:03}"));
+        let many = NodeHold {
+            pools: names(500).collect(),
+            ..hold(now.wall, &[DRAIN])
+        };
+        let bounded = many.clone().bounded().unwrap();
+        let kept = bounded.pools.len();
+        assert!((100..500).contains(&kept), "{kept}");
+        assert_eq!(bounded.pools, names(kept).collect());
+        assert!((MAX_ANNOTATION_BYTES - 40..=MAX_ANNOTATION_BYTES).contains(&bounded.to_annotation().unwrap().len()));
+        assert!(!is_held(&[DRAIN], &many), "an agent ignores what is too large");
+        assert!(is_held(&[DRAIN], &bounded));
+        let few = hold(now.wall, &[DRAIN]);
+        assert_eq!(few.clone().bounded(), Some(few));
+        let signals: Vec<String> = (0..100).map(|number| format!("example.com/{number:040}")).collect();
+        let signals: Vec<&str> = signals.iter().map(String::as_str).collect();
+        assert_eq!(
+            hold(now.wall, &signals).bounded(),
+            None,
+            "a hold that does not name them all holds nothing"
+        );
+    }
+
     proptest! {
+        /// Whatever the leader writes, the agent reads.
+        #[test]
+        fn bounded_holds_are_read_as_they_were_written(
+            pools in proptest::collection::btree_set(".{0,200}", 0..60),
+            signals in proptest::collection::btree_set(".{0,300}", 0..20),
+            seconds in 0_i64..250_000_000_000,
+            nanoseconds in 0_i32..1_000_000_000,
+        ) {
+            let renewed_at = Timestamp::new(seconds, nanoseconds).unwrap();
+            let desired = NodeHold { pools, signals, ..hold(renewed_at, &[]) };
+            if let Some(written) = desired.clone().bounded() {
+                let node = json!({"metadata": {"name": "n", "uid": "u", "annotations": {HOLD_ANNOTATION: written.to_annotation().unwrap()}}});
+                let node: SlimNode = serde_json::from_value(node).unwrap();
+                let facts = node.facts(&keys());
+                prop_assert_eq!(NodeHold::from_annotations(&facts.annotations, &facts.uid), Some(written.clone()));
+                prop_assert_eq!(&written.signals, &desired.signals);
+                prop_assert!(written.pools.iter().eq(desired.pools.iter().take(written.pools.len())));
+                prop_assert_eq!(written.pools.is_empty(), desired.pools.is_empty());
+            } else {
+                // One pool and the signals alone exceed the limit.
+                let least = NodeHold { pools: desired.pools.iter().take(1).cloned().collect(), ..desired };
+                prop_assert!(least.to_annotation().unwrap().len() + 40 > MAX_ANNOTATION_BYTES);
+            }
+        }
+
         /// No value of the annotation panics or holds a node with a signal that it does not name.
         #[test]
         fn odd_annotations_hold_nothing(value in ".{0,200}") {

@@ -94,7 +94,7 @@ const SHUTDOWN_MESSAGE: &str = "node is shutting down";
 /// The prefix of the annotations that headgate writes.
 const OWN_ANNOTATION_PREFIX: &str = "headgate.dev/";
 /// Longer values are ignored: headgate writes none, and they would fill the remembered state.
-const MAX_ANNOTATION_BYTES: usize = 4096;
+pub(super) const MAX_ANNOTATION_BYTES: usize = 4096;
 /// Messages are cut to this; a matcher compares less.
 const MAX_MESSAGE_BYTES: usize = 512;
 

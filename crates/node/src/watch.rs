@@ -90,6 +90,7 @@ fn publish(reports: &watch::Sender<NodeReport>, name: &str, report: NodeReport) 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::future::Future;
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
@@ -183,6 +184,7 @@ mod tests {
             pools: ["lb/p".to_owned()].into(),
             probes_headgate: true,
             signals: ["drain".to_owned()].into(),
+            pending: BTreeSet::new(),
             renewed_at: Clock::System.now().wall,
         };
         let metadata = json!({"name": "n", "uid": "u", "resourceVersion": "7", "annotations": {HOLD_ANNOTATION: hold.to_annotation().unwrap()}});

@@ -7,15 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headgate_azure::PoolId;
+use headgate_node::NodeHold;
+use jiff::Timestamp;
 
 use super::editor::LoadBalancerStatus;
 use super::guard::{GuardSettings, MinimumInService, hold_name, is_alive};
 use super::target_states::TargetStates;
 use super::transitions::{EventKind, MAX_POOLS_NAMED, NodeEvent, truncate};
 use crate::pool::ClusterNode;
-
-/// The bytes of the pools that one hold names; a Node may be in hundreds. The agent reads annotations of up to 4 KiB.
-const MAX_POOL_BYTES: usize = 2000;
 
 /// What is to be recorded on one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +26,21 @@ pub(super) struct DesiredHold {
     pub(super) signals: BTreeSet<String>,
     /// Those of them that do not count for admin states yet.
     pub(super) pending: BTreeSet<String>,
+}
+
+impl DesiredHold {
+    /// What is recorded on the Node; `None` if it is more than an agent reads.
+    pub(super) fn record(&self, renewed_at: Timestamp) -> Option<NodeHold> {
+        let hold = NodeHold {
+            node_uid: self.node.uid.clone(),
+            pools: self.pools.clone(),
+            probes_headgate: self.probes_headgate,
+            signals: self.signals.clone(),
+            pending: self.pending.clone(),
+            renewed_at,
+        };
+        hold.bounded()
+    }
 }
 
 /// The holds of all Nodes, by the name of the Node.
@@ -95,11 +109,6 @@ pub(super) fn desired_holds(
         hold.pools.insert(hold_name(&entry.pool));
         hold.probes_headgate |= probing.contains(&entry.pool);
     }
-    for hold in holds.values_mut() {
-        while hold.pools.iter().map(String::len).sum::<usize>() > MAX_POOL_BYTES {
-            hold.pools.pop_last();
-        }
-    }
     holds
 }
 
@@ -160,6 +169,14 @@ fn held_back_note(hold: &DesiredHold, guard: &GuardSettings) -> String {
         note.push_str(
             " /healthz of this node still answers 503, so health probes take it out: only a leader of \
              manifests/components/controller may record a hold on a Node.",
+        );
+    }
+    if hold.probes_headgate && hold.record(Timestamp::UNIX_EPOCH).is_none() {
+        // First, because the signals may fill the note.
+        note.insert_str(
+            0,
+            "/healthz of this node still answers 503, so health probes take it out: the names of its signals exceed the 4096 bytes of \
+             a hold. ",
         );
     }
     truncate(note)

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headgate_clock::{Clock, Moment};
 use headgate_controller::admin_state::{GuardSettings, MinimumInService};
 use headgate_node::{NodeReport, SignalRules, SlimNode};
-use headgate_test_kubernetes::Fault;
+use headgate_test_kubernetes::{Fault, RecordedRequest};
+use hyper::Method;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::rows::cluster::{DOWN, NONE, OUT_OF_SERVICE, TestCluster};
+use super::rows::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, TestCluster};
 use super::world::{ENFORCE, SECOND, World, entries, load_balancer, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
@@ -270,4 +272,113 @@ async fn failed_write_of_a_hold_is_repeated() {
     sleep(20 * SECOND).await;
     assert_eq!(healthy(&cluster, 1).await, [1].into());
     assert!(cluster.puts().is_empty());
+}
+
+/// Two pools with one node each, so that both nodes are held.
+fn two_small_pools() -> Vec<Value> {
+    vec![load_balancer(
+        "kubernetes",
+        &[("a", entries([1], false)), ("b", entries([2], false))],
+    )]
+}
+
+fn patches_node_1(request: &RecordedRequest) -> bool {
+    request.method == Method::PATCH && request.path == "/api/v1/nodes/node-1"
+}
+
+/// The patches of node-1 that a fault was applied to.
+static FAILED_PATCHES: AtomicUsize = AtomicUsize::new(0);
+
+fn counts_patches_of_node_1(request: &RecordedRequest) -> bool {
+    let is_one = patches_node_1(request);
+    FAILED_PATCHES.fetch_add(usize::from(is_one), Ordering::Relaxed);
+    is_one
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_that_vanished_is_written_again_at_once() {
+    let cluster = cluster(1, &two_load_balancers(1), GUARD.clone()).await;
+    cluster.taint(1, &[MAINTENANCE]);
+    sleep(10 * SECOND).await;
+    assert!(annotation(&cluster, 1).await.is_some());
+    cluster.node(1, |node| {
+        let annotations = node["metadata"]["annotations"].as_object_mut().unwrap();
+        annotations.remove("headgate.dev/hold").unwrap();
+    });
+    assert_eq!(annotation(&cluster, 1).await, None);
+    sleep(2 * SECOND).await;
+    assert!(annotation(&cluster, 1).await.is_some());
+    assert_eq!(healthy(&cluster, 1).await, [1].into());
+    // A hold that nothing keeps is removed at once, too.
+    cluster.taint(1, &[]);
+    sleep(10 * SECOND).await;
+    assert_eq!(annotation(&cluster, 1).await, None);
+    let hold = headgate_node::NodeHold {
+        node_uid: Api::<Node>::all(cluster.world.client.clone())
+            .get("node-1")
+            .await
+            .unwrap()
+            .metadata
+            .uid
+            .unwrap(),
+        pools: ["kubernetes/kubernetes".to_owned()].into(),
+        probes_headgate: true,
+        signals: [MAINTENANCE.to_owned()].into(),
+        pending: BTreeSet::new(),
+        renewed_at: cluster.world.clock.now().wall,
+    };
+    cluster.node(1, |node| {
+        node["metadata"]["annotations"]["headgate.dev/hold"] = hold.to_annotation().unwrap().into();
+    });
+    sleep(2 * SECOND).await;
+    assert_eq!(annotation(&cluster, 1).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_write_of_an_earlier_leader_changes_no_hold() {
+    let mut cluster = cluster(1, &two_load_balancers(1), GUARD.clone()).await;
+    cluster.line.set_for(Fault::Late(90 * SECOND), patches_node_1);
+    cluster.taint(1, &[MAINTENANCE]);
+    sleep(15 * SECOND).await;
+    assert_eq!(annotation(&cluster, 1).await, None);
+    cluster.kill();
+    cluster.taint(1, &[MAINTENANCE, DRAINING]);
+    cluster.lead(ENFORCE).await;
+    sleep(10 * SECOND).await;
+    let hold = annotation(&cluster, 1).await.unwrap();
+    assert_eq!(hold["signals"], json!([DRAINING, MAINTENANCE]));
+    for _ in 0..240 {
+        sleep(SECOND / 2).await;
+        let hold = annotation(&cluster, 1).await.unwrap();
+        assert_eq!(hold["signals"], json!([DRAINING, MAINTENANCE]));
+        assert_eq!(healthy(&cluster, 1).await, [1].into());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hold_that_cannot_be_written_delays_no_other() {
+    for fault in [Fault::Status(403), Fault::CutOff] {
+        let cluster = cluster(2, &two_small_pools(), GUARD.clone()).await;
+        cluster.line.set_for(fault, counts_patches_of_node_1);
+        FAILED_PATCHES.store(0, Ordering::Relaxed);
+        cluster.taint(1, &[MAINTENANCE]);
+        sleep(SECOND).await;
+        cluster.taint(2, &[MAINTENANCE]);
+        sleep(SECOND).await;
+        assert!(annotation(&cluster, 2).await.is_some(), "{fault:?}");
+        // Renewals and removals do not wait, either.
+        for _ in 0..20 {
+            sleep(30 * SECOND).await;
+            assert_eq!(healthy(&cluster, 2).await, [2].into(), "{fault:?}");
+        }
+        cluster.taint(2, &[]);
+        sleep(4 * SECOND).await;
+        assert_eq!(annotation(&cluster, 2).await, None, "{fault:?}");
+        assert_eq!(annotation(&cluster, 1).await, None, "{fault:?}");
+        let patches = FAILED_PATCHES.load(Ordering::Relaxed);
+        assert!((15..40).contains(&patches), "a backoff of its own: {patches}");
+        cluster.line.set(Fault::None);
+        sleep(35 * SECOND).await;
+        assert_eq!(healthy(&cluster, 2).await, [1, 2].into(), "{fault:?}");
+    }
 }

@@ -140,6 +140,21 @@ fn hold_covers_the_signals_of_probes_too() {
 }
 
 #[test]
+fn event_says_that_a_hold_has_too_many_signals() {
+    let keys: Vec<String> = (0..100).map(|number| format!("example.com/{number:040}")).collect();
+    let mut many = node(1, &[DRAIN]);
+    many.health_signals = keys.into_iter().map(Signal::Taint).collect();
+    let all = holds(&[many, node(2, &[OUT])]);
+    assert_eq!(all["n1"].record(Timestamp::now()), None);
+    let mut fewer = all["n1"].clone();
+    fewer.signals = [DRAIN.to_owned()].into();
+    assert!(fewer.record(Timestamp::now()).is_some());
+    let text = held_back_note(&all["n1"], &GUARD);
+    assert!(text.len() <= 1024 && text.contains("exceed the 4096 bytes"), "{text}");
+    assert!(text.contains("Kept in service in lb/a, lb/b despite"), "{text}");
+}
+
+#[test]
 fn hold_of_an_earlier_leader_has_its_event_already() {
     let mut recorded = node(1, &[DRAIN]);
     recorded.hold = Some(recorded_hold(&["lb/a"]));
