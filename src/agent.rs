@@ -219,6 +219,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
                 metrics.local_pools,
                 metrics.lock,
                 metrics.preempt_events,
+                metrics.marker,
             ),
         )
     });

@@ -13,6 +13,7 @@ mod reference;
 mod value;
 
 use std::net::{Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,6 +64,8 @@ pub struct Settings {
     pub local_pools: LocalPoolsSettings,
     /// How many pool entries stay in service whatever the signals.
     pub guard: GuardSection,
+    /// Who writes the Node condition `headgate.dev/OutOfLoadBalancers`.
+    pub marker: MarkerSettings,
     /// The base address of the OpenTelemetry collector, without a slash at its end; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
 }
@@ -89,6 +92,61 @@ impl AzureSettings {
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.config_file.is_some() || self.config_secret.is_some()
+    }
+}
+
+/// Who writes the Node condition `headgate.dev/OutOfLoadBalancers`. At most one of the two is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarkerSettings {
+    /// Whether the leader does.
+    pub mode: MarkerMode,
+    /// The failed probes after which each agent says that its node is out; 0 if the agents do not.
+    pub probes: u32,
+}
+
+/// Who writes the condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkerWriter {
+    /// No process.
+    None,
+    /// The leader; the agents make it `Unknown` when no leader confirms it.
+    Leader,
+    /// Each agent on its own Node, after so many failed probes.
+    Probes(NonZeroU32),
+}
+
+impl MarkerSettings {
+    /// The writer that follows from both settings.
+    #[must_use]
+    pub fn writer(self) -> MarkerWriter {
+        match (self.mode, NonZeroU32::new(self.probes)) {
+            (MarkerMode::AdminState, _) => MarkerWriter::Leader,
+            (MarkerMode::Off, Some(probes)) => MarkerWriter::Probes(probes),
+            (MarkerMode::Off, None) => MarkerWriter::None,
+        }
+    }
+}
+
+/// `marker.mode`: whether the leader writes the condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkerMode {
+    /// It does not.
+    Off,
+    /// From what it read of the load balancers.
+    AdminState,
+}
+
+impl MarkerMode {
+    /// In the order of the settings reference.
+    pub const ALL: [Self; 2] = [Self::Off, Self::AdminState];
+
+    /// The value in the settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::AdminState => "adminState",
+        }
     }
 }
 
@@ -163,6 +221,10 @@ impl Default for Settings {
             admin_state: AdminStateSettings::default(),
             local_pools: LocalPoolsSettings::default(),
             guard: GuardSection::default(),
+            marker: MarkerSettings {
+                mode: MarkerMode::Off,
+                probes: 0,
+            },
             otlp_endpoint: None,
         }
     }

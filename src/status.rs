@@ -15,7 +15,7 @@ mod text_format;
 pub use agents::{AgentEndpoints, query_agents};
 pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, QueuedRow, explain_service, fetch_queue};
 pub use report::{
-    EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
+    EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,
 };
 pub use snapshot::{AzureSnapshot, ClusterSnapshot, SnapshotRequest, StatusError, take_snapshot};

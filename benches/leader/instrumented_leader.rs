@@ -218,6 +218,7 @@ async fn lead(
         lock_metrics: metrics.lock,
         preempt_events: None,
         clock,
+        marker: None,
     };
     let source = FixedTarget(reached);
     let work = move |term| {

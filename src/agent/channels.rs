@@ -72,6 +72,7 @@ pub(super) struct Metrics {
     pub(super) admin_state: admin_state::Metrics,
     pub(super) local_pools: local_service::Metrics,
     pub(super) preempt_events: preempt_events::Metrics,
+    pub(super) marker: admin_state::MarkerMetrics,
 }
 
 impl Metrics {
@@ -95,11 +96,12 @@ impl Metrics {
             headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
-        let (lock, admin_state, local_pools, preempt_events) = (
+        let (lock, admin_state, local_pools, preempt_events, marker) = (
             headgate_leader::LockMetrics::register(leads),
             admin_state::Metrics::register(leads),
             local_service::Metrics::register(leads),
             preempt_events::Metrics::register(leads),
+            admin_state::MarkerMetrics::register(leads),
         );
         let answers = if role.answers_probes() {
             &mut registry
@@ -114,6 +116,7 @@ impl Metrics {
             admin_state,
             local_pools,
             preempt_events,
+            marker,
             azure,
             spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe(), clock.clone()),
             health: headgate_health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),

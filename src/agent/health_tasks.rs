@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use headgate_clock::Clock;
 use headgate_health::services::WatchReporters;
-use headgate_health::{LastChange, ProxyStatus, VerdictInputs};
+use headgate_health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState, Binder, Limits};
 use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
-use headgate_node::NodeReport;
+use headgate_node::{MARKER_TTL, NodeReport, expire_marker};
 use kube::Client;
 use tokio::sync::watch;
 
@@ -17,7 +17,7 @@ use super::health_thread::{HealthServer, HealthThread, Heartbeat};
 use super::service_health::StartOptions;
 use super::tasks::Tasks;
 use super::{AgentError, node_uid, scheduled_events, service_health};
-use crate::config::Settings;
+use crate::config::{MarkerWriter, Settings};
 
 /// What the thread and the tasks are started with.
 pub(super) struct HealthTasks<'a> {
@@ -54,10 +54,32 @@ impl HealthTasks<'_> {
             events,
             inputs,
             clock,
+            mut services,
             ..
         } = self;
         let reports = inputs.node.clone();
         tasks.announce("health-thread");
+        match settings.marker.writer() {
+            MarkerWriter::None => {}
+            MarkerWriter::Leader => {
+                let (client, name) = (client.clone(), node_name.to_owned());
+                let expire = expire_marker(client, name, MARKER_TTL, reports.clone(), clock.clone());
+                tasks.spawn_endless("marker", expire);
+            }
+            MarkerWriter::Probes(required) => {
+                let tables = publishers.services.tables();
+                let local_services = tables.map(|tables| (tables, services.count_by_service()));
+                let marker = ProbesMarker {
+                    node_name: node_name.to_owned(),
+                    required,
+                    inputs: inputs.clone(),
+                    metrics: self.health.clone(),
+                    services: local_services,
+                    clock: clock.clone(),
+                };
+                tasks.spawn_endless("marker", marker.run(client.clone()));
+            }
+        }
         let extras = publishers.services.start(
             tasks,
             StartOptions {
@@ -66,7 +88,7 @@ impl HealthTasks<'_> {
                 node_name,
                 events,
                 inputs: inputs.clone(),
-                metrics: self.services,
+                metrics: services,
                 reporters: self.service_reporters,
                 clock: clock.clone(),
             },

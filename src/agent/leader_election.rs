@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, GuardSettings, Policy, WorkError};
+use headgate_controller::admin_state::{self, GuardSettings, MarkerMetrics, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::AzureAccess;
 use super::tasks::Tasks;
-use crate::config::Settings;
+use crate::config::{MarkerWriter, Settings};
 
 /// How long a release of the Lease may take: a request in progress, 3 s for the work, and the write that releases it.
 const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -124,6 +124,7 @@ pub(super) fn work(
     local_pools: local_service::Metrics,
     lock_metrics: LockMetrics,
     preempt_metrics: preempt_events::Metrics,
+    marker_metrics: MarkerMetrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
         let work_context = work_context(
@@ -132,6 +133,7 @@ pub(super) fn work(
             local_pools.clone(),
             lock_metrics.clone(),
             &preempt_metrics,
+            &marker_metrics,
         );
         async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
     }
@@ -144,9 +146,19 @@ fn work_context(
     local_pools_metrics: local_service::Metrics,
     lock_metrics: LockMetrics,
     preempt_metrics: &preempt_events::Metrics,
+    marker_metrics: &MarkerMetrics,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
     let events = ClusterEventRecorder::new(context.client.clone(), context.node_name.clone());
+    let other_nodes = OtherNodes::new(context.client.clone(), context.node_name.clone(), context.placement);
+    let marker = (settings.marker.writer() == MarkerWriter::Leader).then(|| admin_state::MarkerFeature {
+        writer: admin_state::MarkerWriter {
+            client: context.client.clone(),
+            metrics: marker_metrics.clone(),
+            clock: context.clock.clone(),
+        },
+        other_nodes: other_nodes.clone(),
+    });
     let preempt_events = settings
         .azure
         .preempt_events
@@ -157,7 +169,7 @@ fn work_context(
                 metrics: preempt_metrics.clone(),
                 clock: context.clock.clone(),
             },
-            other_nodes: OtherNodes::new(context.client.clone(), context.node_name.clone(), context.placement),
+            other_nodes,
         });
     admin_state::WorkContext {
         client: context.client.clone(),
@@ -183,5 +195,6 @@ fn work_context(
         lock_metrics,
         clock: context.clock.clone(),
         preempt_events,
+        marker,
     }
 }

@@ -72,6 +72,11 @@ impl Channels {
         }
     }
 
+    /// The Services whose probes this process answers; `None` if it answers none.
+    pub(super) fn tables(&self) -> Option<watch::Receiver<Option<Arc<ServiceTable>>>> {
+        (self.mode != ServiceHealth::Off).then(|| self.tables.subscribe())
+    }
+
     pub(super) fn register_metrics(&self, registry: &mut Registry) -> Metrics {
         Metrics::register(registry, self.tables.subscribe(), self.ports.subscribe())
     }

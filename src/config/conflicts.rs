@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use headgate_local_pools::resolve_selection;
 
-use super::Settings;
+use super::{MarkerMode, Settings};
 
 /// The conflicts between validated settings: a key and the message of its violation.
 pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
@@ -29,7 +29,25 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
     let local_pools = &settings.local_pools;
     let selection = resolve_selection(local_pools.enabled, local_pools.endpoints);
     let fought_over = selection.err().map(|error| ("localPools.endpoints", error.to_string()));
-    shared.into_iter().chain(own).chain(fought_over)
+    // Both would write the condition of a Node, and contradict each other.
+    let azure = &settings.azure;
+    let leader = [
+        ("marker.mode adminState", settings.marker.mode == MarkerMode::AdminState),
+        ("azure.configFile", azure.config_file.is_some()),
+        ("azure.configSecret", azure.config_secret.is_some()),
+    ];
+    let leader = leader
+        .into_iter()
+        .find(|(_, is_set)| *is_set && settings.marker.probes > 0);
+    let second_writer = leader.map(|(key, _)| {
+        let message = format!(
+            "{} is not allowed beside {key}: a leader manages Azure; allowed: 0, with marker.mode adminState for a condition that \
+             the leader writes",
+            settings.marker.probes
+        );
+        ("marker.probes", message)
+    });
+    shared.into_iter().chain(own).chain(fought_over).chain(second_writer)
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
@@ -55,6 +73,15 @@ mod tests {
         for (text, key) in [
             ("localPools: {endpoints: ready}\n", Some("localPools.endpoints")),
             ("localPools: {endpoints: ready, enabled: on}\n", None),
+            ("marker: {probes: 2}\n", None),
+            ("marker: {probes: 2, mode: adminState}\n", Some("marker.probes")),
+            ("marker: {probes: 2}\nazure: {configFile: /a}\n", Some("marker.probes")),
+            (
+                "marker: {probes: 2}\nazure: {configSecret: a/b}\n",
+                Some("marker.probes"),
+            ),
+            ("marker: {probes: 0, mode: adminState}\nazure: {configFile: /a}\n", None),
+            ("marker: {probes: 101}\n", Some("marker.probes")),
             (
                 "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),

@@ -442,6 +442,33 @@ pub(super) const KEYS: &[Key] = &[
         },
     },
     Key {
+        path: "marker.mode",
+        flag: None,
+        about: "Whether the leader writes the Node condition `headgate.dev/OutOfLoadBalancers`, by which `kubectl wait` and other tools \
+                know that a node with a signal has left its load balancers. `off`: it does not. `adminState`: it does, from what it \
+                read of every managed load balancer, and the agents make the condition `Unknown` when no leader has confirmed it \
+                for 3 min. It needs `manifests/components/controller` and `manifests/components/marker`. docs/integrations.md \
+                is the guide.",
+        set: |settings, value| {
+            settings.marker.mode = value::marker_mode(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.marker.mode.as_str().to_owned()),
+    },
+    Key {
+        path: "marker.probes",
+        flag: None,
+        about: "Where no leader manages Azure: after how many probes of `/healthz` in a row that were answered with 503 the agent of \
+                a node with a signal writes that condition as `True` (`0` to `100`; `0` writes none). Set it to the load balancer's \
+                threshold, times the number of load balancers that probe the node. It needs `manifests/components/marker`, and \
+                is not allowed beside `marker.mode: adminState`, `azure.configFile` or `azure.configSecret`.",
+        set: |settings, value| {
+            settings.marker.probes = value::marker_probes(value)?;
+            Ok(())
+        },
+        get: |settings| Value::Number(settings.marker.probes.into()),
+    },
+    Key {
         path: "telemetry.otlpEndpoint",
         flag: None,
         about: "Base address of an OpenTelemetry collector. headgate exports a span for each call to ARM and for each \

@@ -15,7 +15,7 @@ use headgate_node::{BuiltInSignal, SignalMatcher};
 use headgate_settings::{Printable, describe_value, parse_duration, scalar_text};
 use serde_yaml::Value;
 
-use super::{SecretName, ServiceHealth};
+use super::{MarkerMode, SecretName, ServiceHealth};
 
 /// A value, or the text of what is allowed.
 pub(super) type Parsed<T> = Result<T, String>;
@@ -218,6 +218,19 @@ pub(super) fn admin_state_mode(value: &Value) -> Parsed<AdminStateMode> {
     choice(value, &AdminStateMode::ALL.map(|mode| (mode.as_str(), mode)))
 }
 
+/// Parses `off` or `adminState`.
+pub(super) fn marker_mode(value: &Value) -> Parsed<MarkerMode> {
+    choice(value, &MarkerMode::ALL.map(|mode| (mode.as_str(), mode)))
+}
+
+/// Parses 0 to [`MAX_MARKER_PROBES`].
+pub(super) fn marker_probes(value: &Value) -> Parsed<u32> {
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number
+        .filter(|number| *number <= MAX_MARKER_PROBES)
+        .ok_or_else(|| format!("a whole number from 0 to {MAX_MARKER_PROBES}"))
+}
+
 /// Parses `keep` or `restore`.
 pub(super) fn foreign_down(value: &Value) -> Parsed<ForeignDown> {
     choice(value, &ForeignDown::ALL.map(|what| (what.as_str(), what)))
@@ -239,6 +252,8 @@ pub(super) fn endpoint_selection(value: &Value) -> Parsed<EndpointSelection> {
 
 /// Pools have up to 5,000 entries.
 const MAX_ENTRIES_IN_SERVICE: u32 = 5000;
+/// More than any load balancer's threshold, times the load balancers of a node.
+const MAX_MARKER_PROBES: u32 = 100;
 
 /// A number of pool entries, or a percentage from 1% to 100%.
 pub(super) fn minimum_in_service(value: &Value) -> Parsed<MinimumInService> {

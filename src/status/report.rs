@@ -82,8 +82,23 @@ pub struct NodeRow {
     pub signals: Vec<SignalRow>,
     /// The answer of the node's `/healthz`.
     pub verdict: VerdictRow,
+    /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub out_of_load_balancers: Option<MarkerRow>,
     /// The Node's pool entries, in the order of load balancer and pool.
     pub entries: Vec<EntryRow>,
+}
+
+/// The condition `headgate.dev/OutOfLoadBalancers` of a Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MarkerRow {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// One word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
 }
 
 /// A signal of a Node.

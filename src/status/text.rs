@@ -158,6 +158,10 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
     if is_wide {
         header.push("ANSWERED".to_owned());
     }
+    let has_markers = report.nodes.iter().any(|node| node.out_of_load_balancers.is_some());
+    if has_markers {
+        header.push("OUT".to_owned());
+    }
     header.extend(shown.iter().map(|(_, column)| {
         if is_wide {
             column.name.clone()
@@ -170,6 +174,9 @@ fn render_nodes(report: &StatusReport, columns: &BTreeMap<PoolNames, PoolColumn>
         if is_wide {
             let why = node.verdict.why.clone().unwrap_or_else(|| "no".to_owned());
             row.push(if node.verdict.answered { "yes".to_owned() } else { why });
+        }
+        if has_markers {
+            row.push(format_marker(node, is_wide));
         }
         row.extend(shown.iter().map(|(names, _)| format_cell(report, node, names, is_wide)));
         row
@@ -186,6 +193,15 @@ fn format_healthz(node: &NodeRow) -> String {
     node.verdict
         .healthz
         .map_or_else(|| "not served".to_owned(), |code| format!("{code}{doubt}"))
+}
+
+/// The status of the condition `headgate.dev/OutOfLoadBalancers`.
+fn format_marker(node: &NodeRow, is_wide: bool) -> String {
+    match &node.out_of_load_balancers {
+        None => "-".to_owned(),
+        Some(marker) if is_wide => format!("{} {}", marker.status, marker.reason),
+        Some(marker) => marker.status.clone(),
+    }
 }
 
 fn format_signals(node: &NodeRow, is_wide: bool) -> String {

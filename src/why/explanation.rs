@@ -101,6 +101,7 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
             "The API server did not answer ({error}); this is the agent's status alone."
         )),
         Ok(node) => {
+            notes.extend(node.marker.as_ref().map(reasons::marker_note));
             if node.cordoned {
                 notes.push("The node is cordoned. That keeps new Pods away, not traffic.".to_owned());
             }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use headgate_http::bounded_client::BoundedClient;
-use headgate_node::{Signal, SignalRules, SlimNode};
+use headgate_node::{MarkerFact, Signal, SignalRules, SlimNode};
 use hyper::{StatusCode, Uri};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -177,6 +177,8 @@ pub struct NodeObject {
     pub excluded: bool,
     /// The node's first internal address, where its agent is queried.
     pub address: Option<IpAddr>,
+    /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
+    pub marker: Option<MarkerFact>,
 }
 
 /// Both observations, each with the reason if it is missing.
@@ -222,6 +224,7 @@ impl NodeObject {
     fn new(node: &Node, rules: &SignalRules) -> Self {
         let slim = serde_json::to_value(node).and_then(serde_json::from_value::<SlimNode>);
         let facts = slim.map(|slim| slim.facts(rules)).unwrap_or_default();
+        let marker = facts.marker.clone();
         let deleted_at = node.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let signals = rules.detect(&facts).into_keys().map(|signal| SignalStatus {
             since: deleted_at.filter(|_| signal == Signal::Deletion),
@@ -230,6 +233,7 @@ impl NodeObject {
         let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref());
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         Self {
+            marker,
             signals: signals.collect(),
             taints: taints.into_iter().flatten().map(|taint| taint.key.clone()).collect(),
             cordoned: node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),

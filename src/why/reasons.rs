@@ -1,7 +1,7 @@
 //! What can keep new connections from a node: what it means, and what ends it. Pure. The text about signals is part
 //! of `headgate_node::Signal`.
 
-use headgate_node::Signal;
+use headgate_node::{MARKER_CONDITION, MarkerFact, Signal};
 use headgate_settings::Printable;
 use jiff::Timestamp;
 
@@ -24,6 +24,14 @@ pub(super) fn hold_note(signals: &[SignalStatus], pools: &[String]) -> String {
          (guard.minimumInService). The hold ends when others can serve.",
         Printable(&signals.join(", ")),
         Printable(&pools.join(", "))
+    )
+}
+
+/// What the Node's condition says to other tools.
+pub(super) fn marker_note(marker: &MarkerFact) -> String {
+    format!(
+        "{MARKER_CONDITION} is {} ({}): {}",
+        marker.status, marker.reason, marker.message
     )
 }
 

@@ -23,6 +23,7 @@ mod holds;
 mod ledger;
 mod list_outage;
 mod local_pools;
+mod marker;
 mod metrics;
 mod nodes;
 mod plan;
@@ -40,10 +41,11 @@ pub use ledger::{
     Ledger, LedgerChange, LedgerEntry, LedgerError, LedgerStage, Observation, ObservedState, PoolLedger,
     read as read_ledger,
 };
+pub use marker::{MarkerMetrics, MarkerWriter};
 pub use metrics::Metrics;
 pub use plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, ProbeCoverage, plan};
 pub use recorded::read_recorded_once;
 pub use restore_work::{OwnedEntry, RestoreContext, RestoreError, RestoreOutcome, restore};
 pub use settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 pub use target_states::{SignalPeriod, SignalledNodes, TargetState, TargetStates};
-pub use work::{PreemptEventsFeature, WorkContext, WorkError, run};
+pub use work::{MarkerFeature, PreemptEventsFeature, WorkContext, WorkError, run};

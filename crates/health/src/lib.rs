@@ -5,9 +5,11 @@
 //! `/livez` depends on kube-proxy alone, never on taints or the API server. `headgate-node` decides what a signal is.
 
 mod answer;
+mod failed_probes;
 mod ip_family;
 mod kube_proxy;
 mod metrics;
+mod probes_marker;
 mod proxy_status;
 mod routes;
 pub mod services;
@@ -15,9 +17,11 @@ mod verdict;
 mod verdict_changes;
 
 pub use answer::{Answer, healthz_answer, livez_answer};
+pub use failed_probes::ServiceAnswers;
 pub use ip_family::{IpFamily, PerFamily};
 pub use kube_proxy::{ProxySettings, apply_kube_proxy_answer, poll_kube_proxy};
 pub use metrics::Metrics;
+pub use probes_marker::ProbesMarker;
 pub use proxy_status::{FamilyHealth, ProxyHealth, ProxyPart, ProxyStatus};
 pub use routes::router;
 pub use verdict::{Verdict, VerdictInputs};

@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::failed_probes::AnswerCounts;
 use super::verdict::VerdictInputs;
 use super::verdict_changes::LastChange;
 
@@ -41,6 +42,13 @@ impl AnswerCounters {
         let counter = if is_ok { &self.ok } else { &self.unavailable };
         counter.inc();
     }
+
+    fn counts(&self) -> AnswerCounts {
+        AnswerCounts {
+            ok: self.ok.get(),
+            unavailable: self.unavailable.get(),
+        }
+    }
 }
 
 /// The counters of the health port.
@@ -51,6 +59,11 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// The answers of `/healthz` since the start of the process.
+    pub(super) fn healthz_counts(&self) -> AnswerCounts {
+        self.healthz.counts()
+    }
+
     /// Registers the counters, and gauges that are computed from the inputs at each scrape.
     #[must_use]
     pub fn register(

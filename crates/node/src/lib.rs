@@ -5,6 +5,7 @@
 //! `/healthz` answers because of a report is up to `headgate-health`. [`Signal`] is the place to add a signal.
 
 mod hold;
+mod marker;
 mod matcher;
 mod metrics;
 mod remembered_state;
@@ -14,6 +15,10 @@ mod slim_node;
 mod watch;
 
 pub use hold::{HOLD_ANNOTATION, HOLD_TTL, NodeHold, ObservedHold};
+pub use marker::{
+    DueMarker, MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, MarkerCondition, MarkerFact, MarkerState, MarkerStatus,
+    NodeIdentity, WrittenMarker, expire_marker, write_marker,
+};
 pub use matcher::{BuiltInSignal, ConditionMatcher, KeyMatcher, SignalMatcher, SignalRules};
 pub use metrics::Metrics;
 pub use remembered_state::{RememberedState, RememberedStateError, store_reports};

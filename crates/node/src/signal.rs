@@ -20,6 +20,7 @@ use std::str::FromStr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::slim_node::SlimCondition;
 
@@ -73,6 +74,9 @@ pub struct Facts {
     /// Whether the node is cordoned, if a matcher asks for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
+    /// The marker, if the Node has it. It is not remembered: only a fresh one says anything.
+    #[serde(skip)]
+    pub marker: Option<MarkerFact>,
 }
 
 /// A condition of the Node, without its times: a heartbeat changes nothing.
@@ -127,6 +131,7 @@ impl Facts {
             labels: copy(&metadata.labels, &|key| rules.reads_label(key)),
             conditions: read_conditions.map(condition_fact).collect(),
             unschedulable: unschedulable && rules.reads_unschedulable(),
+            marker: conditions.iter().find_map(MarkerFact::read),
             ..Self::default()
         }
     }

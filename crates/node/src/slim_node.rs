@@ -54,7 +54,7 @@ pub struct SlimStatus {
     pub node_info: SlimNodeInfo,
 }
 
-/// A condition without its times.
+/// A condition without the time of its last transition.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct SlimCondition {
     /// The condition's type.
@@ -68,6 +68,9 @@ pub struct SlimCondition {
     /// The message, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// The time of the last heartbeat. Kept as text, because it is only compared.
+    #[serde(default, rename = "lastHeartbeatTime", skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat_time: Option<String>,
 }
 
 /// The fields of a Node's `status.nodeInfo` that are read.

@@ -15,7 +15,7 @@ use headgate_controller::pool::{
 };
 
 use super::{
-    EntryRow, LedgerRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
+    EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,
 };
 use crate::status::snapshot::{AzureSnapshot, ClusterSnapshot};
@@ -122,7 +122,11 @@ impl NodeRow {
         let notable = |entry: &EntryRow| {
             entry.pending || entry.stage.is_some() || entry.admin_state.is_some_and(|state| state != "None")
         };
-        !self.signals.is_empty() || self.entries.iter().any(notable)
+        let is_marked = self
+            .out_of_load_balancers
+            .as_ref()
+            .is_some_and(|marker| marker.status != "False");
+        is_marked || !self.signals.is_empty() || self.entries.iter().any(notable)
     }
 }
 
@@ -162,6 +166,11 @@ fn node_row(snapshot: &ClusterSnapshot, node: &ClusterNode, mut entries: Vec<Ent
             since: None,
             why: None,
         },
+        out_of_load_balancers: node.marker.as_ref().map(|marker| MarkerRow {
+            status: marker.status.clone(),
+            reason: marker.reason.clone(),
+            message: marker.message.clone(),
+        }),
         entries,
     }
 }

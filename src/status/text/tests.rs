@@ -4,7 +4,7 @@ use headgate_leader::LeaderStatus;
 use jiff::Timestamp;
 
 use super::*;
-use crate::status::{LedgerRow, LocalPoolRow, RuleRow, SignalRow, VerdictRow};
+use crate::status::{LedgerRow, LocalPoolRow, MarkerRow, RuleRow, SignalRow, VerdictRow};
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -55,6 +55,7 @@ fn report() -> StatusReport {
             since: None,
             why: None,
         },
+        out_of_load_balancers: None,
         entries,
     };
     let ours = EntryRow {
@@ -164,6 +165,27 @@ The ledger has 10.0.0.9 of kubernetes/kubernetes as down for 2m; the pool entry 
             .collect::<Vec<_>>()
     };
     assert_eq!(plain(&rendered), plain(expected), "{rendered}");
+}
+
+#[test]
+fn nodes_with_the_condition_have_a_column() {
+    let mut report = report();
+    report.nodes[0].out_of_load_balancers = Some(MarkerRow {
+        status: "True".to_owned(),
+        reason: "AdminStateDown".to_owned(),
+        message: "m".to_owned(),
+    });
+    let column = |detail, row: usize| {
+        let rendered = render(&report, detail);
+        let rows: Vec<&str> = rendered.lines().skip_while(|line| !line.starts_with("NODE")).collect();
+        let start = rows[0].find("OUT").unwrap();
+        rows[row][start..].split("  ").next().unwrap().to_owned()
+    };
+    assert_eq!(
+        (column(Detail::Narrow, 1), column(Detail::Narrow, 2)),
+        ("True".to_owned(), "-".to_owned())
+    );
+    assert_eq!(column(Detail::Wide, 1), "True AdminStateDown");
 }
 
 #[test]

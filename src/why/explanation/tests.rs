@@ -1,3 +1,5 @@
+use headgate_node::MarkerFact;
+
 use super::super::observations::{
     AgentNode, AgentStatus, HoldStatus, KubeProxyStatus, NodeObject, PathStatus, SignalStatus, WatchErrorStatus,
 };
@@ -48,6 +50,7 @@ fn api(signals: &[&str], cordoned: bool, excluded: bool) -> NodeObject {
         cordoned,
         excluded,
         address: None,
+        marker: None,
     }
 }
 
@@ -63,6 +66,23 @@ fn eligible_node() {
     assert_eq!(
         text,
         "n: new connections are sent here, since 1970-01-01T00:00:10Z (12 s): /healthz answers 200.\n"
+    );
+}
+
+#[test]
+fn marker_of_the_node_is_a_note() {
+    let mut marked = api(&["drain"], false, false);
+    marked.marker = Some(MarkerFact {
+        status: "False".to_owned(),
+        reason: "NotDown".to_owned(),
+        message: "Not Down in lb/a\u{1b}[31m.".to_owned(),
+        confirmed_at: None,
+    });
+    let (sent, text) = text(Ok(agent(503, &["drain"], "watch", 200)), Ok(marked));
+    assert_eq!(sent, NewConnections::No);
+    assert!(
+        text.contains("\n  headgate.dev/OutOfLoadBalancers is False (NotDown): Not Down in lb/a\\u{1b}[31m.\n"),
+        "{text}"
     );
 }
 

@@ -189,6 +189,11 @@ async fn the_node_policy_allows_headgate_taints_and_annotations() {
     control_plane.stop().await;
 }
 
+fn condition(kind: &str, status: &str) -> Value {
+    json!({"status": {"conditions": [{"type": kind, "status": status, "reason": "Test", "message": "m",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
+}
+
 /// Changes that are rejected on n1 and other Nodes, each with its message.
 fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
     let [a, b] = others();
@@ -305,11 +310,30 @@ fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
         ),
         (
             ApiRequest::merge(&format!("{N1}/status"), json!({"status": {"capacity": {"cpu": "99"}}})),
-            "refused: UPDATE nodes/status",
+            "in the status of a Node, not status.",
+        ),
+        (
+            ApiRequest::merge(
+                &format!("{N1}/status"),
+                json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}}),
+            ),
+            "not status.addresses",
+        ),
+        (
+            ApiRequest::strategic(&format!("{N1}/status"), condition("Ready", "True")),
+            "not status.conditions of others",
+        ),
+        (
+            ApiRequest::merge(&format!("{N1}/status"), condition("headgate.dev/Other", "True")),
+            "not status.conditions of others",
+        ),
+        (
+            ApiRequest::merge(&format!("{N1}/status"), json!({"metadata": {"labels": {"a": "b"}}})),
+            "not metadata.labels",
         ),
         (
             ApiRequest::merge(&format!("{N1}/status"), annotation("headgate.dev/x", &json!("1"))),
-            "refused: UPDATE nodes/status",
+            "not metadata.annotations",
         ),
         (ApiRequest::delete(N1), "refused: DELETE nodes"),
         (ApiRequest::delete("/api/v1/nodes"), "refused: DELETE nodes"),
@@ -322,6 +346,39 @@ fn forbidden_changes(n1: &Value) -> Vec<(ApiRequest, &'static str)> {
             "refused: CONNECT nodes/proxy",
         ),
     ]
+}
+
+#[tokio::test]
+async fn the_node_policy_allows_the_marker_on_the_own_node_or_for_the_controllers() {
+    let (control_plane, administrator, agent) = scene().await;
+    let controller = acting_on(&control_plane, CONTROLLER, "n1").await;
+    let marker = "headgate.dev/OutOfLoadBalancers";
+    // Another component's condition stays.
+    administrator
+        .done(&ApiRequest::strategic(
+            &format!("{N1}/status"),
+            condition("Ready", "True"),
+        ))
+        .await;
+    for status in ["False", "True", "Unknown"] {
+        let ask = ApiRequest::strategic(&format!("{N1}/status"), condition(marker, status));
+        agent.done(&ask).await;
+        controller.done(&ask).await;
+    }
+    let conditions = administrator.get(N1).await["status"]["conditions"].clone();
+    assert_eq!(conditions.as_array().unwrap().len(), 2, "{conditions}");
+    let other = ApiRequest::strategic("/api/v1/nodes/n2/status", condition(marker, "True"));
+    refused(&agent, other.clone(), "only its own Node").await;
+    controller.done(&other).await;
+    let mut long = condition(marker, "True");
+    long["status"]["conditions"][0]["message"] = json!("x".repeat(3000));
+    refused(
+        &agent,
+        ApiRequest::strategic(&format!("{N1}/status"), long),
+        "at most 2,048",
+    )
+    .await;
+    control_plane.stop().await;
 }
 
 #[tokio::test]

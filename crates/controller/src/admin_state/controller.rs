@@ -20,6 +20,7 @@ use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::ledger::LedgerStore;
 use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
+use super::marker::{MarkerInputs, Markers, PlannedLoadBalancer, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
 use super::plan::Policy;
 use super::recorded::Evidence;
@@ -95,6 +96,10 @@ pub(super) struct Controller<'a> {
     /// Notified by the editors.
     pub(super) status_changed: Arc<Notify>,
     pub(super) transitions: TransitionTracker,
+    /// What the marker of each Node should say.
+    pub(super) markers: watch::Sender<Arc<Markers>>,
+    /// When the work began with these load balancers.
+    pub(super) started_at: Instant,
     pub(super) hold_tracker: HoldTracker,
     pub(super) contested: ContestedTracker,
     /// The holds to record on Nodes.
@@ -128,13 +133,17 @@ impl Controller<'_> {
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
             self.report_transitions(&targets, list_state);
+            let markers_at = self.publish_markers(&targets);
             if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
                 return Ok(());
             }
             // Held any longer, the next change of a Node would copy all of them.
             drop(targets);
             let unable_at = list_state.unable_at.filter(|_| !self.is_unable);
-            let wake_at = [stop_at, unable_at].into_iter().flatten().fold(expire_at, Instant::min);
+            let wake_at = [stop_at, unable_at, markers_at]
+                .into_iter()
+                .flatten()
+                .fold(expire_at, Instant::min);
             tokio::select! {
                 error = task_failure(tasks) => return Err(error),
                 // A sender that is dropped belongs to a task that has ended.
@@ -267,6 +276,7 @@ impl Controller<'_> {
                 held: HeldEntries::new(),
                 is_configured: source == Source::List,
                 clock: self.context.clock.clone(),
+                observed_at: None,
                 status,
                 status_changed: Arc::clone(&self.status_changed),
                 undo: Vec::new(),
@@ -329,6 +339,35 @@ impl Controller<'_> {
             lists_failing_since: list_state.failing_since,
             nodes_stale_since: targets.stale_since(),
         });
+    }
+
+    /// Publishes what the marker of each Node should say; returns when to evaluate it again.
+    fn publish_markers(&self, targets: &TargetStates) -> Option<Instant> {
+        self.context.marker.as_ref()?;
+        let statuses: Vec<_> = self
+            .load_balancers
+            .iter()
+            .filter(|(_, writer)| writer.source == Source::List)
+            .map(|(id, writer)| (id, writer.status.borrow().clone()))
+            .collect();
+        let listing = Arc::clone(&self.listings.borrow());
+        let load_balancers = statuses.iter().map(|(id, status)| PlannedLoadBalancer { id, status });
+        let evaluation = evaluate_markers(&MarkerInputs {
+            targets,
+            load_balancers: load_balancers.collect(),
+            listing: &listing,
+            mode: self.policy.mode,
+            started_at: self.started_at,
+            now: self.context.clock.now().mono,
+        });
+        self.markers.send_if_modified(|published| {
+            let is_changed = **published != evaluation.markers;
+            if is_changed {
+                *published = Arc::new(evaluation.markers);
+            }
+            is_changed
+        });
+        evaluation.next_at
     }
 
     /// Records an event on the own Node when the Nodes become stale.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use headgate_azure::AdminState;
 use headgate_clock::Clock;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
@@ -22,6 +23,10 @@ pub(super) struct LoadBalancerStatus {
     /// The generation of the target states that the plan was made from; `None` before the first plan. Plans made while
     /// interfaces still have to be looked up do not count: their entries may belong to any Node.
     pub(super) planned_generation: Option<u64>,
+    /// When the read or list was sent that the plan was made from.
+    pub(super) observed_at: Option<Instant>,
+    /// Whether every network interface in it has been looked up.
+    pub(super) covers_interfaces: bool,
     /// The entries with a target state or a ledger entry.
     pub(super) entries: Vec<EntryStatus>,
     /// The pools that a load-balancing rule uses.
@@ -54,6 +59,8 @@ pub(super) struct AdminStateEditor {
     /// The entries that the last plan held back.
     pub(super) held: HeldEntries,
     pub(super) clock: Clock,
+    /// When the read or list was sent that the next plan is made from.
+    pub(super) observed_at: Option<Instant>,
     pub(super) status: watch::Sender<LoadBalancerStatus>,
     /// Notified with each new status; one for all load balancers.
     pub(super) status_changed: Arc<Notify>,
@@ -104,6 +111,10 @@ impl Editor for AdminStateEditor {
         }
     }
 
+    fn plans_from(&mut self, requested_at: Instant) {
+        self.observed_at = Some(requested_at);
+    }
+
     fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit> {
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
@@ -126,10 +137,13 @@ impl Editor for AdminStateEditor {
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
         self.held = held.map(|entry| (entry.pool.clone(), entry.node.uid.clone())).collect();
         let Plan { edits, entries, pools } = plan;
+        let observed_at = self.observed_at;
         self.update_status(|status| {
             if is_complete {
                 status.planned_generation = Some(targets.generation);
             }
+            status.observed_at = observed_at;
+            status.covers_interfaces = is_complete;
             status.unreadable_pools = unreadable_pools;
             status.entries = entries;
             status.pools = pools;

@@ -37,6 +37,7 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
             ..Facts::default()
         }),
         health_signals: BTreeSet::new(),
+        marker: None,
         ready: true,
         is_terminal: taints.contains(&"node.kubernetes.io/out-of-service"),
         hold: None,

@@ -367,6 +367,7 @@ mod tests {
                 ..Facts::default()
             }),
             health_signals: BTreeSet::new(),
+            marker: None,
             ready: true,
             is_terminal: false,
             hold: None,

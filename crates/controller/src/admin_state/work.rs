@@ -32,6 +32,7 @@ use super::holds::{DesiredHolds, HoldTracker};
 use super::ledger::{LedgerError, LedgerStore};
 use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
+use super::marker::{MarkerWriter, Markers};
 use super::metrics::{GaugeValues, Metrics};
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
@@ -97,6 +98,17 @@ pub struct WorkContext {
     pub clock: Clock,
     /// Turns eviction notices in Node events into taints; `None` where it is off.
     pub preempt_events: Option<PreemptEventsFeature>,
+    /// Writes the Node condition that says when a node has left its load balancers; `None` where it is off.
+    pub marker: Option<MarkerFeature>,
+}
+
+/// The feature `marker.mode: adminState`, and whether this process may write other Nodes.
+#[derive(Clone)]
+pub struct MarkerFeature {
+    /// Writes the conditions.
+    pub writer: MarkerWriter,
+    /// Checked at the start of each term.
+    pub other_nodes: OtherNodes,
 }
 
 /// The feature `azure.preemptEvents`, and whether this process may write other Nodes.
@@ -141,6 +153,7 @@ pub(super) enum TaskName {
     LocalServices,
     LocalPools,
     PreemptEvents,
+    Marker,
     PoolWriter(LoadBalancerId),
 }
 
@@ -155,6 +168,7 @@ impl fmt::Display for TaskName {
             Self::LocalServices => f.write_str("local-services"),
             Self::LocalPools => f.write_str("local-pools"),
             Self::PreemptEvents => f.write_str("preempt-events"),
+            Self::Marker => f.write_str("marker"),
             Self::PoolWriter(id) => write!(f, "load-balancer {}", id.name()),
         }
     }
@@ -214,7 +228,7 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
         };
         tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
         tokio::select! {
-            outcome = work_with(term, target, context, &mut ledger) => return outcome,
+            outcome = Box::pin(work_with(term, target, context, &mut ledger)) => return outcome,
             () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
         }
     }
@@ -299,9 +313,8 @@ async fn work_with(
         },
     };
     tasks.spawn(TaskName::Ledger, write_ledger(ledger.clone()));
-    if let Some(feature) = context.preempt_events.clone() {
-        tasks.spawn(TaskName::PreemptEvents, preempt_events(feature, targets.clone()));
-    }
+    let markers = watch::Sender::default();
+    spawn_features(&mut tasks, term, context, &targets, &markers);
     let (lock, follow_lock) = ArmLock::new(
         context.client.clone(),
         context.clock.clone(),
@@ -363,6 +376,8 @@ async fn work_with(
         hold_tracker: HoldTracker::default(),
         contested: ContestedTracker::default(),
         holds,
+        markers,
+        started_at: context.clock.now().mono,
         events,
         local_pools,
     };
@@ -376,6 +391,23 @@ async fn work_with(
     drop((controller, tasks));
     let _ = timeout(SHUTDOWN_TIMEOUT, services).await;
     outcome
+}
+
+/// Starts the features that write other Nodes, as far as they are on.
+fn spawn_features(
+    tasks: &mut Tasks,
+    term: &Term,
+    context: &WorkContext,
+    targets: &watch::Receiver<Option<Arc<TargetStates>>>,
+    markers: &watch::Sender<Arc<Markers>>,
+) {
+    if let Some(feature) = context.preempt_events.clone() {
+        tasks.spawn(TaskName::PreemptEvents, preempt_events(feature, targets.clone()));
+    }
+    if let Some(feature) = context.marker.clone() {
+        let write = write_markers(feature, term.clone(), markers.subscribe());
+        tasks.spawn(TaskName::Marker, write);
+    }
 }
 
 /// Starts the lists of load balancers, and the reads of those that only the ledger names.
@@ -420,6 +452,14 @@ fn watch_nodes(
         watch_target_states(context.client.clone(), watch_config, sender),
     );
     targets
+}
+
+/// Writes the conditions, or does nothing if this process may not write other Nodes; never ends by itself.
+async fn write_markers(feature: MarkerFeature, term: Term, markers: watch::Receiver<Arc<Markers>>) {
+    if feature.other_nodes.check("marker.mode").await.is_err() {
+        return std::future::pending().await;
+    }
+    feature.writer.run(term, markers).await;
 }
 
 /// Runs the feature, or does nothing if this process may not write other Nodes; never ends by itself.

@@ -79,6 +79,10 @@ impl<E: Editor> Editor for JoinedEditor<E> {
         edits
     }
 
+    fn plans_from(&mut self, requested_at: Instant) {
+        self.admin_states.plans_from(requested_at);
+    }
+
     async fn record_intent(&mut self, edit: &PoolEdit, added_downs: &[EntryKey]) -> Result<(), IntentNotRecorded> {
         self.admin_states.record_intent(edit, added_downs).await
     }

@@ -195,6 +195,7 @@ mod tests {
             taints: Vec::new(),
             signals: std::collections::BTreeMap::new(),
             health_signals: std::collections::BTreeSet::new(),
+            marker: None,
             ready: true,
             is_terminal: false,
             hold: None,

@@ -69,6 +69,7 @@ mod tests {
             signals: std::collections::BTreeMap::new(),
             health_signals: std::collections::BTreeSet::new(),
             ready: true,
+            marker: None,
             is_terminal: false,
             hold: None,
             is_deleting: false,

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_node::Signal;
+use headgate_node::{MarkerFact, Signal};
 use jiff::Timestamp;
 
 /// Kubernetes' label that excludes a Node from load balancers; its value does not matter.
@@ -48,6 +48,8 @@ pub struct ClusterNode {
     /// The signals of the rules by which agents answer 503. Those that must last before they count are among them from the
     /// start: agents count by their own clocks.
     pub health_signals: BTreeSet<Signal>,
+    /// The condition `headgate.dev/OutOfLoadBalancers`, without the time of its confirmation; `None` if the Node has none.
+    pub marker: Option<MarkerFact>,
     /// Whether the condition `Ready` is `True`.
     pub ready: bool,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -212,6 +214,7 @@ mod tests {
             taints: Vec::new(),
             signals: BTreeMap::new(),
             health_signals: BTreeSet::new(),
+            marker: None,
             ready: true,
             is_terminal: false,
             hold: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use headgate_node::{DRAINING_TAINT, Facts, NodeHold, Signal, SignalRules, SlimCondition};
+use headgate_node::{DRAINING_TAINT, Facts, MarkerFact, NodeHold, Signal, SignalRules, SlimCondition};
 use headgate_spot::announces_preempt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -98,6 +98,11 @@ impl ClusterNodeObject {
             .conditions
             .iter()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let marker = self.status.conditions.iter().find_map(MarkerFact::read);
+        let marker = marker.map(|marker| MarkerFact {
+            confirmed_at: None,
+            ..marker
+        });
         let uid = self.metadata.uid.unwrap_or_default();
         let annotations = self.metadata.annotations.unwrap_or_default();
         let hold = NodeHold::from_annotations(&annotations, &uid).map(|hold| RecordedHold {
@@ -122,6 +127,7 @@ impl ClusterNodeObject {
             taints: self.spec.taints.into_iter().map(taint).collect(),
             signals,
             health_signals: health_signals.into_keys().collect(),
+            marker,
             ready,
             is_terminal,
             hold,

@@ -197,6 +197,7 @@ mod tests {
                 taints: Vec::new(),
                 signals: std::collections::BTreeMap::new(),
                 health_signals: std::collections::BTreeSet::new(),
+                marker: None,
                 ready: true,
                 is_terminal: false,
                 hold: None,

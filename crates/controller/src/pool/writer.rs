@@ -86,6 +86,8 @@ pub trait Editor: Send + 'static {
     /// The edits for this load balancer, the most urgent first, at most one for each pool. Every observed state is planned, so
     /// the editor may publish it, too.
     fn plan(&mut self, view: &LoadBalancerView, interfaces: &InterfaceCache) -> Vec<PoolEdit>;
+    /// The plans from now on are made from a read or list that was sent at this time.
+    fn plans_from(&mut self, _requested_at: Instant) {}
     /// Records durably what is about to be written. `added_downs` are the entries that the PUT adds as `Down`. Must not fail for
     /// an edit that sets nothing `Down` and adds no such entry.
     fn record_intent(
@@ -172,7 +174,10 @@ struct State {
 impl State {
     fn plan<E: Editor>(&self, editor: &mut E) -> Vec<PoolEdit> {
         let observation = self.observation.as_ref();
-        observation.map_or_else(Vec::new, |observation| editor.plan(&observation.view, &self.interfaces))
+        observation.map_or_else(Vec::new, |observation| {
+            editor.plans_from(observation.requested_at);
+            editor.plan(&observation.view, &self.interfaces)
+        })
     }
 
     /// Stores the results of lookups and starts those that are due.

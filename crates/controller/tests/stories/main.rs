@@ -22,6 +22,7 @@ mod large_clusters;
 mod ledger_loss;
 mod ledger_proof;
 mod local_pools;
+mod marker;
 mod matchers;
 mod one_writer;
 mod other_nodes;

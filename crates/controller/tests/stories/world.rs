@@ -59,6 +59,8 @@ pub(crate) struct World {
     pub(crate) intercept: Option<Intercept>,
     /// `adminState.listFailureTimeout`.
     pub(crate) list_failure_timeout: Duration,
+    /// Whether leaders write the marker.
+    pub(crate) marker: bool,
     /// What `azure.json` says about pools of Local Services.
     pub(crate) local_pools: LocalPoolsTarget,
     /// The settings under `localPools`.
@@ -159,6 +161,7 @@ impl World {
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
             local_pools_settings: LocalPoolsSettings::default(),
+            marker: false,
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,
             guard: GuardSettings::DISABLED,

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::super::failed_probes::ServiceAnswers;
 use super::super::metrics::AnswerCounters;
 use super::index::ServiceTable;
 use super::ports::PortStates;
@@ -44,6 +45,8 @@ pub struct Metrics {
     service_errors: WatchErrorCounter,
     slice_errors: WatchErrorCounter,
     pub(super) bind_failures: Counter,
+    /// `None` unless the marker follows from probes.
+    pub(super) by_service: Option<ServiceAnswers>,
 }
 
 impl Metrics {
@@ -69,6 +72,7 @@ impl Metrics {
             service_errors,
             slice_errors,
             bind_failures: Counter::default(),
+            by_service: None,
         };
         registry.register(
             "headgate_service_port_bind_failures",
@@ -77,6 +81,11 @@ impl Metrics {
         );
         registry.register_collector(Box::new(StateCollector { tables, ports }));
         metrics
+    }
+
+    /// Counts the answers about each Service from now on.
+    pub fn count_by_service(&mut self) -> ServiceAnswers {
+        self.by_service.get_or_insert_default().clone()
     }
 
     /// Reporters for the two watches, which count in these metrics.

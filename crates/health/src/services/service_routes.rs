@@ -80,6 +80,15 @@ impl ServiceRoutes {
         let healthy = self.inputs.proxy.borrow().health(self.clock.now()).healthy;
         let answer = service_answer(key, endpoints, healthy);
         self.metrics.answers.increment(answer.status.is_success());
+        if let Some(by_service) = &self.metrics.by_service
+            && self
+                .tables
+                .borrow()
+                .as_ref()
+                .is_some_and(|table| table.get(key).is_some())
+        {
+            by_service.count(key, answer.status.is_success());
+        }
         let mut response = (
             answer.status,
             [(CONTENT_TYPE, "application/json"), (X_CONTENT_TYPE_OPTIONS, "nosniff")],

@@ -189,6 +189,7 @@ impl FakeApi {
                 let patch_type = match request.content.as_str() {
                     "application/json-patch+json" => PatchType::Json,
                     "application/merge-patch+json" => PatchType::Merge,
+                    "application/strategic-merge-patch+json" => PatchType::Strategic,
                     other => panic!("the fake has no patch of type {other:?}"),
                 };
                 store.patch(key, *is_status, patch_type, &object()?)

@@ -55,6 +55,8 @@ impl Change {
 pub(super) enum PatchType {
     Json,
     Merge,
+    /// Merges conditions by their type, and everything else as [`PatchType::Merge`] does.
+    Strategic,
 }
 
 /// The status and body of a response.
@@ -232,6 +234,18 @@ impl Store {
             .ok_or_else(|| not_found(key.kind, &key.name))?;
         match patch_type {
             PatchType::Merge => json_patch::merge(&mut object, patch),
+            PatchType::Strategic => {
+                let mut patch = patch.clone();
+                let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                for changed in patch["status"]["conditions"].as_array().cloned().unwrap_or_default() {
+                    match conditions.iter_mut().find(|known| known["type"] == changed["type"]) {
+                        Some(known) => json_patch::merge(known, &changed),
+                        None => conditions.push(changed),
+                    }
+                }
+                patch["status"]["conditions"] = conditions.into();
+                json_patch::merge(&mut object, &patch);
+            }
             PatchType::Json => {
                 let bad = |error: String| api_error(400, "BadRequest", &error);
                 let patch: json_patch::Patch =

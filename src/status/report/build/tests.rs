@@ -33,6 +33,7 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
             .into_iter())
         .collect(),
         health_signals: BTreeSet::new(),
+        marker: None,
         ready: true,
         is_terminal: false,
         hold: None,

@@ -59,6 +59,8 @@ impl Scenario {
         let plan = plan(&view(pools), &inputs);
         LoadBalancerStatus {
             planned_generation: Some(self.targets.generation),
+            observed_at: None,
+            covers_interfaces: true,
             pending_changes: plan.change_count(),
             unsent_changes: plan.change_count(),
             entries: plan.entries,

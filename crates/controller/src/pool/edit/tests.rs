@@ -37,6 +37,7 @@ fn node(number: u8) -> ClusterNode {
         taints: Vec::new(),
         signals: BTreeMap::new(),
         health_signals: std::collections::BTreeSet::new(),
+        marker: None,
         ready: true,
         is_terminal: false,
         hold: None,

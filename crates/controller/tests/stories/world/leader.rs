@@ -7,6 +7,7 @@ use headgate_controller::admin_state::{
     self, AdminStateSettings, ClusterConnection, ClusterTarget, Policy, TargetSource,
 };
 use headgate_controller::local_service;
+use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::ListScope;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics, Term};
@@ -93,6 +94,7 @@ impl Leader {
             unreachable: world.arm_unreachable,
             reconfigured: world.reconfigured.subscribe(),
         };
+        let marker_client = client.clone();
         let context = admin_state::WorkContext {
             events: ClusterEventRecorder::new(client.clone(), name.to_owned()),
             client,
@@ -108,6 +110,14 @@ impl Leader {
             lock_metrics: LockMetrics::register(&mut registry),
             clock: world.clock.clone(),
             preempt_events: None,
+            marker: world.marker.then(|| admin_state::MarkerFeature {
+                writer: admin_state::MarkerWriter {
+                    client: marker_client.clone(),
+                    metrics: admin_state::MarkerMetrics::register(&mut registry),
+                    clock: world.clock.clone(),
+                },
+                other_nodes: OtherNodes::new(marker_client, name.to_owned(), CandidatePlacement::Replicas),
+            }),
         };
         let stop = CancellationToken::new();
         let stopping = stop.clone();

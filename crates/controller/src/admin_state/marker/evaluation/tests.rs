@@ -1,0 +1,328 @@
+use std::sync::Arc;
+
+use headgate_azure::ErrorClass;
+use headgate_clock::{Clock, Moment};
+use headgate_node::{MARKER_NO_SIGNAL, MarkerFact};
+use jiff::Timestamp;
+
+use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};
+use super::super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
+use super::super::super::plan::{PlanInputs, Policy, plan};
+use super::super::super::settings::ForeignDown;
+use super::*;
+use crate::pool::{InterfaceCache, LastError};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A load balancer, and how it is known.
+struct Scenario {
+    nodes: Vec<ClusterNode>,
+    mode: AdminStateMode,
+    /// From the signal to the evaluation.
+    elapsed: Duration,
+    /// The age of the last list, and whether a newer one failed.
+    list_age: Option<Duration>,
+    has_list_failed: bool,
+    /// The age of the read that the plan was made from; `None` if nothing was planned since the signal.
+    read_age: Option<Duration>,
+    covers_interfaces: bool,
+    /// The time since the term began.
+    term_age: Duration,
+    is_stale: bool,
+}
+
+impl Scenario {
+    fn new(nodes: &[ClusterNode]) -> Self {
+        Self {
+            nodes: nodes.to_vec(),
+            mode: AdminStateMode::Enforce,
+            elapsed: 10 * SECOND,
+            list_age: Some(5 * SECOND),
+            has_list_failed: false,
+            read_age: Some(2 * SECOND),
+            covers_interfaces: true,
+            term_age: 60 * SECOND,
+            is_stale: false,
+        }
+    }
+
+    /// The evaluation, if the last plan was made from `read` and the last list shows `listed`.
+    fn evaluate(&self, read: &[PoolFixture<'_>], listed: &[PoolFixture<'_>]) -> Evaluation {
+        let start = Clock::anchored(Timestamp::UNIX_EPOCH).now();
+        // The monotonic clock of a machine that has just booted has no earlier times.
+        let now = start.mono + Duration::from_hours(1);
+        let signal_at = Moment {
+            wall: start.wall,
+            mono: now - self.elapsed,
+        };
+        let mut targets = target_states(&self.nodes, signal_at);
+        let generation = targets.generation;
+        if self.is_stale {
+            targets.set_stale_since(Some(start.wall));
+        }
+        let held = HeldEntries::new();
+        let guard = GuardSettings::DISABLED;
+        let inputs = PlanInputs {
+            guard: GuardInputs {
+                settings: &guard,
+                held: &held,
+            },
+            interfaces: &InterfaceCache::default(),
+            targets: &targets,
+            ledger: &ledger(&[]),
+            policy: Policy {
+                mode: self.mode,
+                foreign_down: ForeignDown::Keep,
+            },
+            is_configured: true,
+            now,
+        };
+        let read = view(read);
+        let planned = plan(&read, &inputs);
+        let status = LoadBalancerStatus {
+            planned_generation: self.read_age.map(|_| generation),
+            observed_at: self.read_age.map(|age| now - age),
+            covers_interfaces: self.covers_interfaces,
+            entries: planned.entries,
+            ..LoadBalancerStatus::default()
+        };
+        let mut listing = Listing {
+            requested_at: self.list_age.map(|age| now - age),
+            ..Listing::default()
+        };
+        listing.load_balancers.insert(read.id.clone(), Arc::new(view(listed)));
+        if self.has_list_failed {
+            listing.last_error = Some(LastError {
+                class: ErrorClass::Retriable,
+                code: "ServiceUnavailable".to_owned(),
+                message: "m".to_owned(),
+                since: now,
+            });
+        }
+        evaluate(&MarkerInputs {
+            targets: &targets,
+            load_balancers: vec![PlannedLoadBalancer {
+                id: &read.id,
+                status: &status,
+            }],
+            listing: &listing,
+            mode: self.mode,
+            started_at: now - self.term_age,
+            now,
+        })
+    }
+
+    /// Status, reason and message of the first Node.
+    fn condition(
+        &self,
+        read: &[PoolFixture<'_>],
+        listed: &[PoolFixture<'_>],
+    ) -> Option<(&'static str, &'static str, String)> {
+        let mut evaluation = self.evaluate(read, listed);
+        let state = evaluation.markers.remove("n1")?;
+        let MarkerCondition {
+            status,
+            reason,
+            message,
+        } = state.wanted;
+        Some((status.as_str(), reason, message))
+    }
+}
+
+fn shows(status: &str) -> MarkerFact {
+    MarkerFact {
+        status: status.to_owned(),
+        ..MarkerFact::default()
+    }
+}
+
+const UP: [PoolFixture<'_>; 2] = [("a", &[(1, "None"), (2, "None")], true), ("b", &[(1, "-")], true)];
+const HALF: [PoolFixture<'_>; 2] = [("a", &[(1, "Down"), (2, "None")], true), ("b", &[(1, "-")], true)];
+const DOWN: [PoolFixture<'_>; 2] = [("a", &[(1, "Down"), (2, "None")], true), ("b", &[(1, "Down")], true)];
+const UNPROBED: [PoolFixture<'_>; 2] = [("a", &[(1, "Down"), (2, "None")], true), ("b", &[(1, "Down")], false)];
+const ABSENT: [PoolFixture<'_>; 2] = [("a", &[(2, "None")], true), ("b", &[], true)];
+const OPERATORS: [PoolFixture<'_>; 1] = [("a", &[(1, "Up")], true)];
+
+#[test]
+fn a_node_with_a_signal() {
+    for (what, pools, status, reason, says) in [
+        ("in service", &UP[..], "False", "NotDown", "Not Down in lb/a, lb/b."),
+        ("one pool is missing", &HALF, "False", "NotDown", "Not Down in lb/b."),
+        (
+            "out",
+            &DOWN,
+            "True",
+            "AdminStateDown",
+            "Read back as Down in lb/a, lb/b;",
+        ),
+        (
+            "a rule without a probe",
+            &UNPROBED,
+            "True",
+            "AdminStateDown",
+            "ignore Down: lb/b.",
+        ),
+        (
+            "in no pool",
+            &ABSENT,
+            "True",
+            "AdminStateDown",
+            "without an entry of this node",
+        ),
+        ("Up", &OPERATORS, "False", "NotDown", "an operator's decision"),
+    ] {
+        let found = Scenario::new(&[node(1, &[DRAIN]), node(2, &[])])
+            .condition(pools, pools)
+            .unwrap();
+        assert_eq!((found.0, found.1), (status, reason), "{what}");
+        assert!(found.2.contains(says), "{what}: {}", found.2);
+    }
+}
+
+#[test]
+fn a_node_without_a_signal_has_no_condition_or_a_settled_one() {
+    assert_eq!(Scenario::new(&[node(1, &[])]).condition(&UP, &UP), None);
+    for status in ["True", "False", "Unknown"] {
+        let mut marked = node(1, &[]);
+        marked.marker = Some(shows(status));
+        let mut scenario = Scenario::new(&[marked]);
+        let found = scenario.condition(&DOWN, &DOWN).unwrap();
+        assert_eq!((found.0, found.1), ("False", MARKER_NO_SIGNAL));
+        scenario.is_stale = true;
+        assert_eq!(
+            scenario.condition(&DOWN, &DOWN),
+            None,
+            "stale Nodes show no end of a signal"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_proved_is_not_out() {
+    let nodes = [node(1, &[DRAIN]), node(2, &[])];
+    let mut contested = node(2, &[]);
+    contested.addresses.clone_from(&nodes[0].addresses);
+    let mut unknown = node(1, &[DRAIN]);
+    unknown.addresses.clear();
+    let new = || Scenario::new(&nodes);
+    for (what, scenario, reason) in [
+        (
+            "not planned",
+            Scenario {
+                read_age: None,
+                ..new()
+            },
+            "NotRead",
+        ),
+        (
+            "never listed",
+            Scenario {
+                list_age: None,
+                ..new()
+            },
+            "NotRead",
+        ),
+        (
+            "an old list",
+            Scenario {
+                list_age: Some(45 * SECOND),
+                ..new()
+            },
+            "NotRead",
+        ),
+        (
+            "interfaces",
+            Scenario {
+                covers_interfaces: false,
+                ..new()
+            },
+            "NotRead",
+        ),
+        (
+            "stale",
+            Scenario {
+                is_stale: true,
+                ..new()
+            },
+            "NodesStale",
+        ),
+        (
+            "off",
+            Scenario {
+                mode: AdminStateMode::Off,
+                ..new()
+            },
+            "AdminStateOff",
+        ),
+        (
+            "contested",
+            Scenario::new(&[nodes[0].clone(), contested]),
+            "AddressContested",
+        ),
+        ("no address", Scenario::new(&[unknown]), "NotIdentified"),
+    ] {
+        let found = scenario.condition(&DOWN, &DOWN).unwrap();
+        assert_eq!((found.0, found.1), ("False", reason), "{what}: {}", found.2);
+    }
+    let just = Scenario {
+        list_age: Some(44 * SECOND),
+        ..new()
+    };
+    assert_eq!(just.condition(&DOWN, &DOWN).unwrap().0, "True");
+    assert!(
+        just.evaluate(&DOWN, &DOWN).next_at.is_some(),
+        "evaluated again when the list is too old"
+    );
+}
+
+#[test]
+fn a_list_that_the_pool_writer_has_not_adopted_disproves() {
+    let scenario = Scenario {
+        list_age: Some(SECOND),
+        ..Scenario::new(&[node(1, &[DRAIN])])
+    };
+    let found = scenario.condition(&DOWN, &HALF).unwrap();
+    assert_eq!((found.0, found.1), ("False", "NotDown"));
+    assert!(found.2.contains("lb/b"), "{}", found.2);
+    let older = Scenario {
+        list_age: Some(3 * SECOND),
+        ..scenario
+    };
+    assert_eq!(older.condition(&DOWN, &HALF).unwrap().0, "True", "the read is newer");
+}
+
+#[test]
+fn the_first_write_waits_for_the_first_plan_and_a_new_leader_for_its_first_reads() {
+    let unplanned = || Scenario {
+        read_age: None,
+        ..Scenario::new(&[node(1, &[DRAIN])])
+    };
+    let fresh = Scenario {
+        elapsed: SECOND / 2,
+        ..unplanned()
+    };
+    assert_eq!(fresh.condition(&ABSENT, &ABSENT), None);
+    assert!(fresh.evaluate(&ABSENT, &ABSENT).next_at.is_some());
+    let failed = Scenario {
+        has_list_failed: true,
+        ..fresh
+    };
+    assert_eq!(failed.condition(&ABSENT, &ABSENT).unwrap().1, "NotRead");
+    let mut marked = node(1, &[DRAIN]);
+    marked.marker = Some(shows("True"));
+    let taken_over = |term_age, pools: &[PoolFixture<'_>]| {
+        let scenario = Scenario {
+            term_age,
+            read_age: None,
+            ..Scenario::new(std::slice::from_ref(&marked))
+        };
+        scenario.condition(pools, pools).map(|found| found.1)
+    };
+    assert_eq!(
+        taken_over(14 * SECOND, &DOWN),
+        None,
+        "what the leader before has confirmed stays"
+    );
+    assert_eq!(taken_over(15 * SECOND, &DOWN), Some("NotRead"));
+    assert_eq!(taken_over(SECOND, &HALF), Some("NotDown"), "unless a read disproves it");
+}

@@ -1,0 +1,359 @@
+//! The marker: the Node condition that says that a node has left its load balancers.
+
+use std::time::Duration;
+
+use headgate_node::{MARKER_TTL, Metrics, NodeReport, SignalRules, expire_marker, watch_own_node};
+use headgate_test_kubernetes::Fault;
+use k8s_openapi::api::core::v1::Node;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::guard::GUARD;
+use super::rows::cluster::{DRAINING, TestCluster, entry};
+use super::world::{ENFORCE, SECOND, two_load_balancers};
+
+async fn cluster() -> TestCluster {
+    let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
+    cluster.world.marker = true;
+    cluster.lead(ENFORCE).await;
+    cluster
+}
+
+fn marker(cluster: &TestCluster, node: usize) -> Value {
+    let node = cluster.fake.peek::<Node>("", &format!("node-{node}")).unwrap();
+    let node = serde_json::to_value(node).unwrap();
+    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions
+        .into_iter()
+        .find(|condition| condition["type"] == "headgate.dev/OutOfLoadBalancers");
+    found.unwrap_or_default()
+}
+
+fn shows(cluster: &TestCluster, node: usize, status: &str, reason: &str) -> bool {
+    let marker = marker(cluster, node);
+    marker["status"] == status && marker["reason"] == reason
+}
+
+async fn until_shown(cluster: &TestCluster, node: usize, status: &str, reason: &str) -> Duration {
+    cluster
+        .until(&format!("node {node} is {status} {reason}"), |cluster| {
+            shows(cluster, node, status, reason)
+        })
+        .await
+}
+
+/// Status writes of a Node so far.
+fn status_writes(cluster: &TestCluster, node: usize) -> usize {
+    let path = format!("/nodes/node-{node}/status");
+    let requests = cluster.fake.requests().into_iter();
+    requests
+        .filter(|request| request.method == "PATCH" && request.path.ends_with(&path))
+        .count()
+}
+
+/// Another writer sets node 2 in service.
+async fn undo(cluster: &TestCluster) {
+    cluster
+        .foreign("kubernetes", "kubernetes", |document| {
+            entry(document, "node-2")["properties"]["adminState"] = json!("None");
+        })
+        .await;
+}
+
+/// Someone else, or a request that was delayed, writes the condition of a Node.
+fn overwrite(cluster: &TestCluster, node: usize, status: &str) {
+    cluster.node(node, |node| {
+        let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+        conditions.retain(|condition| condition["type"] != "headgate.dev/OutOfLoadBalancers");
+        conditions.push(
+            json!({"type": "headgate.dev/OutOfLoadBalancers", "status": status, "reason": "Other", "message": "m"}),
+        );
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transition_costs_two_writes_and_an_end_one() {
+    let cluster = cluster().await;
+    sleep(60 * SECOND).await;
+    assert!((1..=3).all(|node| marker(&cluster, node).is_null() && status_writes(&cluster, node) == 0));
+    // Each pool takes a second, so the missing pools change meanwhile.
+    cluster
+        .world
+        .control("PUT", "settings", &json!({"operationDelay": "1s"}));
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "False", "NotDown").await;
+    let message = marker(&cluster, 2)["message"].to_string();
+    assert!(message.contains("kubernetes-internal/kubernetes"), "{message}");
+    let took = until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    assert!(took >= 2 * SECOND && took < 20 * SECOND, "{took:?}");
+    assert!(cluster.down().values().all(|down| down.contains("node-2")));
+    assert_eq!(status_writes(&cluster, 2), 2);
+    let since = marker(&cluster, 2)["lastTransitionTime"].clone();
+    let beat = marker(&cluster, 2)["lastHeartbeatTime"].clone();
+    sleep(150 * SECOND).await;
+    assert_eq!(status_writes(&cluster, 2), 4, "one confirmation a minute");
+    assert_ne!(marker(&cluster, 2)["lastHeartbeatTime"], beat);
+    assert_eq!(marker(&cluster, 2)["lastTransitionTime"], since);
+    cluster.taint(2, &[]);
+    until_shown(&cluster, 2, "False", "NoSignal").await;
+    assert!(
+        cluster.down().values().any(|down| !down.is_empty()),
+        "before anything is restored"
+    );
+    sleep(20 * 60 * SECOND).await;
+    assert_eq!(
+        status_writes(&cluster, 2),
+        5,
+        "one write at the end, and no confirmation after it"
+    );
+    assert_ne!(marker(&cluster, 2)["lastTransitionTime"], since);
+    assert!([1, 3].iter().all(|node| status_writes(&cluster, *node) == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_cannot_be_written_keeps_it_false_and_a_confirmation_names_it() {
+    let cluster = cluster().await;
+    cluster.fault(
+        "PUT",
+        "kubernetes-internal",
+        None,
+        &json!({"answer": {"status": 409, "body": {"error": {"code": "AnotherOperationInProgress", "message": "m"}}}}),
+    );
+    cluster.taint(2, &[DRAINING]);
+    sleep(40 * SECOND).await;
+    assert!(shows(&cluster, 2, "False", "NotDown"), "{:#}", marker(&cluster, 2));
+    let message = marker(&cluster, 2)["message"].to_string();
+    assert!(
+        message.contains("kubernetes-internal/kubernetes") && !message.contains("kubernetes/kubernetes-IPv6"),
+        "{message}"
+    );
+    assert_eq!(
+        status_writes(&cluster, 2),
+        2,
+        "the first write, and a confirmation after 30 s"
+    );
+    cluster.clear_faults();
+    cluster.until_down(&["node-2"]).await;
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_foreign_write_it_is_wrong_for_a_second_or_for_fifteen_without_the_lease() {
+    let cluster = cluster().await;
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    sleep(5 * SECOND).await;
+    // A repair takes a while.
+    cluster
+        .world
+        .control("PUT", "settings", &json!({"operationDelay": "5s"}));
+    undo(&cluster).await;
+    let took = cluster
+        .until("it is False", |cluster| marker(cluster, 2)["status"] == "False")
+        .await;
+    assert!(took <= 15 * SECOND + SECOND / 2, "{took:?}");
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    sleep(10 * SECOND).await;
+
+    assert!(cluster.world.take_arm_lease().await);
+    undo(&cluster).await;
+    // The foreign operation ends before its writer releases the Lease.
+    sleep(6 * SECOND).await;
+    cluster.world.release_arm_lease().await;
+    let took = cluster
+        .until("it is False", |cluster| marker(cluster, 2)["status"] == "False")
+        .await;
+    assert!(took <= SECOND, "{took:?}");
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_write_while_the_pool_writer_waits_for_arm_is_seen_by_the_next_list() {
+    let cluster = cluster().await;
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    sleep(20 * SECOND).await;
+    // The writer of both pools of this load balancer waits for the answer to its PUT for another node.
+    cluster.fault("PUT", "loadBalancers/kubernetes/", Some(1), &json!({"stall": "90s"}));
+    cluster.taint(3, &[DRAINING]);
+    sleep(5 * SECOND).await;
+    assert!(shows(&cluster, 2, "True", "AdminStateDown"));
+    undo(&cluster).await;
+    let took = cluster
+        .until("it is False", |cluster| marker(cluster, 2)["status"] == "False")
+        .await;
+    assert!(took <= 15 * SECOND + SECOND / 2, "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failing_lists_and_a_new_leader_never_leave_it_true_without_proof() {
+    let mut cluster = cluster().await;
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    cluster.fault("GET", "", None, &json!({"answer": {"status": 503}}));
+    let took = until_shown(&cluster, 2, "False", "NotRead").await;
+    assert!(took <= 46 * SECOND, "{took:?}");
+    cluster.clear_faults();
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    // The next leader confirms it and writes nothing else.
+    let writes = status_writes(&cluster, 2);
+    cluster.kill();
+    cluster.lead(ENFORCE).await;
+    sleep(5 * SECOND).await;
+    assert!(shows(&cluster, 2, "True", "AdminStateDown"));
+    assert_eq!(status_writes(&cluster, 2) - writes, 1);
+    // The signal ends while no instance leads.
+    cluster.kill();
+    sleep(5 * SECOND).await;
+    cluster.taint(2, &[]);
+    cluster.lead(ENFORCE).await;
+    until_shown(&cluster, 2, "False", "NoSignal").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_others_wrote_is_written_again() {
+    let cluster = cluster().await;
+    overwrite(&cluster, 1, "True");
+    let took = until_shown(&cluster, 1, "False", "NoSignal").await;
+    assert!(took <= SECOND, "{took:?}");
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    for status in ["False", "Unknown"] {
+        sleep(10 * SECOND).await;
+        overwrite(&cluster, 2, status);
+        let took = until_shown(&cluster, 2, "True", "AdminStateDown").await;
+        assert!(took <= SECOND, "{took:?}");
+    }
+    sleep(10 * SECOND).await;
+    cluster.taint(2, &[]);
+    until_shown(&cluster, 2, "False", "NoSignal").await;
+    sleep(10 * SECOND).await;
+    overwrite(&cluster, 2, "True");
+    until_shown(&cluster, 2, "False", "NoSignal").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_agent_makes_it_unknown_three_minutes_after_the_leader_died() {
+    let mut cluster = cluster().await;
+    let (client, _) = cluster.fake.client();
+    let clock = cluster.world.clock.clone();
+    let rules = SignalRules::default_health();
+    let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
+    let expire = expire_marker(
+        client.clone(),
+        "node-2".to_owned(),
+        MARKER_TTL,
+        reports.subscribe(),
+        clock.clone(),
+    );
+    let metrics = Metrics::register(&mut Registry::default(), reports.subscribe(), rules.clone());
+    let reporter = metrics.watch_reporter("node-2", &clock);
+    let follow = watch_own_node(client, "node-2".to_owned(), rules, reports, metrics, reporter, clock);
+    let agent = tokio::spawn(async move {
+        tokio::join!(follow, expire);
+    });
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    sleep(10 * 60 * SECOND).await;
+    assert!(shows(&cluster, 2, "True", "AdminStateDown"), "the leader confirms it");
+    cluster.kill();
+    sleep(110 * SECOND).await;
+    assert!(
+        shows(&cluster, 2, "True", "AdminStateDown"),
+        "the last confirmation is 170 s old at most"
+    );
+    let unknown = async {
+        while !shows(&cluster, 2, "Unknown", "NotConfirmed") {
+            sleep(SECOND).await;
+        }
+    };
+    timeout(71 * SECOND, unknown).await.unwrap();
+    let writes = status_writes(&cluster, 2);
+    sleep(10 * 60 * SECOND).await;
+    assert_eq!(status_writes(&cluster, 2), writes, "once");
+    cluster.lead(ENFORCE).await;
+    until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    agent.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_is_repeated() {
+    let cluster = cluster().await;
+    cluster.line.set_for(Fault::Status(403), |request| {
+        request.method == "PATCH" && request.path.ends_with("/status")
+    });
+    cluster.taint(2, &[DRAINING]);
+    cluster.until_down(&["node-2"]).await;
+    sleep(10 * SECOND).await;
+    assert!(marker(&cluster, 2).is_null());
+    cluster.line.set(Fault::None);
+    let took = until_shown(&cluster, 2, "True", "AdminStateDown").await;
+    assert!(took <= 3 * SECOND, "{took:?}");
+    let refused = cluster.metric("headgate_marker_writes_total", &["forbidden"]).unwrap();
+    assert!((4.0..8.0).contains(&refused), "every 2 s: {refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_the_guard_holds_back_is_not_out() {
+    let mut cluster = TestCluster::without_leader(2, &two_load_balancers(2)).await;
+    cluster.world.marker = true;
+    cluster.world.guard = GUARD.clone();
+    cluster.lead(ENFORCE).await;
+    cluster.taint(1, &["headgate.dev/maintenance"]);
+    cluster.taint(2, &["headgate.dev/maintenance"]);
+    sleep(90 * SECOND).await;
+    let down = cluster.down();
+    let (mut held, mut out) = (0, 0);
+    for node in 1..=2 {
+        let is_out = down.values().all(|down| down.contains(&format!("node-{node}")));
+        let marker = marker(&cluster, node);
+        if is_out {
+            out += 1;
+            assert_eq!(marker["status"], "True", "{marker:#}");
+        } else {
+            held += 1;
+            assert_eq!(
+                (&marker["status"], &marker["reason"]),
+                (&json!("False"), &json!("NotDown"))
+            );
+            assert!(
+                marker["message"]
+                    .as_str()
+                    .unwrap()
+                    .contains("The guard holds the node back"),
+                "{marker:#}"
+            );
+        }
+    }
+    assert!(held == 1 && out == 1, "{down:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_without_an_entry_is_out_and_a_recreated_node_is_not() {
+    let cluster = cluster().await;
+    for (load_balancer, pool) in [
+        ("kubernetes", "kubernetes"),
+        ("kubernetes", "kubernetes-IPv6"),
+        ("kubernetes-internal", "kubernetes"),
+    ] {
+        cluster
+            .foreign(load_balancer, pool, |document| {
+                let entries = document["properties"]["loadBalancerBackendAddresses"]
+                    .as_array_mut()
+                    .unwrap();
+                entries.retain(|entry| entry["name"] != "node-3");
+            })
+            .await;
+    }
+    sleep(20 * SECOND).await;
+    cluster.taint(3, &[DRAINING]);
+    until_shown(&cluster, 3, "True", "AdminStateDown").await;
+    let message = marker(&cluster, 3)["message"].to_string();
+    assert!(message.contains("without an entry of this node"), "{message}");
+    cluster.world.remove_node(3).await;
+    cluster.world.add_node(3).await;
+    sleep(60 * SECOND).await;
+    assert!(marker(&cluster, 3).is_null(), "{:#}", marker(&cluster, 3));
+}

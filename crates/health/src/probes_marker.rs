@@ -1,0 +1,134 @@
+//! Writes the marker of the own Node from failed probes, where settings say that no leader manages Azure.
+//!
+//! Invariants: the condition is `True` only while the node has a signal, and after the configured number of probes was answered with 503.
+//! A Node that has neither a signal nor the condition is never written. `failed_probes` counts, `headgate_node::MarkerState` decides what
+//! is written and when.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use headgate_node::{
+    DueMarker, MarkerFact, MarkerState, MarkerStatus, NodeIdentity, NodeObjectState, NodeReport, Source, WrittenMarker,
+    write_marker,
+};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::failed_probes::{FailedProbes, LocalServices, ServiceAnswers};
+use super::metrics::Metrics;
+use super::services::ServiceTable;
+use super::verdict::VerdictInputs;
+
+/// Time between two looks at the counts while the node has a signal.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// For one write.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the marker by probes is written from.
+#[derive(Debug)]
+pub struct ProbesMarker {
+    /// The name of the own Node.
+    pub node_name: String,
+    /// The probes in a row that must have been answered with 503: `marker.probes`.
+    pub required: NonZeroU32,
+    /// The signals of the node.
+    pub inputs: VerdictInputs,
+    /// The counters of answers.
+    pub metrics: Metrics,
+    /// The Services whose probes this process answers; `None` if it answers none.
+    pub services: Option<(watch::Receiver<Option<Arc<ServiceTable>>>, ServiceAnswers)>,
+    /// Wall and monotonic time.
+    pub clock: Clock,
+}
+
+impl ProbesMarker {
+    /// Writes until the task is aborted; never ends by itself.
+    pub async fn run(mut self, client: Client) {
+        let nodes = Api::<Node>::all(client);
+        let mut probes: Option<FailedProbes> = None;
+        let mut written: Option<WrittenMarker> = None;
+        loop {
+            let state = self.state(&mut probes);
+            let due = state.as_ref().map(|state| state.due(written.as_ref(), Instant::now()));
+            if let (Some(state), Some(due)) = (&state, due)
+                && !matches!(due, DueMarker::NotBefore(_))
+            {
+                let is_written = self.write(&nodes, state, due).await;
+                written = Some(state.attempted(is_written, Instant::now()));
+                continue;
+            }
+            let is_settled = probes.is_none() && matches!(due, None | Some(DueMarker::NotBefore(None)));
+            let is_running = tokio::select! {
+                changed = self.inputs.node.changed() => changed.is_ok(),
+                changed = self.inputs.notices.changed() => changed.is_ok(),
+                () = sleep(COUNT_INTERVAL), if !is_settled => true,
+            };
+            if !is_running {
+                // A sender was dropped: the process stops, and aborts this task.
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// What the condition should say; `None` if the Node is not known, or needs none.
+    fn state(&mut self, probes: &mut Option<FailedProbes>) -> Option<MarkerState> {
+        let report = self.inputs.node.borrow_and_update().clone();
+        let has_notice = !self.inputs.notices.borrow_and_update().is_empty();
+        let local_services = self.local_services();
+        let healthz = self.metrics.healthz_counts();
+        if report.signals.is_empty() && !has_notice {
+            *probes = None;
+        }
+        let (uid, shown) = known_node(&report)?;
+        if report.signals.is_empty() && !has_notice {
+            return shown.is_some().then(|| MarkerState::without_signal(uid, shown));
+        }
+        let probes = probes.get_or_insert_with(|| {
+            let is_out = shown
+                .as_ref()
+                .is_some_and(|shown| shown.status == MarkerStatus::True.as_str() && shown.reason == "ProbesFailed");
+            FailedProbes::new(self.required, healthz, &local_services, is_out)
+        });
+        let wanted = probes.update(healthz, &local_services);
+        Some(MarkerState::new(uid, wanted, shown))
+    }
+
+    fn local_services(&self) -> LocalServices {
+        match &self.services {
+            None => LocalServices::NotServed,
+            Some((tables, answers)) => match &*tables.borrow() {
+                None => LocalServices::NotListed,
+                Some(table) => LocalServices::Served(Arc::clone(table), answers.clone()),
+            },
+        }
+    }
+
+    /// Writes the condition; returns whether it was written.
+    async fn write(&self, nodes: &Api<Node>, state: &MarkerState, due: DueMarker) -> bool {
+        let identity = NodeIdentity {
+            uid: &state.uid,
+            resource_version: None,
+        };
+        let is_transition = due == DueMarker::Transition;
+        let now = self.clock.now().wall;
+        let write = write_marker(nodes, &self.node_name, identity, &state.wanted, is_transition, now);
+        let error = match timeout(WRITE_TIMEOUT, write).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", WRITE_TIMEOUT.as_secs()),
+        };
+        tracing::warn!(node = self.node_name, error, "marker not written, retrying");
+        false
+    }
+}
+
+/// The UID and the marker of the Node, if this process has observed it and it exists.
+fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
+    let is_known = report.source == Source::Watch && report.object_state == NodeObjectState::Present;
+    let facts = report.facts.as_ref().filter(|_| is_known)?;
+    Some((facts.uid.clone(), facts.marker.clone()))
+}

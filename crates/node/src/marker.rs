@@ -1,0 +1,326 @@
+//! The marker on a Node: the condition `headgate.dev/OutOfLoadBalancers`, by which other tools wait until the node has left its load
+//! balancers.
+//!
+//! [`write_marker`] is the one way to write it: a strategic merge patch of the status that names the Node's UID and no other field.
+//! What it says is decided elsewhere: by the leader from what it read of the pools, or by the agent from its answers to probes.
+//! [`MarkerState::due`] says when it is written.
+//!
+//! [`expire_marker`] is the agent's part beside a leader: a condition that no leader has confirmed for three minutes becomes `Unknown`,
+//! because the leader may be dead and the pools may have changed. Time counts on the agent's own clock from the observation of the last
+//! confirmation; only the first observation of a process takes the age from the wall clock, so that restarts do not prolong it. The
+//! write is made from a fresh read and fails if the Node has changed since.
+
+use std::time::Duration;
+
+use headgate_clock::{Clock, Moment};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::matcher::SignalRules;
+use super::report::NodeReport;
+use super::slim_node::{SlimCondition, SlimNode};
+
+mod schedule;
+
+pub use schedule::{DueMarker, MarkerState, WrittenMarker};
+
+/// The type of the condition.
+pub const MARKER_CONDITION: &str = "headgate.dev/OutOfLoadBalancers";
+/// The reason of a condition that needs no confirmation: the node has no signal.
+pub const MARKER_NO_SIGNAL: &str = "NoSignal";
+/// Without a confirmation for so long, the condition becomes `Unknown`.
+pub const MARKER_TTL: Duration = Duration::from_mins(3);
+
+/// For one read and one write.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// After an attempt.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// The policy `headgate-nodes` accepts 2,048.
+const MAX_MESSAGE_BYTES: usize = 2048;
+
+/// The status of the condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkerStatus {
+    /// The node has a signal and has left its load balancers.
+    True,
+    /// It has not, or it has no signal.
+    False,
+    /// Nothing has confirmed it for [`MARKER_TTL`].
+    Unknown,
+}
+
+impl MarkerStatus {
+    /// The value in the Node.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// What the condition is to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkerCondition {
+    /// Whether the node is out.
+    pub status: MarkerStatus,
+    /// One word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+/// The condition as a Node shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MarkerFact {
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// One word.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// The condition's `lastHeartbeatTime`: the last confirmation, by its writer's clock.
+    pub confirmed_at: Option<String>,
+}
+
+impl MarkerFact {
+    /// Reads the condition, if this is it.
+    #[must_use]
+    pub fn read(condition: &SlimCondition) -> Option<Self> {
+        let message = condition.message.as_deref().unwrap_or_default();
+        (condition.type_ == MARKER_CONDITION).then(|| Self {
+            status: condition.status.clone(),
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)].to_owned(),
+            confirmed_at: condition.last_heartbeat_time.clone(),
+        })
+    }
+
+    /// Whether a tool that waits for the condition would trust it although nothing confirms it any more.
+    fn needs_confirmation(&self) -> bool {
+        self.status != MarkerStatus::Unknown.as_str() && self.reason != MARKER_NO_SIGNAL
+    }
+
+    /// The time since the last confirmation, by the wall clock; 0 if it is not known or in the future.
+    fn age(&self, now: Timestamp) -> Duration {
+        let confirmed_at = self.confirmed_at.as_ref().and_then(|at| at.parse::<Timestamp>().ok());
+        let age = confirmed_at.map_or(SignedDuration::ZERO, |at| now.duration_since(at));
+        Duration::try_from(age).unwrap_or_default()
+    }
+}
+
+/// Writes the condition of the Node `name`. `is_transition` says whether the status changes. The write fails with 409 if the Node has
+/// another UID or, if one is given, another resource version.
+///
+/// # Errors
+/// As from the API server.
+pub async fn write_marker(
+    nodes: &Api<Node>,
+    name: &str,
+    identity: NodeIdentity<'_>,
+    condition: &MarkerCondition,
+    is_transition: bool,
+    now: Timestamp,
+) -> Result<(), kube::Error> {
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let MarkerCondition {
+        status,
+        reason,
+        message,
+    } = condition;
+    let message = &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)];
+    let mut condition = json!({"type": MARKER_CONDITION, "status": status.as_str(), "reason": reason, "message": message,
+        "lastHeartbeatTime": now});
+    if is_transition {
+        condition["lastTransitionTime"] = json!(now);
+    }
+    let mut metadata = json!({"uid": identity.uid});
+    if let Some(version) = identity.resource_version {
+        metadata["resourceVersion"] = json!(version);
+    }
+    // Conditions are merged by their type, so those of others stay.
+    let patch = Patch::Strategic(json!({"metadata": metadata, "status": {"conditions": [condition]}}));
+    let written = nodes.patch_status(name, &PatchParams::default(), &patch).await;
+    written.map(drop)
+}
+
+/// The Node that a write is for.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeIdentity<'a> {
+    /// The Node's UID.
+    pub uid: &'a str,
+    /// The version that the write was made from; `None` accepts any.
+    pub resource_version: Option<&'a str>,
+}
+
+/// When the shown condition expires; pure apart from its parameters.
+#[derive(Debug, Default)]
+struct Expiry {
+    observed: Option<(MarkerFact, Instant)>,
+    /// Whether this process has observed the condition before.
+    has_observed: bool,
+}
+
+impl Expiry {
+    /// Adopts what the Node shows; returns when it expires.
+    fn observe(&mut self, shown: Option<MarkerFact>, ttl: Duration, now: Moment) -> Option<Instant> {
+        let shown = shown.filter(MarkerFact::needs_confirmation);
+        self.observed = match (shown, self.observed.take()) {
+            (Some(shown), Some((known, at))) if shown == known => Some((known, at)),
+            (shown, _) => shown.map(|shown| {
+                let age = if self.has_observed {
+                    Duration::ZERO
+                } else {
+                    shown.age(now.wall)
+                };
+                self.has_observed = true;
+                (shown, now.mono + ttl.saturating_sub(age))
+            }),
+        };
+        self.observed.as_ref().map(|(_, at)| *at)
+    }
+
+    fn retry_at(&mut self, at: Instant) {
+        if let Some((_, expires_at)) = &mut self.observed {
+            *expires_at = at;
+        }
+    }
+}
+
+/// Makes the condition of the Node `name` `Unknown` when nothing has confirmed it for `ttl`. Never ends by itself.
+pub async fn expire_marker(
+    client: Client,
+    name: String,
+    ttl: Duration,
+    mut reports: watch::Receiver<NodeReport>,
+    clock: Clock,
+) {
+    let mut expiry = Expiry::default();
+    loop {
+        let facts = reports.borrow_and_update().facts.clone();
+        let expires_at = expiry.observe(facts.and_then(|facts| facts.marker), ttl, clock.now());
+        tokio::select! {
+            changed = reports.changed() => if changed.is_err() {
+                // The watch of the Node has ended: the process stops, and aborts this task.
+                return std::future::pending().await;
+            },
+            () = sleep_until(expires_at.unwrap_or_else(Instant::now)), if expires_at.is_some() => {
+                if let Some((shown, _)) = &expiry.observed {
+                    let attempt = timeout(ATTEMPT_TIMEOUT, expire(&client, &name, shown, ttl, &clock));
+                    let error = match attempt.await {
+                        Ok(Ok(())) => None,
+                        Ok(Err(error)) => Some(headgate_telemetry::error_chain(&error)),
+                        Err(_) => Some(format!("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())),
+                    };
+                    if let Some(error) = error {
+                        tracing::warn!(node = name, error, retry_in = ?RETRY_INTERVAL, "unconfirmed marker not made unknown");
+                    }
+                }
+                expiry.retry_at(Instant::now() + RETRY_INTERVAL);
+            }
+        }
+    }
+}
+
+async fn expire(
+    client: &Client,
+    name: &str,
+    shown: &MarkerFact,
+    ttl: Duration,
+    clock: &Clock,
+) -> Result<(), kube::Error> {
+    let Some(node) = Api::<SlimNode>::all(client.clone()).get_opt(name).await? else {
+        return Ok(());
+    };
+    if node.facts(&SignalRules::default()).marker.as_ref() != Some(shown) {
+        // Confirmed meanwhile; the watch will show it.
+        return Ok(());
+    }
+    let identity = NodeIdentity {
+        uid: node.metadata.uid.as_deref().unwrap_or_default(),
+        resource_version: node.metadata.resource_version.as_deref(),
+    };
+    let condition = MarkerCondition {
+        status: MarkerStatus::Unknown,
+        reason: "NotConfirmed",
+        message: format!("No leader has confirmed this condition for {} s.", ttl.as_secs()),
+    };
+    let nodes = Api::<Node>::all(client.clone());
+    write_marker(&nodes, name, identity, &condition, true, clock.now().wall).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn fact(status: &str, reason: &str, confirmed_at: &str) -> MarkerFact {
+        MarkerFact {
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: "m".to_owned(),
+            confirmed_at: Some(confirmed_at.to_owned()),
+        }
+    }
+
+    #[test]
+    fn condition_expires_by_the_own_clock_and_only_while_it_needs_a_confirmation() {
+        let start = Clock::System.now();
+        let after = |seconds: u32| Moment {
+            wall: start.wall + seconds * SECOND,
+            mono: start.mono + seconds * SECOND,
+        };
+        let first = fact("True", "AdminStateDown", &after(0).wall.to_string());
+        let mut expiry = Expiry::default();
+        assert_eq!(expiry.observe(None, MARKER_TTL, after(0)), None);
+        assert_eq!(
+            expiry.observe(Some(first.clone()), MARKER_TTL, after(1)),
+            Some(after(180).mono),
+            "the first observation counts from the confirmation"
+        );
+        assert_eq!(
+            expiry.observe(Some(first), MARKER_TTL, after(100)),
+            Some(after(180).mono),
+            "another report of the same condition prolongs nothing"
+        );
+        // A writer whose clock is wrong by an hour.
+        let second = fact("True", "AdminStateDown", "2020-01-01T00:00:00Z");
+        assert_eq!(
+            expiry.observe(Some(second), MARKER_TTL, after(110)),
+            Some(after(290).mono)
+        );
+        for settled in [
+            fact("False", MARKER_NO_SIGNAL, "x"),
+            fact("Unknown", "NotConfirmed", "x"),
+        ] {
+            assert_eq!(expiry.observe(Some(settled), MARKER_TTL, after(120)), None);
+        }
+        let unproved = fact("False", "NotDown", "x");
+        assert_eq!(
+            expiry.observe(Some(unproved), MARKER_TTL, after(130)),
+            Some(after(310).mono)
+        );
+    }
+
+    #[test]
+    fn restart_does_not_prolong_an_old_condition() {
+        let now = Clock::System.now();
+        for (age, left) in [(0, 180), (100, 80), (180, 0), (9999, 0), (-50, 180)] {
+            let at = now.wall.checked_sub(SignedDuration::from_secs(age)).unwrap();
+            let shown = fact("True", "AdminStateDown", &at.to_string());
+            let expires_at = Expiry::default().observe(Some(shown), MARKER_TTL, now).unwrap();
+            assert_eq!(expires_at - now.mono, left * SECOND, "{age}");
+        }
+        let unreadable = fact("True", "AdminStateDown", "yesterday");
+        let expires_at = Expiry::default().observe(Some(unreadable), MARKER_TTL, now).unwrap();
+        assert_eq!(expires_at - now.mono, MARKER_TTL);
+    }
+}
