@@ -13,15 +13,22 @@ use crate::operation::{DesiredMembers, Operation, OperationKey, PoolKey};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     pool: PoolKey,
+    drain: u64,
     pub(crate) operations: Vec<Operation>,
 }
 
 impl Batch {
-    pub(crate) fn new(pool: PoolKey) -> Self {
+    pub(crate) fn new(pool: PoolKey, drain: u64) -> Self {
         Self {
             pool,
+            drain,
             operations: Vec::new(),
         }
+    }
+
+    /// The number of the drain that has made the batch. An operation of the same key from a later drain is another one.
+    pub(crate) fn drain(&self) -> u64 {
+        self.drain
     }
 
     /// The pool that the batch updates.

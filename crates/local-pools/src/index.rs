@@ -12,27 +12,13 @@ use crate::nodes::NodeIndex;
 use crate::objects::{EndpointSlice, Node, Service};
 use crate::selection::{EndpointSelection, MemberSelection, SliceNodes, select_members};
 
-/// The Services that changed since they were last taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Changed {
-    /// The Services with these names.
-    Some(BTreeSet<NamespacedName>),
-    /// Every Service, because a Node changed.
-    All,
-}
-
-impl Default for Changed {
-    fn default() -> Self {
-        Self::Some(BTreeSet::new())
-    }
-}
-
-impl Changed {
-    pub(crate) fn add(&mut self, service: NamespacedName) {
-        if let Self::Some(services) = self {
-            services.insert(service);
-        }
-    }
+/// What changed since it was last taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// The Services that changed themselves, or whose slices did.
+    pub(crate) services: BTreeSet<NamespacedName>,
+    /// Whether a Node changed: then every Service is looked at.
+    pub(crate) are_nodes_changed: bool,
 }
 
 /// What is known of the cluster.
@@ -56,7 +42,7 @@ impl LocalServiceIndex {
             self.delete_service(&service.name);
             return false;
         }
-        self.changed.add(service.name.clone());
+        self.changed.services.insert(service.name.clone());
         self.are_services_changed |= self.services.get(&service.name) != Some(&service);
         self.services.insert(service.name.clone(), service);
         true
@@ -105,14 +91,14 @@ impl LocalServiceIndex {
     /// Adds or replaces a Node.
     pub fn apply_node(&mut self, node: Node) {
         if Arc::make_mut(&mut self.nodes).apply(node) {
-            self.changed = Changed::All;
+            self.changed.are_nodes_changed = true;
         }
     }
 
     /// Removes the Node with this name.
     pub fn delete_node(&mut self, name: &str) {
         if Arc::make_mut(&mut self.nodes).remove(name) {
-            self.changed = Changed::All;
+            self.changed.are_nodes_changed = true;
         }
     }
 
@@ -144,11 +130,11 @@ impl LocalServiceIndex {
 
     fn mark(&mut self, service: NamespacedName) {
         if self.services.contains_key(&service) {
-            self.changed.add(service);
+            self.changed.services.insert(service);
         }
     }
 
-    /// The Services that changed since this was last called.
+    /// What changed since this was last called.
     pub(crate) fn take_changed(&mut self) -> Changed {
         std::mem::take(&mut self.changed)
     }

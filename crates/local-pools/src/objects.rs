@@ -92,6 +92,15 @@ pub struct LoadBalancer {
     pub pools: Vec<BackendPool>,
 }
 
+impl LoadBalancer {
+    /// Whether the same rules send traffic to the same pools.
+    pub(crate) fn has_same_rules(&self, other: &Self) -> bool {
+        let mut pairs = self.pools.iter().zip(&other.pools);
+        self.pools.len() == other.pools.len()
+            && pairs.all(|(pool, other)| pool.name == other.name && pool.rules == other.rules)
+    }
+}
+
 /// A backend pool in its load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendPool {

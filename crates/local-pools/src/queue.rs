@@ -3,6 +3,8 @@
 //! Invariants: at most one operation for each Service and pool; a newer operation takes the place of an older one,
 //! starts with a fresh retry budget and stays parked as long; an operation that is put back goes ahead of newer work; a
 //! pool with a parked operation stays whole in the queue. Nothing here waits for ARM, so events are accepted at any time.
+//! The outcome of a batch counts only for the operations that its own drain has taken out: a Service that was removed
+//! and added meanwhile gets nothing of it.
 //!
 //! Source: cloud-provider-azure `loadBalancerBackendPoolUpdater` with the desired-state operations of pull request 10730.
 
@@ -49,7 +51,17 @@ pub struct OperationQueue {
     operations: BTreeMap<i64, Operation>,
     positions: BTreeMap<OperationKey, i64>,
     /// What a tick has taken out and not settled.
-    in_process: HashMap<OperationKey, DesiredMembers>,
+    in_process: HashMap<OperationKey, InProcess>,
+    /// How often operations were taken out.
+    drains: u64,
+}
+
+/// An operation that a tick has taken out.
+#[derive(Clone, Debug)]
+struct InProcess {
+    members: DesiredMembers,
+    /// Which drain has taken it out.
+    drain: u64,
 }
 
 impl Default for OperationQueue {
@@ -67,6 +79,7 @@ impl OperationQueue {
             operations: BTreeMap::new(),
             positions: BTreeMap::new(),
             in_process: HashMap::new(),
+            drains: 0,
         }
     }
 
@@ -83,7 +96,7 @@ impl OperationQueue {
             return Enqueued::Replaced;
         }
         let in_process = self.in_process.get(&key);
-        if in_process.is_some_and(|processed| processed.has_same_addresses(&members)) {
+        if in_process.is_some_and(|processed| processed.members.has_same_addresses(&members)) {
             return Enqueued::Unchanged;
         }
         if self.operations.len() + self.in_process.len() >= self.capacity {
@@ -124,6 +137,8 @@ impl OperationQueue {
     /// parked operation or a batch without an outcome.
     pub fn drain(&mut self, now: Instant, is_relevant: impl Fn(&OperationKey) -> bool) -> Drained {
         let dropped = self.retain(is_relevant);
+        self.drains += 1;
+        let drain = self.drains;
         let operations = std::mem::take(&mut self.operations);
         let held_back = self.held_back(operations.values(), now);
         let mut batches: Vec<Batch> = Vec::new();
@@ -134,11 +149,13 @@ impl OperationQueue {
                 continue;
             }
             self.positions.remove(&operation.key);
-            self.in_process.insert(operation.key.clone(), operation.members.clone());
+            let members = operation.members.clone();
+            self.in_process
+                .insert(operation.key.clone(), InProcess { members, drain });
             let pool = operation.key.pool.clone();
             let place = *places.entry(pool.clone()).or_insert(batches.len());
             if place == batches.len() {
-                batches.push(Batch::new(pool));
+                batches.push(Batch::new(pool, drain));
             }
             if let Some(batch) = batches.get_mut(place) {
                 batch.operations.push(operation);
@@ -166,9 +183,14 @@ impl OperationQueue {
         }
     }
 
-    /// Ends the processing of an operation. Returns whether it still counts: its Service was not removed in the meantime.
-    pub(crate) fn end_processing(&mut self, key: &OperationKey) -> bool {
-        self.in_process.remove(key).is_some()
+    /// Ends the processing of an operation that this drain has taken out. Returns whether it still counts: its Service was
+    /// not removed in the meantime.
+    pub(crate) fn end_processing(&mut self, key: &OperationKey, drain: u64) -> bool {
+        let is_in_process = self.is_in_process(key, drain);
+        if is_in_process {
+            self.in_process.remove(key);
+        }
+        is_in_process
     }
 
     /// The pools that a tick leaves whole: those with a parked operation, and those with a batch without an outcome.
@@ -186,9 +208,11 @@ impl OperationQueue {
         self.iter().any(|operation| !held_back.contains(&operation.key.pool))
     }
 
-    /// Whether a tick has taken this operation out, and its Service was not removed since.
-    pub(crate) fn is_in_process(&self, key: &OperationKey) -> bool {
-        self.in_process.contains_key(key)
+    /// Whether this drain has taken the operation out, and its Service was not removed since.
+    pub(crate) fn is_in_process(&self, key: &OperationKey, drain: u64) -> bool {
+        self.in_process
+            .get(key)
+            .is_some_and(|processed| processed.drain == drain)
     }
 
     /// Whether an operation with this key is queued or being processed.

@@ -60,9 +60,9 @@ pub fn settle(
     is_relevant: impl Fn(&OperationKey) -> bool,
 ) -> Settlement {
     let mut settlement = Settlement::default();
-    let all = batch.operations.len();
+    let (all, drain) = (batch.operations.len(), batch.drain());
     let mut operations = batch.operations;
-    operations.retain(|operation| queue.end_processing(&operation.key) && is_relevant(&operation.key));
+    operations.retain(|operation| queue.end_processing(&operation.key, drain) && is_relevant(&operation.key));
     if *outcome == BatchOutcome::ShuttingDown {
         return settlement;
     }

@@ -21,7 +21,7 @@ use crate::batch::{Batch, DueBatches};
 use crate::coexistence::PreConfigured;
 use crate::counters::{Counters, QueueStatus};
 use crate::difference::{MemberDifference, compare};
-use crate::index::{Changed, LocalServiceIndex};
+use crate::index::LocalServiceIndex;
 use crate::names::NamespacedName;
 use crate::nodes::NodeIndex;
 use crate::objects::{BackendPool, EndpointSlice, LoadBalancer, Node, PoolEntry, Service};
@@ -117,9 +117,13 @@ impl Updater {
         }
     }
 
-    /// A Service was added or changed.
+    /// A Service was added or changed. With another UID it is another Service, although its deletion was not observed.
     pub fn apply_service(&mut self, service: Service) {
         let name = service.name.clone();
+        let known = self.index.service(&name);
+        if known.is_some_and(|known| known.uid != service.uid) {
+            self.queue.remove_service(&name);
+        }
         if !self.index.apply_service(service) {
             self.queue.remove_service(&name);
         }
@@ -180,14 +184,26 @@ impl Updater {
         self.is_observation_new = true;
     }
 
-    /// One load balancer was read, by its writer. Unknown ones are ignored until all are read.
+    /// One load balancer was read, by its writer. Unknown ones are ignored until all are read. If its rules have changed, what
+    /// is due there for a Service that has moved is not relevant any more.
     pub fn observe_one(&mut self, mut load_balancer: LoadBalancer) {
         self.share_names(&mut load_balancer);
         let mut known = self.load_balancers.iter_mut().flatten();
-        if let Some(known) = known.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) {
-            *known = load_balancer;
-            self.is_observation_new = true;
+        let Some(known) = known.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) else {
+            return;
+        };
+        let has_moved = !known.has_same_rules(&load_balancer);
+        *known = load_balancer;
+        self.is_observation_new = true;
+        if has_moved {
+            self.place();
         }
+    }
+
+    /// Finds the pools of all Services in the load balancers as they were read last.
+    fn place(&mut self) {
+        let load_balancers = self.load_balancers.as_deref().unwrap_or_default();
+        self.placement = place(self.index.services(), load_balancers, self.settings.pre_configured);
     }
 
     /// One copy of each Node's name for all entries: there may be a million.
@@ -203,24 +219,24 @@ impl Updater {
 
     /// Queues what is to be changed, from everything that was observed.
     pub fn reconcile(&mut self, now: Instant) {
-        let Some(load_balancers) = self.load_balancers.as_ref().filter(|_| self.listed.is_complete()) else {
+        if self.load_balancers.is_none() || !self.listed.is_complete() {
             return;
-        };
+        }
         let is_observation_new = std::mem::take(&mut self.is_observation_new);
         if self.index.take_are_services_changed() || is_observation_new {
-            self.placement = place(self.index.services(), load_balancers, self.settings.pre_configured);
+            self.place();
         }
         let changed = self.index.take_changed();
-        let services: BTreeSet<_> = match &changed {
-            Changed::Some(services) if !is_observation_new => {
-                services.iter().chain(self.given_up.expired(now)).cloned().collect()
-            }
-            Changed::All | Changed::Some(_) => self.index.services().map(|service| service.name.clone()).collect(),
+        let services: BTreeSet<_> = if changed.are_nodes_changed || is_observation_new {
+            self.index.services().map(|service| service.name.clone()).collect()
+        } else {
+            let expired = self.given_up.expired(now);
+            changed.services.iter().chain(expired).cloned().collect()
         };
         let (index, placement) = (&self.index, std::mem::take(&mut self.placement));
         self.given_up.retain(|key| is_relevant(index, &placement, key));
         for pool in services.iter().flat_map(|service| placement.pools(service)) {
-            if matches!(&changed, Changed::Some(services) if services.contains(&pool.key.service)) {
+            if changed.services.contains(&pool.key.service) {
                 self.given_up.remove(&pool.key);
             }
             self.reconcile_pool(pool, now);
@@ -287,12 +303,12 @@ impl Updater {
     pub fn take_batch(&mut self, pool: &PoolKey) -> Option<Batch> {
         let mut batch = self.due.take(pool)?;
         let (index, placement, queue) = (&self.index, &self.placement, &mut self.queue);
-        let before = batch.operations.len();
+        let (before, drain) = (batch.operations.len(), batch.drain());
         batch.operations.retain(|operation| {
             let key = &operation.key;
-            let stays = queue.is_in_process(key) && is_relevant(index, placement, key);
+            let stays = queue.is_in_process(key, drain) && is_relevant(index, placement, key);
             if !stays {
-                queue.end_processing(key);
+                queue.end_processing(key, drain);
             }
             stays
         });

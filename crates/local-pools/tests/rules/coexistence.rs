@@ -89,6 +89,78 @@ fn change_of_the_service_its_slices_or_its_members_retries_the_update() {
 }
 
 #[test]
+fn change_of_a_node_in_the_same_tick_does_not_hide_the_change_of_the_service() {
+    let changes: [fn(&mut World); 2] = [
+        |world| world.updater.apply_service(service("default/web", &[])),
+        |world| world.updater.apply_slice(&slice("default/web-1", "web", &["n2"])),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        for is_node_first in [true, false] {
+            let mut world = given_up();
+            let change_node = |world: &mut World| world.updater.apply_node(node("n9", &["10.0.5.5"]));
+            if is_node_first {
+                change_node(&mut world);
+            }
+            change(&mut world);
+            if !is_node_first {
+                change_node(&mut world);
+            }
+            world.tick();
+            assert_eq!(world.take_events(), [("default/web".to_owned(), Updated)], "{number}");
+        }
+    }
+}
+
+/// Takes the due batch of the Service, makes another Service of the same name, and takes the batch of that one out of the
+/// queue as well.
+fn made_again(make: impl FnOnce(&mut World)) -> (World, headgate_local_pools::Batch) {
+    let mut world = world();
+    assert!(world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    let old = world.updater.take_batch(&pool()).unwrap();
+    make(&mut world);
+    world.now += INTERVAL;
+    assert!(world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    (world, old)
+}
+
+#[test]
+fn outcome_of_an_old_update_is_not_that_of_a_service_made_again() {
+    let makes: [fn(&mut World); 3] = [
+        |world| {
+            world.updater.delete_service(&name("default/web"));
+            world.updater.apply_service(service("default/web", &[]));
+        },
+        // Its deletion was not observed.
+        |world| {
+            let mut other = service("default/web", &[]);
+            other.uid = crate::world::uid("another");
+            world.updater.apply_service(other);
+        },
+        // The same Service, `Cluster` for a while.
+        |world| {
+            let mut cluster = service("default/web", &[]);
+            cluster.is_local = false;
+            world.updater.apply_service(cluster);
+            world.updater.apply_service(service("default/web", &[]));
+        },
+    ];
+    for (number, make) in makes.into_iter().enumerate() {
+        for outcome in [failure(409), failure(403), BatchOutcome::Updated] {
+            let (mut world, old) = made_again(make);
+            let settlement = world.updater.settle(old, &outcome, world.now);
+            assert_eq!(settlement.events, [], "{number} {outcome:?}");
+            assert_eq!(world.outcomes(), (0, 0), "{number} {outcome:?}");
+            let new = world.updater.take_batch(&pool());
+            assert!(new.is_some(), "{number} {outcome:?}: its own update is still due");
+            let settlement = world.updater.settle(new.unwrap(), &BatchOutcome::Updated, world.now);
+            assert_eq!(settlement.events.len(), 1, "{number} {outcome:?}");
+        }
+    }
+}
+
+#[test]
 fn unrelated_change_does_not_retry_the_update() {
     let mut world = given_up();
     world.updater.apply_node(node("n9", &["10.0.5.5"]));
@@ -235,4 +307,24 @@ fn a_writer_that_reads_one_load_balancer_updates_what_is_known() {
         !world.updater.prepare_tick(world.now + Duration::from_secs(1)),
         "the pool is gone"
     );
+}
+
+#[test]
+fn due_update_is_dropped_where_the_read_before_its_put_shows_that_the_service_has_moved() {
+    let mut world = world();
+    assert!(world.updater.prepare_tick(world.now));
+    world.updater.drain(world.now);
+    // cloud-controller-manager has moved the rule; the pool is an orphan.
+    let orphan = headgate_local_pools::objects::BackendPool {
+        name: "default-web".into(),
+        entries: crate::world::entries(&world.pools[&pool()]),
+        rules: Vec::new(),
+    };
+    world.updater.observe_one(headgate_local_pools::objects::LoadBalancer {
+        name: "LB".into(),
+        pools: vec![orphan],
+    });
+    assert!(world.updater.take_batch(&pool()).is_none());
+    assert_eq!((world.updater.counters().dropped, world.outcomes()), (1, (0, 0)));
+    assert!(world.updater.queue().is_empty() && world.updater.due().is_empty());
 }
