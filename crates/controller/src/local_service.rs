@@ -2,11 +2,12 @@
 //!
 //! `objects` and `observation` convert what is watched and read into the updater's inputs, `failure` converts ARM's errors,
 //! and `watch` feeds Services and EndpointSlices. `tick` makes batches due, `editor` joins them to the edits of a load balancer's
-//! writer, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
+//! writer, `future_pool` brings the admin states of such a PUT in line with its members, `reporter` and `metrics` report. Which members a pool has and when it is written is decided in
 //! `headgate-local-pools`; what is written is sent by the one writer of each load balancer, in `pool`.
 
 mod editor;
 mod failure;
+mod future_pool;
 mod metrics;
 mod objects;
 mod observation;

@@ -13,8 +13,8 @@ use super::ledger::{LedgerChange, LedgerEntry, LedgerStage, LedgerStore};
 use super::plan::{EntryStatus, Plan, PlanInputs, Policy, PoolCounts, plan};
 use super::target_states::TargetStates;
 use crate::pool::{
-    Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, PoolEdit, UnreadablePool,
-    WriteOutcome,
+    AdminStateChange, Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LoadBalancerView, PoolEdit,
+    PoolView, UnreadablePool, WriteOutcome,
 };
 
 /// What the last plan of a load balancer showed.
@@ -80,6 +80,22 @@ impl AdminStateEditor {
         self.status_changed.notify_one();
     }
 
+    fn plan_view(&self, view: &LoadBalancerView, targets: &TargetStates, interfaces: &InterfaceCache) -> Plan {
+        let inputs = PlanInputs {
+            interfaces,
+            targets,
+            ledger: &self.ledger.ledger(),
+            policy: self.policy,
+            guard: GuardInputs {
+                settings: &self.guard,
+                held: &self.held,
+            },
+            is_configured: self.is_configured,
+            now: self.clock.now().mono,
+        };
+        plan(view, &inputs)
+    }
+
     /// The intents of an edit: its `Down`s that are not in the ledger.
     fn intents(&self, edit: &PoolEdit, added_downs: &[EntryKey]) -> Intents {
         let (ledger, now) = (self.ledger.ledger(), self.clock.now().wall);
@@ -119,19 +135,7 @@ impl Editor for AdminStateEditor {
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
         };
-        let inputs = PlanInputs {
-            interfaces,
-            targets: &targets,
-            ledger: &self.ledger.ledger(),
-            policy: self.policy,
-            guard: GuardInputs {
-                settings: &self.guard,
-                held: &self.held,
-            },
-            is_configured: self.is_configured,
-            now: self.clock.now().mono,
-        };
-        let plan = plan(view, &inputs);
+        let plan = self.plan_view(view, &targets, interfaces);
         let changes = plan.change_count();
         let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));
         let held = plan.entries.iter().filter(|entry| entry.is_held_back);
@@ -151,6 +155,18 @@ impl Editor for AdminStateEditor {
             status.unsent_changes = changes;
         });
         edits
+    }
+
+    fn plan_pool(&self, pool: &PoolView, interfaces: &InterfaceCache) -> Option<Vec<AdminStateChange>> {
+        let targets = self.targets.borrow().clone()?;
+        let view = LoadBalancerView {
+            id: pool.id.load_balancer().clone(),
+            is_busy: false,
+            is_assembled: false,
+            pools: vec![pool.clone()],
+        };
+        let plan = self.plan_view(&view, &targets, interfaces);
+        Some(plan.edits.into_iter().flat_map(|edit| edit.admin_states).collect())
     }
 
     async fn record_intent(&mut self, edit: &PoolEdit, added_downs: &[EntryKey]) -> Result<(), IntentNotRecorded> {

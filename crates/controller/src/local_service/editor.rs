@@ -5,6 +5,7 @@
 //! the outcome of its own PUT, or of the read that it needed. A batch that was taken and has no outcome returns to the queue
 //! when the editor is dropped.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use headgate_azure::{ArmError, LoadBalancerId, Metrics as ArmMetrics, OperationTimer, PoolId};
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::failure::batch_outcome;
+use super::future_pool::FuturePool;
 use super::observation::{convert_load_balancer, entry_address};
 use super::reporter::Reporter;
 use super::watch::SharedUpdater;
@@ -97,8 +99,18 @@ impl<E: Editor> Editor for JoinedEditor<E> {
         }
     }
 
-    fn take_members(&mut self, pool: &PoolId) -> Option<MemberChange> {
-        self.members.as_mut()?.take(pool)
+    fn join_members(&mut self, edit: &mut PoolEdit, pool: Option<&PoolView>, interfaces: &InterfaceCache) {
+        edit.members = self.members.as_mut().and_then(|members| members.take(&edit.pool));
+        let (Some(members), Some(pool)) = (&mut edit.members, pool) else {
+            return;
+        };
+        let Some(future) = FuturePool::new(pool, members) else {
+            return;
+        };
+        if let Some(as_will_be) = self.admin_states.plan_pool(&future.view, interfaces) {
+            let as_read = std::mem::take(&mut edit.admin_states);
+            edit.admin_states = future.combine(as_read, as_will_be, members);
+        }
     }
 
     fn settle_members(&mut self, outcome: MembersOutcome<'_>) {
@@ -158,12 +170,14 @@ impl MemberEditor {
         if due.pools(self.load_balancer.name()).next().is_none() {
             return;
         }
+        let places = edits.iter().enumerate();
+        let places: HashMap<_, _> = places.map(|(place, edit)| (edit.pool.clone(), place)).collect();
         for pool in &view.pools {
             let Some(batch) = due.batch(&self.key(&pool.id)) else {
                 continue;
             };
             let members = Some(self.change(batch.desired_members(), updater.nodes()));
-            match edits.iter_mut().find(|edit| edit.pool == pool.id) {
+            match places.get(&pool.id).and_then(|place| edits.get_mut(*place)) {
                 Some(edit) => edit.members = members,
                 None => edits.push(PoolEdit {
                     pool: pool.id.clone(),

@@ -18,19 +18,19 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use headgate_azure::{ArmClient, ArmError, LoadBalancerId, PoolId};
+use headgate_azure::{ArmClient, ArmError, LoadBalancerId};
 use headgate_leader::{ArmLock, LockError, LockGuard, Term};
 use headgate_local_pools::MemberRejection;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::edit::{MemberChange, PoolEdit};
+use super::edit::{AdminStateChange, PoolEdit};
 use super::interface_cache::InterfaceCache;
 use super::interface_lookups::InterfaceLookups;
 use super::listing::Listing;
 use super::pool_entry::EntryKey;
 use super::retry::LastError;
-use super::view::LoadBalancerView;
+use super::view::{LoadBalancerView, PoolView};
 
 mod attempts;
 mod batch;
@@ -99,9 +99,15 @@ pub trait Editor: Send + 'static {
     fn handle_outcome(&mut self, outcome: WriteOutcome);
     /// The load balancer was read under the shared Lease.
     fn observe(&mut self, _: &LoadBalancerView) {}
-    /// Hands out the due members of a pool for one PUT; `None` if none are due any more. [`Self::settle_members`] follows.
-    fn take_members(&mut self, _: &PoolId) -> Option<MemberChange> {
+    /// The admin states that are due in a pool that is not written yet. Publishes nothing. `None` before anything is planned.
+    fn plan_pool(&self, _: &PoolView, _: &InterfaceCache) -> Option<Vec<AdminStateChange>> {
         None
+    }
+    /// Hands out the due members of the edit's pool for one PUT, and brings its admin states in line with them: the guard counts
+    /// the members that the pool will have. The edit has no members afterwards if none are due any more; otherwise
+    /// [`Self::settle_members`] follows. The pool is as the edit was planned from.
+    fn join_members(&mut self, edit: &mut PoolEdit, _: Option<&PoolView>, _: &InterfaceCache) {
+        edit.members = None;
     }
     /// What became of the members that were handed out last.
     fn settle_members(&mut self, _: MembersOutcome<'_>) {}

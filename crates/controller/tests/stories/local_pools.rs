@@ -1,11 +1,19 @@
 //! Backend pools of Local Services on the ARM emulator, with a fake Kubernetes API, in paused time.
 //!
-//! `updater` has the tests of the design of bounded retry and the defects of cloud-provider-azure's updater, `joined` what
-//! holds where updates and admin states are written together, `stale` what happens while a watch fails, `random` what holds
-//! whatever happens.
+//! `updater` has the tests of the design of bounded retry, `desired` and `retries` those of cloud-provider-azure's updater and
+//! of its open pull requests, `defects` the defects that headgate does not have, and `rows` which test is whose. `joined` has
+//! what holds where updates and admin states are written together, `guarded` what the guard keeps in service then, `made_again`
+//! what happens to a Service that is deleted and created again, `stale` what happens while a watch fails, `random` what
+//! holds whatever happens.
 
 mod cluster;
+mod defects;
+mod desired;
+mod guarded;
 mod joined;
+mod made_again;
 mod random;
+mod retries;
+mod rows;
 mod stale;
 mod updater;

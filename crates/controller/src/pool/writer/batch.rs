@@ -9,8 +9,9 @@ use headgate_leader::LockGuard;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
+use super::super::interface_cache::InterfaceCache;
 use super::super::load_balancer_read::read_load_balancer;
-use super::super::view::LoadBalancerView;
+use super::super::view::{LoadBalancerView, PoolView};
 use super::attempts::AttemptError;
 use super::documents::{Document, Documents};
 use super::{
@@ -50,6 +51,19 @@ struct Written {
     edit: PoolEdit,
     /// Reads since then that do not show it.
     reads_without: u32,
+}
+
+/// What the edits of a batch were planned from.
+#[derive(Clone, Copy)]
+struct PlannedFrom<'a> {
+    view: Option<&'a LoadBalancerView>,
+    interfaces: &'a InterfaceCache,
+}
+
+impl<'a> PlannedFrom<'a> {
+    fn pool(self, id: &PoolId) -> Option<&'a PoolView> {
+        self.view?.pools.iter().find(|pool| pool.id == *id)
+    }
 }
 
 /// What is written next.
@@ -182,11 +196,12 @@ impl PoolWriter {
         } else {
             edits
         };
-        let is_busy = state
-            .observation
-            .as_ref()
-            .is_some_and(|observation| observation.view.is_busy);
-        match self.write_first(&mut batch, edits, is_busy, editor).await {
+        let planned_from = PlannedFrom {
+            view: state.observation.as_ref().map(|observation| &*observation.view),
+            interfaces: &state.interfaces,
+        };
+        let step = self.write_first(&mut batch, edits, planned_from, editor).await;
+        match step {
             Ok(BatchStep::ReadAgain) => self.read(batch, state, editor).await,
             Ok(BatchStep::Complete) => self.end_batch(batch, Ok(()), state, editor).await,
             Err(error) => self.end_batch(batch, Err(error), state, editor).await,
@@ -209,7 +224,7 @@ impl PoolWriter {
         &self,
         batch: &mut Batch,
         edits: Vec<PoolEdit>,
-        is_busy: bool,
+        planned_from: PlannedFrom<'_>,
         editor: &mut E,
     ) -> Result<BatchStep, AttemptError> {
         if !edits.is_empty() && !batch.written.is_empty() && !batch.guard.held_check()() {
@@ -227,11 +242,11 @@ impl PoolWriter {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
             }
-            if is_busy {
+            if planned_from.view.is_some_and(|view| view.is_busy) {
                 return Err(AttemptError::Busy);
             }
         }
-        let PoolWrite { edit, pool, applied } = match self.next_write(batch, open, editor).await? {
+        let PoolWrite { edit, pool, applied } = match self.next_write(batch, open, planned_from, editor).await? {
             NextWrite::Write(write) => *write,
             NextWrite::ReadAgain => return Ok(BatchStep::ReadAgain),
             NextWrite::Nothing if is_read_awaited => {
@@ -298,6 +313,7 @@ impl PoolWriter {
         &self,
         batch: &mut Batch,
         mut open: Vec<PoolEdit>,
+        planned_from: PlannedFrom<'_>,
         editor: &mut E,
     ) -> Result<NextWrite, AttemptError> {
         while let Some(mut edit) = batch.next_edit(&open) {
@@ -316,7 +332,8 @@ impl PoolWriter {
                 Document::Changed => return Err(AttemptError::Busy),
             };
             if edit.members.is_some() {
-                edit.members = editor.take_members(&edit.pool);
+                let pool = planned_from.pool(&edit.pool);
+                editor.join_members(&mut edit, pool, planned_from.interfaces);
             }
             let applied = edit.apply(&mut pool);
             if edit.members.is_some() && !applied.has_member_changes {

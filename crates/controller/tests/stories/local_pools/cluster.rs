@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::Policy;
+use headgate_controller::admin_state::{GuardSettings, Policy};
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
+use headgate_controller::pool::ListScope;
 use headgate_local_pools::CloudConfig;
 use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use jiff::Timestamp;
@@ -40,6 +41,9 @@ pub(crate) struct Options {
     pub(crate) settings: LocalPoolsSettings,
     pub(crate) operation_delay: Duration,
     pub(crate) policy: Policy,
+    pub(crate) guard: GuardSettings,
+    /// Where the load balancers are, if not in the group of the world.
+    pub(crate) scope: Option<ListScope>,
 }
 
 impl Default for Options {
@@ -51,6 +55,8 @@ impl Default for Options {
             settings: LocalPoolsSettings::default(),
             operation_delay: Duration::ZERO,
             policy: ENFORCE,
+            guard: GuardSettings::DISABLED,
+            scope: None,
         }
     }
 }
@@ -89,6 +95,8 @@ impl LocalCluster {
         world.managed = vec!["kubernetes", "second"];
         world.local_pools = options.target;
         world.local_pools_settings = options.settings;
+        world.guard = options.guard;
+        world.reconfigure(options.scope);
         for number in 1..=options.nodes {
             world.add_node(number).await;
         }
@@ -155,6 +163,21 @@ impl LocalCluster {
             "addressType": "IPv4", "endpoints": endpoints});
         let object = serde_json::from_value(object).unwrap();
         self.slices().create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// Creates a slice with these endpoints, or gives it these.
+    pub(crate) async fn put_slice(&self, namespace: &str, service: Option<&str>, slice: &str, endpoints: &Value) {
+        let slices = Api::<EndpointSlice>::namespaced(self.world.client.clone(), namespace);
+        if slices.get_opt(slice).await.unwrap().is_some() {
+            let patch = Patch::Merge(json!({"endpoints": endpoints}));
+            slices.patch(slice, &PatchParams::default(), &patch).await.unwrap();
+            return;
+        }
+        let labels = json!({"kubernetes.io/service-name": service});
+        let object = json!({"metadata": {"name": slice, "labels": service.map(|_| labels)},
+            "addressType": "IPv4", "endpoints": endpoints});
+        let object = serde_json::from_value(object).unwrap();
+        slices.create(&PostParams::default(), &object).await.unwrap();
     }
 
     pub(crate) async fn delete_slice(&self, slice: &str) {
@@ -232,6 +255,44 @@ impl LocalCluster {
         let name = format!("headgate_local_pools_{name} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&name));
         line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+    }
+
+    /// How many operations of the updater the metrics of cloud-provider-azure have, and how many of them failed.
+    pub(crate) fn operations(&self) -> [u64; 2] {
+        let text = self.leader.metrics();
+        ["duration_seconds_count", "failure_count"].map(|name| {
+            let name = format!("cloudprovider_azure_op_{name}{{");
+            let own = text.lines().filter(|line| {
+                line.starts_with(&name) && line.contains("request=\"services_local_update_backend_pool\"")
+            });
+            own.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+                .sum()
+        })
+    }
+
+    /// Moves the rule of a pool under the shared Lease, whose release makes the leader list the load balancers.
+    pub(crate) async fn place_rule(&self, pool: &str, to: &str) {
+        assert!(self.world.take_arm_lease().await);
+        self.move_rule(pool, to).await;
+        self.world.release_arm_lease().await;
+    }
+
+    /// Moves the rule of a pool to the load balancer of this name, as cloud-controller-manager does; the pools stay.
+    pub(crate) async fn move_rule(&self, pool: &str, to: &str) {
+        for name in ["kubernetes", "second"] {
+            let mut document = self.world.get(&id_of(name)).await;
+            let id = document["id"].as_str().unwrap().to_owned();
+            let rules = document["properties"]["loadBalancingRules"].as_array_mut().unwrap();
+            rules.retain(|rule| rule["name"] != format!("{pool}-rule"));
+            if name == to {
+                let inside = |kind: &str, name: &str| json!({"id": format!("{id}/{kind}/{name}")});
+                rules.push(json!({"name": format!("{pool}-rule"), "properties": {
+                    "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+                    "backendAddressPool": inside("backendAddressPools", pool), "probe": inside("probes", "probe"),
+                    "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}));
+            }
+            self.world.other("PUT", &id_of(name), &document).await;
+        }
     }
 
     /// The numbers of successful and failed updates.

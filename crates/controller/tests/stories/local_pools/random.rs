@@ -1,15 +1,20 @@
 //! Random runs in paused time: slices, Services, Nodes, signals, other writers, ARM, the API server and the leader change and
-//! fail at random. Afterwards every pool has its members, every admin state is right, and foreign entries are as they were.
+//! fail at random; leaders are killed at any await. The queue never has more updates than there are pools, and no update is
+//! tried more often than its budget. Afterwards every pool has its members, every admin state is right, and foreign entries are
+//! as they were. In half of the runs the guard keeps an entry of each pool in service, whatever is written.
 //!
 //! Each run follows from its seed; the variables are those of `super::super::random`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use headgate_controller::admin_state::GuardSettings;
 use headgate_test_kubernetes::Fault;
 use serde_json::{Value, json};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
+use super::super::guard::GUARD;
 use super::super::random::{Random, run_seeds};
 use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer};
 use super::cluster::{LocalCluster, Options, pool_path};
@@ -28,6 +33,11 @@ const FOREIGN: [&str; 2] = ["192.168.7.7", "fd99::7"];
 const DEFAULT_RUNS: u64 = 15;
 /// From the end of all faults to the check: longer than the resync interval and two ticks.
 const SETTLE_TIME: Duration = Duration::from_mins(8);
+const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
+/// Attempts after the first.
+const MAX_RETRIES: u64 = 3;
+/// The leader may not know a Node for so long after it was created again.
+const MAX_OBSERVATION_AGE: Duration = Duration::from_secs(75);
 
 /// For as long another writer uses what it has read, as cloud-controller-manager does.
 const MAX_READ_AGE: Duration = Duration::from_mins(2);
@@ -39,7 +49,18 @@ struct Run {
     /// The nodes of each slice, by Service and slice.
     slices: BTreeMap<(usize, u64), Vec<usize>>,
     local: [bool; SERVICES.len()],
+    /// Whether `s1` has a pool for IPv4, and for IPv6.
+    families: [bool; 2],
     signalled: BTreeSet<usize>,
+    /// Whether the guard keeps one entry of each pool in service.
+    is_guarded: bool,
+    /// Whether another writer has written a pool from an old read: it may have set a `Down` that is not headgate's.
+    has_foreign_write: bool,
+    /// When a Node was replaced last.
+    replaced_at: Option<Instant>,
+    /// Pools whose updates may have a fresh budget since this leader has begun, each counted once for each reason.
+    budgets: u64,
+    led_since: Instant,
     /// Whether the rule of `s2` is on the second load balancer.
     has_moved: bool,
     /// Pools as another writer has read them, and when.
@@ -90,10 +111,16 @@ impl Run {
             set_rule(document, number == 0);
         }
         let operation_delay = [Duration::ZERO, SECOND / 5, 3 * SECOND][usize::try_from(random.below(3)).unwrap()];
+        let is_guarded = random.below(2) == 0;
         let cluster = LocalCluster::with(Options {
             nodes: NODES,
             load_balancers: load_balancers.to_vec(),
             operation_delay,
+            guard: if is_guarded {
+                GUARD.clone()
+            } else {
+                GuardSettings::DISABLED
+            },
             ..Options::default()
         })
         .await;
@@ -103,7 +130,13 @@ impl Run {
             born: 1,
             slices: BTreeMap::new(),
             local: [true; SERVICES.len()],
+            families: [true; 2],
             signalled: BTreeSet::new(),
+            is_guarded,
+            has_foreign_write: false,
+            replaced_at: None,
+            budgets: 0,
+            led_since: Instant::now(),
             has_moved: false,
             foreign_reads: Vec::new(),
             steps: Vec::new(),
@@ -112,8 +145,7 @@ impl Run {
             run.cluster.add_service(name).await;
             run.set_slice(number, 0, vec![1]).await;
         }
-        let families = json!({"spec": {"ipFamilies": ["IPv4", "IPv6"]}});
-        run.cluster.patch_service("s1", &families).await;
+        run.set_families([true; 2]).await;
         run
     }
 
@@ -134,10 +166,37 @@ impl Run {
         let name = format!("{}-{slice}", SERVICES[service]);
         self.cluster.set_slice(SERVICES[service], &name, &nodes).await;
         self.slices.insert((service, slice), nodes);
+        self.budgets += POOLS.iter().filter(|(_, _, of, _)| *of == service).count() as u64;
+    }
+
+    /// Gives `s1` these families: IPv4, IPv6.
+    async fn set_families(&mut self, families: [bool; 2]) {
+        self.families = families;
+        let names = ["IPv4", "IPv6"].into_iter().zip(families);
+        let names: Vec<_> = names.filter_map(|(name, has)| has.then_some(name)).collect();
+        self.note(format!("service 1: {names:?}"));
+        self.cluster
+            .patch_service("s1", &json!({"spec": {"ipFamilies": names}}))
+            .await;
+        self.budgets += 2;
+    }
+
+    /// Deletes a Service and creates another one of its name, which is `Local`.
+    async fn replace_service(&mut self) {
+        let (service, gone) = (self.below(3), self.millis(40_000));
+        self.note(format!("service {service} is replaced, gone for {gone:?}"));
+        self.cluster.delete_service(SERVICES[service]).await;
+        sleep(gone).await;
+        self.cluster.add_service(SERVICES[service]).await;
+        self.local[service] = true;
+        self.budgets += 2;
+        if service == 1 {
+            self.set_families(self.families).await;
+        }
     }
 
     async fn step(&mut self) {
-        match self.random.below(20) {
+        match self.random.below(23) {
             0..=5 => {
                 let (service, slice, count) = (self.below(3), self.random.below(2), self.below(NODES + 1));
                 let nodes = (0..count).map(|_| self.below(NODES) + 1).collect();
@@ -158,6 +217,18 @@ impl Run {
             16 => self.move_service().await,
             17 => self.hold_lease().await,
             18 => self.change_leader().await,
+            19 => self.replace_service().await,
+            20 => {
+                let families = [[true, true], [true, false], [false, true]][self.below(3)];
+                self.set_families(families).await;
+            }
+            21 => {
+                let (load_balancer, pool, ..) = POOLS[self.below(POOLS.len())];
+                self.note(format!("ARM refuses every write of {pool} from now on"));
+                let path = format!("/{load_balancer}/backendAddressPools/{pool}$");
+                self.cluster
+                    .fault("PUT", &path, None, &json!({"answer": {"status": 409}}));
+            }
             _ => {
                 let away = self.millis(15_000);
                 self.note(format!("the API server restarts, away {away:?}"));
@@ -170,11 +241,47 @@ impl Run {
         sleep(wait).await;
         let depth = self.cluster.metric("queue_depth");
         assert!(depth <= POOLS.len() as u64, "{depth} updates are queued");
+        self.check_budget();
+    }
+
+    /// An update has a fresh budget when its term begins, when its members or its Service change, and after each resync.
+    fn check_budget(&self) {
+        let resyncs = self.led_since.elapsed().as_secs() / RESYNC_INTERVAL.as_secs();
+        let budgets = self.budgets + POOLS.len() as u64 * (1 + resyncs);
+        let retries = self.cluster.metric("retries_total");
+        assert!(
+            retries <= MAX_RETRIES * budgets,
+            "{retries} retries of {budgets} updates"
+        );
+    }
+
+    /// No PUT of headgate leaves a pool without an entry in service while the guard can keep one.
+    fn check_guard(&self) {
+        let is_quiet = self.replaced_at.is_none_or(|at| at.elapsed() > MAX_OBSERVATION_AGE);
+        if !self.is_guarded || self.has_foreign_write || !is_quiet {
+            return;
+        }
+        let puts = self.cluster.world.puts();
+        for (load_balancer, pool, service, v6) in POOLS {
+            let path = pool_path(load_balancer, pool).to_lowercase();
+            let newest = puts
+                .iter()
+                .rfind(|put| put["path"].as_str().unwrap().to_lowercase() == path);
+            let Some(put) = newest.filter(|_| self.is_used(load_balancer, service)) else {
+                continue;
+            };
+            let list = put["body"]["properties"]["loadBalancerBackendAddresses"].as_array();
+            let own = list.into_iter().flatten().filter(|entry| entry["name"] != "appliance");
+            let states: Vec<_> = own.map(|entry| &entry["properties"]["adminState"]).collect();
+            let is_empty = states.is_empty() || states.iter().any(|state| **state != "Down");
+            assert!(is_empty, "{pool} {v6} without an entry in service: {put}");
+        }
     }
 
     async fn change_policy(&mut self) {
         let service = self.below(3);
         self.local[service] = !self.local[service];
+        self.budgets += 2;
         let policy = if self.local[service] { "Local" } else { "Cluster" };
         self.note(format!("service {service}: {policy}"));
         let patch = json!({"spec": {"externalTrafficPolicy": policy}});
@@ -200,6 +307,9 @@ impl Run {
         sleep(gone).await;
         self.cluster.world.add_node(node).await;
         self.signalled.remove(&node);
+        self.replaced_at = Some(Instant::now());
+        // The members of each pool change when it leaves and when it is back.
+        self.budgets += 2 * POOLS.len() as u64;
     }
 
     fn arm_fault(&mut self) {
@@ -247,6 +357,7 @@ impl Run {
         if self.cluster.world.take_arm_lease().await {
             let answer = self.cluster.world.put(&path, &document, None).await;
             assert!(answer.status().is_success(), "{answer:?}");
+            self.has_foreign_write = true;
             self.cluster.world.release_arm_lease().await;
         }
     }
@@ -257,6 +368,7 @@ impl Run {
             return;
         }
         self.has_moved = !self.has_moved;
+        self.budgets += 2;
         self.note(format!("s2 moves: {}", self.has_moved));
         for (name, has_rule) in [("kubernetes", !self.has_moved), ("second", self.has_moved)] {
             let mut document = self.cluster.world.get(&id_of(name)).await;
@@ -278,7 +390,12 @@ impl Run {
 
     async fn change_leader(&mut self) {
         if self.random.below(2) == 0 {
-            self.note("the leader is killed".to_owned());
+            // Each yield lets the leader's tasks come to their next await.
+            let yields = self.random.below(300);
+            self.note(format!("the leader is killed after {yields} yields"));
+            for _ in 0..yields {
+                yield_now().await;
+            }
             self.cluster.leader.kill();
         } else {
             self.note("the leader is stopped".to_owned());
@@ -289,6 +406,7 @@ impl Run {
         line.set(Fault::None);
         let name = format!("leader-{}", self.born);
         self.cluster.leader = Leader::start(&self.cluster.world, client, &name, ENFORCE).await;
+        (self.budgets, self.led_since) = (0, Instant::now());
     }
 
     /// Ends all faults and checks the final state.
@@ -304,6 +422,33 @@ impl Run {
         let most = 40 + 30 * self.steps.len();
         assert!(puts <= most, "{puts} writes, at most {most} expected");
         self.cluster.leader.stop().await;
+    }
+
+    /// The admin states of a pool's nodes: `Down` with a signal, but for the one that the guard keeps in service.
+    fn check_admin_states(&self, states: &BTreeMap<&str, &str>, v6: bool, is_used: bool, document: &Value) {
+        let mut kept = 0;
+        let mut others = 0;
+        for (address, state) in states {
+            let node = (1..=NODES).find(|node| super::super::world::address(*node, v6) == **address);
+            let is_signalled = self.signalled.contains(&node.unwrap());
+            others += usize::from(!is_signalled);
+            kept += usize::from(is_signalled && *state == "None");
+            // In an orphan, headgate sets nothing `Down` and gives back what it has set, once the signal ends.
+            let may_be_none = !is_signalled || !is_used || self.is_guarded;
+            let is_right = if is_signalled {
+                *state == "Down" || may_be_none && *state == "None"
+            } else {
+                *state == "None"
+            };
+            assert!(is_right, "{address} in {document}");
+        }
+        if !self.is_guarded || !is_used || states.is_empty() {
+            return;
+        }
+        let expected = usize::from(others == 0);
+        // A `Down` that is not headgate's is never lifted.
+        let is_right = kept == expected || self.has_foreign_write && kept == 0;
+        assert!(is_right, "{kept} held back, {expected} expected in {document}");
     }
 
     fn is_used(&self, load_balancer: &str, service: usize) -> bool {
@@ -324,19 +469,14 @@ impl Run {
         assert_eq!(foreign["properties"]["futureField"], 7, "{document}");
         let foreign = FOREIGN[usize::from(v6)];
         assert_eq!(states.remove(foreign), Some("Up"), "{document}");
-        for (address, state) in &states {
-            let node = (1..=NODES).find(|node| super::super::world::address(*node, v6) == **address);
-            // In an orphan, headgate sets nothing `Down` and gives back what it has set, once the signal ends.
-            let is_signalled = self.signalled.contains(&node.unwrap());
-            let is_right = *state == if is_signalled { "Down" } else { "None" } || !is_used && is_signalled;
-            assert!(is_right, "{address} in {document}");
-        }
+        self.check_admin_states(&states, v6, is_used, document);
         if !is_used {
             return;
         }
         let slices = self.slices.iter().filter(|((of, _), _)| *of == service);
         let nodes: BTreeSet<usize> = slices.flat_map(|(_, nodes)| nodes.iter().copied()).collect();
-        if self.local[service] {
+        let has_family = service != 1 || self.families[usize::from(v6)];
+        if self.local[service] && has_family {
             let expected: BTreeSet<String> = nodes.iter().map(|node| address(*node, v6)).collect();
             let actual: BTreeSet<String> = states.keys().map(|address| (*address).to_owned()).collect();
             assert_eq!(actual, expected, "{document}");
@@ -350,6 +490,7 @@ async fn run(seed: u64) {
     let all = async {
         for _ in 0..steps {
             run.step().await;
+            run.check_guard();
         }
         run.end().await;
     };

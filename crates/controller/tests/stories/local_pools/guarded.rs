@@ -1,0 +1,184 @@
+//! `guard.minimumInService` above 0 where members change: no PUT leaves a pool without the entries that the guard keeps in
+//! service, although nodes with signals join as `Down`.
+
+use headgate_controller::admin_state::{GuardSettings, MinimumInService};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::super::guard::GUARD;
+use super::super::world::{SECOND, entries, load_balancer};
+use super::cluster::{LocalCluster, Options, nodes};
+
+const MAINTENANCE: &str = "headgate.dev/maintenance";
+const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
+
+/// A cluster with the Service `default/web`, whose pool has these nodes.
+async fn guarded(members: &[usize], minimum_in_service: MinimumInService) -> LocalCluster {
+    let pool = [("default-web", entries(members.iter().copied(), false))];
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![load_balancer("kubernetes", &pool)],
+        guard: GuardSettings {
+            minimum_in_service,
+            ..GUARD.clone()
+        },
+        ..Options::default()
+    })
+    .await;
+    cluster.add_service("web").await;
+    cluster.set_slice("web", "web-1", members).await;
+    cluster
+}
+
+async fn taint(cluster: &LocalCluster, numbers: &[usize]) {
+    for number in numbers {
+        cluster.world.taint(*number, &[MAINTENANCE]).await;
+    }
+}
+
+/// The names of the entries that are not `Down` in each PUT of the pool by headgate.
+fn in_service_of_each_put(cluster: &LocalCluster) -> Vec<Vec<String>> {
+    let puts = cluster.world.puts().into_iter();
+    let in_service = |put: Value| {
+        let entries = put["body"]["properties"]["loadBalancerBackendAddresses"].clone();
+        let entries = entries.as_array().cloned().unwrap_or_default().into_iter();
+        let up = entries.filter(|entry| entry["properties"]["adminState"] != "Down");
+        up.map(|entry| entry["name"].as_str().unwrap().to_owned()).collect()
+    };
+    puts.map(in_service).collect()
+}
+
+async fn hold_pools(cluster: &LocalCluster, number: usize) -> Option<Value> {
+    let nodes = Api::<Node>::all(cluster.world.client.clone());
+    let node = nodes.get(&format!("node-{number}")).await.unwrap();
+    let value = node.metadata.annotations?.remove("headgate.dev/hold")?;
+    let hold: Value = serde_json::from_str(&value).unwrap();
+    Some(hold["pools"].clone())
+}
+
+fn down(cluster: &LocalCluster) -> Vec<String> {
+    cluster.world.down("kubernetes", "default-web").into_iter().collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_that_the_guard_holds_back_joins_in_service() {
+    let cluster = guarded(&[1], MinimumInService::Count(1)).await;
+    taint(&cluster, &[2]).await;
+    cluster.set_slice("web", "web-1", &[2]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[2]));
+    assert_eq!(
+        in_service_of_each_put(&cluster),
+        [["node-2"]],
+        "never without an entry in service"
+    );
+    assert!(cluster.world.ledger().await.is_null(), "nothing was set Down");
+    assert_eq!(
+        hold_pools(&cluster, 2).await,
+        Some(serde_json::json!(["kubernetes/default-web"]))
+    );
+    assert_eq!(cluster.notes(HELD_BACK, "node-2").await.len(), 1);
+    // A node without a signal takes over: the other one becomes `Down` once a read has shown it.
+    cluster.set_slice("web", "web-1", &[2, 3]).await;
+    cluster.tick().await;
+    assert_eq!(down(&cluster), ["node-2"]);
+    let puts = in_service_of_each_put(&cluster);
+    assert_eq!(
+        puts[1..],
+        [
+            vec!["node-2".to_owned(), "node-3".to_owned()],
+            vec!["node-3".to_owned()]
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_guard_the_same_node_joins_as_down() {
+    let cluster = guarded(&[1], MinimumInService::Count(0)).await;
+    taint(&cluster, &[2]).await;
+    cluster.set_slice("web", "web-1", &[2]).await;
+    cluster.tick().await;
+    assert_eq!((down(&cluster), cluster.puts()), (vec!["node-2".to_owned()], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_joins_as_down_while_others_serve() {
+    let cluster = guarded(&[1], MinimumInService::Count(1)).await;
+    taint(&cluster, &[2]).await;
+    cluster.set_slice("web", "web-1", &[1, 2]).await;
+    cluster.tick().await;
+    assert_eq!((down(&cluster), cluster.puts()), (vec!["node-2".to_owned()], 1));
+    assert_eq!(hold_pools(&cluster, 2).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_joins_in_service_where_the_last_one_without_a_signal_leaves() {
+    let cluster = guarded(&[1, 2], MinimumInService::Count(1)).await;
+    taint(&cluster, &[1]).await;
+    sleep(5 * SECOND).await;
+    assert_eq!(down(&cluster), ["node-1"]);
+    taint(&cluster, &[3]).await;
+    cluster.set_slice("web", "web-1", &[1, 3]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 3]));
+    assert_eq!(down(&cluster), ["node-1"], "the one that is not Down yet is held back");
+    assert_eq!(in_service_of_each_put(&cluster), [["node-2"], ["node-3"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entry_comes_back_in_the_put_in_which_the_others_leave() {
+    let cluster = guarded(&[1, 2], MinimumInService::Count(1)).await;
+    taint(&cluster, &[1]).await;
+    sleep(5 * SECOND).await;
+    cluster.set_slice("web", "web-1", &[1]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1]));
+    assert_eq!(in_service_of_each_put(&cluster), [["node-2"], ["node-1"]]);
+    assert_eq!(down(&cluster), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn signal_and_members_of_one_put_leave_the_minimum() {
+    // Both sources meet: the first node gets a signal while the second one, which has none, is about to leave.
+    let cluster = guarded(&[1, 2], MinimumInService::Count(1)).await;
+    cluster.tick().await;
+    assert!(cluster.world.take_arm_lease().await);
+    taint(&cluster, &[1, 3]).await;
+    cluster.set_slice("web", "web-1", &[1, 3]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.puts(), 0);
+    cluster.fault(
+        "GET",
+        "/loadBalancers/kubernetes$",
+        Some(1),
+        &serde_json::json!({"stall": "1s"}),
+    );
+    cluster.world.release_arm_lease().await;
+    sleep(10 * SECOND).await;
+    cluster.tick().await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[1, 3]));
+    assert_eq!(down(&cluster).len(), 1);
+    let puts = in_service_of_each_put(&cluster);
+    assert!(puts.iter().all(|in_service| !in_service.is_empty()), "{puts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn percentage_counts_the_members_that_the_pool_will_have() {
+    let cluster = guarded(&[1], MinimumInService::Percent(50)).await;
+    taint(&cluster, &[2, 3, 4]).await;
+    cluster.set_slice("web", "web-1", &[2, 3, 4]).await;
+    cluster.tick().await;
+    assert_eq!(cluster.addresses("default-web").await, nodes(&[2, 3, 4]));
+    let puts = in_service_of_each_put(&cluster);
+    assert_eq!(puts, [["node-2", "node-3"]], "half of three, rounded up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn member_whose_end_is_certain_joins_as_down_all_the_same() {
+    let cluster = guarded(&[1], MinimumInService::Count(1)).await;
+    cluster.world.taint(2, &["node.kubernetes.io/out-of-service"]).await;
+    cluster.set_slice("web", "web-1", &[2]).await;
+    cluster.tick().await;
+    assert_eq!(down(&cluster), ["node-2"]);
+}
