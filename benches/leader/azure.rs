@@ -17,6 +17,10 @@ use crate::documents::{NAMED, RESOURCE_GROUP, SUBSCRIPTION, Shape, load_balancer
 /// A running emulator whose operations end at once.
 pub(crate) struct Azure {
     pub(crate) shape: Shape,
+    /// Entries of pools besides those of the shape.
+    other_entries: usize,
+    /// Further keys of `azure.json`.
+    config: Value,
     emulator: EmulatorProcess,
     directory: TempDir,
 }
@@ -34,9 +38,19 @@ pub(crate) struct Traffic {
 
 impl Azure {
     pub(crate) async fn start(shape: Shape) -> anyhow::Result<Self> {
+        Self::with_seed(shape, &shape.seed(), 0, json!({})).await
+    }
+
+    /// An emulator with this seed: the entries of the shape and this many others, and further keys of `azure.json`.
+    pub(crate) async fn with_seed(
+        shape: Shape,
+        content: &Value,
+        other_entries: usize,
+        config: Value,
+    ) -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new().prefix("headgate-bench-").tempdir()?;
         let seed = directory.path().join("seed.json");
-        fs::write(&seed, shape.seed().to_string())?;
+        fs::write(&seed, content.to_string())?;
         let arguments = [
             OsStr::new("--operation-delay"),
             OsStr::new("0s"),
@@ -45,6 +59,8 @@ impl Azure {
         ];
         Ok(Self {
             shape,
+            other_entries,
+            config,
             emulator: EmulatorProcess::start(directory.path(), arguments).await?,
             directory,
         })
@@ -130,18 +146,21 @@ impl Azure {
     /// Writes an `azure.json` for a leader.
     pub(crate) fn config_file(&self) -> anyhow::Result<PathBuf> {
         let file = self.directory.path().join("azure.json");
-        let text = json!({
+        let mut keys = json!({
             "resourceManagerEndpoint": format!("http://{}", self.arm()), "tenantId": "bench", "aadClientId": "headgate",
             "aadClientSecret": "bench", "subscriptionId": SUBSCRIPTION, "resourceGroup": RESOURCE_GROUP,
             "loadBalancerName": NAMED,
         });
-        fs::write(&file, text.to_string())?;
+        if let (Some(keys), Some(further)) = (keys.as_object_mut(), self.config.as_object()) {
+            keys.extend(further.clone());
+        }
+        fs::write(&file, keys.to_string())?;
         Ok(file)
     }
 
     /// The number of pool entries: the Nodes of all pools.
     pub(crate) fn entries(&self) -> usize {
-        self.shape.all_pools() * self.shape.nodes
+        self.shape.all_pools() * self.shape.nodes + self.other_entries
     }
 }
 

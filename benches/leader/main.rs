@@ -16,6 +16,7 @@ mod measuring;
 mod azure;
 mod documents;
 mod instrumented_leader;
+mod local_services;
 mod program;
 mod rows;
 #[expect(dead_code, reason = "outages are the soak's")]

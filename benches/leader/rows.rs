@@ -3,6 +3,10 @@
 mod confirmed;
 mod decision;
 mod flood;
+mod local_latency;
+mod local_memory;
+mod local_slices;
+mod local_tick;
 mod memory;
 mod nic_pools;
 mod pace;
@@ -27,6 +31,26 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         name: "leader-taint-to-down",
         about: "PATCH of a taint until Down was read back, in one pool and in four, beside two failed probes",
         measure: |world| Box::pin(confirmed::measure(world)),
+    },
+    Benchmark {
+        name: "leader-local-slices",
+        about: "processor time of accepting 10,000 events of EndpointSlices of 2,000 Local Services",
+        measure: |_| Box::pin(async { local_slices::measure() }),
+    },
+    Benchmark {
+        name: "leader-local-latency",
+        about: "PATCH of a taint until Down was read back, while a tick writes 100 pools of Local Services, and without a tick",
+        measure: |world| Box::pin(local_latency::measure(world)),
+    },
+    Benchmark {
+        name: "leader-local-tick",
+        about: "one tick over 2,000 Local Services: decisions with 5 pools of 100 entries each; processor time, PUTs and bytes for 100 that move",
+        measure: |world| Box::pin(local_tick::measure(world)),
+    },
+    Benchmark {
+        name: "leader-local-memory",
+        about: "memory with 10,000 EndpointSlices of 2,000 Local Services, and with the updater off",
+        measure: |world| Box::pin(local_memory::measure(world)),
     },
     Benchmark {
         name: "leader-writes",

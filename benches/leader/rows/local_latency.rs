@@ -1,0 +1,82 @@
+//! From the PATCH of a taint until `Down` was read back, while a tick writes the pools of many Local Services in the same load
+//! balancer, and without any. The tainted node is in a pool of its own. ARM takes 20 ms for each answer; a write that is
+//! under way when the taint comes is completed first, with the reads before and after it.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::local_services::{LocalShape, delete};
+use crate::measuring::figures::{millis, percentile, rounded};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
+use crate::program::{Program, count};
+use crate::world::World;
+
+const TRIALS: usize = 20;
+const SHAPE: LocalShape = LocalShape {
+    services: 100,
+    load_balancers: 1,
+    entries: 10,
+    slices: 1,
+    nodes: 20,
+    others: 2 * TRIALS,
+};
+const ANSWER_DELAY: Duration = Duration::from_millis(20);
+/// One write under way: a read and a PUT, and their processing.
+const ONE_WRITE: f64 = 100.0;
+
+pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
+    world.nodes(SHAPE.all_nodes()).await?;
+    let uids = SHAPE.create(&world.client).await?;
+    let azure = SHAPE.start_azure(&uids).await?;
+    let leader = Program::start(world, &azure, "controller", "").await?;
+    azure.answer_later(ANSWER_DELAY).await?;
+    let (mut without, mut during, mut left) = (Vec::new(), Vec::new(), Vec::new());
+    for trial in 0..TRIALS {
+        without.push(taint(world, &leader, 2 * trial).await?);
+        world.lock_free().await?;
+        let before = count(&leader.metrics().await?, "headgate_local_pools_updates_total");
+        SHAPE
+            .move_endpoints(&world.client, 0..SHAPE.services, trial + 1)
+            .await?;
+        let has_begun = |metrics: &str| count(metrics, "headgate_local_pools_updates_total") > before;
+        leader.until("a tick has begun", has_begun).await?;
+        during.push(taint(world, &leader, 2 * trial + 1).await?);
+        let done = count(&leader.metrics().await?, "headgate_local_pools_updates_total");
+        left.push(before + SHAPE.services - done.min(before + SHAPE.services));
+        let all = before + SHAPE.services;
+        let is_done = |metrics: &str| count(metrics, "headgate_local_pools_updates_total") >= all;
+        leader.until("the tick is done", is_done).await?;
+    }
+    leader.stop().await;
+    azure.stop().await;
+    world.taint(SHAPE.nodes..SHAPE.all_nodes(), false).await?;
+    delete(&world.client).await?;
+    let check = |figure, per_mille, budget| {
+        let [value, peer] = [&during, &without].map(|times| millis(percentile(times, per_mille)));
+        Check::new(
+            figure,
+            value,
+            "ms",
+            Some(PeerComparison::one("no tick", value, peer)),
+            budget,
+        )
+    };
+    Ok(Row {
+        checks: vec![
+            check("taint to Down during a tick: p50", 500, Budget::PeerWithin(ONE_WRITE)),
+            check("taint to Down during a tick: p99", 990, Budget::None),
+        ],
+        raw: json!({"trials": TRIALS, "pools": SHAPE.services, "updatesLeftWhenDown": left,
+            "millisecondsOfEachAnswer": rounded(millis(ANSWER_DELAY))}),
+    })
+}
+
+async fn taint(world: &World, leader: &Program, number: usize) -> anyhow::Result<Duration> {
+    let node = SHAPE.nodes + number;
+    let patched = Instant::now();
+    world.taint(node..node + 1, true).await?;
+    let is_down = |metrics: &str| count(metrics, "headgate_admin_state_signal_to_down_seconds_count") > number;
+    leader.until("Down was read back", is_down).await?;
+    Ok(patched.elapsed())
+}
