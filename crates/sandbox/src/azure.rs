@@ -1,8 +1,9 @@
 //! The sandbox's Azure: the ARM emulator as a child process, with load balancers for the nodes.
 //!
 //! The load balancer `kubernetes` has a pool of the nodes' addresses for each IP family, as cloud-provider-azure makes
-//! them. In `kubernetes-nic` the members are the network interfaces of the nodes' virtual machines. `azure.json` names
-//! both as the cluster's.
+//! them, and an empty one for the Local Service (`local_service`). In `kubernetes-nic` the members are the network interfaces
+//! of the nodes' virtual machines. `azure.json` names both as the cluster's, and the first as one of several Standard load
+//! balancers, so that the leader updates pools of Local Services.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -13,12 +14,15 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::agents::{AgentError, BIND_TIMEOUT, read_addresses};
+use super::local_service;
 use super::nodes::{RESOURCE_GROUP, RegisteredNode, SUBSCRIPTION, machine_id};
 use super::process::{Process, command_in, last_log_lines};
 
 /// The process's name in messages.
 const PROCESS_NAME: &str = "the Azure emulator";
-/// The load balancer of network interfaces; the other one has the cluster's name.
+/// The load balancer of addresses, which has the cluster's name.
+pub(super) const LOAD_BALANCER: &str = "kubernetes";
+/// The load balancer of network interfaces.
 const NIC_LOAD_BALANCER: &str = "kubernetes-nic";
 /// The port in the probes' documents. In the sandbox every agent has a different one.
 const HEALTH_PORT: u16 = 10_456;
@@ -63,6 +67,10 @@ pub(super) fn azure_json(arm: SocketAddr, user_agent: Option<&str>) -> String {
         "aadClientId": "headgate",
         "aadClientSecret": "sandbox",
         "loadBalancerName": NIC_LOAD_BALANCER,
+        // Several load balancers go with pools of addresses only; headgate itself reads what each pool has.
+        "loadBalancerBackendPoolConfigurationType": "nodeIP",
+        "multipleStandardLoadBalancerConfigurations": [{"name": LOAD_BALANCER, "primaryVMSet": "nodes"}],
+        "loadBalancerBackendPoolUpdateIntervalInSeconds": local_service::INTERVAL_SECONDS,
     });
     if let Some(user_agent) = user_agent {
         config["userAgent"] = user_agent.into();
@@ -161,7 +169,13 @@ fn seed(nodes: &[RegisteredNode]) -> Value {
             "probes": [{"name": "healthz", "properties": {"protocol": "Http", "port": HEALTH_PORT, "requestPath": "/healthz",
                 "intervalInSeconds": 5, "numberOfProbes": 1, "probeThreshold": 2}}]}})
     };
-    let by_ip = [("kubernetes", false), ("kubernetes-IPv6", true)].map(|(name, v6)| (name, v6, pool(name, v6)));
+    let local = json!({"name": local_service::POOL, "properties": {
+        "virtualNetwork": {"id": vnet}, "loadBalancerBackendAddresses": []}});
+    let by_ip = [
+        ("kubernetes", false, pool("kubernetes", false)),
+        ("kubernetes-IPv6", true, pool("kubernetes-IPv6", true)),
+        (local_service::POOL, false, local),
+    ];
     let by_nic = [("kubernetes", false, json!({"name": "kubernetes"}))];
     let public = |name: &str, pools: &[(&str, bool, Value)]| {
         let address = |(pool, v6, _): &(&str, bool, Value)| {
@@ -173,10 +187,10 @@ fn seed(nodes: &[RegisteredNode]) -> Value {
     let mut resources = vec![
         json!({"id": vnet, "location": "eastus", "properties": {"addressSpace": {"addressPrefixes": ["127.0.0.0/8", "fd00::/8"]},
             "subnets": [{"name": "nodes", "properties": {"addressPrefixes": ["127.0.0.0/24", "fd00:5eed::/64"]}}]}}),
-        load_balancer("kubernetes", &by_ip),
+        load_balancer(LOAD_BALANCER, &by_ip),
         load_balancer(NIC_LOAD_BALANCER, &by_nic),
     ];
-    resources.extend(public("kubernetes", &by_ip));
+    resources.extend(public(LOAD_BALANCER, &by_ip));
     resources.extend(public(NIC_LOAD_BALANCER, &by_nic));
     for node in nodes {
         let interface = network("networkInterfaces", &format!("{}-nic", node.name));
@@ -237,6 +251,7 @@ mod tests {
             [
                 ("kubernetes", "kubernetes", 3),
                 ("kubernetes", "kubernetes-IPv6", 2),
+                ("kubernetes", "default-web", 0),
                 ("kubernetes-nic", "kubernetes", 3)
             ]
         );

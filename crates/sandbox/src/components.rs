@@ -22,7 +22,7 @@ use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
 use super::display::Progress;
 use super::process::ProcessError;
-use super::{Options, SandboxError, arm_callers, nodes};
+use super::{Options, SandboxError, arm_callers, local_service, nodes};
 
 /// Time for the cluster to create or delete all Nodes.
 const NODES_TIMEOUT: Duration = Duration::from_secs(30);
@@ -112,6 +112,10 @@ impl Components {
         let arm = azure.addresses.bound.arm;
         self.azure = Some(azure);
 
+        if self.given_cluster.is_none() {
+            let creating = local_service::create(&client);
+            with_timeout(&server, "creating a Local Service", creating).await??;
+        }
         progress.print(format_args!("starting {} agents", nodes.len()));
         let configs: Vec<AgentConfig> = nodes
             .into_iter()

@@ -6,8 +6,12 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use serde_json::json;
+
 use super::assets::Assets;
+use super::azure::LOAD_BALANCER;
 use super::directory::NodeAddresses;
+use super::local_service::{INTERVAL_SECONDS, NAME, POOL, SLICE};
 
 /// The taint key in the commands: cluster-autoscaler's.
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
@@ -21,6 +25,8 @@ pub(super) struct HintContext<'a> {
     pub(super) azure_json: &'a Path,
     pub(super) control: SocketAddr,
     pub(super) logs: &'a Path,
+    /// Whether the sandbox has a Local Service, because the control plane is its own.
+    pub(super) has_local_service: bool,
 }
 
 /// The text, with commands for the first node.
@@ -33,6 +39,7 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         azure_json,
         control,
         logs,
+        has_local_service,
     } = *context;
     let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
     let kubeconfig = quoted(&kubeconfig.to_string_lossy());
@@ -77,8 +84,68 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         // Writing to a String cannot fail.
         let _ = write!(text, "{what}\n  {command}\n");
     }
+    if has_local_service {
+        text.push_str(&local_service_commands(
+            &kubectl,
+            &headgate,
+            &kubeconfig,
+            &azure_json,
+            context,
+        ));
+    }
     let _ = write!(text, "\nLogs are in {}. Ctrl-C stops the sandbox.\n", logs.display());
     text
+}
+
+/// The commands about the Local Service: endpoints on one node, on the others, and a write that Azure refuses.
+fn local_service_commands(
+    kubectl: &str,
+    headgate: &str,
+    kubeconfig: &str,
+    azure_json: &str,
+    context: &HintContext<'_>,
+) -> String {
+    let names: Vec<_> = context.nodes.iter().map(|node| node.name.as_str()).collect();
+    let (first, others) = match names.as_slice() {
+        [] => return String::new(),
+        [only] => (*only, vec![*only]),
+        [first, others @ ..] => (*first, others.to_vec()),
+    };
+    let moved_to = |nodes: &[&str]| {
+        let endpoint = |(place, node)| json!({"addresses": [format!("10.244.0.{}", place + 1)], "nodeName": node});
+        let endpoints: Vec<_> = nodes.iter().enumerate().map(endpoint).collect();
+        let patch = quoted(&json!({"endpoints": endpoints}).to_string());
+        format!("{kubectl} patch endpointslice {SLICE} --type=merge -p {patch}")
+    };
+    let refusal = json!({"match": {"method": "PUT", "path": format!("/{POOL}$")}, "times": 1,
+        "action": {"answer": {"status": 409}}});
+    let (control, refusal) = (context.control, quoted(&refusal.to_string()));
+    let commands = [
+        (
+            format!(
+                "The Service {NAME} has the policy Local, and the pool {LOAD_BALANCER}/{POOL}. Give it an endpoint; within \
+                 {INTERVAL_SECONDS} s the node joins the pool:"
+            ),
+            moved_to(&[first]),
+        ),
+        ("Move its endpoints; the pool follows:".to_owned(), moved_to(&others)),
+        (
+            "Let Azure refuse the pool's next write, then move them again; the leader retries with its next tick:"
+                .to_owned(),
+            format!("curl -s http://{control}/emulator/v1/faults -d {refusal}"),
+        ),
+        (
+            "Show what was reported on the Service:".to_owned(),
+            format!("{kubectl} get events --field-selector involvedObject.name={NAME}"),
+        ),
+        (
+            "Explain the members of its pool:".to_owned(),
+            format!("{headgate} why service default/{NAME} --kubeconfig {kubeconfig} --azure-config-file {azure_json}"),
+        ),
+    ];
+    commands.iter().fold(String::new(), |text, (what, command)| {
+        format!("{text}{what}\n  {command}\n")
+    })
 }
 
 /// `kubectl` if it is in `PATH`, otherwise the path of the one among the control plane's programs.
@@ -134,8 +201,12 @@ mod tests {
             azure_json: Path::new("/tmp/a b/azure.json"),
             control: "127.0.0.1:1236".parse().unwrap(),
             logs: Path::new("/tmp/a b/logs"),
+            has_local_service: true,
         });
         for command in [
+            "kubectl --kubeconfig '/tmp/a b/kubeconfig' patch endpointslice web-1 --type=merge -p '{\"endpoints\":[{\"addresses\":[\"10.244.0.1\"],\"nodeName\":\"node-1\"}]}'",
+            "kubectl --kubeconfig '/tmp/a b/kubeconfig' get events --field-selector involvedObject.name=web",
+            "/usr/bin/headgate why service default/web --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file '/tmp/a b/azure.json'",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler=1:NoSchedule",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' taint node node-1 ToBeDeletedByClusterAutoscaler-",
             "curl -i http://127.0.0.1:1234/healthz",

@@ -28,6 +28,7 @@ mod hints;
 mod interrupts;
 mod leader_row;
 mod live_tables;
+mod local_service;
 mod node_health;
 pub mod nodes;
 mod pools;
@@ -78,6 +79,9 @@ pub enum SandboxError {
     /// Nodes cannot be created or deleted.
     #[error(transparent)]
     Nodes(#[from] nodes::NodesError),
+    /// The Local Service cannot be created.
+    #[error(transparent)]
+    LocalService(#[from] local_service::LocalServiceError),
     /// An agent cannot be started.
     #[error(transparent)]
     Agent(#[from] agents::AgentError),
@@ -150,6 +154,7 @@ async fn run_until_stopped(
         azure_json,
         control,
         logs: &directory.logs(),
+        has_local_service: options.kubeconfig.is_none(),
     }))
     .map_err(SandboxError::Output)?;
     let exit_time = async {

@@ -1,6 +1,7 @@
 //! End to end in the sandbox, with the user's commands: kubectl taints a Node, the leader sets its entries Down in
 //! every pool, `headgate status` reports it; then the taint is removed.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::command::Sandbox;
+use crate::harness::http;
 
 const POOLS: [&str; 3] = [
     "kubernetes/kubernetes",
@@ -136,6 +138,84 @@ async fn a_taint_sets_a_node_down_in_every_pool_until_it_is_removed() {
         sandbox.wait_for_line(pool, |line| are_down(line, &[])).await;
     }
     events("LoadBalancerAdminStateNone").await;
+    let directory = sandbox.directory();
+    sandbox.signal(Signal::SIGINT);
+    assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
+    sandbox.assert_nothing_left(&directory);
+}
+
+#[tokio::test]
+async fn the_pool_of_the_local_service_follows_its_endpoints() {
+    const POOL: &str = "kubernetes/default-web";
+    let mut sandbox = Sandbox::start(&["--nodes", "3"]);
+    let description = sandbox.description().await;
+    let file = |name: &str| description[name].as_str().unwrap().to_owned();
+    let (kubeconfig, azure_json) = (file("kubeconfig"), file("azureJson"));
+    let control: SocketAddr = description["emulator"]["control"].as_str().unwrap().parse().unwrap();
+    let kube = |arguments: &[&str]| output(kubectl(Path::new(&kubeconfig)).args(arguments)).unwrap();
+    // The commands that the sandbox prints.
+    let printed = sandbox.errors();
+    let patches: Vec<String> = printed
+        .lines()
+        .filter(|line| line.contains(" patch endpointslice web-1 "))
+        .map(|line| line.split("-p '").nth(1).unwrap().trim_end_matches('\'').to_owned())
+        .collect();
+    let [one, others] = patches.as_slice() else {
+        panic!("{printed}")
+    };
+    let patch = |patch: &str| kube(&["patch", "endpointslice", "web-1", "--type=merge", "-p", patch]);
+    let line = sandbox.wait_for_line(POOL, |line| line["addresses"] == 0).await;
+    assert_eq!(line["down"], serde_json::json!([]), "{line}");
+    eventually(ELECTION_TIMEOUT, "a leader is elected", async || {
+        let lease = [
+            "-n",
+            "kube-system",
+            "get",
+            "lease",
+            "headgate-leader",
+            "-o",
+            "jsonpath={.spec.holderIdentity}",
+        ];
+        let holder = output(kubectl(Path::new(&kubeconfig)).args(lease))?;
+        if holder.is_empty() { Err(holder) } else { Ok(()) }
+    })
+    .await;
+    patch(one);
+    sandbox.wait_for_line(POOL, |line| line["addresses"] == 1).await;
+    // Azure refuses the next write.
+    let refusal = printed
+        .lines()
+        .find(|line| line.contains("/emulator/v1/faults -d '"))
+        .unwrap();
+    let rule = refusal.split("-d '").nth(1).unwrap().trim_end_matches('\'');
+    let head = format!(
+        "POST /emulator/v1/faults HTTP/1.1\r\nHost: {control}\r\nContent-Length: {}",
+        rule.len()
+    );
+    let answer = http::exchange(control, format!("{head}\r\n\r\n{rule}").as_bytes())
+        .await
+        .unwrap();
+    assert_eq!(answer.status / 100, 2, "{}", answer.text());
+    patch(others);
+    sandbox.wait_for_line(POOL, |line| line["addresses"] == 2).await;
+    for (reason, at_least) in [
+        ("LoadBalancerBackendPoolUpdated", 2),
+        ("LoadBalancerBackendPoolUpdateRetrying", 1),
+    ] {
+        let selector = format!("involvedObject.name=web,reason={reason}");
+        eventually(Duration::from_secs(10), reason, async || {
+            let text = kube(&["get", "events", "--field-selector", &selector, "-o", "json"]);
+            let list: Value = serde_json::from_str(&text).unwrap();
+            let counts = list["items"].as_array().unwrap().iter();
+            let count: u64 = counts.map(|event| event["series"]["count"].as_u64().unwrap_or(1)).sum();
+            if count >= at_least { Ok(()) } else { Err(text) }
+        })
+        .await;
+    }
+    let mut why = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    why.args(["why", "service", "default/web", "--kubeconfig", &kubeconfig]);
+    let text = output(why.args(["--azure-config-file", &azure_json])).unwrap();
+    assert!(text.contains("actual    127.0.0.2, 127.0.0.3"), "{text}");
     let directory = sandbox.directory();
     sandbox.signal(Signal::SIGINT);
     assert_eq!(sandbox.exit_code().await, Some(0), "{}", sandbox.errors());
