@@ -18,6 +18,7 @@ use super::cloud_controller_manager::{Controller, GROUP, SUBSCRIPTION, USER_AGEN
 use super::emulator_process::Emulator;
 use crate::harness::http;
 
+mod lease_holds;
 mod local_pools;
 
 /// Time for a reconcile that fails once and is retried, on a busy machine.
