@@ -19,7 +19,7 @@ cloud_controller_manager := tests/cloud-controller-manager/build.sh
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'sandbox, drill, test, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
+	@echo 'sandbox, drill, test, stories, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
 
 .PHONY: sandbox
 sandbox: build-tools ## build everything that headgate sandbox needs, then run it: a cluster on this machine
