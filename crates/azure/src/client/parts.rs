@@ -13,18 +13,18 @@ use super::load_balancers::{LoadBalancerRead, LoadBalancerText};
 use super::{ArmClient, CallOptions, MAX_PAGES, etag};
 use crate::body_stream::{BodyExtent, BodyReader};
 use crate::document::{
-    BackendAddress, LoadBalancerState, LoadBalancerSummary, MAX_ADDRESSES, MAX_RULES, PartsPage, PoolSummary,
-    pools_of_rules, read_pool, read_pools_page, read_state, read_values_page,
+    BackendAddress, ListedPool, LoadBalancerState, LoadBalancerSummary, MAX_ADDRESSES, MAX_RULES, PartsPage,
+    PoolSummary, pools_of_rules, read_pool, read_pools_page, read_state, read_values_page,
 };
 use crate::error::ArmError;
 use crate::id::{LoadBalancerId, PoolId};
 
 /// Single pools that are read at a time.
-const MAX_CONCURRENT_POOLS: usize = 2;
+const MAX_CONCURRENT_POOLS: usize = 4;
 
 impl ArmClient {
-    /// Reads a load balancer in parts. If the list of its pools is too large as well, the pools that its rules use and those of
-    /// `known_pools` are read one by one. `convert` decides what is kept of a pool entry.
+    /// Reads a load balancer in parts. Pools that the list of its pools shows without their entries are read one by one. If that list
+    /// is too large as well, these are the pools that its rules use and those of `known_pools`. `convert` decides what is kept of a pool entry.
     ///
     /// # Errors
     /// When a part is not received before the deadline, is malformed, or is too large.
@@ -42,14 +42,24 @@ impl ArmClient {
         let rules = self.list_values(id, "list_load_balancing_rules", "loadBalancingRules", deadline);
         let rules = rules.await?;
         let probes = self.list_values(id, "list_probes", "probes", deadline).await?;
-        let pools = match self.list_pools(id, convert.clone(), deadline).await {
-            Err(ArmError::TooLarge(_)) => {
-                let mut ids = pools_of_rules(&rules, id);
-                ids.extend(known_pools.iter().filter(|pool| pool.load_balancer() == id).cloned());
-                self.get_pools(ids, convert, deadline).await?
+        let mut pools = Vec::new();
+        let mut single = BTreeSet::new();
+        match self.list_pools(id, convert.clone(), deadline).await {
+            Ok(listed) => {
+                for pool in listed {
+                    match pool {
+                        ListedPool::Shown(pool) => pools.push(pool),
+                        ListedPool::WithoutEntries(id) => drop(single.insert(id)),
+                    }
+                }
             }
-            listed => listed?,
-        };
+            Err(ArmError::TooLarge(_)) => {
+                single = pools_of_rules(&rules, id);
+                single.extend(known_pools.iter().filter(|pool| pool.load_balancer() == id).cloned());
+            }
+            Err(error) => return Err(error),
+        }
+        pools.extend(self.get_pools(single, convert, deadline).await?);
         let state = self.get_state(id, deadline).await?;
         Ok(LoadBalancerRead {
             summary: LoadBalancerSummary::assemble(id, state, rules, probes, pools),
@@ -76,7 +86,7 @@ impl ArmClient {
         id: &LoadBalancerId,
         convert: C,
         deadline: Instant,
-    ) -> Result<Vec<PoolSummary<E>>, ArmError>
+    ) -> Result<Vec<ListedPool<E>>, ArmError>
     where
         E: Send + 'static,
         C: Fn(BackendAddress<'_>) -> E + Send + Sync + Clone + 'static,
@@ -84,7 +94,7 @@ impl ArmClient {
         let load_balancer = id.clone();
         let read = move |body: BodyReader| read_pools_page(body, &load_balancer, &convert);
         let names = ("list_backend_pools", "backendAddressPools");
-        self.list_parts(id, names, read, PoolSummary::weight, MAX_ADDRESSES, deadline)
+        self.list_parts(id, names, read, ListedPool::weight, MAX_ADDRESSES, deadline)
             .await
     }
 

@@ -349,6 +349,7 @@ impl<'a, E> PoolReader<'a, E> {
                 convert,
                 max_addresses,
                 provisioning_state: ProvisioningState::Settled,
+                has_addresses: false,
                 addresses: Vec::new(),
             },
         }
@@ -382,6 +383,8 @@ struct PoolPropertiesReader<'a, E> {
     convert: &'a dyn Fn(BackendAddress<'_>) -> E,
     max_addresses: usize,
     provisioning_state: ProvisioningState,
+    /// Whether the pool entries are there, even if there are none.
+    has_addresses: bool,
     addresses: Vec<E>,
 }
 
@@ -391,7 +394,7 @@ impl<E> Fields for PoolPropertiesReader<'_, E> {
             "provisioningState" => {
                 self.provisioning_state = ProvisioningState::from_text(read_text(map)?.as_deref());
             }
-            "loadBalancerBackendAddresses" => drop(map.next_value_seed(Array(self))?),
+            "loadBalancerBackendAddresses" => self.has_addresses = map.next_value_seed(Array(self))?,
             _ => skip_value(map)?,
         }
         Ok(())

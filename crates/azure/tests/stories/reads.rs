@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use headgate_azure::{ArmError, ErrorClass, ProvisioningState};
+use headgate_azure::{ArmError, ErrorClass, LoadBalancerSummary, ProvisioningState};
 use headgate_azure::{RateLimit, RateLimits};
 use hyper::StatusCode;
 use serde_json::{Value, json};
@@ -348,4 +348,31 @@ async fn busy_load_balancer_is_busy_in_parts_too() {
     assert_eq!(state().await, ProvisioningState::Busy);
     sleep(Duration::from_secs(3)).await;
     assert_eq!(state().await, ProvisioningState::Settled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_that_shows_pools_without_their_entries_proves_nothing() {
+    let bed = TestBed::with(&[with_rules(0)], None, |mut answer| {
+        // The list of the pools, and no single pool.
+        let mut body: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+        if let Some(Value::Array(items)) = body.get_mut("value") {
+            for item in items {
+                if item["type"] == "Microsoft.Network/loadBalancers/backendAddressPools" {
+                    let properties = item["properties"].as_object_mut().unwrap();
+                    properties.remove("loadBalancerBackendAddresses").unwrap();
+                }
+            }
+            *answer.body_mut() = body.to_string().into();
+        }
+        answer
+    })
+    .await;
+    let id = group().load_balancer("lb").unwrap();
+    let whole = bed.arm.get_load_balancer(&id, kept, soon()).await.unwrap().summary;
+    let parts = bed.arm.get_load_balancer_in_parts(&id, &NO_POOLS, kept, soon());
+    let parts = parts.await.unwrap().summary;
+    let entries =
+        |summary: &LoadBalancerSummary<_>| -> usize { summary.pools.iter().map(|pool| pool.addresses.len()).sum() };
+    assert_eq!((entries(&parts), entries(&whole)), (4, 4));
+    assert_eq!(bed.requests("GET", "/backendAddressPools/").len(), 2);
 }

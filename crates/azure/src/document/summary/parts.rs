@@ -27,6 +27,23 @@ pub(crate) struct PartsPage<T> {
     pub(crate) next_link: Option<String>,
 }
 
+/// A pool in the list of the pools of a load balancer.
+pub(crate) enum ListedPool<E> {
+    Shown(PoolSummary<E>),
+    /// Without its entries. A single pool always shows them, even if there are none.
+    WithoutEntries(PoolId),
+}
+
+impl<E> ListedPool<E> {
+    /// What it counts towards the limit of pool entries in memory.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Shown(pool) => pool.weight(),
+            Self::WithoutEntries(_) => 1,
+        }
+    }
+}
+
 /// Reads the state of a load balancer from the beginning of its document, or from all of it.
 pub(crate) fn read_state(beginning: impl Read) -> Result<LoadBalancerState, String> {
     let mut reader = StateReader::default();
@@ -56,11 +73,20 @@ pub(crate) fn read_pools_page<E>(
     body: impl Read,
     load_balancer: &LoadBalancerId,
     convert: &dyn Fn(BackendAddress<'_>) -> E,
-) -> Result<PartsPage<PoolSummary<E>>, String> {
+) -> Result<PartsPage<ListedPool<E>>, String> {
     let mut reader = PageReader::new(PoolsReader::new(convert));
     let next_link = reader.read(body)?;
     let pools = reader.items.pools.into_iter();
-    let items = pools.filter_map(|pool| pool.finish(load_balancer, None)).collect();
+    let items = pools.filter_map(|pool| {
+        let has_entries = pool.properties.has_addresses;
+        let pool = pool.finish(load_balancer, None)?;
+        Some(if has_entries {
+            ListedPool::Shown(pool)
+        } else {
+            ListedPool::WithoutEntries(pool.id)
+        })
+    });
+    let items = items.collect();
     Ok(PartsPage { items, next_link })
 }
 

@@ -192,9 +192,34 @@ fn parts_of_a_load_balancer_make_its_summary() {
         let (Ok(rules), Ok(probes), Ok(pools)) = (rules, probes, pools) else {
             continue;
         };
+        // A pool without entries is one of a list that does not show them.
+        let has_entries = |pool: &PoolSummary<Entry>| {
+            let all = document
+                .pointer("/properties/backendAddressPools")
+                .and_then(Value::as_array);
+            let found = all
+                .unwrap()
+                .iter()
+                .find(|found| found["name"] == pool.id.name())
+                .unwrap();
+            found
+                .pointer("/properties/loadBalancerBackendAddresses")
+                .is_some_and(Value::is_array)
+        };
+        let shown_pools = pools.items.into_iter().filter_map(|pool| match pool {
+            parts::ListedPool::Shown(pool) => Some(pool),
+            parts::ListedPool::WithoutEntries(_) => None,
+        });
+        let expected_pools: Vec<_> = expected
+            .pools
+            .iter()
+            .filter(|pool| has_entries(pool))
+            .cloned()
+            .collect();
         assert!(rules.next_link.is_none());
         let state = parts::read_state(document.to_string().as_bytes()).unwrap();
-        let found = LoadBalancerSummary::assemble(&expected.id, state, rules.items, probes.items, pools.items);
+        let found =
+            LoadBalancerSummary::assemble(&expected.id, state, rules.items, probes.items, shown_pools.collect());
         shown += 1;
         let (pools, states) = (&found.pools, (found.provisioning_state, &found.etag, &found.id));
         assert_eq!(
@@ -202,7 +227,7 @@ fn parts_of_a_load_balancer_make_its_summary() {
             (expected.provisioning_state, &expected.etag, &expected.id),
             "{document}"
         );
-        assert_eq!(pools, &expected.pools, "{document}");
+        assert_eq!(pools, &expected_pools, "{document}");
     }
     assert!(shown > 1000, "{shown}");
 }
