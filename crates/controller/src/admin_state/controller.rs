@@ -4,7 +4,7 @@
 //! It is level-triggered: each turn of its loop starts from the present state of all inputs. What one load balancer needs is
 //! the plan's business, how it is written the pool writer's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::JoinedEditor;
-use crate::pool::{ListRequest, Listing, PoolWriter, WriterLabels};
+use crate::pool::{ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {
@@ -74,6 +74,8 @@ pub(super) struct Controller<'a> {
     pub(super) arm: ArmClient,
     /// The subscription of the load balancers, whose throttling the next leader learns about.
     pub(super) subscription: String,
+    /// The load balancers that the configuration names.
+    pub(super) managed: ManagedLoadBalancers,
     /// The policy of the settings, `off` if `azure.json` says so.
     pub(super) policy: Policy,
     pub(super) targets: watch::Receiver<Option<Arc<TargetStates>>>,
@@ -396,7 +398,7 @@ impl Controller<'_> {
         }
         let guard = &self.context.guard;
         let holds = match self.policy.mode {
-            AdminStateMode::Enforce => desired_holds(statuses, &self.unplanned(), targets, guard),
+            AdminStateMode::Enforce => desired_holds(statuses, &self.unplanned(targets), targets, guard),
             AdminStateMode::Observe | AdminStateMode::Off => DesiredHolds::new(),
         };
         for event in self.hold_tracker.evaluate(&holds, guard) {
@@ -411,8 +413,9 @@ impl Controller<'_> {
         });
     }
 
-    /// The load balancers without a plan of this term, or since the Nodes were stale.
-    fn unplanned(&self) -> Unplanned {
+    /// The load balancers without a plan of this term, or since the Nodes were stale, and those about which a recorded hold is all that
+    /// is known: that the configuration does not name them, or that a list does not show what the ledger has, may be a mistake.
+    fn unplanned(&self, targets: &TargetStates) -> Unplanned {
         if self.listings.borrow().requested_at.is_none() {
             return Unplanned::All;
         }
@@ -421,7 +424,23 @@ impl Controller<'_> {
             planned.is_none_or(|planned| planned <= self.stale_generation)
         };
         let unplanned = self.load_balancers.iter().filter(|(_, writer)| is_unplanned(writer));
-        Unplanned::Named(unplanned.map(|(id, _)| id.name().to_owned()).collect())
+        let mut names: BTreeSet<String> = unplanned.map(|(id, _)| id.name().to_owned()).collect();
+        let recorded = Arc::clone(&self.recorded.borrow());
+        let recorded: BTreeSet<&str> = recorded
+            .load_balancers
+            .keys()
+            .chain(recorded.unreadable.keys())
+            .map(LoadBalancerId::name)
+            .collect();
+        let holds = targets.nodes.iter().filter_map(|node| node.hold.as_ref());
+        let held = holds
+            .flat_map(|hold| &hold.pools)
+            .filter_map(|pool| Some(pool.split_once('/')?.0));
+        names.extend(
+            held.filter(|name| recorded.contains(name) || !self.managed.contains_name(name))
+                .map(str::to_owned),
+        );
+        Unplanned::Named(names)
     }
 
     fn queue_event(&self, event: NodeEvent) {

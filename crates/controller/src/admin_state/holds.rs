@@ -46,8 +46,8 @@ impl DesiredHold {
 /// The holds of all Nodes, by the name of the Node.
 pub(super) type DesiredHolds = BTreeMap<String, DesiredHold>;
 
-/// The load balancers that this term has not planned yet. What an earlier leader recorded for their pools stays, so that holds
-/// do not end while ARM does not answer the next leader.
+/// The load balancers that this term has not planned yet, or cannot plan because of its configuration. What is recorded for their pools
+/// stays, so that holds do not end while ARM does not answer the next leader, or because of a mistake in `azure.json`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unplanned {
     /// None is known: no list has succeeded.
@@ -112,9 +112,14 @@ pub(super) fn desired_holds(
     holds
 }
 
-/// What is recorded for load balancers that are not planned yet, on Nodes that may still be held.
+/// What is recorded for load balancers that are not planned, on Nodes that may still be held and have, or had a moment ago, a signal.
 fn kept_holds(unplanned: &Unplanned, targets: &TargetStates) -> DesiredHolds {
-    let kept = targets.nodes.iter().filter(|node| is_alive(node)).filter_map(|node| {
+    let has_signals = |node: &ClusterNode| {
+        let counts = targets.signal_period(node).is_some() || !node.health_signals.is_empty();
+        counts || !targets.pending_signals(node).is_empty()
+    };
+    let may_be_held = |node: &&Arc<ClusterNode>| is_alive(node) && has_signals(node);
+    let kept = targets.nodes.iter().filter(may_be_held).filter_map(|node| {
         let recorded = node.hold.as_ref()?;
         let pools = recorded.pools.iter().filter(|pool| unplanned.contains(pool));
         let hold = DesiredHold {

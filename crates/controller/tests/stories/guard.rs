@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::rows::cluster::{DOWN, DRAINING, NONE, OUT_OF_SERVICE, TestCluster};
-use super::world::{ENFORCE, SECOND, World, entries, load_balancer, two_load_balancers};
+use super::world::{ENFORCE, SECOND, World, entries, load_balancer, scope, two_load_balancers};
 
 const MAINTENANCE: &str = "headgate.dev/maintenance";
 const HELD_BACK: &str = "LoadBalancerAdminStateHeldBack";
@@ -381,4 +381,39 @@ async fn hold_that_cannot_be_written_delays_no_other() {
         sleep(35 * SECOND).await;
         assert_eq!(healthy(&cluster, 2).await, [1, 2].into(), "{fault:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_configuration_ends_no_hold() {
+    let mut far = load_balancer("far", &[("pool", entries([1], false))]);
+    far["id"] = json!("/subscriptions/sub/resourceGroups/other/providers/Microsoft.Network/loadBalancers/far");
+    let resources = [two_load_balancers(3), vec![far]].concat();
+    let cluster = cluster(3, &resources, GUARD.clone()).await;
+    for number in 1..=3 {
+        cluster.taint(number, &[MAINTENANCE]);
+    }
+    let is_settled = |cluster: &TestCluster| {
+        let down = cluster.down().into_iter().filter(|(pool, _)| pool != "far/pool");
+        down.into_iter()
+            .all(|(_, nodes)| nodes == ["node-2".to_owned(), "node-3".to_owned()].into())
+    };
+    cluster.until("two nodes Down", is_settled).await;
+    sleep(5 * SECOND).await;
+    // Another `azure.clusterName`, and another resource group: the other two nodes stay `Down`, so the held one must serve.
+    for wrong in [scope("rg", &["wrong"]), scope("other", &["kubernetes"])] {
+        cluster.world.reconfigure(Some(wrong));
+        for _ in 0..30 {
+            sleep(20 * SECOND).await;
+            assert_eq!(healthy(&cluster, 3).await, [1].into());
+            assert!(is_settled(&cluster));
+        }
+    }
+    // A hold does not outlive the signals, whatever the configuration is.
+    cluster.taint(1, &[]);
+    sleep(700 * SECOND).await;
+    assert_eq!(annotation(&cluster, 1).await, None);
+    cluster.world.reconfigure(None);
+    sleep(60 * SECOND).await;
+    assert!(is_settled(&cluster));
+    assert_eq!(healthy(&cluster, 3).await, [1].into());
 }
