@@ -60,7 +60,8 @@ impl LocalShape {
     fn config(self) -> Value {
         let names = (0..self.load_balancers)
             .map(|number| json!({"name": load_balancer_name(number), "primaryVMSet": format!("agents-{number}")}));
-        json!({"multipleStandardLoadBalancerConfigurations": names.collect::<Vec<_>>(),
+        json!({"loadBalancerBackendPoolConfigurationType": "nodeIP",
+            "multipleStandardLoadBalancerConfigurations": names.collect::<Vec<_>>(),
             "loadBalancerBackendPoolUpdateIntervalInSeconds": INTERVAL_SECONDS})
     }
 

@@ -12,7 +12,7 @@ use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::{Program, count};
 use crate::world::World;
 
-const TRIALS: usize = 20;
+const TRIALS: usize = 10;
 const SHAPE: LocalShape = LocalShape {
     services: 100,
     load_balancers: 1,
