@@ -141,6 +141,8 @@ impl LocalShape {
 
     /// Creates all Services and slices; returns the UIDs of the Services.
     pub(crate) async fn create(self, client: &Client) -> anyhow::Result<Vec<String>> {
+        // A row that could not be measured has left its own.
+        delete(client).await?;
         let services = Api::<Service>::default_namespaced(client.clone());
         let slices = Api::<EndpointSlice>::default_namespaced(client.clone());
         let create = async |number: usize| {

@@ -35,6 +35,7 @@ use super::view::{LoadBalancerView, PoolView};
 mod attempts;
 mod batch;
 mod documents;
+mod planned_from;
 
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;

@@ -9,11 +9,11 @@ use headgate_leader::LockGuard;
 use tokio::time::{Instant, sleep};
 
 use super::super::edit::{AppliedEdit, PoolEdit};
-use super::super::interface_cache::InterfaceCache;
 use super::super::load_balancer_read::read_load_balancer;
-use super::super::view::{LoadBalancerView, PoolView};
+use super::super::view::LoadBalancerView;
 use super::attempts::AttemptError;
 use super::documents::{Document, Documents};
+use super::planned_from::PlannedFrom;
 use super::{
     Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome,
 };
@@ -51,19 +51,6 @@ struct Written {
     edit: PoolEdit,
     /// Reads since then that do not show it.
     reads_without: u32,
-}
-
-/// What the edits of a batch were planned from.
-#[derive(Clone, Copy)]
-struct PlannedFrom<'a> {
-    view: Option<&'a LoadBalancerView>,
-    interfaces: &'a InterfaceCache,
-}
-
-impl<'a> PlannedFrom<'a> {
-    fn pool(self, id: &PoolId) -> Option<&'a PoolView> {
-        self.view?.pools.iter().find(|pool| pool.id == *id)
-    }
 }
 
 /// What is written next.
@@ -196,10 +183,7 @@ impl PoolWriter {
         } else {
             edits
         };
-        let planned_from = PlannedFrom {
-            view: state.observation.as_ref().map(|observation| &*observation.view),
-            interfaces: &state.interfaces,
-        };
+        let planned_from = PlannedFrom::of(state);
         let step = self.write_first(&mut batch, edits, planned_from, editor).await;
         match step {
             Ok(BatchStep::ReadAgain) => self.read(batch, state, editor).await,
@@ -242,7 +226,7 @@ impl PoolWriter {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
             }
-            if planned_from.view.is_some_and(|view| view.is_busy) {
+            if planned_from.is_busy() {
                 return Err(AttemptError::Busy);
             }
         }

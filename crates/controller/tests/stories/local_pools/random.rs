@@ -224,10 +224,11 @@ impl Run {
             }
             21 => {
                 let (load_balancer, pool, ..) = POOLS[self.below(POOLS.len())];
-                self.note(format!("ARM refuses every write of {pool} from now on"));
+                self.note(format!("ARM refuses every write of {pool} by headgate from now on"));
                 let path = format!("/{load_balancer}/backendAddressPools/{pool}$");
-                self.cluster
-                    .fault("PUT", &path, None, &json!({"answer": {"status": 409}}));
+                let rule = json!({"match": {"method": "PUT", "path": path, "caller": "headgate"},
+                    "action": {"answer": {"status": 409}}});
+                self.cluster.world.control("POST", "faults", &rule);
             }
             _ => {
                 let away = self.millis(15_000);
