@@ -39,6 +39,7 @@ macro_rules! on_both {
     };
 }
 
+mod evictions;
 mod leases;
 mod watches;
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use tower::BoxError;
 
 use super::client_faults::{ClientFaults, Fault};
-use super::resources::{ObjectKey, Selector};
+use super::resources::{ObjectKey, Selector, Subresource};
 use super::store::PatchType;
 use super::validation::api_error;
 use super::{FakeApi, RecordedRequest};
@@ -28,7 +28,9 @@ pub(super) struct ParsedRequest {
     pub(super) key: ObjectKey,
     /// The field selector `spec.type` of Services.
     service_type: Option<String>,
-    is_status: bool,
+    /// The field selector `spec.nodeName` of pods.
+    node_name: Option<String>,
+    subresource: Option<Subresource>,
     pub(super) query: BTreeMap<String, String>,
     content: String,
     body: Bytes,
@@ -42,9 +44,9 @@ impl ParsedRequest {
         let query: BTreeMap<_, _> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes())
             .into_owned()
             .collect();
-        let (mut key, is_status) = ObjectKey::parse_path(&path);
+        let (mut key, subresource) = ObjectKey::parse_path(&path);
 
-        let mut service_type = None;
+        let (mut service_type, mut node_name) = (None, None);
         let selectors = query.get("fieldSelector").into_iter().flat_map(|all| all.split(','));
         // The fake sends all events; clients filter them again.
         let is_about_events =
@@ -54,6 +56,12 @@ impl ParsedRequest {
                 && key.kind.name == "Service"
             {
                 service_type = Some(selected.to_owned());
+                continue;
+            }
+            if let Some(selected) = selector.strip_prefix("spec.nodeName=")
+                && key.kind.name == "Pod"
+            {
+                node_name = Some(selected.to_owned());
                 continue;
             }
             let name = selector.strip_prefix("metadata.name=");
@@ -76,7 +84,8 @@ impl ParsedRequest {
             },
             key,
             service_type,
-            is_status,
+            node_name,
+            subresource,
             query,
             content: content.unwrap_or_default().to_owned(),
             body,
@@ -87,6 +96,7 @@ impl ParsedRequest {
         Selector {
             key: self.key.clone(),
             service_type: self.service_type.clone(),
+            node_name: self.node_name.clone(),
         }
     }
 
@@ -168,8 +178,12 @@ impl FakeApi {
 
     fn outcome(&self, request: &ParsedRequest) -> super::store::ApiResult {
         let ParsedRequest {
-            key, is_status, query, ..
+            key,
+            subresource,
+            query,
+            ..
         } = request;
+        let is_status = *subresource == Some(Subresource::Status);
         let object =
             || serde_json::from_slice(&request.body).map_err(|error| api_error(400, "BadRequest", &error.to_string()));
         let number = |name: &str| query.get(name).and_then(|value| value.parse().ok());
@@ -183,8 +197,9 @@ impl FakeApi {
                     store.list(&request.selector(), number("limit").unwrap_or_default(), after),
                 ))
             }
+            (&Method::POST, true) if *subresource == Some(Subresource::Eviction) => store.evict(key, &object()?),
             (&Method::POST, false) => store.create(key, object()?),
-            (&Method::PUT, true) => store.replace(key, *is_status, object()?),
+            (&Method::PUT, true) => store.replace(key, is_status, object()?),
             (&Method::PATCH, true) => {
                 let patch_type = match request.content.as_str() {
                     "application/json-patch+json" => PatchType::Json,
@@ -192,7 +207,7 @@ impl FakeApi {
                     "application/strategic-merge-patch+json" => PatchType::Strategic,
                     other => panic!("the fake has no patch of type {other:?}"),
                 };
-                store.patch(key, *is_status, patch_type, &object()?)
+                store.patch(key, is_status, patch_type, &object()?)
             }
             (&Method::DELETE, true) => {
                 let options = if request.body.is_empty() {

@@ -16,18 +16,60 @@ pub(super) struct ResourceKind {
 }
 
 impl ResourceKind {
+    /// Whether it has the subresource `status`.
     pub(super) fn has_status(&self) -> bool {
-        self.name == "Node"
+        let names = ["Node", "Pod", "PodDisruptionBudget", "NodeMaintenance", "Evacuation"];
+        names.contains(&self.name)
     }
 }
 
-static RESOURCES: [ResourceKind; 8] = [
+static RESOURCES: [ResourceKind; 13] = [
     ResourceKind {
         api_version: "v1",
         plural: "nodes",
         name: "Node",
         is_namespaced: false,
         allows_unconditional_update: true,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "v1",
+        plural: "pods",
+        name: "Pod",
+        is_namespaced: true,
+        allows_unconditional_update: true,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "v1",
+        plural: "serviceaccounts",
+        name: "ServiceAccount",
+        is_namespaced: true,
+        allows_unconditional_update: true,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "policy/v1",
+        plural: "poddisruptionbudgets",
+        name: "PodDisruptionBudget",
+        is_namespaced: true,
+        allows_unconditional_update: false,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "headgate.dev/v1alpha1",
+        plural: "nodemaintenances",
+        name: "NodeMaintenance",
+        is_namespaced: false,
+        allows_unconditional_update: false,
+        allows_create_on_update: false,
+    },
+    ResourceKind {
+        api_version: "headgate.dev/v1alpha1",
+        plural: "evacuations",
+        name: "Evacuation",
+        is_namespaced: true,
+        allows_unconditional_update: false,
         allows_create_on_update: false,
     },
     ResourceKind {
@@ -88,6 +130,14 @@ static RESOURCES: [ResourceKind; 8] = [
     },
 ];
 
+/// A part of an object with a path of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Subresource {
+    Status,
+    /// Of pods.
+    Eviction,
+}
+
 /// What a list or watch selects.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
@@ -95,13 +145,18 @@ pub(super) struct Selector {
     pub(super) key: ObjectKey,
     /// The `spec.type` of Services.
     pub(super) service_type: Option<String>,
+    /// The `spec.nodeName` of pods.
+    pub(super) node_name: Option<String>,
 }
 
 impl Selector {
     /// Whether it selects this object.
     pub(super) fn matches(&self, key: &ObjectKey, object: &Value) -> bool {
         let has_type = |service_type: &String| object["spec"]["type"] == **service_type;
-        key.matches(&self.key) && self.service_type.as_ref().is_none_or(has_type)
+        let is_on = |node: &String| object["spec"]["nodeName"] == **node;
+        key.matches(&self.key)
+            && self.service_type.as_ref().is_none_or(has_type)
+            && self.node_name.as_ref().is_none_or(is_on)
     }
 }
 
@@ -129,8 +184,8 @@ impl ObjectKey {
         }
     }
 
-    /// Parses a request path. The second value is true for the `status` subresource.
-    pub(super) fn parse_path(path: &str) -> (Self, bool) {
+    /// Parses a request path. The second value is the subresource, if the path names one.
+    pub(super) fn parse_path(path: &str) -> (Self, Option<Subresource>) {
         let unknown = || format!("the fake has no path {path}");
         let rest = path.strip_prefix("/api/").or_else(|| path.strip_prefix("/apis/"));
         let mut parts: Vec<_> = rest.unwrap_or_else(|| panic!("{}", unknown())).split('/').collect();
@@ -142,12 +197,16 @@ impl ObjectKey {
             ""
         };
         match *parts {
-            [plural] => (Self::new(&api_version, plural, namespace, ""), false),
-            [plural, name] => (Self::new(&api_version, plural, namespace, name), false),
+            [plural] => (Self::new(&api_version, plural, namespace, ""), None),
+            [plural, name] => (Self::new(&api_version, plural, namespace, name), None),
             [plural, name, "status"] => {
                 let key = Self::new(&api_version, plural, namespace, name);
                 assert!(key.kind.has_status(), "{path}");
-                (key, true)
+                (key, Some(Subresource::Status))
+            }
+            ["pods", name, "eviction"] => {
+                let key = Self::new(&api_version, "pods", namespace, name);
+                (key, Some(Subresource::Eviction))
             }
             _ => panic!("{}", unknown()),
         }

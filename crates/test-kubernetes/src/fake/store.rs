@@ -257,6 +257,49 @@ impl Store {
         self.replace(key, is_status, object)
     }
 
+    /// Evicts a pod, as the budgets allow that select it by `matchLabels`.
+    pub(super) fn evict(&mut self, key: &ObjectKey, eviction: &Value) -> ApiResult {
+        let pod = self
+            .objects
+            .get(key)
+            .ok_or_else(|| not_found(key.kind, &key.name))?
+            .clone();
+        let selects = |budget: &Value| {
+            let labels = budget["spec"]["selector"]["matchLabels"].as_object();
+            labels.is_some_and(|labels| {
+                labels
+                    .iter()
+                    .all(|(name, value)| pod["metadata"]["labels"][name] == *value)
+            })
+        };
+        let is_about = |budget: &(&ObjectKey, &Value)| {
+            budget.0.kind.name == "PodDisruptionBudget" && budget.0.namespace == key.namespace && selects(budget.1)
+        };
+        let mut budgets = self.objects.iter().filter(is_about);
+        let budget = match (budgets.next(), budgets.next()) {
+            (_, Some(_)) => {
+                let message =
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                return Err(api_error(500, "", message));
+            }
+            (budget, None) => budget.map(|(key, budget)| (key.clone(), budget.clone())),
+        };
+        if let Some((budget_key, mut budget)) = budget {
+            let allowed = budget["status"]["disruptionsAllowed"].as_i64().unwrap_or_default();
+            if allowed <= 0 {
+                let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+                let (code, mut status) = api_error(429, "TooManyRequests", message);
+                status["details"] = json!({"causes": [{"reason": "DisruptionBudget", "message": message}]});
+                return Err((code, status));
+            }
+            budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+            self.put(&budget_key, budget);
+        }
+        // The preconditions are those of the deletion, after the budget has given its room.
+        self.delete(key, &eviction["deleteOptions"])?;
+        Ok((201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})))
+    }
+
     pub(super) fn delete(&mut self, key: &ObjectKey, options: &Value) -> ApiResult {
         let present = self.objects.get(key).ok_or_else(|| not_found(key.kind, &key.name))?;
         for field in ["uid", "resourceVersion"] {
