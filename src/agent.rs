@@ -15,6 +15,7 @@ mod channels;
 mod health_tasks;
 mod health_thread;
 mod leader_election;
+mod maintenance;
 mod operations;
 mod probe_socket;
 mod role;
@@ -42,7 +43,7 @@ use addresses::Listeners;
 use channels::{Channels, Metrics};
 use health_tasks::{HealthPublishers, HealthTasks};
 use health_thread::{HealthThread, Heartbeat};
-use leader_election::LeaderElection;
+use leader_election::{LeaderElection, WorkMetrics};
 use operations::Operations;
 use tasks::Tasks;
 
@@ -214,13 +215,14 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             context,
             inputs.node.clone(),
             metrics.leader,
-            leader_election::work(
-                metrics.admin_state,
-                metrics.local_pools,
-                metrics.lock,
-                metrics.preempt_events,
-                metrics.marker,
-            ),
+            leader_election::work(WorkMetrics {
+                admin_state: metrics.admin_state,
+                local_pools: metrics.local_pools,
+                lock: metrics.lock,
+                preempt_events: metrics.preempt_events,
+                marker: metrics.marker,
+                maintenance: metrics.maintenance,
+            }),
         )
     });
     let node_watch = headgate_node::watch_own_node(

@@ -60,6 +60,8 @@ pub struct Settings {
     pub azure: AzureSettings,
     /// What the leader does with admin states.
     pub admin_state: AdminStateSettings,
+    /// Whether the leader acts on maintenances.
+    pub maintenance: MaintenanceSection,
     /// Whether and how the leader updates pools of Local Services.
     pub local_pools: LocalPoolsSettings,
     /// How many pool entries stay in service whatever the signals.
@@ -173,6 +175,13 @@ impl ServiceHealth {
     }
 }
 
+/// Whether the leader acts on maintenances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MaintenanceSection {
+    /// Whether the leader acts on `NodeMaintenance` and `Evacuation` objects.
+    pub enabled: bool,
+}
+
 /// How many pool entries stay in service whatever the signals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardSection {
@@ -219,6 +228,7 @@ impl Default for Settings {
                 preempt_events: false,
             },
             admin_state: AdminStateSettings::default(),
+            maintenance: MaintenanceSection::default(),
             local_pools: LocalPoolsSettings::default(),
             guard: GuardSection::default(),
             marker: MarkerSettings {

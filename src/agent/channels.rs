@@ -73,6 +73,7 @@ pub(super) struct Metrics {
     pub(super) local_pools: local_service::Metrics,
     pub(super) preempt_events: preempt_events::Metrics,
     pub(super) marker: admin_state::MarkerMetrics,
+    pub(super) maintenance: headgate_maintenance::controller::Metrics,
 }
 
 impl Metrics {
@@ -96,12 +97,13 @@ impl Metrics {
             headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
-        let (lock, admin_state, local_pools, preempt_events, marker) = (
+        let (lock, admin_state, local_pools, preempt_events, marker, maintenance) = (
             headgate_leader::LockMetrics::register(leads),
             admin_state::Metrics::register(leads),
             local_service::Metrics::register(leads),
             preempt_events::Metrics::register(leads),
             admin_state::MarkerMetrics::register(leads),
+            headgate_maintenance::controller::Metrics::register(leads),
         );
         let answers = if role.answers_probes() {
             &mut registry
@@ -117,6 +119,7 @@ impl Metrics {
             local_pools,
             preempt_events,
             marker,
+            maintenance,
             azure,
             spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe(), clock.clone()),
             health: headgate_health::Metrics::register(answers, channels.inputs(), last_change, clock.clone()),

@@ -6,12 +6,13 @@
 
 use std::fmt::Display;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use headgate_clock::Clock;
-use headgate_controller::admin_state::{self, GuardSettings, MarkerMetrics, Policy, WorkError};
+use headgate_controller::admin_state::{self, GuardSettings, MarkerMetrics, NodeReads, Policy, WorkError};
 use headgate_controller::local_service;
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::preempt_events::{self, PreemptEvents};
@@ -27,6 +28,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::AzureAccess;
+use super::maintenance;
 use super::tasks::Tasks;
 use crate::config::{MarkerWriter, Settings};
 
@@ -118,35 +120,48 @@ async fn panic_drill() {
     }
 }
 
-/// The work of each term: the admin-state controller, with the updater of Local Services' pools beside it.
+/// The metrics of the work of each term.
+#[derive(Clone)]
+pub(super) struct WorkMetrics {
+    pub(super) admin_state: admin_state::Metrics,
+    pub(super) local_pools: local_service::Metrics,
+    pub(super) lock: LockMetrics,
+    pub(super) preempt_events: preempt_events::Metrics,
+    pub(super) marker: MarkerMetrics,
+    pub(super) maintenance: headgate_maintenance::controller::Metrics,
+}
+
+/// The work of each term: the admin-state controller, with the updater of Local Services' pools and the maintenance controllers
+/// beside it.
 pub(super) fn work(
-    metrics: admin_state::Metrics,
-    local_pools: local_service::Metrics,
-    lock_metrics: LockMetrics,
-    preempt_metrics: preempt_events::Metrics,
-    marker_metrics: MarkerMetrics,
+    metrics: WorkMetrics,
 ) -> impl Fn(Term, LeaderContext) -> BoxFuture<'static, Result<(), WorkError>> + Send + Sync {
     move |term, context| {
-        let work_context = work_context(
-            &context,
-            metrics.clone(),
-            local_pools.clone(),
-            lock_metrics.clone(),
-            &preempt_metrics,
-            &marker_metrics,
-        );
-        async move { admin_state::run(term, &context.azure, work_context).await }.boxed()
+        let metrics = metrics.clone();
+        async move {
+            let reads = watch::Sender::new(Arc::default());
+            let waits_for_reads = context.settings.maintenance.enabled;
+            let maintenance = async {
+                if waits_for_reads {
+                    maintenance::run(term.clone(), &context, metrics.maintenance.clone(), reads.subscribe()).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            let work_context = work_context(&context, metrics.clone(), waits_for_reads.then(|| reads.clone()));
+            tokio::select! {
+                outcome = admin_state::run(term.clone(), &context.azure, work_context) => outcome,
+                () = maintenance => Ok(()),
+            }
+        }
+        .boxed()
     }
 }
 
 /// What the work needs of this process.
 fn work_context(
     context: &LeaderContext,
-    metrics: admin_state::Metrics,
-    local_pools_metrics: local_service::Metrics,
-    lock_metrics: LockMetrics,
-    preempt_metrics: &preempt_events::Metrics,
-    marker_metrics: &MarkerMetrics,
+    metrics: WorkMetrics,
+    node_reads: Option<watch::Sender<Arc<NodeReads>>>,
 ) -> admin_state::WorkContext {
     let settings = &context.settings;
     let events = ClusterEventRecorder::new(context.client.clone(), context.node_name.clone());
@@ -154,7 +169,7 @@ fn work_context(
     let marker = (settings.marker.writer() == MarkerWriter::Leader).then(|| admin_state::MarkerFeature {
         writer: admin_state::MarkerWriter {
             client: context.client.clone(),
-            metrics: marker_metrics.clone(),
+            metrics: metrics.marker,
             clock: context.clock.clone(),
         },
         other_nodes: other_nodes.clone(),
@@ -166,7 +181,7 @@ fn work_context(
             task: PreemptEvents {
                 client: context.client.clone(),
                 events: events.clone(),
-                metrics: preempt_metrics.clone(),
+                metrics: metrics.preempt_events,
                 clock: context.clock.clone(),
             },
             other_nodes,
@@ -189,12 +204,13 @@ fn work_context(
         stale_nodes_timeout: settings.admin_state.stale_nodes_timeout,
         node_name: context.node_name.clone(),
         events,
-        metrics,
+        metrics: metrics.admin_state,
         local_pools: settings.local_pools,
-        local_pools_metrics,
-        lock_metrics,
+        local_pools_metrics: metrics.local_pools,
+        lock_metrics: metrics.lock,
         clock: context.clock.clone(),
         preempt_events,
         marker,
+        node_reads,
     }
 }

@@ -325,6 +325,19 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| Value::Bool(settings.azure.preempt_events),
     },
     Key {
+        path: "maintenance.enabled",
+        flag: None,
+        about: "Whether the leader acts on NodeMaintenances and Evacuations: nodes leave their load balancers, verified by a read, \
+                before the first pod is evicted. It needs `manifests/components/maintenance` (the kinds, policies and rights) and \
+                the controllers of `manifests/components/controller`: where a pod of the DaemonSet leads, it does nothing and \
+                records the event `ControllerRequired`. docs/maintenance.md is the guide.",
+        set: |settings, value| {
+            settings.maintenance.enabled = value::boolean(value)?;
+            Ok(())
+        },
+        get: |settings| Value::Bool(settings.maintenance.enabled),
+    },
+    Key {
         path: "adminState.mode",
         flag: None,
         about: "What the leader does with admin states. `enforce` writes them. `observe` computes what it would write, \

@@ -126,7 +126,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/maintenance",
-        modules: &[("maintenance", &[])],
+        modules: &[("maintenance", &["kubernetes", "leader", "node", "spot"])],
         tests: &[],
     },
     Crate {
@@ -183,6 +183,7 @@ const CRATES: &[Crate] = &[
                     "kubernetes",
                     "leader",
                     "local_service",
+                    "maintenance",
                     "node",
                     "other_nodes",
                     "preempt_events",

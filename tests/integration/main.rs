@@ -27,6 +27,7 @@ mod layering;
 mod leading;
 mod listener;
 mod liveness;
+mod maintenance;
 mod manifests;
 mod node;
 mod process;

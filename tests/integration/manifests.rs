@@ -1,7 +1,7 @@
 //! The shipped manifests: that they agree with the program (here, in `settings`
 //! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
-//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), what the hardened overlay adds (`hardened`),
+//! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`), what the hardened overlay adds (`hardened`),
 //! and the Node condition that other tools wait for (`marker`).
 
 use std::path::{Path, PathBuf};
@@ -22,6 +22,7 @@ mod leader;
 mod leader_policy;
 mod leader_updates;
 mod leader_work;
+mod maintenance;
 mod marker;
 mod policy;
 mod preempt_events;

@@ -87,6 +87,25 @@ impl ClusterEventRecorder {
         publish(&recorder, &event, &service_reference(about)).await;
     }
 
+    /// Records an event about any object; `action` says what headgate does.
+    pub async fn record_about(
+        &self,
+        about: &ObjectReference,
+        is_warning: bool,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) {
+        let type_ = if is_warning {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        };
+        // As below: each event has a note of its own.
+        let recorder = recorder(self.client.clone(), self.node_name.clone());
+        publish(&recorder, &event(type_, reason, action, note), about).await;
+    }
+
     async fn record(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
         let event = event(type_, reason, "UpdateLoadBalancer", note);
         // A recorder merges equal events within six minutes into a series with the note of the first one. Here each event has

@@ -27,20 +27,25 @@ pub(super) const LOCK: &str = "aks-managed-resource-locker";
 pub(super) const LEDGER: &str = "headgate-admin-state";
 
 /// A request of a leader, and the permission that it needs.
-struct Right {
+pub(super) struct Right {
     /// The role with the permission, below [`RBAC`].
     role: String,
     resource: &'static str,
     /// The resource names that the permission is limited to.
     name: Option<&'static str>,
     verb: &'static str,
-    ask: ApiRequest,
+    pub(super) ask: ApiRequest,
     /// The status code for a caller with the permission.
-    answer: u16,
+    pub(super) answer: u16,
 }
 
 impl Right {
-    fn new(role: &str, what: (&'static str, Option<&'static str>), verb: &'static str, ask: ApiRequest) -> Self {
+    pub(super) fn new(
+        role: &str,
+        what: (&'static str, Option<&'static str>),
+        verb: &'static str,
+        ask: ApiRequest,
+    ) -> Self {
         Self {
             role: role.to_owned(),
             resource: what.0,
@@ -51,7 +56,7 @@ impl Right {
         }
     }
 
-    fn answered(self, answer: u16) -> Self {
+    pub(super) fn answered(self, answer: u16) -> Self {
         Self { answer, ..self }
     }
 }
@@ -273,19 +278,24 @@ async fn each_removed_permission_of_a_leader_rejects_its_request() {
             administrator.done(&ask).await;
         }
         for right in rights(&administrator, account, &name).await {
-            wait_for_status(&leader, right.ask.clone(), right.answer).await;
-            let rules = remove_verb(&administrator, &right).await;
-            wait_for_status(&leader, right.ask.clone(), 403).await;
-            let (_, body) = leader.ask(&right.ask).await;
-            let words = format!("cannot {} resource \"{}\"", right.verb, right.resource);
-            assert!(body["message"].as_str().unwrap().contains(&words), "{body}");
-            let given_back = json!({"rules": rules});
-            let path = format!("{RBAC}/{}", right.role);
-            administrator.done(&ApiRequest::merge(&path, given_back)).await;
-            wait_for_status(&leader, right.ask, right.answer).await;
+            is_needed(&administrator, &leader, right).await;
         }
         control_plane.stop().await;
     }
+}
+
+/// Removes the permission, with which the request succeeds and without which it is refused, and gives it back.
+pub(super) async fn is_needed(administrator: &Caller, leader: &Caller, right: Right) {
+    wait_for_status(leader, right.ask.clone(), right.answer).await;
+    let rules = remove_verb(administrator, &right).await;
+    wait_for_status(leader, right.ask.clone(), 403).await;
+    let (_, body) = leader.ask(&right.ask).await;
+    let words = format!("cannot {} resource \"{}\"", right.verb, right.resource);
+    assert!(body["message"].as_str().unwrap().contains(&words), "{body}");
+    let given_back = json!({"rules": rules});
+    let path = format!("{RBAC}/{}", right.role);
+    administrator.done(&ApiRequest::merge(&path, given_back)).await;
+    wait_for_status(leader, right.ask, right.answer).await;
 }
 
 /// The rules for a caller in a namespace, without those of every authenticated caller.

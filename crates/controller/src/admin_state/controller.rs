@@ -22,6 +22,7 @@ use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
 use super::marker::{MarkerInputs, Markers, PlannedLoadBalancer, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
+use super::node_reads::{ReadInputs, node_reads};
 use super::plan::Policy;
 use super::recorded::Evidence;
 use super::settings::AdminStateMode;
@@ -328,6 +329,7 @@ impl Controller<'_> {
             self.queue_event(event);
         }
         self.report_holds(targets, &statuses);
+        self.publish_node_reads(targets, &statuses, &listing);
         if self.policy.mode != AdminStateMode::Off {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.queue_event(event);
@@ -370,6 +372,29 @@ impl Controller<'_> {
             is_changed
         });
         evaluation.next_at
+    }
+
+    /// Publishes what the last reads show of each Node with a signal, if anything waits for it.
+    fn publish_node_reads(&self, targets: &TargetStates, load_balancers: &[LoadBalancerStatus], listing: &Listing) {
+        let Some(published) = &self.context.node_reads else {
+            return;
+        };
+        let (mode, now) = (self.policy.mode, self.context.clock.now());
+        let inputs = ReadInputs {
+            targets,
+            load_balancers,
+            listing,
+            mode,
+            now,
+        };
+        published.send_if_modified(|known| {
+            let reads = node_reads(inputs, known);
+            let is_changed = **known != reads;
+            if is_changed {
+                *known = Arc::new(reads);
+            }
+            is_changed
+        });
     }
 
     /// Records an event on the own Node when the Nodes become stale.

@@ -391,7 +391,7 @@ fn short_name(pool: &PoolId) -> String {
 }
 
 /// The names of the entries' pools, at most [`MAX_POOLS_NAMED`].
-fn pool_names(entries: &[&EntryStatus]) -> String {
+pub(super) fn pool_names(entries: &[&EntryStatus]) -> String {
     let pools: BTreeSet<_> = entries.iter().map(|entry| short_name(&entry.pool)).collect();
     let mut names: Vec<_> = pools.iter().take(MAX_POOLS_NAMED).cloned().collect();
     if pools.len() > MAX_POOLS_NAMED {

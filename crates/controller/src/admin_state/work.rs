@@ -34,6 +34,7 @@ use super::list_outage::from_deadlines;
 use super::local_pools::{self, LocalPoolsContext};
 use super::marker::{MarkerWriter, Markers};
 use super::metrics::{GaugeValues, Metrics};
+use super::node_reads::NodeReads;
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
 use super::recorded::read_recorded;
@@ -100,6 +101,8 @@ pub struct WorkContext {
     pub preempt_events: Option<PreemptEventsFeature>,
     /// Writes the Node condition that says when a node has left its load balancers; `None` where it is off.
     pub marker: Option<MarkerFeature>,
+    /// Gets what the last reads show of each Node with a signal; `None` where nothing waits for it.
+    pub node_reads: Option<watch::Sender<Arc<NodeReads>>>,
 }
 
 /// The feature `marker.mode: adminState`, and whether this process may write other Nodes.
@@ -201,10 +204,11 @@ pub async fn run(term: Term, source: &impl TargetSource, context: WorkContext) -
     let outcome = tokio::select! {
         biased;
         () = term.ended() => Ok(()),
-        outcome = work(&term, source, &context) => outcome,
+        outcome = Box::pin(work(&term, source, &context)) => outcome,
     };
     term.report_nodes(None);
     term.report_inability(None);
+    forget_node_reads(&context);
     context.metrics.set_gauges(GaugeValues::default());
     context.local_pools_metrics.clear_queue();
     outcome
@@ -227,10 +231,18 @@ async fn work(term: &Term, source: &impl TargetSource, context: &WorkContext) ->
             }
         };
         tracing::info!(arm = ?target.arm, mode = context.policy.mode.as_str(), "connected to arm");
+        forget_node_reads(context);
         tokio::select! {
             outcome = Box::pin(work_with(term, target, context, &mut ledger)) => return outcome,
             () = config_changed => tracing::info!("azure configuration changed, work of the term restarted"),
         }
+    }
+}
+
+/// What was read with another configuration, or in another term, says nothing.
+fn forget_node_reads(context: &WorkContext) {
+    if let Some(reads) = &context.node_reads {
+        reads.send_replace(Arc::default());
     }
 }
 

@@ -24,6 +24,7 @@ mod ledger_proof;
 mod local_pools;
 mod marker;
 mod matchers;
+mod node_reads;
 mod one_writer;
 mod other_nodes;
 mod preempt_events;

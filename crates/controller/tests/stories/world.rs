@@ -12,7 +12,7 @@ use headgate_azure::{Credential, RateLimits, Secret};
 use headgate_azure_emulator::{Emulator, Settings};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
-use headgate_controller::admin_state::{ClusterTarget, GuardSettings, Policy};
+use headgate_controller::admin_state::{ClusterTarget, GuardSettings, NodeReads, Policy};
 use headgate_controller::local_service::{LocalPoolsSettings, LocalPoolsTarget};
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_node::SignalRules;
@@ -73,6 +73,8 @@ pub(crate) struct World {
     pub(crate) guard: GuardSettings,
     /// The size limit of lists and load balancers, for clients that are made from now on.
     pub(crate) max_streamed_bytes: Option<usize>,
+    /// Where leaders publish what their reads show of each Node with a signal.
+    pub(crate) node_reads: Option<watch::Sender<Arc<NodeReads>>>,
 }
 
 /// The resource id of a load balancer.
@@ -166,6 +168,7 @@ impl World {
             arm_unreachable: None,
             guard: GuardSettings::DISABLED,
             max_streamed_bytes: None,
+            node_reads: None,
         }
     }
 

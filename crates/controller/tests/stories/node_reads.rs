@@ -1,0 +1,181 @@
+//! What the leader knows of each Node with a signal from its last reads: what a maintenance waits for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_controller::admin_state::{AdminStateMode, NodeRead, NodeReads, Policy};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::guard::GUARD;
+use super::rows::cluster::{OUT_OF_SERVICE, TestCluster, entry};
+use super::world::{ENFORCE, SECOND, entries, load_balancer, two_load_balancers};
+
+const MAINTENANCE: &str = "headgate.dev/maintenance";
+
+struct Scene {
+    cluster: TestCluster,
+    reads: watch::Receiver<Arc<NodeReads>>,
+}
+
+impl Scene {
+    async fn new(mut cluster: TestCluster, policy: Policy) -> Self {
+        let sender = watch::Sender::new(Arc::default());
+        let reads = sender.subscribe();
+        cluster.world.node_reads = Some(sender);
+        cluster.lead(policy).await;
+        Self { cluster, reads }
+    }
+
+    fn read(&self, node: &str) -> Option<NodeRead> {
+        self.reads.borrow().get(node).cloned()
+    }
+
+    /// Waits until the read of a node is as expected.
+    async fn until(&self, node: &str, expected: impl Fn(&NodeRead) -> bool) -> NodeRead {
+        let deadline = Instant::now() + Duration::from_mins(3);
+        loop {
+            match self.read(node) {
+                Some(read) if expected(&read) => return read,
+                read => assert!(Instant::now() < deadline, "{node}: {read:?}"),
+            }
+            sleep(SECOND / 10).await;
+        }
+    }
+}
+
+fn is_out(read: &NodeRead) -> bool {
+    matches!(read, NodeRead::Out { .. })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_is_out_once_a_read_shows_all_its_entries_down() {
+    let scene = Scene::new(TestCluster::without_leader(3, &two_load_balancers(3)).await, ENFORCE).await;
+    assert_eq!(**scene.reads.borrow(), NodeReads::new(), "no node has a signal");
+    scene.cluster.taint(1, &[MAINTENANCE]);
+    let read = scene.until("node-1", is_out).await;
+    let down = scene.cluster.down();
+    assert!(
+        down.len() == 3 && down.values().all(|names| names.contains("node-1")),
+        "{down:?}"
+    );
+    let NodeRead::Out { since } = read else {
+        panic!("{read:?}")
+    };
+    assert_eq!(since.subsec_nanosecond(), 0);
+    // It stays the same while nothing changes.
+    sleep(60 * SECOND).await;
+    assert_eq!(scene.read("node-1"), Some(NodeRead::Out { since }));
+    assert_eq!(scene.reads.borrow().len(), 1);
+
+    // Another writer puts the node back into service.
+    let mut reads = scene.reads.clone();
+    scene
+        .cluster
+        .foreign("kubernetes", "kubernetes", |pool| {
+            entry(pool, "node-1")["properties"]["adminState"] = json!("None");
+        })
+        .await;
+    let lost = reads.wait_for(|reads| matches!(reads.get("node-1"), Some(NodeRead::In { .. })));
+    let lost = tokio::time::timeout(60 * SECOND, lost)
+        .await
+        .unwrap()
+        .unwrap()
+        .get("node-1")
+        .cloned();
+    let detail = "in service in kubernetes/kubernetes".to_owned();
+    assert_eq!(lost, Some(NodeRead::In { detail }));
+    let NodeRead::Out { since: again } = scene.until("node-1", is_out).await else {
+        unreachable!()
+    };
+    assert!(again >= since);
+
+    scene.cluster.taint(1, &[]);
+    scene.cluster.settle(&[]).await;
+    assert_eq!(scene.read("node-1"), None, "without a signal nothing is known");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_has_the_time_from_the_ledger() {
+    let mut scene = Scene::new(TestCluster::without_leader(3, &two_load_balancers(3)).await, ENFORCE).await;
+    scene.cluster.taint(1, &[MAINTENANCE]);
+    let first = scene.until("node-1", is_out).await;
+    sleep(30 * SECOND).await;
+    scene.cluster.stop().await;
+    assert_eq!(scene.read("node-1"), None, "what another term read says nothing");
+    sleep(30 * SECOND).await;
+    scene.cluster.lead(ENFORCE).await;
+    let NodeRead::Out { since } = scene.until("node-1", is_out).await else {
+        unreachable!()
+    };
+    let NodeRead::Out { since: before } = first else {
+        unreachable!()
+    };
+    assert!(since.duration_since(before).as_secs() <= 2, "{before} {since}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_in_no_pool_is_not_used() {
+    let pools = [load_balancer("kubernetes", &[("kubernetes", entries([1, 2], false))])];
+    let scene = Scene::new(TestCluster::without_leader(3, &pools).await, ENFORCE).await;
+    scene.cluster.taint(3, &[MAINTENANCE]);
+    scene.until("node-3", |read| *read == NodeRead::NotUsed).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_the_guard_holds_back_is_known_as_such() {
+    let mut cluster = TestCluster::without_leader(2, &two_load_balancers(2)).await;
+    cluster.world.guard = GUARD.clone();
+    let scene = Scene::new(cluster, ENFORCE).await;
+    scene.cluster.taint(2, &[OUT_OF_SERVICE]);
+    scene.cluster.settle(&["node-2"]).await;
+    scene.cluster.taint(1, &[MAINTENANCE]);
+    let read = scene
+        .until("node-1", |read| matches!(read, NodeRead::HeldBack { .. }))
+        .await;
+    let NodeRead::HeldBack { detail } = read else {
+        unreachable!()
+    };
+    assert!(detail.contains("kubernetes/kubernetes-IPv6"), "{detail}");
+    assert!(scene.read("node-2").is_some_and(|read| is_out(&read)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_that_fail_make_it_unknown_until_they_succeed() {
+    let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, ENFORCE).await;
+    scene.cluster.taint(1, &[MAINTENANCE]);
+    scene.until("node-1", is_out).await;
+    let refused =
+        json!({"answer": {"status": 403, "body": {"error": {"code": "AuthorizationFailed", "message": "no read"}}}});
+    scene.cluster.fault("GET", "/loadBalancers$", None, &refused);
+    let read = scene
+        .until("node-1", |read| matches!(read, NodeRead::Unknown { .. }))
+        .await;
+    let NodeRead::Unknown { reason } = read else {
+        unreachable!()
+    };
+    assert!(reason.starts_with("load balancers are not listed: "), "{reason}");
+    scene.cluster.clear_faults();
+    scene.until("node-1", is_out).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn modes_that_set_nothing_down_say_so() {
+    for (mode, expected) in [
+        (AdminStateMode::Observe, "; adminState.mode is observe"),
+        (AdminStateMode::Off, "adminState.mode is off"),
+    ] {
+        let policy = Policy { mode, ..ENFORCE };
+        let scene = Scene::new(TestCluster::without_leader(2, &two_load_balancers(2)).await, policy).await;
+        scene.cluster.taint(1, &[MAINTENANCE]);
+        let says = |read: &NodeRead| match read {
+            NodeRead::In { detail } => detail.ends_with(expected),
+            NodeRead::Unknown { reason } => reason == expected,
+            _ => false,
+        };
+        scene.until("node-1", says).await;
+        assert!(scene.cluster.down().values().all(BTreeSet::is_empty), "{mode:?}");
+    }
+}

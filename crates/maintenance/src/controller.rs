@@ -1,0 +1,155 @@
+//! The maintenance controllers of the elected leader: watches in, guarded writes out.
+//!
+//! Decisions are made by pure functions: [`plan`](crate::plan::plan) for maintenances, `evacuation::state` and
+//! `evacuation::daemon_set` for Evacuations. Here are the caches that they read (`caches`, `pods`), the loops that call them
+//! (`maintenances`, `evacuations`, `daemon_sets`) and the writes (`executor`, `writer`, `node_patch`).
+//!
+//! Invariants: nothing is written without a permit of the term. Each write fails if its object has changed since it was read,
+//! and may be repeated. A failure here ends no other work of the term: the tasks are started again after a pause. That this
+//! process may write other Nodes is the caller's to check.
+
+mod budgets;
+mod caches;
+mod daemon_sets;
+mod evacuations;
+mod events;
+mod executor;
+mod maintenances;
+mod metrics;
+mod node_patch;
+mod objects;
+mod pods;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::Term;
+use jiff::Timestamp;
+use kube::Client;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::task::JoinMap;
+
+use crate::snapshot::LoadBalancerObservation;
+
+use caches::Caches;
+use daemon_sets::DaemonSetEvacuator;
+use evacuations::EvacuationController;
+use events::EventQueue;
+use maintenances::MaintenanceController;
+pub use metrics::Metrics;
+use writer::Writer;
+
+/// After a task has ended by a defect.
+const RESTART_PAUSE: Duration = Duration::from_secs(30);
+
+/// What is known about the load balancers of each Node, by name. A Node that is missing is unknown.
+pub type LoadBalancerObservations = BTreeMap<String, LoadBalancerObservation>;
+
+/// What the controllers need.
+#[derive(Clone)]
+pub struct MaintenanceContext {
+    /// A client of the API server that does not retry by itself.
+    pub client: Client,
+    /// Records events on maintenances and Nodes.
+    pub events: ClusterEventRecorder,
+    /// The metrics of these controllers.
+    pub metrics: Metrics,
+    /// Wall and monotonic time.
+    pub clock: Clock,
+    /// What the last reads of the load balancers show.
+    pub load_balancers: watch::Receiver<Arc<LoadBalancerObservations>>,
+}
+
+/// The tasks of the controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum TaskName {
+    Maintenances,
+    Nodes,
+    Evacuations,
+    Budgets,
+    Pods,
+    MaintenanceController,
+    EvacuationController,
+    DaemonSetEvacuator,
+    Events,
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Maintenances => "nodemaintenances",
+            Self::Nodes => "nodes",
+            Self::Evacuations => "evacuations",
+            Self::Budgets => "poddisruptionbudgets",
+            Self::Pods => "pods",
+            Self::MaintenanceController => "maintenance-controller",
+            Self::EvacuationController => "evacuation-controller",
+            Self::DaemonSetEvacuator => "daemonset-evacuator",
+            Self::Events => "events",
+        })
+    }
+}
+
+/// Clears the gauges when the term ends.
+struct ClearGauges(Metrics);
+
+impl Drop for ClearGauges {
+    fn drop(&mut self) {
+        self.0.clear_gauges();
+    }
+}
+
+/// Runs the controllers in a term, until the caller drops it.
+pub async fn run(term: Term, context: MaintenanceContext) {
+    let _at_end = ClearGauges(context.metrics.clone());
+    loop {
+        let mut tasks = start(&term, &context);
+        let ended = tasks.join_next().await;
+        drop(tasks);
+        let (task, reason) = match ended {
+            Some((task, Ok(()))) => (task.to_string(), "it returned".to_owned()),
+            Some((task, Err(error))) => (task.to_string(), error.to_string()),
+            None => ("none".to_owned(), "there was no task".to_owned()),
+        };
+        context.metrics.count_restart();
+        tracing::error!(task, reason, restart_in = ?RESTART_PAUSE, "maintenance task ended, starting all of them again");
+        sleep(RESTART_PAUSE).await;
+    }
+}
+
+/// A time as objects have it: without fractions.
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_second(time.as_second()).unwrap_or(time)
+}
+
+/// Starts all tasks; dropping them aborts them.
+fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<TaskName, ()> {
+    let mut tasks = JoinMap::new();
+    let caches = Caches::start(&mut tasks, context);
+    let writer = Writer {
+        client: context.client.clone(),
+        term: term.clone(),
+        metrics: context.metrics.clone(),
+    };
+    let (events, recorded) = EventQueue::new();
+    tasks.spawn(TaskName::Events, events::record(context.events.clone(), recorded));
+    tasks.spawn(
+        TaskName::MaintenanceController,
+        MaintenanceController::new(caches.clone(), writer.clone(), events, context).run(),
+    );
+    tasks.spawn(
+        TaskName::EvacuationController,
+        EvacuationController::new(caches.clone(), writer.clone(), context).run(),
+    );
+    tasks.spawn(
+        TaskName::DaemonSetEvacuator,
+        DaemonSetEvacuator::new(caches, writer, context).run(),
+    );
+    tasks
+}

@@ -1,0 +1,143 @@
+//! What the watches show, as maps that the loops borrow.
+//!
+//! Invariants: a cache is `None` until its first list is complete, and is replaced as a whole by a later one. While a watch
+//! fails, the last known state stays. Receivers are notified only where a value differs from the one before, so a heartbeat of
+//! a Node wakes no loop.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::StreamExt as _;
+use headgate_kubernetes::{WatchReporter, WatchStream, watch_events};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::runtime::watcher;
+use kube::runtime::watcher::Event;
+use kube::{Api, Resource, ResourceExt as _};
+use tokio::sync::watch;
+use tokio_util::task::JoinMap;
+
+use super::objects::{CachedNode, NodeObject};
+use super::pods::{PodCache, watch_pods};
+use super::{MaintenanceContext, TaskName, budgets};
+use crate::api::{Evacuation, NodeMaintenance};
+use crate::snapshot::BudgetFacts;
+
+/// Objects in one answer to a list.
+const PAGE_SIZE: u32 = 500;
+
+/// The objects of a kind by name, or by `namespace/name`; `None` until they are listed.
+pub(super) type Cache<V> = Option<BTreeMap<String, V>>;
+
+/// The caches of all kinds, and which nodes' pods are watched.
+#[derive(Clone)]
+pub(super) struct Caches {
+    pub(super) maintenances: watch::Receiver<Cache<NodeMaintenance>>,
+    pub(super) nodes: watch::Receiver<Cache<CachedNode>>,
+    pub(super) evacuations: watch::Receiver<Cache<Evacuation>>,
+    pub(super) budgets: watch::Receiver<Cache<BudgetFacts>>,
+    pub(super) pods: watch::Receiver<PodCache>,
+    /// The nodes whose pods the maintenance controller needs.
+    pub(super) maintained_nodes: watch::Sender<BTreeSet<String>>,
+    /// The nodes of pods that Evacuations are about and that are on no maintained node.
+    pub(super) located_nodes: watch::Sender<BTreeSet<String>>,
+}
+
+impl Caches {
+    /// Starts all watches.
+    pub(super) fn start(tasks: &mut JoinMap<TaskName, ()>, context: &MaintenanceContext) -> Self {
+        let (maintenances, nodes) = (watch::Sender::new(None), watch::Sender::new(None));
+        let (evacuations, budgets) = (watch::Sender::new(None), watch::Sender::new(None));
+        let pods = watch::Sender::new(PodCache::default());
+        let (maintained_nodes, located_nodes) = (watch::Sender::default(), watch::Sender::default());
+        let caches = Self {
+            maintenances: maintenances.subscribe(),
+            nodes: nodes.subscribe(),
+            evacuations: evacuations.subscribe(),
+            budgets: budgets.subscribe(),
+            pods: pods.subscribe(),
+            maintained_nodes: maintained_nodes.clone(),
+            located_nodes: located_nodes.clone(),
+        };
+        let reporter = |resource| WatchReporter::new(resource, context.metrics.watch_errors(), context.clock.clone());
+        let (client, config) = (&context.client, watcher::Config::default().page_size(PAGE_SIZE));
+        let stream = watch_events(
+            client,
+            Api::<NodeMaintenance>::all,
+            config.clone(),
+            reporter("nodemaintenances"),
+        );
+        tasks.spawn(TaskName::Maintenances, reflect(stream, maintenances, Some));
+        let stream = watch_events(client, Api::<NodeObject>::all, config.clone(), reporter("nodes"));
+        tasks.spawn(
+            TaskName::Nodes,
+            reflect(stream, nodes, |node| Some(CachedNode::from(node))),
+        );
+        let stream = watch_events(client, Api::<Evacuation>::all, config.clone(), reporter("evacuations"));
+        tasks.spawn(TaskName::Evacuations, reflect(stream, evacuations, Some));
+        let stream = watch_events(
+            client,
+            Api::<PodDisruptionBudget>::all,
+            config,
+            reporter("poddisruptionbudgets"),
+        );
+        tasks.spawn(
+            TaskName::Budgets,
+            reflect(stream, budgets, |budget| budgets::facts(&budget)),
+        );
+        let wanted = (maintained_nodes.subscribe(), located_nodes.subscribe());
+        tasks.spawn(TaskName::Pods, watch_pods(context.clone(), wanted, pods));
+        caches
+    }
+}
+
+/// The key of an object in a cache.
+fn key(namespace: Option<&str>, name: &str) -> String {
+    namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
+}
+
+/// Follows a watch; ends with it.
+async fn reflect<K, V>(mut stream: WatchStream<Event<K>>, cache: watch::Sender<Cache<V>>, convert: fn(K) -> Option<V>)
+where
+    K: Resource,
+    V: PartialEq,
+{
+    let mut listed = BTreeMap::new();
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                let key = key(object.namespace().as_deref(), &object.name_any());
+                listed.extend(convert(object).map(|value| (key, value)));
+            }
+            Ok(Event::InitDone) => {
+                let listed = Some(std::mem::take(&mut listed));
+                cache.send_if_modified(|cache| {
+                    let is_changed = *cache != listed;
+                    *cache = listed;
+                    is_changed
+                });
+            }
+            Ok(Event::Apply(object)) => {
+                let key = key(object.namespace().as_deref(), &object.name_any());
+                set(&cache, key, convert(object));
+            }
+            Ok(Event::Delete(object)) => set(&cache, key(object.namespace().as_deref(), &object.name_any()), None),
+            // The reporter has logged and counted it.
+            Err(_) => {}
+        }
+    }
+}
+
+/// Sets or removes one value.
+fn set<V: PartialEq>(cache: &watch::Sender<Cache<V>>, key: String, value: Option<V>) {
+    cache.send_if_modified(|cache| {
+        let objects = cache.get_or_insert_default();
+        match value {
+            Some(value) if objects.get(&key) == Some(&value) => false,
+            Some(value) => {
+                objects.insert(key, value);
+                true
+            }
+            None => objects.remove(&key).is_some(),
+        }
+    });
+}

@@ -1,0 +1,383 @@
+//! The loop of the Evacuation controller: one step of `evacuation::state` for each Evacuation, until none is due.
+//!
+//! The state is in the objects. In memory are only pauses: between failed evictions, and until the cache shows a write. A pod
+//! that no cache has is read from the API server, so an Evacuation of a pod that was just created does not end by mistake; from then on the
+//! pods of its node are watched.
+
+mod failure;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use headgate_clock::Clock;
+use jiff::Timestamp;
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::budgets::have_room;
+use super::caches::Caches;
+use super::objects::{CachedPod, PodObject};
+use super::writer::{WriteError, Writer};
+use super::{MaintenanceContext, whole_seconds};
+use crate::api::Evacuation;
+use crate::api::names::PROTECTION_FINALIZER;
+use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, pause};
+use crate::evacuation::state::{FinishReason, PodState, Step, step};
+use crate::snapshot::{BudgetFacts, PodFacts};
+
+use failure::failed_status;
+
+/// Evacuations that are worked on at the same time.
+const MAX_CONCURRENT_STEPS: usize = 8;
+/// Between two turns, so that changes in quick succession share one.
+const MIN_INTERVAL: Duration = Duration::from_millis(200);
+/// Until a step that was done or failed may be repeated although the cache shows the same.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(5);
+/// Until a pod whose eviction was accepted and that does not terminate is evicted again.
+const ACCEPTED_INTERVAL: Duration = Duration::from_secs(30);
+/// Until a pod that no cache has had yet is read.
+const FIRST_LOOKUP_DELAY: Duration = Duration::from_secs(5);
+/// Between reads of a pod that is in no cache, because it has no node yet.
+const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);
+/// The shortest pause after a failed eviction, also where its budget has room again.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(10);
+const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
+
+/// The Evacuation controller.
+pub(super) struct EvacuationController {
+    caches: Caches,
+    writer: Writer,
+    clock: Clock,
+    /// By the UID of the Evacuation.
+    memories: HashMap<String, Memory>,
+}
+
+/// What is remembered of an Evacuation between turns.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    /// The version that was worked on last. The same version is not worked on again before `repeat_at`.
+    version: Option<String>,
+    repeat_at: Option<Instant>,
+    /// When its pod may be evicted, and because of what it waits.
+    evict_at: Option<Instant>,
+    waits_for_budget: bool,
+    last_eviction: Option<Instant>,
+    /// The node of a pod that is on no maintained node.
+    located_on: Option<String>,
+    /// Whether a cache has had the pod.
+    is_seen: bool,
+    /// When a pod that is in no cache is read.
+    lookup_at: Option<Instant>,
+}
+
+/// An Evacuation to work on, with its pod where a cache has it.
+struct Due {
+    evacuation: Evacuation,
+    pod: Option<PodFacts>,
+}
+
+/// What became of it.
+enum Worked {
+    /// A step was made, or failed and is repeated.
+    Stepped,
+    /// The eviction was accepted.
+    Evicted,
+    /// The eviction failed so many times.
+    Refused { failures: i32, reason: EvictionFailure },
+    /// Nothing is to be done before this time; the pod is on this node.
+    Waits { located_on: Option<String> },
+}
+
+impl EvacuationController {
+    pub(super) fn new(caches: Caches, writer: Writer, context: &MaintenanceContext) -> Self {
+        Self {
+            caches,
+            writer,
+            clock: context.clock.clone(),
+            memories: HashMap::new(),
+        }
+    }
+
+    /// Runs until it is aborted.
+    pub(super) async fn run(mut self) {
+        loop {
+            let (due, wake_at) = self.due();
+            self.work(due).await;
+            self.publish_located_nodes();
+            sleep(MIN_INTERVAL).await;
+            let caches = &mut self.caches;
+            tokio::select! {
+                Ok(()) = caches.evacuations.changed() => {}
+                Ok(()) = caches.pods.changed() => {}
+                Ok(()) = caches.budgets.changed() => {}
+                () = sleep_until(wake_at) => {}
+            }
+        }
+    }
+
+    /// The Evacuations on which a step is due, and when the next one may be without a change.
+    fn due(&mut self) -> (Vec<Due>, Instant) {
+        let now = self.clock.now();
+        let mut wake_at = now.mono + RESYNC_INTERVAL;
+        let evacuations = self.caches.evacuations.borrow_and_update();
+        let Some(evacuations) = evacuations.as_ref() else {
+            return (Vec::new(), wake_at);
+        };
+        let pods = self.caches.pods.borrow_and_update();
+        let pods: HashMap<&str, &CachedPod> = pods.by_uid();
+        let budgets = self.caches.budgets.borrow_and_update();
+        let uids: BTreeSet<_> = evacuations
+            .values()
+            .filter_map(|one| one.metadata.uid.clone())
+            .collect();
+        self.memories.retain(|uid, _| uids.contains(uid));
+        let mut due = Vec::new();
+        for evacuation in evacuations.values() {
+            let memory = self.memories.entry(evacuation.uid().unwrap_or_default()).or_default();
+            let pod = pods.get(evacuation.spec.pod_ref.uid.as_str()).map(|pod| &pod.facts);
+            let budgets = budgets.iter().flat_map(BTreeMap::values);
+            match memory.due_at(evacuation, pod, budgets, now.wall, now.mono) {
+                Some(at) if at <= now.mono => due.push(Due {
+                    evacuation: evacuation.clone(),
+                    pod: pod.cloned(),
+                }),
+                Some(at) => wake_at = wake_at.min(at),
+                None => {}
+            }
+        }
+        if !due.is_empty() {
+            // What is not due any more then, is found out by another turn.
+            wake_at = wake_at.min(now.mono + REPEAT_INTERVAL);
+        }
+        (due, wake_at)
+    }
+
+    async fn work(&mut self, due: Vec<Due>) {
+        let (writer, clock) = (&self.writer, &self.clock);
+        let worked: Vec<_> = stream::iter(due)
+            .map(|due| async move {
+                let worked = work_on(writer, &due, whole_seconds(clock.now().wall)).await;
+                (due, worked)
+            })
+            .buffer_unordered(MAX_CONCURRENT_STEPS)
+            .collect()
+            .await;
+        let now = self.clock.now().mono;
+        for (Due { evacuation, pod }, worked) in worked {
+            let memory = self.memories.entry(evacuation.uid().unwrap_or_default()).or_default();
+            memory.apply(&evacuation, pod.is_some(), worked, now);
+        }
+    }
+
+    /// Has the pods of these nodes watched.
+    fn publish_located_nodes(&self) {
+        let located: BTreeSet<_> = self
+            .memories
+            .values()
+            .filter_map(|memory| memory.located_on.clone())
+            .collect();
+        self.caches.located_nodes.send_if_modified(|known| {
+            let is_changed = *known != located;
+            *known = located;
+            is_changed
+        });
+    }
+}
+
+impl Memory {
+    /// When the Evacuation has to be worked on; `None` while nothing but a change makes it due.
+    fn due_at<'a>(
+        &mut self,
+        evacuation: &Evacuation,
+        pod: Option<&PodFacts>,
+        budgets: impl IntoIterator<Item = &'a BudgetFacts>,
+        wall: Timestamp,
+        now: Instant,
+    ) -> Option<Instant> {
+        let repeat_at = self.repeat_at.filter(|at| *at > now);
+        if repeat_at.is_some() && self.version == evacuation.resource_version() {
+            return repeat_at;
+        }
+        let Some(pod) = pod else {
+            // The first list of its node's pods may still be under way.
+            let delay = if self.is_seen {
+                Duration::ZERO
+            } else {
+                FIRST_LOOKUP_DELAY
+            };
+            return Some(*self.lookup_at.get_or_insert_with(|| now + delay));
+        };
+        (self.is_seen, self.lookup_at) = (true, None);
+        match step(evacuation, PodState::Exists(pod), wall) {
+            Step::Wait(None) => None,
+            Step::Wait(Some(until)) => {
+                let wait = Duration::try_from(until.duration_since(wall)).unwrap_or_default();
+                Some(now + wait)
+            }
+            Step::Evict => {
+                let failures = evacuation
+                    .status
+                    .as_ref()
+                    .map_or(0, |status| status.failed_eviction_counter);
+                let evict_at = *self.evict_at.get_or_insert_with(|| now + pause(failures));
+                let has_room = self.waits_for_budget && have_room(budgets, pod);
+                let earliest = self.last_eviction.map_or(now, |last| last + SHORTEST_PAUSE);
+                Some(if has_room { evict_at.min(earliest) } else { evict_at })
+            }
+            Step::Finish { .. } | Step::SetProtection { .. } | Step::SetEvacuators(_) | Step::UpdateStatus(_) => {
+                Some(now)
+            }
+        }
+    }
+
+    /// Remembers what became of the Evacuation, whose pod a cache had or not.
+    fn apply(&mut self, evacuation: &Evacuation, is_cached: bool, worked: Worked, now: Instant) {
+        self.version = evacuation.resource_version();
+        self.repeat_at = Some(now + REPEAT_INTERVAL);
+        match worked {
+            Worked::Stepped => {}
+            Worked::Evicted => {
+                // The pod terminates, which its cache shows; a status write in between changes nothing.
+                self.evict_at = Some(now + ACCEPTED_INTERVAL);
+                (self.waits_for_budget, self.last_eviction) = (false, Some(now));
+            }
+            Worked::Refused { failures, reason } => {
+                self.evict_at = Some(now + pause(failures));
+                self.waits_for_budget = matches!(
+                    reason,
+                    EvictionFailure::DisruptionBudget | EvictionFailure::MultipleDisruptionBudgets
+                );
+                self.last_eviction = Some(now);
+            }
+            Worked::Waits { located_on } => {
+                self.repeat_at = None;
+                if located_on.is_some() {
+                    self.located_on = located_on;
+                }
+            }
+        }
+        let lookup_at = now + LOOKUP_INTERVAL;
+        let lookup_at = self.evict_at.map_or(lookup_at, |at| at.max(lookup_at));
+        self.lookup_at = (!is_cached).then_some(lookup_at);
+    }
+}
+
+/// Makes the step that is due. A pod that no cache has is read first.
+async fn work_on(writer: &Writer, due: &Due, now: Timestamp) -> Worked {
+    let evacuation = &due.evacuation;
+    let (namespace, reference) = (evacuation.namespace().unwrap_or_default(), &evacuation.spec.pod_ref);
+    let read;
+    let (pod, located_on) = if let Some(pod) = &due.pod {
+        (PodState::Exists(pod), None)
+    } else {
+        let pods = Api::<PodObject>::namespaced(writer.client.clone(), &namespace);
+        match writer.read(pods.get_opt(&reference.name)).await {
+            Ok(None) => (PodState::Gone, None),
+            Ok(Some(object)) => {
+                read = CachedPod::from(object).facts;
+                let is_it = read.uid == reference.uid && !read.node.is_empty();
+                (PodState::Exists(&read), is_it.then(|| read.node.clone()))
+            }
+            Err(error) => {
+                log_failure("pod", evacuation, &error);
+                return Worked::Stepped;
+            }
+        }
+    };
+    let step = step(evacuation, pod, now);
+    match (step, pod) {
+        (Step::Wait(_), _) => Worked::Waits { located_on },
+        // Evictions begin once the cache has the pod: it shows when the pod terminates.
+        (Step::Evict, _) if located_on.is_some() => Worked::Waits { located_on },
+        (Step::Evict, PodState::Exists(pod)) => evict(writer, evacuation, pod, now).await,
+        (Step::Evict, PodState::Gone) => Worked::Stepped,
+        (step, _) => {
+            match make(writer, evacuation, step).await {
+                // The evacuator or an instigator wrote at the same time, or it has ended.
+                Ok(()) | Err(WriteError::Conflict | WriteError::Gone) => {}
+                Err(error) => log_failure("evacuation", evacuation, &error),
+            }
+            Worked::Stepped
+        }
+    }
+}
+
+fn log_failure(what: &str, evacuation: &Evacuation, error: &WriteError) {
+    let (namespace, name) = (evacuation.namespace().unwrap_or_default(), evacuation.name_any());
+    tracing::warn!(what, namespace, name, %error, retry_in = ?REPEAT_INTERVAL, "evacuation step failed");
+}
+
+/// Makes one step that is a write of the Evacuation.
+async fn make(writer: &Writer, evacuation: &Evacuation, step: Step) -> Result<(), WriteError> {
+    match step {
+        Step::Finish {
+            remove_finalizers,
+            reason,
+        } => {
+            if reason == FinishReason::Invalid {
+                tracing::warn!(
+                    namespace = evacuation.namespace(),
+                    name = evacuation.name_any(),
+                    pod = evacuation.spec.pod_ref.name,
+                    "evacuation of another pod deleted: the UID in podRef is not the pod's"
+                );
+            }
+            writer.delete_evacuation(evacuation, &remove_finalizers).await
+        }
+        Step::SetProtection { protected } => {
+            let others = evacuation
+                .finalizers()
+                .iter()
+                .filter(|one| *one != PROTECTION_FINALIZER);
+            let own = protected.then(|| PROTECTION_FINALIZER.to_owned());
+            let finalizers: Vec<_> = others.cloned().chain(own).collect();
+            writer.set_evacuation_finalizers(evacuation, &finalizers).await
+        }
+        Step::SetEvacuators(evacuators) => {
+            let change = json!({"spec": {"evacuators": evacuators}});
+            writer.patch_evacuation(evacuation, change).await.map(drop)
+        }
+        Step::UpdateStatus(status) => writer.write_evacuation_status(evacuation, *status).await.map(drop),
+        Step::Evict | Step::Wait(_) => Ok(()),
+    }
+}
+
+/// Calls the Eviction API, and writes a failure to the status.
+async fn evict(writer: &Writer, evacuation: &Evacuation, pod: &PodFacts, now: Timestamp) -> Worked {
+    let outcome = match writer.evict(&pod.namespace, &pod.name, &pod.uid).await {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            log_failure("eviction", evacuation, &error.into());
+            return Worked::Stepped;
+        }
+    };
+    let (reason, message) = match outcome {
+        EvictionOutcome::Accepted => {
+            tracing::info!(
+                namespace = pod.namespace,
+                pod = pod.name,
+                node = pod.node,
+                "pod evicted"
+            );
+            return Worked::Evicted;
+        }
+        EvictionOutcome::OtherPod => return Worked::Stepped,
+        EvictionOutcome::Failed { reason, message } => (reason, message),
+    };
+    let status = failed_status(evacuation, reason, message, now);
+    let failures = status.failed_eviction_counter;
+    tracing::info!(
+        namespace = pod.namespace,
+        pod = pod.name,
+        reason = reason.as_str(),
+        message = status.message,
+        retry_in = ?pause(failures),
+        "eviction failed"
+    );
+    if let Err(error) = writer.write_evacuation_status(evacuation, status).await {
+        log_failure("status", evacuation, &error);
+    }
+    Worked::Refused { failures, reason }
+}

@@ -1,0 +1,395 @@
+//! Carries out the actions of a plan, in their order.
+//!
+//! Invariants: each write fails if its object has changed since the plan was made. Events are recorded once the status is written
+//! that shows the same. A failure keeps back what depends on it: no Evacuation is created on a node of a maintenance whose
+//! status could not be written. Everything else goes on, so that one object that is refused does not stop all others; the next
+//! turn plans the rest again.
+
+mod evacuation_writes;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use headgate_clock::Clock;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::caches::Caches;
+use super::events::EventQueue;
+use super::metrics::Metrics;
+use super::node_patch::{condition_operations, node_operations};
+use super::objects::facts_of;
+use super::writer::{WriteError, Writer};
+use crate::api::names::COMPLETION_FINALIZER;
+use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus, Stage};
+use crate::cordon_race::{CordonRaceDetector, is_revert};
+use crate::plan::action::{Action, Event, NodeChange, NodeConditionChange};
+use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
+use crate::snapshot::{NodeFacts, Snapshot};
+
+use evacuation_writes::{change_evacuation, name_of};
+
+/// Evacuations that are created or cancelled at the same time.
+const MAX_CONCURRENT_WRITES: usize = 8;
+/// The reason of the event about a cordon that another actor keeps reverting.
+const CORDON_REVERTED: &str = "CordonReverted";
+
+/// Carries out plans, and remembers what only events and metrics need.
+pub(super) struct Executor {
+    pub(super) caches: Caches,
+    pub(super) writer: Writer,
+    pub(super) events: EventQueue,
+    pub(super) metrics: Metrics,
+    pub(super) clock: Clock,
+    pub(super) races: CordonRaceDetector,
+    /// Nodes of maintenances, by UID and name, whose first Evacuation is measured.
+    pub(super) evacuated: BTreeSet<(String, String)>,
+}
+
+/// The objects of one turn.
+struct Turn<'a> {
+    snapshot: &'a Snapshot,
+    maintenances: BTreeMap<&'a str, &'a NodeMaintenance>,
+    nodes: BTreeMap<&'a str, &'a NodeFacts>,
+    evacuations: BTreeMap<&'a str, &'a Evacuation>,
+    /// The node of each pod, by UID.
+    pod_nodes: BTreeMap<&'a str, &'a str>,
+    /// Nodes on which no Evacuation is created in this turn.
+    blocked_nodes: BTreeSet<String>,
+    failures: usize,
+}
+
+impl<'a> Turn<'a> {
+    fn new(snapshot: &'a Snapshot) -> Self {
+        fn name(object: &NodeMaintenance) -> &str {
+            object.metadata.name.as_deref().unwrap_or_default()
+        }
+        Self {
+            snapshot,
+            maintenances: snapshot.maintenances.iter().map(|one| (name(one), one)).collect(),
+            nodes: snapshot.nodes.iter().map(|node| (node.name.as_str(), node)).collect(),
+            evacuations: snapshot
+                .evacuations
+                .iter()
+                .filter_map(|one| Some((one.metadata.uid.as_deref()?, one)))
+                .collect(),
+            pod_nodes: snapshot
+                .pods
+                .iter()
+                .map(|pod| (pod.uid.as_str(), pod.node.as_str()))
+                .collect(),
+            blocked_nodes: BTreeSet::new(),
+            failures: 0,
+        }
+    }
+
+    fn failed(&mut self, what: &str, name: &str, error: &WriteError) {
+        self.failures += 1;
+        match error {
+            // Another writer was first, or the term is over: the next turn knows more.
+            WriteError::Conflict | WriteError::Gone | WriteError::NotPermitted(_) => {
+                tracing::debug!(what, name, %error, "maintenance write postponed");
+            }
+            WriteError::Refused(_) | WriteError::Failed(_) => {
+                tracing::warn!(what, name, %error, "maintenance write failed");
+            }
+        }
+    }
+}
+
+impl Executor {
+    /// Carries out all actions; gives how many failed.
+    pub(super) async fn execute(&mut self, snapshot: &Snapshot, actions: Vec<Action>, now: Timestamp) -> usize {
+        let mut turn = Turn::new(snapshot);
+        let mut events: Vec<Event> = Vec::new();
+        let (mut parallel, mut last) = (Vec::new(), Vec::new());
+        for action in actions {
+            match action {
+                Action::AddFinalizer { maintenance } => self.add_finalizer(&mut turn, &maintenance).await,
+                Action::SetStageComplete { maintenance } => self.set_stage_complete(&mut turn, &maintenance).await,
+                Action::RecordEvent(event) => events.push(event),
+                Action::UpdateStatus { maintenance, status } => {
+                    let own;
+                    (own, events) = events.into_iter().partition(|event| event.maintenance == maintenance);
+                    self.update_status(&mut turn, &maintenance, *status, own, now).await;
+                }
+                Action::UpdateNode { ref node, ref change } => {
+                    let is_revert = turn
+                        .nodes
+                        .get(node.as_str())
+                        .is_some_and(|facts| is_revert(&action, facts));
+                    self.update_node(&mut turn, node, change, is_revert).await;
+                }
+                Action::UpdateNodeConditions { node, set, remove } => {
+                    self.update_conditions(&mut turn, &node, &set, &remove, now).await;
+                }
+                Action::RemoveFinalizer { maintenance } => last.push(maintenance),
+                Action::CreateEvacuation { .. }
+                | Action::AddInstigator { .. }
+                | Action::RemoveInstigator { .. }
+                | Action::DeleteEvacuation { .. } => parallel.push(action),
+            }
+        }
+        self.change_evacuations(&mut turn, parallel, now).await;
+        for maintenance in last {
+            self.remove_finalizer(&mut turn, &maintenance).await;
+        }
+        turn.failures
+    }
+
+    fn maintenance_api(&self) -> Api<NodeMaintenance> {
+        Api::all(self.writer.client.clone())
+    }
+
+    /// Merges a change into a maintenance that has not changed since the plan was made.
+    async fn patch_maintenance(&self, object: &NodeMaintenance, mut change: Value) -> Result<(), WriteError> {
+        change["metadata"]["resourceVersion"] = json!(object.resource_version());
+        change["metadata"]["uid"] = json!(object.uid());
+        let (api, params, patch) = (self.maintenance_api(), PatchParams::default(), Patch::Merge(&change));
+        self.writer
+            .send(api.patch(&object.name_any(), &params, &patch))
+            .await
+            .map(drop)
+    }
+
+    async fn add_finalizer(&self, turn: &mut Turn<'_>, name: &str) {
+        let Some(object) = turn.maintenances.get(name).copied() else {
+            return;
+        };
+        let mut finalizers = object.finalizers().to_vec();
+        finalizers.push(COMPLETION_FINALIZER.to_owned());
+        let change = json!({"metadata": {"finalizers": finalizers}});
+        if let Err(error) = self.patch_maintenance(object, change).await {
+            turn.failed("finalizer", name, &error);
+        }
+    }
+
+    async fn remove_finalizer(&self, turn: &mut Turn<'_>, name: &str) {
+        let Some(object) = turn.maintenances.get(name).copied() else {
+            return;
+        };
+        let own = |finalizer: &&String| *finalizer != COMPLETION_FINALIZER;
+        let finalizers: Vec<_> = object.finalizers().iter().filter(own).collect();
+        let change = json!({"metadata": {"finalizers": finalizers}});
+        match self.patch_maintenance(object, change).await {
+            Ok(()) | Err(WriteError::Gone) => {}
+            Err(error) => turn.failed("finalizer", name, &error),
+        }
+    }
+
+    async fn set_stage_complete(&self, turn: &mut Turn<'_>, name: &str) {
+        let Some(object) = turn.maintenances.get(name).copied() else {
+            return;
+        };
+        if let Err(error) = self
+            .patch_maintenance(object, json!({"spec": {"stage": Stage::Complete}}))
+            .await
+        {
+            turn.failed("stage", name, &error);
+        }
+    }
+
+    async fn update_status(
+        &self,
+        turn: &mut Turn<'_>,
+        name: &str,
+        status: NodeMaintenanceStatus,
+        events: Vec<Event>,
+        now: Timestamp,
+    ) {
+        let Some(object) = turn.maintenances.get(name).copied() else {
+            return;
+        };
+        let mut changed = object.clone();
+        changed.status = Some(status);
+        let (api, params) = (self.maintenance_api(), PostParams::default());
+        if let Err(error) = self.writer.send(api.replace_status(name, &params, &changed)).await {
+            let nodes = changed.status.iter().flat_map(|status| &status.node_statuses);
+            turn.blocked_nodes.extend(nodes.map(|node| node.node_ref.name.clone()));
+            turn.failed("status", name, &error);
+            return;
+        }
+        for event in events {
+            let (is_warning, reason) = (event.reason.is_warning(), event.reason.as_str());
+            self.events.about_maintenance(object, is_warning, reason, &event.note);
+            if let Some(node) = &event.node {
+                let note = format!("NodeMaintenance {name}: {}", event.note);
+                self.events
+                    .about_node(node, &self.node_uid(node), is_warning, reason, &note);
+            }
+        }
+        self.measure_stages(object.status.as_ref(), changed.status.as_ref(), now);
+    }
+
+    /// The UID of a Node for events; its name where it is not known.
+    fn node_uid(&self, name: &str) -> String {
+        let nodes = self.caches.nodes.borrow();
+        let node = nodes.as_ref().and_then(|nodes| nodes.get(name));
+        node.map_or_else(|| name.to_owned(), |node| node.uid.clone())
+    }
+
+    /// Observes the stages that ended with a new status.
+    fn measure_stages(
+        &self,
+        before: Option<&NodeMaintenanceStatus>,
+        after: Option<&NodeMaintenanceStatus>,
+        now: Timestamp,
+    ) {
+        let Some(after) = after else { return };
+        let known = before.map_or(0, |before| before.stage_statuses.len());
+        for pair in after.stage_statuses.windows(2).skip(known.saturating_sub(1)) {
+            if let [stage, next] = pair {
+                let took = next.start_timestamp.0.duration_since(stage.start_timestamp.0);
+                self.metrics.observe_stage(stage.name, unsigned(took));
+            }
+        }
+        let is_completed = |status: &NodeMaintenanceStatus| {
+            conditions::find(&status.conditions, PROGRESSING).is_some_and(|condition| condition.reason == COMPLETED)
+        };
+        if let Some(last) = after.stage_statuses.last()
+            && is_completed(after)
+            && !before.is_some_and(is_completed)
+        {
+            self.metrics
+                .observe_stage(last.name, unsigned(now.duration_since(last.start_timestamp.0)));
+        }
+    }
+
+    async fn update_node(&mut self, turn: &mut Turn<'_>, name: &str, change: &NodeChange, is_revert: bool) {
+        let planned = turn.nodes.get(name).copied();
+        let written = async {
+            let node = self.read_node(name).await?;
+            let facts = facts_of(&node);
+            let concerns = |facts: &NodeFacts| {
+                (
+                    facts.is_unschedulable,
+                    facts.was_unschedulable,
+                    facts.maintenance_taint.clone(),
+                )
+            };
+            if planned.map(concerns) != Some(concerns(&facts)) {
+                return Err(WriteError::Conflict);
+            }
+            self.patch_node(name, node_operations(&node, change), false).await
+        };
+        match written.await {
+            Ok(()) => {
+                tracing::info!(node = name, ?change, "node changed for maintenance");
+                let race = is_revert
+                    .then(|| self.races.record(name, self.clock.now().wall))
+                    .flatten();
+                if let Some(race) = race {
+                    let note = format!(
+                        "Another actor made the node schedulable {} times within ten minutes; a NodeMaintenance keeps it \
+                         unschedulable.",
+                        race.reverts
+                    );
+                    self.events
+                        .about_node(name, &self.node_uid(name), true, CORDON_REVERTED, &note);
+                }
+            }
+            // A Node that is gone needs nothing.
+            Err(WriteError::Gone) => {}
+            Err(error) => turn.failed("node", name, &error),
+        }
+    }
+
+    async fn read_node(&self, name: &str) -> Result<Node, WriteError> {
+        let nodes = Api::<Node>::all(self.writer.client.clone());
+        self.writer.read(nodes.get(name)).await
+    }
+
+    async fn patch_node(&self, name: &str, operations: Value, is_status: bool) -> Result<(), WriteError> {
+        let nodes = Api::<Node>::all(self.writer.client.clone());
+        let patch = serde_json::from_value(operations).map_err(|error| WriteError::Failed(error.to_string()))?;
+        let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
+        let answer = if is_status {
+            self.writer.send(nodes.patch_status(name, &params, &patch)).await
+        } else {
+            self.writer.send(nodes.patch(name, &params, &patch)).await
+        };
+        answer.map(drop)
+    }
+
+    async fn update_conditions(
+        &self,
+        turn: &mut Turn<'_>,
+        name: &str,
+        set: &[NodeConditionChange],
+        remove: &[String],
+        now: Timestamp,
+    ) {
+        let written = async {
+            let node = self.read_node(name).await?;
+            self.patch_node(name, condition_operations(&node, set, remove, now), true)
+                .await
+        };
+        match written.await {
+            Ok(()) | Err(WriteError::Gone) => {}
+            Err(error) => turn.failed("node conditions", name, &error),
+        }
+    }
+
+    /// Creates and cancels Evacuations, several at the same time.
+    async fn change_evacuations(&mut self, turn: &mut Turn<'_>, actions: Vec<Action>, now: Timestamp) {
+        let node_of = |action: &Action, turn: &Turn<'_>| match action {
+            Action::CreateEvacuation { evacuation } => turn
+                .pod_nodes
+                .get(evacuation.spec.pod_ref.uid.as_str())
+                .map(|node| (*node).to_owned()),
+            _ => None,
+        };
+        let due = actions.into_iter().filter_map(|action| {
+            let node = node_of(&action, turn);
+            let is_blocked = node.as_ref().is_some_and(|node| turn.blocked_nodes.contains(node));
+            (!is_blocked).then_some((node, action))
+        });
+        let due: Vec<_> = due.collect();
+        let (writer, evacuations) = (&self.writer, &turn.evacuations);
+        let outcomes: Vec<_> = stream::iter(due)
+            .map(|(node, action)| async move {
+                let outcome = change_evacuation(writer, evacuations, &action).await;
+                (node, action, outcome)
+            })
+            .buffer_unordered(MAX_CONCURRENT_WRITES)
+            .collect()
+            .await;
+        for (node, action, outcome) in outcomes {
+            match (outcome, node) {
+                (Ok(()), Some(node)) => self.measure_first_evacuation(turn, &node, now),
+                (Ok(()), None) => {}
+                (Err(error), _) => turn.failed("evacuation", name_of(&action), &error),
+            }
+        }
+    }
+
+    /// Observes the time from a node's confirmation to its first Evacuation, for each maintenance that drains it.
+    fn measure_first_evacuation(&mut self, turn: &Turn<'_>, node: &str, now: Timestamp) {
+        for object in &turn.snapshot.maintenances {
+            let statuses = object.status.iter().flat_map(|status| &status.node_statuses);
+            let Some(status) = statuses.into_iter().find(|status| status.node_ref.name == node) else {
+                continue;
+            };
+            let confirmed = status
+                .load_balancer
+                .as_ref()
+                .and_then(|status| status.confirmed_at.as_ref());
+            let is_first = status.pods_evacuating == 0
+                && self
+                    .evacuated
+                    .insert((object.uid().unwrap_or_default(), node.to_owned()));
+            if let (Some(confirmed), true) = (confirmed, is_first) {
+                self.metrics
+                    .observe_out_to_evacuation(unsigned(now.duration_since(confirmed.0)));
+            }
+        }
+    }
+}
+
+fn unsigned(duration: jiff::SignedDuration) -> Duration {
+    Duration::try_from(duration).unwrap_or_default()
+}

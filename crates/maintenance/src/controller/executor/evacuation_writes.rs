@@ -1,0 +1,74 @@
+//! The writes of Evacuations that a plan asks for. One whose Evacuation is gone is done.
+
+use std::collections::BTreeMap;
+
+use kube::ResourceExt as _;
+use kube::api::PostParams;
+
+use super::super::writer::{WriteError, Writer};
+use crate::api::names::{INSTIGATOR_FINALIZER, PROTECTION_FINALIZER};
+use crate::api::{CancellationPolicy, Evacuation};
+use crate::plan::action::{Action, EvacuationKey};
+
+/// One write about one Evacuation.
+pub(super) async fn change_evacuation(
+    writer: &Writer,
+    evacuations: &BTreeMap<&str, &Evacuation>,
+    action: &Action,
+) -> Result<(), WriteError> {
+    let find = |key: &EvacuationKey| evacuations.get(key.uid.as_str()).copied().ok_or(WriteError::Gone);
+    let outcome = match action {
+        Action::CreateEvacuation { evacuation } => {
+            let api = writer.evacuations(evacuation.namespace().as_deref().unwrap_or_default());
+            let created = writer.send(api.create(&PostParams::default(), evacuation)).await;
+            match created {
+                // It exists already; the cache will show it.
+                Ok(_) | Err(WriteError::Conflict) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Action::AddInstigator { evacuation } => {
+            let object = find(evacuation)?;
+            let mut finalizers = object.finalizers().to_vec();
+            finalizers.push(INSTIGATOR_FINALIZER.to_owned());
+            writer.set_evacuation_finalizers(object, &finalizers).await
+        }
+        Action::RemoveInstigator { evacuation } => {
+            let object = find(evacuation)?;
+            let others = object
+                .finalizers()
+                .iter()
+                .filter(|finalizer| *finalizer != INSTIGATOR_FINALIZER);
+            let others: Vec<_> = others.cloned().collect();
+            writer.set_evacuation_finalizers(object, &others).await
+        }
+        Action::DeleteEvacuation { evacuation } => {
+            let object = find(evacuation)?;
+            let policy = object
+                .status
+                .as_ref()
+                .map(|status| status.evacuation_cancellation_policy);
+            let mut removed = vec![INSTIGATOR_FINALIZER.to_owned()];
+            if policy != Some(CancellationPolicy::Forbid) {
+                removed.push(PROTECTION_FINALIZER.to_owned());
+            }
+            writer.delete_evacuation(object, &removed).await
+        }
+        _ => Ok(()),
+    };
+    match outcome {
+        Err(WriteError::Gone) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// The Evacuation of an action, for the log.
+pub(super) fn name_of(action: &Action) -> &str {
+    match action {
+        Action::CreateEvacuation { evacuation } => evacuation.metadata.name.as_deref().unwrap_or_default(),
+        Action::AddInstigator { evacuation }
+        | Action::RemoveInstigator { evacuation }
+        | Action::DeleteEvacuation { evacuation } => &evacuation.name,
+        _ => "",
+    }
+}

@@ -1,0 +1,234 @@
+//! The loop of the NodeMaintenance controller: caches in, a plan, actions out, again after each change.
+//!
+//! Level-triggered: a turn starts from the present state of all caches, so an event that was missed or a write that failed
+//! leaves nothing to repair. Nothing is planned before the pods of all nodes under maintenance are listed.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::caches::Caches;
+use super::events::EventQueue;
+use super::executor::Executor;
+use super::metrics::{GaugeValues, Metrics};
+use super::writer::Writer;
+use super::{LoadBalancerObservations, MaintenanceContext};
+use crate::api::{NodeMaintenance, Stage};
+use crate::cordon_race::CordonRaceDetector;
+use crate::plan::phase::{Maintenance, Phase};
+use crate::plan::plan;
+use crate::snapshot::{NodeFacts, Snapshot};
+
+/// Between two turns, so that changes in quick succession share one.
+const MIN_INTERVAL: Duration = Duration::from_millis(200);
+/// After a turn with a failed write. It doubles up to the longest.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// A turn without any change, in case a clock was set.
+const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
+
+/// The NodeMaintenance controller.
+pub(super) struct MaintenanceController {
+    caches: Caches,
+    load_balancers: watch::Receiver<Arc<LoadBalancerObservations>>,
+    executor: Executor,
+    metrics: Metrics,
+    clock: Clock,
+}
+
+/// What a turn came to.
+struct Turned {
+    /// When time alone changes the plan.
+    wake_at: Option<Timestamp>,
+    failures: usize,
+}
+
+impl MaintenanceController {
+    pub(super) fn new(caches: Caches, writer: Writer, events: EventQueue, context: &MaintenanceContext) -> Self {
+        Self {
+            executor: Executor {
+                caches: caches.clone(),
+                writer,
+                events,
+                metrics: context.metrics.clone(),
+                clock: context.clock.clone(),
+                races: CordonRaceDetector::default(),
+                evacuated: BTreeSet::new(),
+            },
+            caches,
+            load_balancers: context.load_balancers.clone(),
+            metrics: context.metrics.clone(),
+            clock: context.clock.clone(),
+        }
+    }
+
+    /// Runs until a cache ends.
+    pub(super) async fn run(mut self) {
+        let mut retry = FIRST_RETRY;
+        loop {
+            let now = self.clock.now();
+            let turned = self.turn(now.wall).await;
+            let mut wake_at = Instant::now() + RESYNC_INTERVAL;
+            if let Some(Turned { wake_at: due, failures }) = turned {
+                if let Some(due) = due {
+                    let wait = Duration::try_from(due.duration_since(now.wall)).unwrap_or_default();
+                    wake_at = wake_at.min(now.mono + wait);
+                }
+                if failures > 0 {
+                    wake_at = wake_at.min(Instant::now() + retry);
+                    retry = (retry * 2).min(LONGEST_RETRY);
+                } else {
+                    retry = FIRST_RETRY;
+                }
+            }
+            sleep(MIN_INTERVAL).await;
+            let (caches, load_balancers) = (&mut self.caches, &mut self.load_balancers);
+            // A cache whose watch has ended stays as it is until all tasks are started again.
+            tokio::select! {
+                Ok(()) = caches.maintenances.changed() => {}
+                Ok(()) = caches.nodes.changed() => {}
+                Ok(()) = caches.evacuations.changed() => {}
+                Ok(()) = caches.budgets.changed() => {}
+                Ok(()) = caches.pods.changed() => {}
+                Ok(()) = load_balancers.changed() => {}
+                () = sleep_until(wake_at) => {}
+            }
+        }
+    }
+
+    /// Plans once and carries the plan out; `None` while a cache is not complete.
+    async fn turn(&mut self, now: Timestamp) -> Option<Turned> {
+        let snapshot = self.snapshot()?;
+        let plan = plan(&snapshot, now);
+        self.metrics.set_gauges(&gauges(&snapshot.maintenances));
+        let is_cordoned = |node: &str| {
+            let mut nodes = snapshot.nodes.iter();
+            nodes.any(|facts| facts.name == node && facts.was_unschedulable.is_some())
+        };
+        self.executor.races.retain(is_cordoned);
+        let exists = |uid: &String| {
+            let mut maintenances = snapshot.maintenances.iter();
+            maintenances.any(|one| one.metadata.uid.as_ref() == Some(uid))
+        };
+        self.executor.evacuated.retain(|(maintenance, _)| exists(maintenance));
+        let failures = if plan.actions.is_empty() {
+            0
+        } else {
+            self.executor.execute(&snapshot, plan.actions, now).await
+        };
+        Some(Turned {
+            wake_at: plan.wake_at,
+            failures,
+        })
+    }
+
+    /// All that a plan depends on; `None` while a cache is not complete.
+    fn snapshot(&mut self) -> Option<Snapshot> {
+        let maintenances: Vec<_> = self
+            .caches
+            .maintenances
+            .borrow_and_update()
+            .as_ref()?
+            .values()
+            .cloned()
+            .collect();
+        let evacuations = self
+            .caches
+            .evacuations
+            .borrow_and_update()
+            .as_ref()?
+            .values()
+            .cloned()
+            .collect();
+        let budgets = self
+            .caches
+            .budgets
+            .borrow_and_update()
+            .as_ref()?
+            .values()
+            .cloned()
+            .collect();
+        let is_idle = maintenances.is_empty();
+        let nodes: Vec<NodeFacts> = {
+            let nodes = self.caches.nodes.borrow_and_update();
+            let nodes = nodes.as_ref()?.values().map(|node| &node.facts);
+            // Without a maintenance only what an earlier one left matters.
+            nodes.filter(|node| !is_idle || has_traces(node)).cloned().collect()
+        };
+        let maintained = maintained_nodes(&maintenances, &nodes);
+        self.caches.maintained_nodes.send_if_modified(|known| {
+            let is_changed = *known != maintained;
+            known.clone_from(&maintained);
+            is_changed
+        });
+        let pods = {
+            let pods = self.caches.pods.borrow_and_update();
+            if !pods.has_all(&maintained) {
+                return None;
+            }
+            let all = maintained.iter().flat_map(|node| pods.of_node(node));
+            all.map(|pod| pod.facts.clone()).collect()
+        };
+        let load_balancers = (**self.load_balancers.borrow_and_update()).clone();
+        Some(Snapshot {
+            maintenances,
+            nodes,
+            pods,
+            evacuations,
+            budgets,
+            load_balancers,
+        })
+    }
+}
+
+/// Whether a maintenance left something on a Node.
+fn has_traces(node: &NodeFacts) -> bool {
+    node.was_unschedulable.is_some()
+        || node.maintenance_taint.is_some()
+        || node
+            .conditions
+            .iter()
+            .any(|(_, message)| message.starts_with("NodeMaintenance "))
+}
+
+/// The nodes whose pods a plan depends on.
+fn maintained_nodes(maintenances: &[NodeMaintenance], nodes: &[NodeFacts]) -> BTreeSet<String> {
+    let mut maintained = BTreeSet::new();
+    for object in maintenances {
+        let maintenance = Maintenance::new(object, nodes);
+        match maintenance.phase {
+            Phase::DryRun | Phase::Starting | Phase::Cordon | Phase::Drain => maintained.extend(maintenance.nodes),
+            Phase::Idle | Phase::Complete => {}
+        }
+    }
+    maintained
+}
+
+fn gauges(maintenances: &[NodeMaintenance]) -> GaugeValues {
+    let mut values = GaugeValues::default();
+    // A node of two maintenances counts once.
+    let mut counted = BTreeSet::new();
+    for object in maintenances {
+        let stage = match object.spec.stage {
+            Stage::Idle => 0,
+            Stage::Cordon => 1,
+            Stage::Drain => 2,
+            Stage::Complete => 3,
+        };
+        values.maintenances[stage] += 1;
+        for node in object.status.iter().flat_map(|status| &status.node_statuses) {
+            if object.spec.dry_run || !counted.insert(&node.node_ref.name) {
+                continue;
+            }
+            values.pods_pending += i64::from(node.pods_pending_evacuation);
+            values.pods_evacuating += i64::from(node.pods_evacuating);
+            values.blockers += i64::from(node.blockers_total);
+        }
+    }
+    values
+}

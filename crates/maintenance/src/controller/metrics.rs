@@ -1,0 +1,231 @@
+//! The metrics of the maintenance controllers.
+
+use std::time::Duration;
+
+use headgate_kubernetes::WatchErrorCounter;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::api::Stage;
+use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome};
+
+/// From a gate that is open at once to a drain of several days.
+const BUCKETS: [f64; 13] = [
+    1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 172_800.0,
+];
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// The object had changed since it was read, or is gone.
+    Conflict,
+    /// The credentials lack the right, or a policy or the schema refuses the write.
+    Refused,
+    /// The term had ended, or the clocks disagree.
+    NotPermitted,
+    /// No answer, or an error of the API server.
+    Failed,
+}
+
+impl Outcome {
+    const ALL: [Self; 5] = [
+        Self::Done,
+        Self::Conflict,
+        Self::Refused,
+        Self::NotPermitted,
+        Self::Failed,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::NotPermitted => "not_permitted",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+const EVICTION_FAILURES: [EvictionFailure; 5] = [
+    EvictionFailure::DisruptionBudget,
+    EvictionFailure::MultipleDisruptionBudgets,
+    EvictionFailure::TooManyRequests,
+    EvictionFailure::Forbidden,
+    EvictionFailure::Other,
+];
+
+const STAGES: [Stage; 4] = [Stage::Idle, Stage::Cordon, Stage::Drain, Stage::Complete];
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabels {
+    stage: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PodLabels {
+    state: &'static str,
+}
+
+/// The values of the gauges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct GaugeValues {
+    /// Maintenances by stage, in the order of the stages.
+    pub(super) maintenances: [i64; 4],
+    pub(super) pods_pending: i64,
+    pub(super) pods_evacuating: i64,
+    pub(super) blockers: i64,
+}
+
+/// The metrics. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    writes: Family<OutcomeLabels, Counter>,
+    evictions: Family<OutcomeLabels, Counter>,
+    stages: Family<StageLabels, Histogram, fn() -> Histogram>,
+    out_to_evacuation: Histogram,
+    maintenances: Family<StageLabels, Gauge>,
+    pods: Family<PodLabels, Gauge>,
+    blockers: Gauge,
+    restarts: Counter,
+    watch_errors: WatchErrorCounter,
+}
+
+impl Metrics {
+    /// Registers the metrics, whose names are in docs/metrics.md.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            writes: Family::default(),
+            evictions: Family::default(),
+            stages: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            out_to_evacuation: Histogram::new(BUCKETS),
+            maintenances: Family::default(),
+            pods: Family::default(),
+            blockers: Gauge::default(),
+            restarts: Counter::default(),
+            watch_errors: WatchErrorCounter::register(
+                registry,
+                "headgate_maintenance_watch_errors",
+                "Errors of the watches of the maintenance controllers, by reason",
+            ),
+        };
+        for outcome in Outcome::ALL {
+            let outcome = outcome.as_str();
+            drop(metrics.writes.get_or_create(&OutcomeLabels { outcome }));
+        }
+        let failures = EVICTION_FAILURES.map(EvictionFailure::as_str);
+        for outcome in ["accepted", "other_pod"].into_iter().chain(failures) {
+            drop(metrics.evictions.get_or_create(&OutcomeLabels { outcome }));
+        }
+        for stage in &STAGES[1..] {
+            let stage = stage.as_str();
+            drop(metrics.stages.get_or_create(&StageLabels { stage }));
+        }
+        metrics.clear_gauges();
+        metrics.register_in(registry);
+        metrics
+    }
+
+    fn register_in(&self, registry: &mut Registry) {
+        registry.register(
+            "headgate_maintenance_writes",
+            "Writes of the maintenance controllers to the API server without evictions, by outcome",
+            self.writes.clone(),
+        );
+        registry.register(
+            "headgate_maintenance_evictions",
+            "Calls of the Eviction API for Evacuations, by outcome: accepted, another pod of that name, or the reason of the failure",
+            self.evictions.clone(),
+        );
+        registry.register(
+            "headgate_maintenance_stage_duration_seconds",
+            "Seconds from the start of a stage of a NodeMaintenance to the start of the next one, or to the end of Complete",
+            self.stages.clone(),
+        );
+        registry.register(
+            "headgate_maintenance_out_to_first_evacuation_seconds",
+            "Seconds from the read that confirmed that a node is out of its load balancers to its first Evacuation",
+            self.out_to_evacuation.clone(),
+        );
+        registry.register(
+            "headgate_maintenances",
+            "NodeMaintenances by spec.stage; on the leader only",
+            self.maintenances.clone(),
+        );
+        registry.register(
+            "headgate_maintenance_pods",
+            "Pods that have to leave nodes under maintenance, without (pending) or with (evacuating) an Evacuation; on the leader only",
+            self.pods.clone(),
+        );
+        registry.register(
+            "headgate_maintenance_blockers",
+            "Evacuating pods that something keeps on their node, as the status shows it; on the leader only",
+            self.blockers.clone(),
+        );
+        registry.register(
+            "headgate_maintenance_restarts",
+            "Starts of the maintenance controllers after a task of theirs ended by a defect",
+            self.restarts.clone(),
+        );
+    }
+
+    pub(super) fn watch_errors(&self) -> WatchErrorCounter {
+        self.watch_errors.clone()
+    }
+
+    pub(super) fn count_write(&self, outcome: Outcome) {
+        let outcome = outcome.as_str();
+        self.writes.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    pub(super) fn count_eviction(&self, outcome: &EvictionOutcome) {
+        let outcome = match outcome {
+            EvictionOutcome::Accepted => "accepted",
+            EvictionOutcome::OtherPod => "other_pod",
+            EvictionOutcome::Failed { reason, .. } => reason.as_str(),
+        };
+        self.evictions.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    pub(super) fn observe_stage(&self, stage: Stage, took: Duration) {
+        let stage = stage.as_str();
+        self.stages
+            .get_or_create(&StageLabels { stage })
+            .observe(took.as_secs_f64());
+    }
+
+    pub(super) fn observe_out_to_evacuation(&self, took: Duration) {
+        self.out_to_evacuation.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn set_gauges(&self, values: &GaugeValues) {
+        for (stage, count) in STAGES.iter().zip(values.maintenances) {
+            let stage = stage.as_str();
+            self.maintenances.get_or_create(&StageLabels { stage }).set(count);
+        }
+        for (state, count) in [("pending", values.pods_pending), ("evacuating", values.pods_evacuating)] {
+            self.pods.get_or_create(&PodLabels { state }).set(count);
+        }
+        self.blockers.set(values.blockers);
+    }
+
+    /// For an instance that does not lead.
+    pub(super) fn clear_gauges(&self) {
+        self.set_gauges(&GaugeValues::default());
+    }
+
+    pub(super) fn count_restart(&self) {
+        self.restarts.inc();
+    }
+}

@@ -1,0 +1,153 @@
+//! The pods of nodes under maintenance: one watch for each node, so that the pods of all other nodes cost nothing.
+//!
+//! Invariant: the pods of a node are complete, or the node is missing. The API server selects pods by `spec.nodeName` with an
+//! index, as it does for each kubelet.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use futures::StreamExt as _;
+use headgate_kubernetes::{WatchReporter, watch_events};
+use kube::runtime::watcher;
+use kube::runtime::watcher::Event;
+use kube::{Api, ResourceExt as _};
+use tokio::sync::watch;
+use tokio_util::task::JoinMap;
+
+use super::MaintenanceContext;
+use super::objects::{CachedPod, PodObject};
+
+/// Pods in one answer to a list; a node seldom has more.
+const PAGE_SIZE: u32 = 500;
+
+/// The pods of the watched nodes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PodCache {
+    nodes: BTreeMap<String, NodePods>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct NodePods {
+    /// Which watch of the node writes here. One that was aborted may still run for a moment.
+    watch: u64,
+    /// By UID; `None` until they are listed.
+    pods: Option<BTreeMap<String, CachedPod>>,
+}
+
+impl PodCache {
+    /// Whether all pods of these nodes are known.
+    pub(super) fn has_all<'a>(&self, nodes: impl IntoIterator<Item = &'a String>) -> bool {
+        nodes
+            .into_iter()
+            .all(|node| self.nodes.get(node).is_some_and(|node| node.pods.is_some()))
+    }
+
+    /// The pods of one node.
+    pub(super) fn of_node(&self, node: &str) -> impl Iterator<Item = &CachedPod> {
+        let pods = self.nodes.get(node).and_then(|node| node.pods.as_ref());
+        pods.into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// All pods by UID.
+    pub(super) fn by_uid(&self) -> HashMap<&str, &CachedPod> {
+        let pods = self.nodes.values().filter_map(|node| node.pods.as_ref()).flatten();
+        pods.map(|(uid, pod)| (uid.as_str(), pod)).collect()
+    }
+
+    /// Changes the pods of a node, if this watch is still its watch. Gives whether anything changed.
+    fn change(
+        &mut self,
+        node: &str,
+        watch: u64,
+        change: impl FnOnce(&mut Option<BTreeMap<String, CachedPod>>) -> bool,
+    ) -> bool {
+        match self.nodes.get_mut(node) {
+            Some(node) if node.watch == watch => change(&mut node.pods),
+            _ => false,
+        }
+    }
+}
+
+/// Keeps one watch for each wanted node. Ends when the loops that want nodes have ended.
+pub(super) async fn watch_pods(
+    context: MaintenanceContext,
+    (mut maintained, mut located): (watch::Receiver<BTreeSet<String>>, watch::Receiver<BTreeSet<String>>),
+    cache: watch::Sender<PodCache>,
+) {
+    let mut watches = JoinMap::<String, ()>::new();
+    let mut number = 0;
+    loop {
+        let mut wanted = maintained.borrow_and_update().clone();
+        wanted.extend(located.borrow_and_update().iter().cloned());
+        let known: BTreeSet<_> = cache.borrow().nodes.keys().cloned().collect();
+        for node in known.difference(&wanted) {
+            watches.abort(node);
+            cache.send_modify(|cache| drop(cache.nodes.remove(node)));
+        }
+        for node in wanted.difference(&known) {
+            number += 1;
+            let pods = NodePods {
+                watch: number,
+                pods: None,
+            };
+            cache.send_modify(|cache| drop(cache.nodes.insert(node.clone(), pods)));
+            watches.spawn(
+                node.clone(),
+                watch_node(context.clone(), node.clone(), number, cache.clone()),
+            );
+        }
+        tokio::select! {
+            changed = maintained.changed() => if changed.is_err() { return },
+            changed = located.changed() => if changed.is_err() { return },
+            // Only an aborted watch ends.
+            Some((node, Err(error))) = watches.join_next(), if !watches.is_empty() => if !error.is_cancelled() {
+                tracing::error!(node, %error, "watch of pods ended, starting it again");
+                cache.send_modify(|cache| drop(cache.nodes.remove(&node)));
+            },
+        }
+    }
+}
+
+async fn watch_node(context: MaintenanceContext, node: String, number: u64, cache: watch::Sender<PodCache>) {
+    let reporter = WatchReporter::new("pods", context.metrics.watch_errors(), context.clock.clone());
+    let config = watcher::Config::default()
+        .fields(&format!("spec.nodeName={node}"))
+        .page_size(PAGE_SIZE);
+    let mut stream = watch_events(&context.client, Api::<PodObject>::all, config, reporter);
+    let mut listed = BTreeMap::new();
+    while let Some(event) = stream.next().await {
+        let uid = |object: &PodObject| object.uid().unwrap_or_default();
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => drop(listed.insert(uid(&object), CachedPod::from(object))),
+            Ok(Event::InitDone) => {
+                let listed = Some(std::mem::take(&mut listed));
+                cache.send_if_modified(|cache| {
+                    cache.change(&node, number, |pods| {
+                        let is_changed = *pods != listed;
+                        *pods = listed;
+                        is_changed
+                    })
+                });
+            }
+            Ok(Event::Apply(object)) => {
+                let (uid, pod) = (uid(&object), CachedPod::from(object));
+                cache.send_if_modified(|cache| {
+                    cache.change(&node, number, |pods| {
+                        let known = pods.get_or_insert_default().insert(uid, pod.clone());
+                        known.as_ref() != Some(&pod)
+                    })
+                });
+            }
+            Ok(Event::Delete(object)) => {
+                let uid = uid(&object);
+                cache.send_if_modified(|cache| {
+                    cache.change(&node, number, |pods| {
+                        pods.get_or_insert_default().remove(&uid).is_some()
+                    })
+                });
+            }
+            // The reporter has logged and counted it.
+            Err(_) => {}
+        }
+    }
+}

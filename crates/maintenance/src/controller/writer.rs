@@ -1,0 +1,264 @@
+//! One write to the API server: the permit, the time limit, and what its answer means.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+use headgate_leader::{PermitError, Term};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::metrics::{Metrics, Outcome};
+use crate::api::{Evacuation, EvacuationStatus};
+use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, classify};
+
+/// Limit of one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a write did not happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WriteError {
+    /// The object is not the one that was read. The next turn reads it again.
+    #[error("the object has changed since it was read")]
+    Conflict,
+    /// The object does not exist.
+    #[error("the object does not exist")]
+    Gone,
+    /// The API server refused.
+    #[error("the API server refused: {0}")]
+    Refused(String),
+    /// Nothing may be sent now.
+    #[error(transparent)]
+    NotPermitted(#[from] PermitError),
+    /// No answer, or one that cannot be used.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl WriteError {
+    fn of(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::of_status(status),
+            error => Self::Failed(headgate_telemetry::error_chain(error)),
+        }
+    }
+
+    fn of_status(status: &Status) -> Self {
+        match status.code {
+            404 => Self::Gone,
+            409 => Self::Conflict,
+            422 if is_failed_test(status) => Self::Conflict,
+            401 | 403 | 422 => Self::Refused(status.message.clone()),
+            code => Self::Failed(format!("{code}: {}", status.message)),
+        }
+    }
+
+    /// The label of the metric.
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Conflict | Self::Gone => Outcome::Conflict,
+            Self::Refused(_) => Outcome::Refused,
+            Self::NotPermitted(_) => Outcome::NotPermitted,
+            Self::Failed(_) => Outcome::Failed,
+        }
+    }
+}
+
+/// Whether the test of a JSON patch failed, which has no reason of its own. kube-apiserver has the text in a cause.
+fn is_failed_test(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let mut texts = causes.map(|cause| &cause.message).chain([&status.message]);
+    texts.any(|text| {
+        ["testing value", "testing path", "test failed", "did not match"]
+            .iter()
+            .any(|words| text.contains(words))
+    })
+}
+
+/// Sends writes in a term.
+#[derive(Clone)]
+pub(super) struct Writer {
+    pub(super) client: Client,
+    pub(super) term: Term,
+    pub(super) metrics: Metrics,
+}
+
+impl Writer {
+    /// Sends a write with a permit, and counts its outcome.
+    pub(super) async fn send<T>(&self, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, WriteError> {
+        let outcome = self.read(request).await;
+        let label = outcome.as_ref().map_or_else(WriteError::outcome, |_| Outcome::Done);
+        self.metrics.count_write(label);
+        outcome
+    }
+
+    /// Sends a request that is part of a write, such as the read before it.
+    pub(super) async fn read<T>(&self, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, WriteError> {
+        drop(self.term.permit()?);
+        match timeout(REQUEST_TIMEOUT, request).await {
+            Ok(answer) => answer.map_err(|error| WriteError::of(&error)),
+            Err(_) => Err(WriteError::Failed(format!(
+                "no answer within {} s",
+                REQUEST_TIMEOUT.as_secs()
+            ))),
+        }
+    }
+
+    pub(super) fn evacuations(&self, namespace: &str) -> Api<Evacuation> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// Replaces the status of an Evacuation that has not changed since it was read.
+    pub(super) async fn write_evacuation_status(
+        &self,
+        evacuation: &Evacuation,
+        status: EvacuationStatus,
+    ) -> Result<Evacuation, WriteError> {
+        let (namespace, name) = (evacuation.namespace().unwrap_or_default(), evacuation.name_any());
+        let mut changed = evacuation.clone();
+        changed.status = Some(status);
+        let api = self.evacuations(&namespace);
+        self.send(api.replace_status(&name, &PostParams::default(), &changed))
+            .await
+    }
+
+    /// Merges a change into an Evacuation that has not changed since it was read.
+    pub(super) async fn patch_evacuation(
+        &self,
+        evacuation: &Evacuation,
+        mut change: Value,
+    ) -> Result<Evacuation, WriteError> {
+        let (namespace, name) = (evacuation.namespace().unwrap_or_default(), evacuation.name_any());
+        change["metadata"]["resourceVersion"] = json!(evacuation.resource_version());
+        change["metadata"]["uid"] = json!(evacuation.uid());
+        let api = self.evacuations(&namespace);
+        self.send(api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)))
+            .await
+    }
+
+    /// Replaces the finalizers of an Evacuation that has not changed since it was read.
+    pub(super) async fn set_evacuation_finalizers(
+        &self,
+        evacuation: &Evacuation,
+        finalizers: &[String],
+    ) -> Result<(), WriteError> {
+        let change = json!({"metadata": {"finalizers": finalizers}});
+        self.patch_evacuation(evacuation, change).await.map(drop)
+    }
+
+    /// Deletes an Evacuation where it is not being deleted, and removes these finalizers from it. It has not changed since it
+    /// was read, so no instigator that came later loses it.
+    pub(super) async fn delete_evacuation(
+        &self,
+        evacuation: &Evacuation,
+        remove_finalizers: &[String],
+    ) -> Result<(), WriteError> {
+        let mut present = evacuation.clone();
+        if evacuation.metadata.deletion_timestamp.is_none() {
+            let params = DeleteParams::default().preconditions(Preconditions {
+                uid: evacuation.uid(),
+                resource_version: evacuation.resource_version(),
+            });
+            let api = self.evacuations(&evacuation.namespace().unwrap_or_default());
+            // It stays while it has finalizers.
+            match self.send(api.delete(&evacuation.name_any(), &params)).await?.left() {
+                Some(deleted) => present = deleted,
+                None => return Ok(()),
+            }
+        }
+        let removed: BTreeSet<_> = remove_finalizers.iter().collect();
+        let has = present.finalizers();
+        let left: Vec<_> = has
+            .iter()
+            .filter(|finalizer| !removed.contains(finalizer))
+            .cloned()
+            .collect();
+        if left.len() == has.len() {
+            return Ok(());
+        }
+        match self.set_evacuation_finalizers(&present, &left).await {
+            // With its last finalizer it is gone.
+            Ok(()) | Err(WriteError::Gone) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Evicts one pod and no other of its name.
+    pub(super) async fn evict(&self, namespace: &str, name: &str, uid: &str) -> Result<EvictionOutcome, PermitError> {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}}});
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        // `Api::evict` sends `delete_options`, which the API server ignores, and with it the UID.
+        let params = PostParams::default();
+        let request = pods.create_subresource::<_, Value>("eviction", name, &params, &eviction);
+        drop(self.term.permit()?);
+        let failed = |message| EvictionOutcome::Failed {
+            reason: EvictionFailure::Other,
+            message,
+        };
+        let outcome = match timeout(REQUEST_TIMEOUT, request).await {
+            Ok(Ok(_)) => EvictionOutcome::Accepted,
+            Ok(Err(kube::Error::Api(status))) => {
+                let details = status.details.as_ref();
+                let causes: Vec<_> = details
+                    .into_iter()
+                    .flat_map(|details| details.causes.iter().map(|cause| cause.reason.as_str()))
+                    .collect();
+                classify(status.code, &causes, &status.message)
+            }
+            Ok(Err(error)) => failed(headgate_telemetry::error_chain(&error)),
+            Err(_) => failed(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
+        };
+        self.metrics.count_eviction(&outcome);
+        Ok(outcome)
+    }
+
+    /// Deletes one pod and no other of its name.
+    pub(super) async fn delete_pod(&self, namespace: &str, name: &str, uid: &str) -> Result<(), WriteError> {
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        });
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        match self.send(pods.delete(name, &params)).await {
+            Ok(_) | Err(WriteError::Gone) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_answer_has_a_meaning() {
+        for (code, message, expected) in [
+            (404, "not found", WriteError::Gone),
+            (409, "the object has been modified", WriteError::Conflict),
+            (
+                422,
+                "spec is invalid",
+                WriteError::Refused("spec is invalid".to_owned()),
+            ),
+            (403, "forbidden", WriteError::Refused("forbidden".to_owned())),
+            (500, "etcd", WriteError::Failed("500: etcd".to_owned())),
+        ] {
+            let status = Status::failure(message, "").with_code(code);
+            assert_eq!(WriteError::of_status(&status), expected, "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn a_failed_test_is_a_conflict() {
+        let cause = "testing value /metadata/resourceVersion failed: test failed";
+        let status = json!({"status": "Failure", "code": 422, "message": "the server rejected our request due to an error in our request",
+            "details": {"causes": [{"message": cause}]}});
+        let status: Status = serde_json::from_value(status).unwrap();
+        assert_eq!(WriteError::of_status(&status), WriteError::Conflict);
+    }
+}

@@ -1,0 +1,326 @@
+//! A drain from its first stage to the last, and what keeps it from going on.
+
+use headgate_maintenance::api::LoadBalancerState;
+use headgate_maintenance::api::names::COMPLETION_FINALIZER;
+use headgate_test_kubernetes::Fault;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::world::{MINUTE, SECOND, World};
+
+/// The value of the taint of a maintenance: its UID.
+fn uid(world: &World, name: &str) -> String {
+    world.maintenance(name).unwrap().metadata.uid.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_goes_from_the_cordon_to_the_last_pod_and_leaves_nothing() {
+    let mut world = World::new(&["one", "two"]).await;
+    for pod in ["web-1", "web-2"] {
+        world.pod("one", pod, &json!({})).await;
+    }
+    world.pod("two", "other", &json!({})).await;
+    world
+        .pod("one", "done", &json!({"status": {"phase": "Succeeded"}}))
+        .await;
+    world.daemon_pod("one", "log", false).await;
+    world.daemon_pod("one", "cni", true).await;
+    let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "hash"}}});
+    world.pod("one", "static", &mirror).await;
+    let _leader = world.lead().await;
+    world.observe_in("one");
+    world
+        .maintain("m", "Drain", &["one"], &json!({"reason": "new kernel"}))
+        .await;
+
+    // Cordoned and tainted, but in service: no Evacuation, however long it takes.
+    world
+        .until("the taint", |world| !world.isolation("one").1.is_empty())
+        .await;
+    let taint = vec![uid(&world, "m")];
+    assert_eq!(world.isolation("one"), (true, taint, Some("false".to_owned())));
+    let finalizers = world.maintenance("m").unwrap().metadata.finalizers.unwrap();
+    assert_eq!(finalizers, [COMPLETION_FINALIZER]);
+    sleep(30 * MINUTE).await;
+    assert_eq!(
+        world.requests("POST", "/evacuations") + world.requests("POST", "/eviction"),
+        0
+    );
+    assert_eq!(
+        world.node_status("m", "one").drain_message,
+        "Waiting for the load balancers: in service in kubernetes/kubernetes"
+    );
+    assert_eq!(
+        world.condition("m", "LoadBalancerOut"),
+        Some(("False".to_owned(), "Waiting".to_owned()))
+    );
+    assert_eq!(
+        world.node_conditions("one"),
+        ["DrainInProgress", "MaintenanceInProgress"]
+    );
+
+    // Out: the drain window of 30 s, then the pods, those of DaemonSets last.
+    world.observe_out("one");
+    sleep(25 * SECOND).await;
+    let gate = world.node_status("m", "one").load_balancer.unwrap();
+    assert_eq!(gate.state, LoadBalancerState::Draining);
+    assert_eq!(world.requests("POST", "/evacuations"), 0);
+    world
+        .until("the pods leave", |world| {
+            !world.has_pod("web-1") && !world.has_pod("web-2")
+        })
+        .await;
+    world
+        .until("the pod of the DaemonSet leaves", |world| !world.has_pod("log"))
+        .await;
+    let opened = world.now().duration_since(gate.confirmed_at.unwrap().0).as_secs();
+    assert!((30..60).contains(&opened), "{opened}");
+    world
+        .until("drained", |world| {
+            world
+                .condition("m", "Drained")
+                .is_some_and(|(status, _)| status == "True")
+        })
+        .await;
+    for pod in ["cni", "static", "done", "other"] {
+        assert!(world.has_pod(pod), "{pod} stays");
+    }
+    let status = world.node_status("m", "one");
+    assert_eq!((status.pods_exempt, status.pods_unsupported), (1, 1));
+    world
+        .until("the condition", |world| {
+            world.node_conditions("one") == ["Drained", "MaintenanceInProgress"]
+        })
+        .await;
+    assert_eq!(world.requests("POST", "web-1/eviction"), 1);
+    assert_eq!(world.requests("POST", "log/eviction"), 0, "it would be recreated");
+    sleep(MINUTE).await;
+    for pod in ["web-1", "web-2", "log"] {
+        assert!(
+            world.evacuation(pod).await.is_none(),
+            "the Evacuation of {pod} has ended"
+        );
+    }
+
+    // Nothing is left at the end.
+    world.set_stage("m", "Complete").await;
+    world
+        .until("uncordoned", |world| {
+            world.isolation("one") == (false, Vec::new(), None)
+        })
+        .await;
+    world
+        .until("completed", |world| {
+            world.condition("m", "Progressing").unwrap().1 == "Completed"
+        })
+        .await;
+    assert_eq!(world.node_conditions("one"), Vec::<String>::new());
+    world.delete_maintenance("m").await;
+    world.until("gone", |world| world.maintenance("m").is_none()).await;
+    let events = world.event_counts("m").await;
+    let expected = [("Completed", 1), ("Drained", 1), ("StageStarted", 3)];
+    assert_eq!(
+        events,
+        expected.map(|(reason, count)| (reason.to_owned(), count)).into()
+    );
+    assert!((world.metric("headgate_maintenance_evictions_total{outcome=\"accepted\"}") - 2.0).abs() < 0.1);
+    assert!((world.metric("headgate_maintenance_out_to_first_evacuation_seconds_count") - 1.0).abs() < 0.1);
+    for stage in ["Cordon", "Drain", "Complete"] {
+        let series = format!("headgate_maintenance_stage_duration_seconds_count{{stage=\"{stage}\"}}");
+        assert!((world.metric(&series) - 1.0).abs() < 0.1, "{stage}");
+    }
+    assert_eq!(world.isolation("two"), (false, Vec::new(), None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_in_the_idle_stage_and_in_a_dry_run() {
+    let mut world = World::new(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    world.observe_out("one");
+    let _leader = world.lead().await;
+    world.maintain("idle", "Idle", &["one"], &json!({})).await;
+    world.maintain("dry", "Drain", &["one"], &json!({"dryRun": true})).await;
+    world
+        .until("the status", |world| world.condition("dry", "Progressing").is_some())
+        .await;
+    sleep(10 * MINUTE).await;
+    assert_eq!(world.isolation("one"), (false, Vec::new(), None));
+    assert!(world.evacuation("web").await.is_none());
+    assert_eq!(
+        world.node_status("dry", "one").drain_message,
+        "Dry run: 1 pods would leave"
+    );
+    assert_eq!(world.maintenance("idle").unwrap().metadata.finalizers, None);
+    world.delete_maintenance("idle").await;
+    world.delete_maintenance("dry").await;
+    world.until("gone", |world| world.maintenance("dry").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_without_room_keeps_its_pod_until_it_has_room() {
+    let mut world = World::new(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    world.budget("web", "web", 0).await;
+    world.observe_out("one");
+    let _leader = world.lead().await;
+    world.maintain("m", "Drain", &["one"], &json!({})).await;
+    world
+        .until("the first failure", |world| world.requests("POST", "web/eviction") == 1)
+        .await;
+    // Failures 1 to 4 are followed by pauses of 10, 20, 40 and 80 s.
+    sleep(2 * MINUTE).await;
+    assert_eq!(world.requests("POST", "web/eviction"), 4);
+    let evacuation = world.evacuation("web").await.unwrap().status.unwrap();
+    assert_eq!(evacuation.failed_eviction_counter, 4);
+    assert_eq!(evacuation.conditions[0].reason, "DisruptionBudget");
+    let status = world.node_status("m", "one");
+    assert_eq!(
+        status.blockers[0].message,
+        "PodDisruptionBudget web allows 0 disruptions"
+    );
+    assert!((world.metric("headgate_maintenance_evictions_total{outcome=\"disruption_budget\"}") - 4.0).abs() < 0.1);
+    // Room ends the pause.
+    sleep(50 * MINUTE).await;
+    assert!(world.has_pod("web"));
+    world.allow("web", 1);
+    sleep(15 * SECOND).await;
+    assert!(!world.has_pod("web"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_budgets_on_a_pod_are_shown_as_what_never_helps_by_waiting() {
+    let mut world = World::new(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    world.budget("first", "web", 1).await;
+    world.budget("second", "web", 1).await;
+    world.observe_out("one");
+    let _leader = world.lead().await;
+    world.maintain("m", "Drain", &["one"], &json!({})).await;
+    world
+        .until("the failure", |world| world.requests("POST", "web/eviction") == 1)
+        .await;
+    sleep(5 * SECOND).await;
+    let evacuation = world.evacuation("web").await.unwrap().status.unwrap();
+    assert_eq!(evacuation.conditions[0].reason, "MultipleDisruptionBudgets");
+    let blocker = &world.node_status("m", "one").blockers[0];
+    assert!(
+        blocker
+            .message
+            .starts_with("PodDisruptionBudgets first, second select the same pod"),
+        "{blocker:?}"
+    );
+    world.remove_pod("web");
+    world
+        .until("drained", |world| world.condition("m", "Drained").unwrap().0 == "True")
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_goes_on_where_the_one_before_was_killed() {
+    let mut world = World::new(&["one"]).await;
+    world.pod("one", "web", &json!({})).await;
+    world.budget("web", "web", 0).await;
+    world.observe_out("one");
+    let leader = world.lead().await;
+    world.maintain("m", "Drain", &["one"], &json!({})).await;
+    world
+        .until("the first failure", |world| world.requests("POST", "web/eviction") == 1)
+        .await;
+    sleep(5 * SECOND).await;
+    let (before, events) = (world.maintenance("m").unwrap(), world.event_counts("m").await);
+    leader.kill();
+    let _leader = world.lead().await;
+    sleep(5 * SECOND).await;
+    let after = world.maintenance("m").unwrap();
+    let times = |object: &headgate_maintenance::api::NodeMaintenance| {
+        let status = object.status.clone().unwrap();
+        (
+            status.stage_statuses,
+            status.drain_plan_index,
+            status.node_statuses[0].load_balancer.clone(),
+        )
+    };
+    assert_eq!(times(&after), times(&before));
+    assert_eq!(world.event_counts("m").await, events);
+    world.allow("web", 1);
+    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    assert_eq!(world.requests("POST", "/evacuations"), 1, "none is created twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_pod_and_a_node_that_joins_are_drained_as_well() {
+    let mut world = World::new(&["one"]).await;
+    world.observe_out("one");
+    world.observe_out("two");
+    let _leader = world.lead().await;
+    let selector = json!({"nodeSelector": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}]}});
+    world.maintain("m", "Drain", &["one"], &selector).await;
+    world
+        .until("drained", |world| {
+            world
+                .condition("m", "Drained")
+                .is_some_and(|(status, _)| status == "True")
+        })
+        .await;
+    world.pod("one", "late", &json!({})).await;
+    world.until("the late pod leaves", |world| !world.has_pod("late")).await;
+    let node = json!({"metadata": {"name": "two", "labels": {"kubernetes.io/hostname": "two"}}, "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let node: k8s_openapi::api::core::v1::Node = serde_json::from_value(node).unwrap();
+    let nodes = kube::Api::all(world.client.clone());
+    nodes.create(&kube::api::PostParams::default(), &node).await.unwrap();
+    world.pod("two", "new", &json!({})).await;
+    world
+        .until("the pod of the new node leaves", |world| !world.has_pod("new"))
+        .await;
+    assert_eq!(world.isolation("two").1, [uid(&world, "m")]);
+    // A node that is deleted needs nothing more.
+    world.fake.delete::<k8s_openapi::api::core::v1::Node>("", "two");
+    world
+        .until("one node is left", |world| {
+            world.maintenance("m").unwrap().status.unwrap().nodes == 1
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_actor_that_keeps_uncordoning_is_reported() {
+    let mut world = World::new(&["one"]).await;
+    let _leader = world.lead().await;
+    world.maintain("m", "Cordon", &["one"], &json!({})).await;
+    for _ in 0..3 {
+        world.until("cordoned", |world| world.isolation("one").0).await;
+        world
+            .fake
+            .change::<k8s_openapi::api::core::v1::Node>("", "one", |node| {
+                node["spec"]["unschedulable"] = json!(false);
+            });
+    }
+    world.until("cordoned again", |world| world.isolation("one").0).await;
+    sleep(SECOND).await;
+    let notes = world.notes("one", "CordonReverted").await;
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("3 times"), "{notes:?}");
+    assert_eq!(
+        world.isolation("one"),
+        (true, Vec::new(), Some("false".to_owned())),
+        "no taint before Drain"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_of_one_node_does_not_stop_another() {
+    let mut world = World::new(&["one", "two"]).await;
+    let leader = world.lead().await;
+    leader.faults.set_for(Fault::Status(403), |request| {
+        request.method == "PATCH" && request.path == "/api/v1/nodes/one"
+    });
+    world.maintain("m", "Cordon", &["one", "two"], &json!({})).await;
+    world.until("the other node", |world| world.isolation("two").0).await;
+    sleep(MINUTE).await;
+    assert!(!world.isolation("one").0);
+    assert!(world.metric("headgate_maintenance_writes_total{outcome=\"refused\"}") >= 2.0);
+    leader.faults.set(Fault::None);
+    world.until("the first node", |world| world.isolation("one").0).await;
+}

@@ -1,0 +1,130 @@
+//! How maintenances end: what was there before comes back, and what another one still needs stays.
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::world::{MINUTE, SECOND, World};
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_and_a_taint_of_others_survive() {
+    let mut world = World::new(&["one"]).await;
+    world.fake.change::<Node>("", "one", |node| {
+        node["spec"] = json!({"unschedulable": true, "taints": [
+            {"key": "headgate.dev/maintenance", "value": "by-hand", "effect": "NoSchedule"}]});
+    });
+    let before = world.isolation("one");
+    let _leader = world.lead().await;
+    world.maintain("m", "Drain", &["one"], &json!({})).await;
+    world
+        .until("remembered", |world| world.isolation("one").2.is_some())
+        .await;
+    assert_eq!(
+        world.isolation("one"),
+        (true, vec!["by-hand".to_owned()], Some("true".to_owned()))
+    );
+    world.delete_maintenance("m").await;
+    world.until("gone", |world| world.maintenance("m").is_none()).await;
+    assert_eq!(world.isolation("one"), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_of_two_maintenances_is_free_after_the_last() {
+    let mut world = World::new(&["one", "two"]).await;
+    for node in ["one", "two"] {
+        world.observe_out(node);
+    }
+    let _leader = world.lead().await;
+    world.maintain("a", "Drain", &["one", "two"], &json!({})).await;
+    world
+        .until("a drains", |world| !world.isolation("one").1.is_empty())
+        .await;
+    world.maintain("b", "Cordon", &["one"], &json!({})).await;
+    world
+        .until("b cordons", |world| world.condition("b", "Progressing").is_some())
+        .await;
+    world.set_stage("a", "Complete").await;
+    world
+        .until("a is over", |world| {
+            world.condition("a", "Progressing").unwrap().1 == "Completed"
+        })
+        .await;
+    assert_eq!(world.isolation("two"), (false, Vec::new(), None));
+    assert_eq!(
+        world.isolation("one"),
+        (true, Vec::new(), Some("false".to_owned())),
+        "b keeps its cordon"
+    );
+    world.set_stage("b", "Complete").await;
+    world
+        .until("b is over", |world| {
+            world.condition("b", "Progressing").unwrap().1 == "Completed"
+        })
+        .await;
+    assert_eq!(world.isolation("one"), (false, Vec::new(), None));
+    // Complete is done once: a later cordon is an operator's.
+    world
+        .fake
+        .change::<Node>("", "one", |node| node["spec"]["unschedulable"] = json!(true));
+    sleep(10 * MINUTE).await;
+    assert!(world.isolation("one").0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_maintenance_left_that_lost_its_finalizer_is_cleaned_up() {
+    let mut world = World::new(&["one"]).await;
+    let _leader = world.lead().await;
+    world.maintain("m", "Cordon", &["one"], &json!({})).await;
+    world
+        .until("cordoned", |world| {
+            world.isolation("one").0 && !world.node_conditions("one").is_empty()
+        })
+        .await;
+    world.fake.delete::<headgate_maintenance::api::NodeMaintenance>("", "m");
+    world
+        .until("uncordoned", |world| {
+            world.isolation("one") == (false, Vec::new(), None)
+        })
+        .await;
+    world
+        .until("no condition", |world| world.node_conditions("one").is_empty())
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_killed_at_any_time_leaves_a_maintenance_that_the_next_one_ends() {
+    // Each round kills the leader a little later in the drain, and in its end.
+    for round in 0..12_u32 {
+        let mut world = World::new(&["one"]).await;
+        for pod in ["web-1", "web-2"] {
+            world.pod("one", pod, &json!({})).await;
+        }
+        world.observe_out("one");
+        let leader = world.lead().await;
+        world
+            .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 0}}))
+            .await;
+        if round >= 6 {
+            world
+                .until("drained", |world| !world.has_pod("web-1") && !world.has_pod("web-2"))
+                .await;
+            world.delete_maintenance("m").await;
+        }
+        sleep(SECOND / 30 * (round % 6) * 4).await;
+        leader.kill();
+        let _leader = world.lead().await;
+        if round < 6 {
+            world
+                .until("drained", |world| !world.has_pod("web-1") && !world.has_pod("web-2"))
+                .await;
+            world.delete_maintenance("m").await;
+        }
+        world.until("gone", |world| world.maintenance("m").is_none()).await;
+        assert_eq!(world.isolation("one"), (false, Vec::new(), None), "round {round}");
+        assert_eq!(world.node_conditions("one"), Vec::<String>::new(), "round {round}");
+        sleep(20 * SECOND).await;
+        for pod in ["web-1", "web-2"] {
+            assert!(world.evacuation(pod).await.is_none(), "round {round}: {pod}");
+        }
+    }
+}

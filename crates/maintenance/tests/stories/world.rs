@@ -1,0 +1,361 @@
+//! A cluster of the fake API server with nodes, pods, maintenances and leaders.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term};
+use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
+use headgate_maintenance::controller::{LoadBalancerObservations, MaintenanceContext, Metrics, run};
+use headgate_maintenance::snapshot::LoadBalancerObservation;
+use headgate_node::{NodeReport, SignalRules};
+use headgate_telemetry::{MetricsFormat, encode_metrics};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, eventually};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MINUTE: Duration = Duration::from_mins(1);
+pub(crate) const NAMESPACE: &str = "shop";
+const START: &str = "2026-01-02T03:04:05Z";
+
+pub(crate) struct World {
+    pub(crate) fake: FakeApi,
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+    load_balancers: watch::Sender<Arc<LoadBalancerObservations>>,
+    pub(crate) registry: Registry,
+    metrics: Metrics,
+    leaders: u32,
+}
+
+/// A process that leads.
+pub(crate) struct Leader {
+    pub(crate) faults: ClientFaults,
+    task: JoinHandle<()>,
+}
+
+impl Leader {
+    /// Ends it as SIGKILL does.
+    pub(crate) fn kill(self) {
+        self.task.abort();
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl World {
+    /// Nodes that are in service in their load balancers.
+    pub(crate) async fn new(nodes: &[&str]) -> Self {
+        let fake = FakeApi::default();
+        let (client, _) = fake.client();
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let world = Self {
+            fake,
+            client,
+            clock: Clock::anchored(START.parse().unwrap()),
+            load_balancers: watch::Sender::default(),
+            registry,
+            metrics,
+            leaders: 0,
+        };
+        for name in nodes {
+            let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+            world.create::<Node>("", node).await;
+        }
+        world
+    }
+
+    async fn create<K>(&self, namespace: &str, object: Value)
+    where
+        K: kube::Resource<DynamicType = ()> + serde::de::DeserializeOwned + serde::Serialize + Clone + std::fmt::Debug,
+    {
+        let resource = kube::core::ApiResource::erase::<K>(&());
+        let api = if namespace.is_empty() {
+            Api::<kube::core::DynamicObject>::all_with(self.client.clone(), &resource)
+        } else {
+            Api::<kube::core::DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource)
+        };
+        let object = serde_json::from_value(object).unwrap();
+        api.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// Starts a leader, and waits until it leads.
+    pub(crate) async fn lead(&mut self) -> Leader {
+        self.leaders += 1;
+        let name = format!("leader-{}", self.leaders);
+        let (client, faults) = self.fake.client();
+        let report = NodeReport::initial(None, &SignalRules::default(), self.clock.now());
+        let reports = watch::Sender::new(report);
+        let elector = LeaderElector::new(LeaderElectionConfig {
+            client: client.clone(),
+            lease: LeaseName::default(),
+            identity: name.clone(),
+            placement: CandidatePlacement::Replicas,
+            reports: reports.subscribe(),
+            metrics: LeaderMetrics::default(),
+            clock: self.clock.clone(),
+        });
+        let mut terms = elector.terms();
+        let context = MaintenanceContext {
+            events: ClusterEventRecorder::new(client.clone(), name),
+            client,
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+            load_balancers: self.load_balancers.subscribe(),
+        };
+        let task = tokio::spawn(async move {
+            let _reports = reports;
+            let work = move |term: Term| {
+                let context = context.clone();
+                async move {
+                    let handed_over = term.clone();
+                    tokio::select! {
+                        () = run(term, context) => {}
+                        () = handed_over.handover_requested() => {}
+                    }
+                    Ok::<(), String>(())
+                }
+            };
+            elector.run(CancellationToken::new(), work).await;
+        });
+        let led = tokio::time::timeout(2 * MINUTE, terms.wait_for(Option::is_some)).await;
+        drop(led.unwrap().unwrap());
+        sleep(2 * SECOND).await;
+        Leader { faults, task }
+    }
+
+    /// What the reads of a node's load balancers show from now on.
+    pub(crate) fn observe(&self, node: &str, observation: LoadBalancerObservation) {
+        self.load_balancers.send_modify(|all| {
+            Arc::make_mut(all).insert(node.to_owned(), observation);
+        });
+    }
+
+    pub(crate) fn observe_in(&self, node: &str) {
+        let detail = "in service in kubernetes/kubernetes".to_owned();
+        self.observe(node, LoadBalancerObservation::In { detail });
+    }
+
+    pub(crate) fn observe_out(&self, node: &str) {
+        let since = Timestamp::from_second(self.now().as_second()).unwrap();
+        self.observe(node, LoadBalancerObservation::Out { since });
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now().wall
+    }
+
+    /// A pod on a node; `fields` are merged into it.
+    pub(crate) async fn pod(&self, node: &str, name: &str, fields: &Value) {
+        let mut pod = json!({"metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name}},
+            "spec": {"nodeName": node, "containers": [{"name": "c"}]}, "status": {"phase": "Running"}});
+        json_patch::merge(&mut pod, fields);
+        self.create::<Pod>(NAMESPACE, pod).await;
+    }
+
+    /// A pod of a DaemonSet, which may tolerate everything.
+    pub(crate) async fn daemon_pod(&self, node: &str, name: &str, tolerates: bool) {
+        let owner =
+            json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true}]);
+        let tolerations = if tolerates {
+            json!([{"operator": "Exists"}])
+        } else {
+            json!([])
+        };
+        let fields = json!({"metadata": {"ownerReferences": owner}, "spec": {"tolerations": tolerations}});
+        self.pod(node, name, &fields).await;
+    }
+
+    pub(crate) async fn budget(&self, name: &str, app: &str, allowed: i32) {
+        let budget = json!({"metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {"selector": {"matchLabels": {"app": app}}},
+            "status": {"disruptionsAllowed": allowed, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}});
+        self.create::<PodDisruptionBudget>(NAMESPACE, budget).await;
+    }
+
+    pub(crate) fn allow(&self, budget: &str, allowed: i32) {
+        self.fake.change::<PodDisruptionBudget>(NAMESPACE, budget, |budget| {
+            budget["status"]["disruptionsAllowed"] = json!(allowed);
+        });
+    }
+
+    /// A maintenance of nodes by name; `spec` is merged into it.
+    pub(crate) async fn maintain(&self, name: &str, stage: &str, nodes: &[&str], spec: &Value) {
+        let terms: Vec<_> = nodes
+            .iter()
+            .map(|node| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}))
+            .collect();
+        let mut object = json!({"metadata": {"name": name},
+            "spec": {"nodeSelector": {"nodeSelectorTerms": terms}, "stage": stage}});
+        json_patch::merge(&mut object["spec"], spec);
+        self.create::<NodeMaintenance>("", object).await;
+    }
+
+    pub(crate) async fn set_stage(&self, name: &str, stage: &str) {
+        let api = Api::<NodeMaintenance>::all(self.client.clone());
+        let patch = json!({"spec": {"stage": stage}});
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .unwrap();
+    }
+
+    pub(crate) async fn delete_maintenance(&self, name: &str) {
+        let api = Api::<NodeMaintenance>::all(self.client.clone());
+        api.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+
+    pub(crate) fn maintenance(&self, name: &str) -> Option<NodeMaintenance> {
+        self.fake.peek("", name)
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Node {
+        self.fake.peek("", name).unwrap()
+    }
+
+    pub(crate) fn has_pod(&self, name: &str) -> bool {
+        self.fake.peek::<Pod>(NAMESPACE, name).is_some()
+    }
+
+    pub(crate) fn remove_pod(&self, name: &str) {
+        self.fake.delete::<Pod>(NAMESPACE, name);
+    }
+
+    /// The Evacuation of a pod that exists or existed.
+    pub(crate) async fn evacuation(&self, pod: &str) -> Option<Evacuation> {
+        let all = Api::<Evacuation>::namespaced(self.client.clone(), NAMESPACE);
+        let all = all.list(&ListParams::default()).await.unwrap();
+        all.items.into_iter().find(|one| one.spec.pod_ref.name == pod)
+    }
+
+    /// An evacuator or an instigator changes an Evacuation.
+    pub(crate) async fn change_evacuation(&self, pod: &str, change: impl FnOnce(&mut Value)) {
+        let name = self.evacuation(pod).await.unwrap().metadata.name.unwrap();
+        self.fake.change::<Evacuation>(NAMESPACE, &name, change);
+    }
+
+    pub(crate) fn node_status(&self, name: &str, node: &str) -> NodeMaintenanceNodeStatus {
+        let status = self.maintenance(name).unwrap().status.unwrap();
+        let mut nodes = status.node_statuses.into_iter();
+        nodes.find(|status| status.node_ref.name == node).unwrap()
+    }
+
+    /// Status and reason of a condition.
+    pub(crate) fn condition(&self, name: &str, kind: &str) -> Option<(String, String)> {
+        let status = self.maintenance(name)?.status?;
+        let condition = status
+            .conditions
+            .into_iter()
+            .find(|condition| condition.type_ == kind)?;
+        Some((condition.status, condition.reason))
+    }
+
+    /// The types of a Node's conditions that are `True`, but for Ready.
+    pub(crate) fn node_conditions(&self, node: &str) -> Vec<String> {
+        let conditions = self.node(node).status.unwrap().conditions.unwrap_or_default();
+        let mut kinds: Vec<_> = conditions
+            .into_iter()
+            .filter(|condition| condition.status == "True" && condition.type_ != "Ready")
+            .map(|condition| condition.type_)
+            .collect();
+        kinds.sort();
+        kinds
+    }
+
+    /// Cordon, the values of the maintenance taint, and the remembered cordon.
+    pub(crate) fn isolation(&self, node: &str) -> (bool, Vec<String>, Option<String>) {
+        let node = self.node(node);
+        let spec = node.spec.unwrap_or_default();
+        let taints = spec.taints.unwrap_or_default();
+        let own = taints
+            .into_iter()
+            .filter(|taint| taint.key == "headgate.dev/maintenance");
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        let remembered = annotations
+            .get("headgate.dev/unschedulable-before-maintenance")
+            .cloned();
+        (
+            spec.unschedulable == Some(true),
+            own.map(|taint| taint.value.unwrap_or_default()).collect(),
+            remembered,
+        )
+    }
+
+    /// The notes of the events about an object with this reason.
+    pub(crate) async fn notes(&self, about: &str, reason: &str) -> Vec<String> {
+        let events = Api::<Event>::namespaced(self.client.clone(), "default");
+        let events = events.list(&ListParams::default()).await.unwrap();
+        events
+            .into_iter()
+            .filter(|event| event.reason.as_deref() == Some(reason))
+            .filter(|event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(about))
+            .map(|event| event.note.unwrap_or_default())
+            .collect()
+    }
+
+    /// How many requests of this method and end of the path arrived.
+    pub(crate) fn requests(&self, method: &str, end: &str) -> usize {
+        let requests = self.fake.requests();
+        let is_it = |path: &str| path.ends_with(end) || path.contains(&format!("{end}/"));
+        requests
+            .iter()
+            .filter(|request| request.method == method && !request.is_watch && is_it(&request.path))
+            .count()
+    }
+
+    /// Waits until something is so.
+    pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        eventually(2 * MINUTE, what, async || {
+            if is_so(self) { Ok(()) } else { Err("not yet".to_owned()) }
+        })
+        .await;
+    }
+
+    /// Waits until a pod has an Evacuation.
+    pub(crate) async fn until_evacuating(&self, pod: &str) -> Evacuation {
+        eventually(2 * MINUTE, "an Evacuation", async || {
+            self.evacuation(pod).await.ok_or_else(|| pod.to_owned())
+        })
+        .await
+    }
+
+    /// The value of a metric's series.
+    pub(crate) fn metric(&self, series: &str) -> f64 {
+        let text = encode_metrics(&self.registry, MetricsFormat::Prometheus).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
+    }
+
+    /// The number of events by reason.
+    pub(crate) async fn event_counts(&self, about: &str) -> BTreeMap<String, usize> {
+        let events = Api::<Event>::namespaced(self.client.clone(), "default");
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let mut counts = BTreeMap::new();
+        for event in events {
+            if event.regarding.and_then(|object| object.name).as_deref() == Some(about) {
+                *counts.entry(event.reason.unwrap_or_default()).or_default() += 1;
+            }
+        }
+        counts
+    }
+}

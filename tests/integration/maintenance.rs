@@ -1,0 +1,235 @@
+//! A maintenance with real processes: a controller of headgate, kube-apiserver, and Azure's emulator. No pod is evicted before a read of
+//! the pools shows the node out, and the pool is as before in the end.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use headgate_sandbox::process::{Process, last_log_lines};
+use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::emulator::emulator_process::Emulator;
+use crate::harness::http;
+
+/// Timeout of every wait, long enough for a busy machine.
+const SOON: Duration = Duration::from_mins(2);
+const TENANT: &str = "7e4a0000-0000-4000-8000-000000000001";
+const APPLICATION: &str = "c11e0000-0000-4000-8000-000000000002";
+const GROUP: &str = "/subscriptions/sub/resourceGroups/cluster";
+const LOAD_BALANCER: &str =
+    "/subscriptions/sub/resourceGroups/cluster/providers/Microsoft.Network/loadBalancers/kubernetes";
+
+/// A load balancer with both nodes in its pool, and the identity of the controller.
+fn seed() -> Value {
+    let inside = |kind: &str, name: &str| json!({"id": format!("{LOAD_BALANCER}/{kind}/{name}")});
+    let entry = |number: usize| json!({"name": format!("node-{number}"), "properties": {"ipAddress": format!("10.0.0.{number}")}});
+    json!({
+        "identity": {"accounts": [{"tenantId": TENANT, "clientId": APPLICATION, "clientSecret": "a secret"}]},
+        "resources": [{"id": LOAD_BALANCER, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+            "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
+            "backendAddressPools": [{"name": "kubernetes", "properties": {"loadBalancerBackendAddresses": [entry(1), entry(2)]}}],
+            "loadBalancingRules": [{"name": "rule", "properties": {
+                "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+                "backendAddressPool": inside("backendAddressPools", "kubernetes"), "probe": inside("probes", "probe"),
+                "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}],
+            "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz",
+                "intervalInSeconds": 5}}]}}],
+    })
+}
+
+/// A controller as a child process.
+struct Controller(Process);
+
+impl Controller {
+    fn start(emulator: &Emulator, kubeconfig: &Path) -> Self {
+        let directory = scratch("maintenance");
+        let file = |name: &str, text: &str| -> PathBuf {
+            std::fs::write(directory.join(name), text).unwrap();
+            directory.join(name)
+        };
+        let settings = file("settings.yaml", "maintenance: {enabled: true}\n");
+        let azure = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": TENANT,
+            "aadClientId": APPLICATION, "aadClientSecret": "a secret", "subscriptionId": "sub", "resourceGroup": "cluster"});
+        let azure = file("azure.json", &azure.to_string());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command.current_dir(&directory).env_remove("KUBECONFIG");
+        command.args(["agent", "--role=controller", "--node-name", "node-2"]);
+        command.args(["--metrics-bind-address", "127.0.0.1:0"]);
+        for (flag, file) in [
+            ("--kubeconfig", kubeconfig),
+            ("--config", &settings),
+            ("--azure-config-file", &azure),
+            ("--state-dir", &directory),
+        ] {
+            command.arg(flag).arg(file);
+        }
+        Self(Process::start("headgate", command, &directory.join("log")).unwrap())
+    }
+
+    fn log(&self) -> String {
+        last_log_lines(self.0.log())
+    }
+}
+
+/// The admin state of node-1's entry, read without ARM.
+async fn admin_state(emulator: &Emulator) -> String {
+    let answer = http::get(emulator.control, "/emulator/v1/state").await.unwrap();
+    let text = answer.text();
+    let all: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+    let found = all["resources"].as_array().unwrap_or_else(|| panic!("{all}"));
+    let pools = found.iter().find(|resource| {
+        resource["id"]
+            .as_str()
+            .is_some_and(|id| id.eq_ignore_ascii_case(LOAD_BALANCER))
+    });
+    let pools = pools.unwrap_or_else(|| panic!("{all}"))["properties"]["backendAddressPools"].clone();
+    let entries = pools[0]["properties"]["loadBalancerBackendAddresses"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let entry = entries.iter().find(|entry| entry["name"] == "node-1").unwrap();
+    entry["properties"]["adminState"].as_str().unwrap_or("None").to_owned()
+}
+
+/// A cluster with two nodes, and a pod on the first one.
+async fn populate(client: &Client) {
+    let nodes = Api::<Node>::all(client.clone());
+    for number in [1, 2] {
+        let node = json!({"metadata": {"name": format!("node-{number}")},
+            "spec": {"providerID": format!("azure://{GROUP}/providers/Microsoft.Compute/virtualMachines/node-{number}")}});
+        nodes
+            .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
+            .await
+            .unwrap();
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": format!("10.0.0.{number}")}],
+            "conditions": [{"type": "Ready", "status": "True"}]}});
+        let patch = kube::api::Patch::Merge(&status);
+        nodes
+            .patch_status(&format!("node-{number}"), &kube::api::PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    }
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
+    let account = serde_json::from_value(json!({"metadata": {"name": "web"}})).unwrap();
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let pod = json!({"metadata": {"name": "web"}, "spec": {"nodeName": "node-1", "serviceAccountName": "web",
+        "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "none"}]}});
+    let pods = Api::<Pod>::namespaced(client.clone(), "default");
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
+        .await
+        .unwrap();
+}
+
+fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("headgate.dev", "v1alpha1", kind));
+    Api::all_with(client.clone(), &resource)
+}
+
+#[tokio::test]
+async fn no_pod_leaves_before_the_pools_show_its_node_out() {
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/components/maintenance/crds");
+    let applied = kubectl(control_plane.kubeconfig())
+        .args(["apply", "-f"])
+        .arg(crds)
+        .output()
+        .unwrap();
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    populate(&client).await;
+    let file = scratch("seed").join("seed.json");
+    std::fs::write(&file, seed().to_string()).unwrap();
+    let emulator = Emulator::start_with_seed(&file, &[]).await;
+    assert_eq!(admin_state(&emulator).await, "None");
+    let (maintenances, evacuations) = (api(&client, "NodeMaintenance"), api(&client, "Evacuation"));
+    eventually(SOON, "the kinds are served", async || {
+        maintenances
+            .list(&ListParams::default())
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
+    })
+    .await;
+    let mut controller = Controller::start(&emulator, control_plane.kubeconfig());
+    let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
+    let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"drainSeconds": 3}}});
+    maintenances
+        .create(&PostParams::default(), &serde_json::from_value(maintenance).unwrap())
+        .await
+        .unwrap();
+
+    // At the first Evacuation the entry is Down.
+    eventually(SOON, "the first Evacuation", async || {
+        let all = evacuations
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        if all.items.is_empty() {
+            Err(controller.log())
+        } else {
+            Ok(())
+        }
+    })
+    .await;
+    assert_eq!(admin_state(&emulator).await, "Down", "{}", controller.log());
+    let pods = Api::<Pod>::namespaced(client.clone(), "default");
+    eventually(SOON, "the pod leaves", async || match pods.get_opt("web").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}\n{}", controller.log())),
+    })
+    .await;
+    let status = eventually(SOON, "drained", async || {
+        let object = maintenances.get("m").await.unwrap();
+        let status = object.data["status"].clone();
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let is_drained = conditions
+            .iter()
+            .any(|one| one["type"] == "Drained" && one["status"] == "True");
+        if is_drained {
+            Ok(status)
+        } else {
+            Err(status.to_string())
+        }
+    })
+    .await;
+    let gate = &status["nodeStatuses"][0]["loadBalancer"];
+    assert_eq!(gate["state"], "Out", "{status}");
+    assert!(
+        gate["downSince"].is_string() && gate["confirmedAt"].is_string(),
+        "{status}"
+    );
+
+    // The end: back in service.
+    maintenances.delete("m", &DeleteParams::default()).await.unwrap();
+    eventually(SOON, "back in service", async || {
+        let state = admin_state(&emulator).await;
+        let node = Api::<Node>::all(client.clone())
+            .get("node-1")
+            .await
+            .unwrap()
+            .spec
+            .unwrap();
+        let is_back = state == "None" && node.unschedulable != Some(true) && node.taints.is_none();
+        if is_back {
+            Ok(())
+        } else {
+            Err(format!("{state} {node:?}\n{}", controller.log()))
+        }
+    })
+    .await;
+    controller.0.signal(Signal::SIGTERM);
+    assert!(
+        controller.0.wait(SOON).await.is_some_and(|status| status.success()),
+        "{}",
+        controller.log()
+    );
+    emulator.stop().await;
+    control_plane.stop().await;
+}

@@ -1,0 +1,427 @@
+//! Maintenances on the real API server, with a token of the controllers and the rights that `components/maintenance` ships: they
+//! suffice for a whole maintenance, each is needed, and the policy allows a cordon and own conditions to no other account.
+
+use std::sync::Arc;
+
+use headgate_clock::Clock;
+use headgate_kubernetes::ClusterEventRecorder;
+use headgate_leader::{
+    CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
+};
+use headgate_maintenance::controller::{LoadBalancerObservations, MaintenanceContext, Metrics, run};
+use headgate_maintenance::snapshot::LoadBalancerObservation;
+use headgate_node::NodeReport;
+use headgate_sandbox::control_plane::ControlPlane;
+use headgate_telemetry::{MetricsFormat, encode_metrics};
+use headgate_test_kubernetes::{create_node, eventually};
+use jiff::Timestamp;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::caller::{ApiRequest, CONTROLLER, Caller};
+use super::leader::{Right, is_needed, scene};
+use super::rights::{node, wait_for_status};
+use super::{SOON, overlay_of};
+
+const MAINTENANCES: &str = "/apis/headgate.dev/v1alpha1/nodemaintenances";
+const EVACUATIONS: &str = "/apis/headgate.dev/v1alpha1/namespaces/kube-system/evacuations";
+const PODS: &str = "/api/v1/namespaces/kube-system/pods";
+const BUDGETS: &str = "/apis/policy/v1/namespaces/kube-system/poddisruptionbudgets";
+const ROLE: &str = "clusterroles/headgate-maintenance";
+
+/// The hardened example with the component, a leader's token, and a node to drain.
+async fn maintained() -> (ControlPlane, Caller, Caller, String, String) {
+    let overlay = "resources: [\"@/examples/hardened\"]\ncomponents: [\"@/components/maintenance\"]\n";
+    let (control_plane, administrator, own, leader) = scene(&overlay_of(overlay, &[]), CONTROLLER).await;
+    let drained = create_node(&administrator.client, "drained").await;
+    for path in [MAINTENANCES, EVACUATIONS] {
+        wait_for_status(&leader, ApiRequest::get(&format!("{path}?limit=1")), 200).await;
+    }
+    let cordon = json!({"spec": {"unschedulable": true}});
+    wait_for_status(
+        &leader,
+        ApiRequest::merge(&format!("{}?dryRun=All", node(&drained)), cordon),
+        200,
+    )
+    .await;
+    (control_plane, administrator, leader, own, drained)
+}
+
+/// A pod without a grace period on a node that has no kubelet.
+async fn create_pod(administrator: &Caller, name: &str, on: &str, owner: Value) -> Value {
+    let pod = json!({"metadata": {"name": name, "labels": {"app": name}, "ownerReferences": owner},
+        "spec": {"nodeName": on, "serviceAccountName": CONTROLLER.name, "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "none"}]}});
+    administrator.done(&ApiRequest::post(PODS, pod)).await
+}
+
+/// What kubelet reports of a pod that runs.
+async fn runs(administrator: &Caller, name: &str) {
+    let ready = json!({"type": "Ready", "status": "True"});
+    let status = json!({"status": {"phase": "Running", "conditions": [ready]}});
+    administrator
+        .done(&ApiRequest::merge(&format!("{PODS}/{name}/status"), status))
+        .await;
+}
+
+/// A budget, and what its controller reports.
+async fn create_budget(administrator: &Caller, name: &str, app: &str, allowed: i32) {
+    let budget =
+        json!({"metadata": {"name": name}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}}});
+    administrator.done(&ApiRequest::post(BUDGETS, budget)).await;
+    allow(administrator, name, allowed).await;
+}
+
+async fn allow(administrator: &Caller, name: &str, allowed: i32) {
+    let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1 + allowed,
+        "desiredHealthy": 1, "expectedPods": 1 + allowed}});
+    administrator
+        .done(&ApiRequest::merge(&format!("{BUDGETS}/{name}/status"), status))
+        .await;
+}
+
+fn maintenance(name: &str, stage: &str, of: &str) -> Value {
+    let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [of]}]});
+    json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": name},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": stage, "loadBalancer": {"drainSeconds": 2}}})
+}
+
+async fn is_gone(administrator: &Caller, path: &str) {
+    wait_for_status(administrator, ApiRequest::get(path), 404).await;
+}
+
+/// Waits until an object is as expected.
+async fn until(administrator: &Caller, what: &str, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually(SOON, what, async || {
+        let (_, object) = administrator.ask(&ApiRequest::get(path)).await;
+        if is_so(&object) {
+            Ok(object)
+        } else {
+            Err(object.to_string())
+        }
+    })
+    .await
+}
+
+fn conditions(object: &Value) -> Vec<String> {
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let mut kinds: Vec<_> = all
+        .iter()
+        .filter(|condition| condition["status"] == "True")
+        .map(|condition| condition["type"].as_str().unwrap().to_owned())
+        .collect();
+    kinds.sort();
+    kinds
+}
+
+/// Whether a Node has nothing of a maintenance.
+async fn is_as_before(administrator: &Caller, name: &str) {
+    let left = administrator.get(&node(name)).await;
+    assert_eq!(
+        (&left["spec"]["unschedulable"], &left["spec"]["taints"]),
+        (&Value::Null, &Value::Null),
+        "{left}"
+    );
+    assert_eq!(
+        left["metadata"]["annotations"]["headgate.dev/unschedulable-before-maintenance"],
+        Value::Null
+    );
+    assert!(!conditions(&left).iter().any(|kind| kind != "Ready"), "{left}");
+}
+
+/// A leader with the token, whose term runs the controllers.
+struct Leader {
+    task: tokio::task::JoinHandle<()>,
+    registry: Registry,
+    load_balancers: watch::Sender<Arc<LoadBalancerObservations>>,
+}
+
+impl Leader {
+    fn start(leader: &Caller, own: &str) -> Self {
+        let clock = Clock::System;
+        let mut registry = Registry::default();
+        let load_balancers = watch::Sender::<Arc<LoadBalancerObservations>>::default();
+        let context = MaintenanceContext {
+            client: leader.client.clone(),
+            events: ClusterEventRecorder::new(leader.client.clone(), own.to_owned()),
+            metrics: Metrics::register(&mut registry),
+            clock: clock.clone(),
+            load_balancers: load_balancers.subscribe(),
+        };
+        let report = NodeReport::initial(None, &headgate_node::SignalRules::default(), clock.now());
+        let reports = watch::Sender::new(report);
+        let elector = LeaderElector::new(LeaderElectionConfig {
+            client: leader.client.clone(),
+            lease: LeaseName::default(),
+            identity: candidate_identity(own),
+            placement: CandidatePlacement::Replicas,
+            reports: reports.subscribe(),
+            metrics: LeaderMetrics::default(),
+            clock,
+        });
+        let task = tokio::spawn(async move {
+            let _reports = reports;
+            let work = move |term| {
+                let context = context.clone();
+                async move {
+                    run(term, context).await;
+                    Ok::<(), String>(())
+                }
+            };
+            elector.run(CancellationToken::new(), work).await;
+        });
+        Self {
+            task,
+            registry,
+            load_balancers,
+        }
+    }
+
+    fn observe_out(&self, node: &str) {
+        let since = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
+        self.load_balancers.send_modify(|all| {
+            Arc::make_mut(all).insert(node.to_owned(), LoadBalancerObservation::Out { since });
+        });
+    }
+
+    fn metric(&self, series: &str) -> u64 {
+        let text = encode_metrics(&self.registry, MetricsFormat::Prometheus).unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {series}")).parse().unwrap()
+    }
+}
+
+impl Drop for Leader {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_controllers_token_has_every_permission_that_a_maintenance_needs() {
+    let (control_plane, administrator, caller, own, drained) = maintained().await;
+    let none = json!([]);
+    let daemon_set =
+        json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d-uid", "controller": true}]);
+    create_pod(&administrator, "web", &drained, none.clone()).await;
+    create_pod(&administrator, "log", &drained, daemon_set).await;
+    for name in ["blocked", "twice"] {
+        create_pod(&administrator, name, &drained, none.clone()).await;
+        runs(&administrator, name).await;
+    }
+    create_pod(&administrator, "elsewhere", &own, none).await;
+    create_budget(&administrator, "blocked", "blocked", 0).await;
+    for name in ["twice-1", "twice-2"] {
+        create_budget(&administrator, name, "twice", 1).await;
+    }
+    let leader = Leader::start(&caller, &own);
+    administrator
+        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Drain", &drained)))
+        .await;
+
+    // Cordoned and tainted; nothing leaves before the load balancers are confirmed.
+    let found = until(&administrator, "the taint", &node(&drained), |node| {
+        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        taints.iter().any(|taint| taint["key"] == "headgate.dev/maintenance")
+    })
+    .await;
+    assert_eq!(found["spec"]["unschedulable"], true);
+    until(&administrator, "the conditions of the Node", &node(&drained), |node| {
+        conditions(node).contains(&"DrainInProgress".to_owned())
+    })
+    .await;
+    assert_eq!(administrator.get(EVACUATIONS).await["items"], json!([]));
+    leader.observe_out(&drained);
+
+    // Refusals of both kinds, in the words of the API server.
+    for (name, reason) in [("blocked", "DisruptionBudget"), ("twice", "MultipleDisruptionBudgets")] {
+        eventually(SOON, reason, async || {
+            let all = administrator.get(EVACUATIONS).await;
+            let all = all["items"].as_array().unwrap().clone();
+            let own = all.iter().find(|one| one["spec"]["podRef"]["name"] == name);
+            let found = own.map(|one| one["status"]["conditions"][0]["reason"].clone());
+            if found == Some(json!(reason)) {
+                Ok(())
+            } else {
+                Err(format!("{own:?}"))
+            }
+        })
+        .await;
+    }
+    is_gone(&administrator, &format!("{PODS}/web")).await;
+    let path = format!("{MAINTENANCES}/m");
+    until(&administrator, "the blockers", &path, |object| {
+        let blockers = object["status"]["nodeStatuses"][0]["blockers"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let mut reasons: Vec<_> = blockers.iter().map(|blocker| blocker["reason"].clone()).collect();
+        reasons.sort_by_key(ToString::to_string);
+        reasons == [json!("DisruptionBudget"), json!("MultipleDisruptionBudgets")]
+    })
+    .await;
+    administrator.get(&format!("{PODS}/log")).await;
+
+    // Room lets them go, then the pod of the DaemonSet.
+    allow(&administrator, "blocked", 1).await;
+    administrator
+        .done(&ApiRequest::delete(&format!("{BUDGETS}/twice-2")))
+        .await;
+    for name in ["blocked", "twice", "log"] {
+        is_gone(&administrator, &format!("{PODS}/{name}")).await;
+    }
+    until(&administrator, "drained", &path, |object| {
+        conditions(object) == ["Drained", "LoadBalancerOut", "Progressing"]
+    })
+    .await;
+    administrator.get(&format!("{PODS}/elsewhere")).await;
+
+    // Its deletion ends it, and leaves nothing.
+    administrator.done(&ApiRequest::delete(&path)).await;
+    is_gone(&administrator, &path).await;
+    is_as_before(&administrator, &drained).await;
+    assert_eq!(
+        leader.metric("headgate_maintenance_writes_total{outcome=\"refused\"}"),
+        0
+    );
+    assert_eq!(
+        leader.metric("headgate_maintenance_evictions_total{outcome=\"accepted\"}"),
+        3
+    );
+    let events = administrator
+        .get("/apis/events.k8s.io/v1/namespaces/default/events")
+        .await;
+    let events = events["items"].as_array().unwrap().clone();
+    for reason in ["StageStarted", "Drained", "Completed"] {
+        let about = |event: &Value| event["reason"] == reason && event["regarding"]["name"] == "m";
+        assert!(events.iter().any(about), "no {reason} in {events:?}");
+    }
+    drop(leader);
+    control_plane.stop().await;
+}
+
+/// Every request of the maintenance controllers, beside those of a leader.
+async fn rights(administrator: &Caller, drained: &str) -> Vec<Right> {
+    administrator
+        .done(&ApiRequest::post(MAINTENANCES, maintenance("m", "Idle", drained)))
+        .await;
+    let pod = create_pod(administrator, "web", drained, json!([])).await;
+    let uid = pod["metadata"]["uid"].as_str().unwrap();
+    let evacuation = |name: &str| {
+        json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "Evacuation", "metadata": {"name": format!("{uid}-{name}")},
+            "spec": {"podRef": {"name": name, "uid": uid}, "progressDeadlineSeconds": 1800}})
+    };
+    administrator
+        .done(&ApiRequest::post(EVACUATIONS, evacuation("web")))
+        .await;
+    let mut rights = Vec::new();
+    let mut add = |resource: &'static str, verb: &'static str, ask: ApiRequest, answer: u16| {
+        rights.push(Right::new(ROLE, (resource, None), verb, ask).answered(answer));
+    };
+    let all_evacuations = "/apis/headgate.dev/v1alpha1/evacuations";
+    let (all_budgets, all_pods) = ("/apis/policy/v1/poddisruptionbudgets", "/api/v1/pods");
+    for (resource, path) in [
+        ("nodemaintenances", MAINTENANCES),
+        ("evacuations", all_evacuations),
+        ("poddisruptionbudgets", all_budgets),
+        ("pods", all_pods),
+    ] {
+        add(resource, "list", ApiRequest::get(&format!("{path}?limit=1")), 200);
+        let watch = format!("{path}?watch=true&timeoutSeconds=1");
+        add(resource, "watch", ApiRequest::get(&watch), 200);
+    }
+    let dry = |path: &str| format!("{path}?dryRun=All");
+    let (m, e) = (format!("{MAINTENANCES}/m"), format!("{EVACUATIONS}/{uid}-web"));
+    let finalizer = json!({"metadata": {"finalizers": ["nodemaintenance.k8s.io/maintenance-completion"]}});
+    add("nodemaintenances", "patch", ApiRequest::merge(&dry(&m), finalizer), 200);
+    let object = administrator.get(&m).await;
+    let status = format!("{m}/status");
+    add(
+        "nodemaintenances/status",
+        "update",
+        ApiRequest::put(&dry(&status), object),
+        200,
+    );
+    add(
+        "evacuations",
+        "create",
+        ApiRequest::post(&dry(EVACUATIONS), evacuation("new")),
+        201,
+    );
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    add("evacuations", "patch", ApiRequest::merge(&dry(&e), label), 200);
+    add("evacuations", "delete", ApiRequest::delete(&dry(&e)), 200);
+    let object = administrator.get(&e).await;
+    let status = format!("{e}/status");
+    add(
+        "evacuations/status",
+        "update",
+        ApiRequest::put(&dry(&status), object),
+        200,
+    );
+    let condition = json!({"status": {"conditions": [{"type": "Drained", "status": "True"}]}});
+    let status = format!("{}/status", node(drained));
+    add(
+        "nodes/status",
+        "patch",
+        ApiRequest::strategic(&dry(&status), condition),
+        200,
+    );
+    let web = format!("{PODS}/web");
+    add("pods", "get", ApiRequest::get(&web), 200);
+    add("pods", "delete", ApiRequest::delete(&dry(&web)), 200);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"}});
+    let path = format!("{web}/eviction");
+    add("pods/eviction", "create", ApiRequest::post(&dry(&path), eviction), 201);
+    rights
+}
+
+#[tokio::test]
+async fn each_removed_permission_of_the_maintenance_controllers_rejects_its_request() {
+    let (control_plane, administrator, leader, _, drained) = maintained().await;
+    for right in rights(&administrator, &drained).await {
+        is_needed(&administrator, &leader, right).await;
+    }
+
+    // The policy: a cordon and own conditions, and nothing else of a Node.
+    let (path, status) = (node(&drained), format!("{}/status", node(&drained)));
+    let dry = |path: &str| format!("{path}?dryRun=All");
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let annotation = json!({"metadata": {"annotations": {"headgate.dev/x": "1"}}});
+    for (ask, words) in [
+        (
+            ApiRequest::merge(&dry(&path), json!({"metadata": {"labels": {"a": "b"}}})),
+            "metadata.labels",
+        ),
+        (
+            ApiRequest::merge(&dry(&status), json!({"status": {"capacity": {"cpu": "99"}}})),
+            "status.capacity",
+        ),
+        (ApiRequest::strategic(&dry(&status), ready), "status.conditions"),
+        (ApiRequest::merge(&dry(&status), annotation), "metadata.annotations"),
+    ] {
+        let (answer, body) = leader.ask(&ask).await;
+        let message = body["message"].as_str().unwrap_or_default();
+        assert!(answer == 403 && message.contains(words), "{words}: {answer} {body}");
+    }
+    // An eviction is of one pod, and no other of its name.
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"},
+        "deleteOptions": {"preconditions": {"uid": "another"}}});
+    let (answer, body) = leader
+        .ask(&ApiRequest::post(&format!("{PODS}/web/eviction"), eviction))
+        .await;
+    assert_eq!(answer, 409, "{body}");
+
+    // Without the right to the statuses of maintenances there is no right to cordon.
+    let role = format!("{}/{ROLE}", super::rights::RBAC);
+    administrator
+        .done(&ApiRequest::merge(&role, json!({"rules": []})))
+        .await;
+    let cordon = ApiRequest::merge(&dry(&path), json!({"spec": {"unschedulable": true}}));
+    wait_for_status(&leader, cordon, 403).await;
+    control_plane.stop().await;
+}
