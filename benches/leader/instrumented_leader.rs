@@ -211,6 +211,7 @@ async fn lead(
         guard: admin_state::GuardSettings::DISABLED,
         list_failure_timeout: Duration::from_mins(2),
         stale_nodes_timeout: Duration::from_mins(5),
+        lease_bypass: Duration::ZERO,
         node_name: "bench".to_owned(),
         metrics: metrics.admin_state,
         local_pools: LocalPoolsSettings::default(),

@@ -201,6 +201,7 @@ fn work_context(
             may_write_holds: context.placement == CandidatePlacement::Replicas,
         },
         list_failure_timeout: settings.admin_state.list_failure_timeout,
+        lease_bypass: settings.admin_state.lease_bypass,
         stale_nodes_timeout: settings.admin_state.stale_nodes_timeout,
         node_name: context.node_name.clone(),
         events,

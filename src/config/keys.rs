@@ -389,6 +389,20 @@ pub(super) const KEYS: &[Key] = &[
         get: |settings| duration_value(settings.admin_state.stale_nodes_timeout),
     },
     Key {
+        path: "adminState.leaseBypass",
+        flag: None,
+        about: "From how long before the eviction of a node on (`NotBefore` of a notice that `azure.scheduledEvents` or \
+                `azure.preemptEvents` has recorded) the leader sets the node `Down` without waiting for the Lease that it shares with \
+                cloud-controller-manager. Everything else waits. **Risk**: the holder of the Lease writes pools without \
+                `If-Match`, so it may undo the `Down`, and its operation and headgate's may reject each other. From `0s`, which means \
+                never, to `30s`.",
+        set: |settings, value| {
+            settings.admin_state.lease_bypass = value::duration(value, Duration::ZERO, 30 * SECOND)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.admin_state.lease_bypass),
+    },
+    Key {
         path: "localPools.enabled",
         flag: None,
         about: "Whether the leader updates the members of backend pools of Services with `externalTrafficPolicy: Local`, \

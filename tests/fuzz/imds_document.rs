@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_clock::{Clock, Moment};
+use headgate_node::SPOT_NOTICE_ANNOTATION;
 use headgate_spot::{
-    EventStatus, EventType, EventsDocument, NOTICE_ANNOTATION, Notice, NoticeRecord, NoticeTracker, TaintAction,
-    VmName, next_taint_action,
+    EventStatus, EventType, EventsDocument, Notice, NoticeRecord, NoticeTracker, TaintAction, VmName, next_taint_action,
 };
 use serde_json::Value;
 
@@ -169,7 +169,7 @@ fn records_and_provider_ids_are_read_or_rejected() {
         if let Some(name) = VmName::from_provider_id(text) {
             assert!(!name.as_str().is_empty() && !name.as_str().contains('/'));
         }
-        let annotations = |text: &str| BTreeMap::from([(NOTICE_ANNOTATION.to_owned(), text.to_owned())]);
+        let annotations = |text: &str| BTreeMap::from([(SPOT_NOTICE_ANNOTATION.to_owned(), text.to_owned())]);
         if let Some(record) = NoticeRecord::from_annotations(&annotations(text)) {
             let again = serde_json::to_string(&record).unwrap();
             assert_eq!(NoticeRecord::from_annotations(&annotations(&again)), Some(record));

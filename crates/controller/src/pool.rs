@@ -8,7 +8,8 @@
 //! to its edits, pool by pool. The writer sends one PUT for each [`PoolEdit`], whatever it changes.
 //!
 //! `node_index` holds the Nodes, `view` what a load balancer's document says, `pool_entry` matches the two, `listing` lists
-//! the load balancers, `by_id` reads single ones, `load_balancer_read` also those that are too large, `writer` writes one of them.
+//! the load balancers, `by_id` reads single ones, `load_balancer_read` also those that are too large, `writer` writes one of them, `lease_bypass` says when it does not wait for the shared
+//! Lease.
 
 mod by_id;
 mod edit;
@@ -16,6 +17,7 @@ mod entry_owner;
 mod fingerprint;
 mod interface_cache;
 mod interface_lookups;
+mod lease_bypass;
 mod listing;
 mod load_balancer_read;
 mod node_index;
@@ -31,6 +33,7 @@ pub use edit::{AdminStateChange, AppliedEdit, MemberChange, PoolEdit};
 pub use entry_owner::EntryOwner;
 pub use fingerprint::{Fingerprint, FingerprintSet};
 pub use interface_cache::{InterfaceCache, UnreadablePool};
+pub use lease_bypass::LeaseBypass;
 pub use listing::{ListOutage, ListRequest, ListScope, Listing, ManagedLoadBalancers, RecordedPools, list_on_request};
 pub use node_index::{ClusterNode, NodeIndex, RecordedHold, Taint};
 pub use node_object::ClusterNodeObject;

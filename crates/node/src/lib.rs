@@ -12,6 +12,7 @@ mod remembered_state;
 mod report;
 mod signal;
 mod slim_node;
+mod spot_notice;
 mod watch;
 
 pub use hold::{HOLD_ANNOTATION, HOLD_TTL, NodeHold, ObservedHold};
@@ -25,4 +26,5 @@ pub use remembered_state::{RememberedState, RememberedStateError, store_reports}
 pub use report::{NodeObjectState, NodeReport, PendingSignal, Source};
 pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation};
 pub use slim_node::{SlimCondition, SlimNode};
+pub use spot_notice::{SPOT_NOTICE_ANNOTATION, recorded_not_before};
 pub use watch::watch_own_node;

@@ -28,7 +28,7 @@ pub use node_patch::TAINT_VALUE;
 pub use notice::{Notice, NoticeTracker, TrackedNotice, VmName};
 pub use preempt_message::PreemptMessage;
 pub use snapshot::{EventsSnapshot, ImdsError, ImdsErrorReason};
-pub use taint_action::{NOTICE_ANNOTATION, NoticeRecord, TaintAction, next_taint_action};
+pub use taint_action::{NoticeRecord, TaintAction, next_taint_action};
 pub use taint_reconciler::reconcile_taint;
 
 use std::time::Duration;

@@ -120,11 +120,10 @@ fn has_ended(node: &DynamicObject, record: &NoticeRecord) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use headgate_node::DRAINING_TAINT;
+    use headgate_node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
     use serde_json::json;
 
     use super::super::fixtures::{BOOT, at, notice, record};
-    use super::super::taint_action::NOTICE_ANNOTATION;
     use super::*;
 
     fn node(boot_id: &str, record: Option<&NoticeRecord>, conditions: &Value) -> DynamicObject {
@@ -134,7 +133,7 @@ mod tests {
             "spec": {"taints": tainted_at.map_or_else(|| json!([]), taint)},
             "status": {"nodeInfo": {"bootID": boot_id}, "conditions": conditions}});
         if let Some(record) = record {
-            node["metadata"]["annotations"] = json!({NOTICE_ANNOTATION: json!(record).to_string()});
+            node["metadata"]["annotations"] = json!({SPOT_NOTICE_ANNOTATION: json!(record).to_string()});
         }
         serde_json::from_value(node).unwrap()
     }

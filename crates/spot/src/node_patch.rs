@@ -4,14 +4,14 @@
 //! taints are never rewritten; every other kind of patch would replace the whole list. A taint is headgate's only
 //! while its `timeAdded` is the one in the record: a taint that another writer set, or set again, stays.
 
-use headgate_node::DRAINING_TAINT;
+use headgate_node::{DRAINING_TAINT, SPOT_NOTICE_ANNOTATION};
 use jiff::Timestamp;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::metrics::WriteOutcome;
 use super::notice::NoticeTracker;
-use super::taint_action::{NOTICE_ANNOTATION, NoticeRecord, TaintAction, next_taint_action};
+use super::taint_action::{NoticeRecord, TaintAction, next_taint_action};
 
 /// The value of the taint for an eviction, as in cloud-provider-azure's design.
 pub const TAINT_VALUE: &str = "spot-eviction";
@@ -87,9 +87,9 @@ pub(super) fn plan_patch(tracker: &NoticeTracker, node: &DynamicObject, now: Tim
     };
     let text = json!(record).to_string();
     operations.push(if annotations.is_empty() {
-        json!({"op": "add", "path": "/metadata/annotations", "value": {NOTICE_ANNOTATION: text}})
+        json!({"op": "add", "path": "/metadata/annotations", "value": {SPOT_NOTICE_ANNOTATION: text}})
     } else {
-        json!({"op": "add", "path": format!("/metadata/annotations/{}", NOTICE_ANNOTATION.replace('/', "~1")), "value": text})
+        json!({"op": "add", "path": format!("/metadata/annotations/{}", SPOT_NOTICE_ANNOTATION.replace('/', "~1")), "value": text})
     });
     Some(NodePatch {
         outcome,
@@ -114,7 +114,7 @@ mod tests {
             node["spec"].as_object_mut().unwrap().remove("taints");
         }
         if let Some(record) = annotations {
-            node["metadata"]["annotations"] = json!({"other": "1", NOTICE_ANNOTATION: json!(record).to_string()});
+            node["metadata"]["annotations"] = json!({"other": "1", SPOT_NOTICE_ANNOTATION: json!(record).to_string()});
         }
         serde_json::from_value(node).unwrap()
     }
@@ -137,7 +137,10 @@ mod tests {
     /// The record that a patch writes.
     fn written(patch: &NodePatch) -> NoticeRecord {
         let value = &patch.operations.as_array().unwrap().last().unwrap()["value"];
-        let text = value.as_str().or_else(|| value[NOTICE_ANNOTATION].as_str()).unwrap();
+        let text = value
+            .as_str()
+            .or_else(|| value[SPOT_NOTICE_ANNOTATION].as_str())
+            .unwrap();
         serde_json::from_str(text).unwrap()
     }
 

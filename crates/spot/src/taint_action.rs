@@ -5,15 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use headgate_node::SPOT_NOTICE_ANNOTATION;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::notice::{Notice, NoticeTracker};
 
-/// The annotation of the Node that contains the [`NoticeRecord`] as JSON.
-pub const NOTICE_ANNOTATION: &str = "headgate.dev/spot-notice";
-
-/// The notice that the Node was last tainted for.
+/// The notice that the Node was last tainted for, the JSON of the annotation [`SPOT_NOTICE_ANNOTATION`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NoticeRecord {
@@ -34,7 +32,7 @@ impl NoticeRecord {
     /// The record in a Node's annotations; `None` if there is none or it is not readable.
     #[must_use]
     pub fn from_annotations(annotations: &BTreeMap<String, String>) -> Option<Self> {
-        serde_json::from_str(annotations.get(NOTICE_ANNOTATION)?).ok()
+        serde_json::from_str(annotations.get(SPOT_NOTICE_ANNOTATION)?).ok()
     }
 
     /// The notice that is recorded.
@@ -216,13 +214,17 @@ mod tests {
     fn unreadable_record_is_none() {
         for text in ["", "{}", "null", "[]", "{\"eventId\": 7}"] {
             assert_eq!(
-                NoticeRecord::from_annotations(&[(NOTICE_ANNOTATION.to_owned(), text.to_owned())].into()),
+                NoticeRecord::from_annotations(&[(SPOT_NOTICE_ANNOTATION.to_owned(), text.to_owned())].into()),
                 None,
                 "{text}"
             );
         }
         let least = NoticeRecord::from_annotations(
-            &[(NOTICE_ANNOTATION.to_owned(), r#"{"eventId":"a","new":1}"#.to_owned())].into(),
+            &[(
+                SPOT_NOTICE_ANNOTATION.to_owned(),
+                r#"{"eventId":"a","new":1}"#.to_owned(),
+            )]
+            .into(),
         );
         assert_eq!(least.unwrap().event_id, "a");
     }

@@ -30,7 +30,7 @@ use super::target_states::{TargetState, TargetStates};
 use super::transitions::{NodeEvent, Snapshot, TransitionTracker};
 use super::work::{TaskName, Tasks, WorkContext, WorkError, task_failure};
 use crate::local_service::JoinedEditor;
-use crate::pool::{ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
+use crate::pool::{LeaseBypass, ListRequest, Listing, ManagedLoadBalancers, PoolWriter, WriterLabels};
 
 /// The values that the design of cloud-provider-azure gives these labels.
 const LABELS: WriterLabels = WriterLabels {
@@ -299,6 +299,10 @@ impl Controller<'_> {
                 lock: self.lock.clone(),
                 term: self.term.clone(),
                 listings,
+                bypass: LeaseBypass {
+                    before_eviction: self.context.lease_bypass,
+                    clock: self.context.clock.clone(),
+                },
                 labels: LABELS,
             };
             tasks.spawn(TaskName::PoolWriter(id.clone()), writer.run(editor));

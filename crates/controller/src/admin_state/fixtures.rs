@@ -38,6 +38,7 @@ pub(super) fn node(number: u8, taints: &[&str]) -> ClusterNode {
         }),
         health_signals: BTreeSet::new(),
         marker: None,
+        eviction_at: None,
         ready: true,
         is_terminal: taints.contains(&"node.kubernetes.io/out-of-service"),
         hold: None,

@@ -27,8 +27,8 @@ use super::recorded::read_recorded_once;
 use super::settings::{AdminStateMode, AdminStateSettings, ForeignDown};
 use super::target_states::TargetStates;
 use crate::pool::{
-    Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, ListRequest, Listing, LoadBalancerView, PoolEdit,
-    PoolWriter, RecordedPools, WriteOutcome, WriterLabels, list_on_request,
+    Editor, EntryKey, IntentNotRecorded, InterfaceCache, LastError, LeaseBypass, ListRequest, Listing,
+    LoadBalancerView, PoolEdit, PoolWriter, RecordedPools, WriteOutcome, WriterLabels, list_on_request,
 };
 
 /// The plan of the mode `off`: `None` for every `Down` in the ledger.
@@ -325,6 +325,7 @@ async fn work(
             lock: lock.clone(),
             term: term.clone(),
             listings: listings.clone(),
+            bypass: LeaseBypass::never(context.clock.clone()),
             labels: LABELS,
         };
         tasks.spawn(writer.run(editor));

@@ -64,6 +64,9 @@ pub struct AdminStateSettings {
     pub list_failure_timeout: Duration,
     /// The setting `adminState.staleNodesTimeout`.
     pub stale_nodes_timeout: Duration,
+    /// The setting `adminState.leaseBypass`: how long before the eviction of a node its `Down` does not wait for the shared Lease; zero
+    /// is never.
+    pub lease_bypass: Duration,
 }
 
 impl Default for AdminStateSettings {
@@ -73,6 +76,7 @@ impl Default for AdminStateSettings {
             foreign_down: ForeignDown::default(),
             list_failure_timeout: Duration::from_mins(2),
             stale_nodes_timeout: Duration::from_mins(5),
+            lease_bypass: Duration::ZERO,
         }
     }
 }

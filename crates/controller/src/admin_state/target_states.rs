@@ -368,6 +368,7 @@ mod tests {
             }),
             health_signals: BTreeSet::new(),
             marker: None,
+            eviction_at: None,
             ready: true,
             is_terminal: false,
             hold: None,

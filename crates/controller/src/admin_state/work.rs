@@ -83,6 +83,8 @@ pub struct WorkContext {
     pub list_failure_timeout: Duration,
     /// For how long admin states follow Nodes that the API server does not confirm: `adminState.staleNodesTimeout`.
     pub stale_nodes_timeout: Duration,
+    /// How long before the eviction of a node its `Down` does not wait for the shared Lease: `adminState.leaseBypass`.
+    pub lease_bypass: Duration,
     /// The Node that this process runs on.
     pub node_name: String,
     /// Records events on Nodes.

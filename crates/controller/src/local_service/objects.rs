@@ -196,6 +196,7 @@ mod tests {
             signals: std::collections::BTreeMap::new(),
             health_signals: std::collections::BTreeSet::new(),
             marker: None,
+            eviction_at: None,
             ready: true,
             is_terminal: false,
             hold: None,

@@ -70,6 +70,7 @@ mod tests {
             health_signals: std::collections::BTreeSet::new(),
             ready: true,
             marker: None,
+            eviction_at: None,
             is_terminal: false,
             hold: None,
             is_deleting: false,

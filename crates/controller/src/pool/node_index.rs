@@ -50,6 +50,8 @@ pub struct ClusterNode {
     pub health_signals: BTreeSet<Signal>,
     /// The condition `headgate.dev/OutOfLoadBalancers`, without the time of its confirmation; `None` if the Node has none.
     pub marker: Option<MarkerFact>,
+    /// The earliest time of the eviction that is recorded on the Node.
+    pub eviction_at: Option<Timestamp>,
     /// Whether the condition `Ready` is `True`.
     pub ready: bool,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -215,6 +217,7 @@ mod tests {
             signals: BTreeMap::new(),
             health_signals: BTreeSet::new(),
             marker: None,
+            eviction_at: None,
             ready: true,
             is_terminal: false,
             hold: None,

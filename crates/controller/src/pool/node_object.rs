@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use headgate_node::{DRAINING_TAINT, Facts, MarkerFact, NodeHold, Signal, SignalRules, SlimCondition};
+use headgate_node::{
+    DRAINING_TAINT, Facts, MarkerFact, NodeHold, Signal, SignalRules, SlimCondition, recorded_not_before,
+};
 use headgate_spot::announces_preempt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -111,6 +113,7 @@ impl ClusterNodeObject {
             signals: hold.signals,
             pending: hold.pending,
         });
+        let eviction_at = recorded_not_before(&annotations);
         let taint = |taint: TaintObject| Taint {
             key: taint.key,
             effect: taint.effect,
@@ -128,6 +131,7 @@ impl ClusterNodeObject {
             signals,
             health_signals: health_signals.into_keys().collect(),
             marker,
+            eviction_at,
             ready,
             is_terminal,
             hold,

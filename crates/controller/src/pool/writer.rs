@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::edit::{AdminStateChange, PoolEdit};
 use super::interface_cache::InterfaceCache;
 use super::interface_lookups::InterfaceLookups;
+use super::lease_bypass::{BYPASS_TTL, LeaseBypass};
 use super::listing::Listing;
 use super::pool_entry::EntryKey;
 use super::retry::LastError;
@@ -131,6 +132,8 @@ pub struct PoolWriter {
     pub term: Term,
     /// The load balancers as listed; each new list leads to a new plan.
     pub listings: watch::Receiver<Arc<Listing>>,
+    /// When the Lease is not waited for.
+    pub bypass: LeaseBypass,
     /// Label values of the metrics.
     pub labels: WriterLabels,
 }
@@ -222,7 +225,8 @@ impl PoolWriter {
                     lookups.run_beside(step).await
                 }
                 Phase::AwaitingLease(request) if !edits.is_empty() => {
-                    let wait = self.await_lease(request, &mut state, &mut editor);
+                    let bypass_at = self.bypass.due_at(&edits);
+                    let wait = self.await_lease(request, bypass_at, &mut state, &mut editor);
                     lookups.run_beside(wait).await
                 }
                 without_lease => {
@@ -238,7 +242,8 @@ impl PoolWriter {
                         self.wait_for_change(&mut editor, &mut lookups, retry_at).await;
                         Phase::Idle
                     } else {
-                        let wait = self.await_lease(self.request_lease(edits), &mut state, &mut editor);
+                        let bypass_at = self.bypass.due_at(&edits);
+                        let wait = self.await_lease(self.request_lease(edits), bypass_at, &mut state, &mut editor);
                         lookups.run_beside(wait).await
                     }
                 }
@@ -280,13 +285,21 @@ impl PoolWriter {
         }
     }
 
-    /// Waits for the Lease, and reads the load balancer with it; or for a change, which leads to another plan.
-    async fn await_lease<E: Editor>(&mut self, mut request: LeaseRequest, state: &mut State, editor: &mut E) -> Phase {
+    /// Waits for the Lease, and reads the load balancer with it; or for a change, which leads to another plan. From `bypass_at` on it
+    /// does not wait for the Lease.
+    async fn await_lease<E: Editor>(
+        &mut self,
+        mut request: LeaseRequest,
+        bypass_at: Option<Instant>,
+        state: &mut State,
+        editor: &mut E,
+    ) -> Phase {
         let acquired = tokio::select! {
             biased;
             acquired = &mut request.acquired => acquired,
             () = editor.changed() => return Phase::AwaitingLease(request),
             () = listing_changed(&mut self.listings) => return Phase::AwaitingLease(request),
+            () = sleep_until(bypass_at.unwrap_or_else(Instant::now)), if bypass_at.is_some() => Ok(self.lock.bypass(BYPASS_TTL)),
         };
         match acquired {
             Ok(guard) => {

@@ -59,6 +59,8 @@ pub(crate) struct World {
     pub(crate) intercept: Option<Intercept>,
     /// `adminState.listFailureTimeout`.
     pub(crate) list_failure_timeout: Duration,
+    /// `adminState.leaseBypass`.
+    pub(crate) lease_bypass: Duration,
     /// Whether leaders write the marker.
     pub(crate) marker: bool,
     /// What `azure.json` says about pools of Local Services.
@@ -163,6 +165,7 @@ impl World {
             list_failure_timeout: Duration::from_mins(2),
             local_pools: LocalPoolsTarget::default(),
             local_pools_settings: LocalPoolsSettings::default(),
+            lease_bypass: Duration::ZERO,
             marker: false,
             rules: SignalRules::default_admin_state(),
             arm_unreachable: None,

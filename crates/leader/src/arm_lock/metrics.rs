@@ -5,6 +5,7 @@ use std::time::Duration;
 use headgate_kubernetes::WatchErrorCounter;
 use headgate_telemetry::DescribedFamily;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
@@ -25,6 +26,7 @@ fn wait_histogram() -> Histogram {
 pub struct LockMetrics {
     waits: Family<Labels, Histogram, fn() -> Histogram>,
     watch_errors: WatchErrorCounter,
+    bypasses: Counter,
 }
 
 impl LockMetrics {
@@ -42,11 +44,25 @@ impl LockMetrics {
             "headgate_arm_lock_watch_errors",
             "Errors of the watch of the Lease that headgate shares with cloud-controller-manager, by reason",
         );
-        Self { waits, watch_errors }
+        let bypasses = Counter::default();
+        registry.register(
+            "headgate_arm_lock_bypasses",
+            "Attempts to write to ARM without the Lease that headgate shares with cloud-controller-manager, because an eviction is near",
+            bypasses.clone(),
+        );
+        Self {
+            waits,
+            watch_errors,
+            bypasses,
+        }
     }
 
     pub(super) fn watch_errors(&self) -> WatchErrorCounter {
         self.watch_errors.clone()
+    }
+
+    pub(super) fn bypassed(&self) {
+        self.bypasses.inc();
     }
 
     pub(super) fn waited(&self, lock: &str, caller: &'static str, wait: Duration) {

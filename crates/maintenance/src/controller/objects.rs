@@ -141,7 +141,7 @@ impl From<PodObject> for CachedPod {
 
 #[cfg(test)]
 mod tests {
-    use headgate_spot::NOTICE_ANNOTATION;
+    use headgate_node::SPOT_NOTICE_ANNOTATION;
     use jiff::Timestamp;
     use serde_json::json;
 
@@ -160,7 +160,7 @@ mod tests {
             (json!([{"key": DRAINING_TAINT, "effect": "NoSchedule"}]), "{}", None),
         ] {
             let object: NodeObject = serde_json::from_value(json!({
-                "metadata": {"name": "one", "uid": "u", "annotations": {NOTICE_ANNOTATION: record}},
+                "metadata": {"name": "one", "uid": "u", "annotations": {SPOT_NOTICE_ANNOTATION: record}},
                 "spec": {"taints": taints, "podCIDR": "10.0.0.0/24"}, "status": {"images": []},
             }))
             .unwrap();

@@ -34,6 +34,7 @@ fn node(number: u8, tainted: bool) -> ClusterNode {
         .collect(),
         health_signals: BTreeSet::new(),
         marker: None,
+        eviction_at: None,
         ready: true,
         is_terminal: false,
         hold: None,

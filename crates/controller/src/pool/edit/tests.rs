@@ -38,6 +38,7 @@ fn node(number: u8) -> ClusterNode {
         signals: BTreeMap::new(),
         health_signals: std::collections::BTreeSet::new(),
         marker: None,
+        eviction_at: None,
         ready: true,
         is_terminal: false,
         hold: None,

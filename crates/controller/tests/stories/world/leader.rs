@@ -102,6 +102,7 @@ impl Leader {
             policy,
             guard: world.guard.clone(),
             list_failure_timeout: world.list_failure_timeout,
+            lease_bypass: world.lease_bypass,
             stale_nodes_timeout: AdminStateSettings::default().stale_nodes_timeout,
             node_name: name.to_owned(),
             metrics: admin_state::Metrics::register(&mut registry),
