@@ -1,0 +1,538 @@
+//! Random runs of every kind of signal: taints, labels, annotations, conditions, cordons and deletions in any order, with foreign writes,
+//! crashes of leaders and faults of the API server. The invariants of each write are those of `random`; here the marker has some, too:
+//!
+//! - it is never `True` for longer than [`QUIET_BOUND`] while a managed pool has the node without `Down`, or while the node has no signal.
+//!   After a fault or a change of the leader the bound is [`DISTURBED_BOUND`]: the agents make it `Unknown` after three minutes.
+//!
+//! Each run follows from its seed, and `make stories` runs these, too: see `random`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use headgate_azure_emulator::Settings;
+use headgate_clock::Clock;
+use headgate_controller::admin_state::MinimumInService;
+use headgate_node::{
+    MARKER_TTL, Metrics, NodeReport, SignalMatcher, SignalRules, SlimNode, expire_marker, watch_own_node,
+};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::invariants::{Invariants, check_final_state};
+use super::random::{Random, run_seeds};
+use super::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer};
+
+const NODES: usize = 4;
+const POOLS: [(&str, &str); 3] = [
+    ("kubernetes", "kubernetes"),
+    ("kubernetes", "kubernetes-IPv6"),
+    ("kubernetes-internal", "local"),
+];
+const DEFAULT_RUNS: u64 = 8;
+const MARKER: &str = "headgate.dev/OutOfLoadBalancers";
+const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// A resync after a write without the Lease, the operation of that write, and a write of the condition.
+const QUIET_BOUND: Duration = Duration::from_secs(20);
+/// Three minutes without a confirmation, and an API server that is away.
+const DISTURBED_BOUND: Duration = Duration::from_mins(4);
+/// From the last fault or change of the leader until the short bound holds.
+const QUIET_AFTER: Duration = Duration::from_secs(90);
+const SETTLE_TIME: Duration = Duration::from_mins(6);
+
+/// What every instance takes as a signal.
+fn rules() -> SignalRules {
+    let mut rules = SignalRules::default_admin_state();
+    let matchers = [
+        json!({"taint": "example.com/leaving-*"}),
+        json!({"condition": {"type": "VMEventScheduled", "status": "True", "messagePrefix": "Preempt Scheduled:"}}),
+        json!({"label": {"key": "example.com/state", "value": "leaving"}}),
+        json!({"annotation": {"key": "example.com/leaving"}}),
+        json!({"unschedulable": true, "for": "5s"}),
+    ];
+    rules
+        .matchers
+        .extend(matchers.iter().map(|matcher| SignalMatcher::parse(matcher).unwrap()));
+    rules
+}
+
+/// Replaces a condition, and keeps those of others.
+fn set_condition(node: &mut Value, condition: Value) {
+    let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+    conditions.retain(|known| known["type"] != condition["type"]);
+    conditions.push(condition);
+}
+
+/// What a Node showed last, and since when it is wrong.
+#[derive(Default)]
+struct Shown {
+    status: Option<String>,
+    without_down_since: Option<Instant>,
+    without_signal_since: Option<Instant>,
+}
+
+struct Run {
+    random: Random,
+    fake: FakeApi,
+    world: World,
+    invariants: Invariants,
+    leaders: Vec<(Leader, ClientFaults)>,
+    born: u32,
+    agents: JoinSet<()>,
+    shown: BTreeMap<usize, Shown>,
+    /// The Nodes that are deleted, and when each is gone.
+    leaving: BTreeMap<usize, Instant>,
+    disturbed_at: Instant,
+    has_fault: bool,
+    steps: Vec<String>,
+}
+
+impl Run {
+    async fn start(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5157);
+        let fake = FakeApi::default();
+        let clock = Clock::anchored("2026-01-02T03:04:05Z".parse::<Timestamp>().unwrap());
+        let all = || 1..=NODES;
+        let resources = [
+            load_balancer(
+                "kubernetes",
+                &[
+                    ("kubernetes", entries(all(), false)),
+                    ("kubernetes-IPv6", entries(all(), true)),
+                ],
+            ),
+            load_balancer("kubernetes-internal", &[("local", entries([1, 2], false))]),
+        ];
+        let settings = Settings {
+            operation_delay: [Duration::ZERO, SECOND / 5, 2 * SECOND][usize::try_from(random.below(3)).unwrap()],
+            ..Settings::default()
+        };
+        let (client, _) = fake.client();
+        let mut world = World::new(client, clock, &resources, settings);
+        world.rules = rules();
+        world.marker = true;
+        let invariants = Invariants::new(world.emulator.clone(), MinimumInService::Count(0));
+        let mut agents = JoinSet::new();
+        for node in all() {
+            world.add_node(node).await;
+            invariants.set_taints(node, &[]);
+            agents.spawn(run_agent(&fake, &world.clock, node));
+        }
+        let mut run = Self {
+            random,
+            fake,
+            world,
+            invariants,
+            leaders: Vec::new(),
+            born: 0,
+            agents,
+            shown: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            disturbed_at: Instant::now(),
+            has_fault: false,
+            steps: Vec::new(),
+        };
+        run.start_leader().await;
+        run.start_leader().await;
+        run.wait(30 * SECOND).await;
+        run
+    }
+
+    async fn start_leader(&mut self) {
+        let (client, line) = self.fake.client();
+        self.born += 1;
+        let name = format!("leader-{}", self.born);
+        let invariants = self.invariants.clone();
+        let leader = Leader::start_with_spy(&self.world, client, &name, ENFORCE, |terms| invariants.spy(terms)).await;
+        self.leaders.push((leader, line));
+        self.disturb();
+    }
+
+    fn disturb(&mut self) {
+        self.disturbed_at = Instant::now();
+    }
+
+    fn node(&mut self) -> usize {
+        usize::try_from(self.random.below(NODES as u64)).unwrap() + 1
+    }
+
+    fn peek(&self, node: usize) -> Option<Value> {
+        let node = self.fake.peek::<Node>("", &format!("node-{node}"))?;
+        Some(serde_json::to_value(node).unwrap())
+    }
+
+    /// Changes a Node, if it is there, and records whether it has a signal now.
+    fn change(&mut self, number: usize, change: impl FnOnce(&mut Value)) {
+        if self.peek(number).is_some() {
+            self.fake.change::<Node>("", &format!("node-{number}"), change);
+        }
+        self.record_signal(number);
+    }
+
+    fn has_signal(&self, number: usize) -> bool {
+        let Some(node) = self.peek(number) else { return false };
+        let node: SlimNode = serde_json::from_value(node).unwrap();
+        let signals = rules().detect(&node.facts(&rules()));
+        for signal in signals.keys() {
+            let explanation = signal.explanation("node");
+            assert!(
+                !explanation.meaning.is_empty() && !explanation.ends_with.is_empty(),
+                "{signal}"
+            );
+        }
+        !signals.is_empty()
+    }
+
+    fn record_signal(&self, number: usize) {
+        let keys: &[&str] = if self.has_signal(number) {
+            &["headgate.dev/maintenance"]
+        } else {
+            &[]
+        };
+        self.invariants.set_taints(number, keys);
+    }
+
+    async fn step(&mut self) {
+        let node = self.node();
+        match self.random.below(24) {
+            0..=3 => self.set_taints(node),
+            4 | 5 => {
+                let value = ["leaving", "staying"][usize::try_from(self.random.below(2)).unwrap()];
+                self.note(format!("node {node}: label {value}"));
+                self.change(node, |node| {
+                    node["metadata"]["labels"]["example.com/state"] = json!(value);
+                });
+            }
+            6 | 7 => {
+                let is_leaving = self.random.below(2) == 0;
+                self.note(format!("node {node}: annotation {is_leaving}"));
+                self.change(node, |node| {
+                    let annotations = &mut node["metadata"]["annotations"];
+                    if is_leaving {
+                        annotations["example.com/leaving"] = json!("soon");
+                    } else if let Some(annotations) = annotations.as_object_mut() {
+                        annotations.remove("example.com/leaving");
+                    }
+                });
+            }
+            8 | 9 => {
+                let message = ["Preempt Scheduled: soon", "Freeze Scheduled: soon"]
+                    [usize::try_from(self.random.below(2)).unwrap()];
+                self.note(format!("node {node}: condition {message}"));
+                let condition = json!({"type": "VMEventScheduled", "status": "True", "reason": "VMEventScheduled", "message": message});
+                self.change(node, |node| set_condition(node, condition));
+            }
+            10 => {
+                let is_cordoned = self.random.below(2) == 0;
+                self.note(format!("node {node}: cordoned {is_cordoned}"));
+                self.change(node, |node| node["spec"]["unschedulable"] = json!(is_cordoned));
+            }
+            11 => {
+                let value = ["", "karpenter"][usize::try_from(self.random.below(2)).unwrap()];
+                let is_set = self.random.below(2) == 0;
+                self.note(format!("node {node}: excluded {is_set} {value:?}"));
+                self.change(node, |node| {
+                    let labels = &mut node["metadata"]["labels"];
+                    if is_set {
+                        labels[EXCLUDE_LABEL] = json!(value);
+                    } else if let Some(labels) = labels.as_object_mut() {
+                        labels.remove(EXCLUDE_LABEL);
+                    }
+                });
+            }
+            12 | 13 => {
+                let gone_in = Duration::from_millis(self.random.below(20_000));
+                self.note(format!("node {node} is deleted, gone in {gone_in:?}"));
+                let now = self.world.clock.now().wall.to_string();
+                self.change(node, |node| node["metadata"]["deletionTimestamp"] = json!(now));
+                self.leaving.insert(node, Instant::now() + gone_in);
+            }
+            14..=16 => self.foreign_write(node).await,
+            17 => {
+                let status = ["True", "False", "Unknown"][usize::try_from(self.random.below(3)).unwrap()];
+                self.note(format!("someone else writes the condition of node {node}: {status}"));
+                let condition = json!({"type": MARKER, "status": status, "reason": "Other", "message": "m"});
+                self.change(node, |node| set_condition(node, condition));
+            }
+            18 => {
+                let away = Duration::from_millis(self.random.below(20_000));
+                self.note(format!("the API server is away for {away:?}"));
+                self.fake.restart(away);
+                self.disturb();
+            }
+            19 | 20 => self.line_fault(),
+            _ => self.change_leader().await,
+        }
+        let longest = [0, 40, 700, 4000, 30_000, 120_000][usize::try_from(self.random.below(6)).unwrap()];
+        let pause = Duration::from_millis(self.random.below(longest + 1));
+        self.wait(pause).await;
+    }
+
+    fn note(&mut self, text: String) {
+        self.steps.push(text);
+    }
+
+    fn set_taints(&mut self, node: usize) {
+        let keys: &[&str] = match self.random.below(5) {
+            0 | 1 => &[],
+            2 => &["unrelated", "cloudprovider.azure.microsoft.com/draining"],
+            3 => &["example.com/leaving-now"],
+            _ => &["ToBeDeletedByClusterAutoscaler"],
+        };
+        self.note(format!("node {node}: {keys:?}"));
+        let taints: Value = keys
+            .iter()
+            .map(|key| json!({"key": key, "effect": "NoSchedule"}))
+            .collect();
+        self.change(node, |node| node["spec"]["taints"] = taints);
+    }
+
+    /// Another writer sets a node in service, removes it from a pool, or adds it; half of the time under the shared Lease.
+    async fn foreign_write(&mut self, node: usize) {
+        let (load_balancer, pool) = POOLS[usize::try_from(self.random.below(3)).unwrap()];
+        let has_lease = self.random.below(2) == 0 && self.world.take_arm_lease().await;
+        let path = format!("{}/backendAddressPools/{pool}", super::world::id_of(load_balancer));
+        let mut document = self.world.get(&path).await;
+        let name = format!("node-{node}");
+        let list = document["properties"]["loadBalancerBackendAddresses"]
+            .as_array_mut()
+            .unwrap();
+        let kind = self.random.below(3);
+        match kind {
+            0 => list.retain(|entry| entry["name"] != *name),
+            1 => {
+                let ip = super::world::address(node, pool.ends_with("IPv6"));
+                list.retain(|entry| entry["name"] != *name);
+                list.push(json!({"name": name, "properties": {"ipAddress": ip}}));
+            }
+            _ => {
+                for entry in list.iter_mut().filter(|entry| entry["name"] == *name) {
+                    entry["properties"]["adminState"] = json!("None");
+                }
+            }
+        }
+        self.note(format!(
+            "another writer changes node {node} in {load_balancer}/{pool} ({kind}), with the Lease: {has_lease}"
+        ));
+        self.world.put(&path, &document, None).await;
+        if has_lease {
+            let held = Duration::from_millis(self.random.below(5000));
+            self.wait(held).await;
+            self.world.release_arm_lease().await;
+        }
+    }
+
+    fn line_fault(&mut self) {
+        let faults = [
+            Fault::Status(500),
+            Fault::Status(403),
+            Fault::CutOff,
+            Fault::AnswerLost,
+            Fault::Late(2 * SECOND),
+            Fault::Slow(SECOND),
+            Fault::None,
+        ];
+        let fault = faults[usize::try_from(self.random.below(7)).unwrap()];
+        let count = u64::try_from(self.leaders.len()).unwrap();
+        if count == 0 {
+            return;
+        }
+        let chosen = usize::try_from(self.random.below(count)).unwrap();
+        self.note(format!("leader {chosen}: {fault:?}"));
+        for (number, (_, line)) in self.leaders.iter().enumerate() {
+            line.set(if number == chosen { fault } else { Fault::None });
+        }
+        self.has_fault = !matches!(fault, Fault::None);
+        self.disturb();
+    }
+
+    async fn change_leader(&mut self) {
+        if self.leaders.len() > 1 {
+            let (mut leader, _) = self.leaders.remove(0);
+            if self.random.below(2) == 0 {
+                self.note("a leader is killed".to_owned());
+                leader.kill();
+            } else {
+                self.note("a leader is stopped".to_owned());
+                leader.stop().await;
+            }
+            self.disturb();
+        } else {
+            self.note("an instance starts".to_owned());
+            self.start_leader().await;
+        }
+    }
+
+    /// Lets time pass, removes Nodes that are gone, and checks the marker every half second.
+    async fn wait(&mut self, time: Duration) {
+        let end = Instant::now() + time;
+        loop {
+            let due: Vec<usize> = self
+                .leaving
+                .iter()
+                .filter(|(_, at)| **at <= Instant::now())
+                .map(|(node, _)| *node)
+                .collect();
+            for node in due {
+                self.leaving.remove(&node);
+                self.replace(node).await;
+            }
+            self.check();
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            sleep(left.min(SECOND / 2)).await;
+        }
+    }
+
+    /// A Node that is gone comes back under its name, as another one.
+    async fn replace(&mut self, node: usize) {
+        self.note(format!("node {node} is another one"));
+        self.fake.delete::<Node>("", &format!("node-{node}"));
+        let nodes = kube::Api::<Node>::all(self.world.client.clone());
+        while nodes.get_opt("node-1").await.is_err() {
+            sleep(SECOND / 2).await;
+        }
+        self.world.add_node(node).await;
+        self.record_signal(node);
+        self.invariants.set_replaced(node);
+        self.shown.remove(&node);
+    }
+
+    /// The nodes that a pool has without `Down`.
+    fn in_service(&self) -> BTreeSet<String> {
+        let state = self.world.control("GET", "state", &Value::Null);
+        let resources = state["resources"].as_array().unwrap();
+        let pools = resources
+            .iter()
+            .filter_map(|resource| resource["properties"]["backendAddressPools"].as_array());
+        let entries = pools
+            .flatten()
+            .filter_map(|pool| pool["properties"]["loadBalancerBackendAddresses"].as_array());
+        let entries = entries
+            .flatten()
+            .filter(|entry| entry["properties"]["adminState"] != "Down");
+        entries
+            .map(|entry| entry["name"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn check(&mut self) {
+        if self.has_fault {
+            self.disturb();
+        }
+        let bound = if self.disturbed_at.elapsed() > QUIET_AFTER {
+            QUIET_BOUND
+        } else {
+            DISTURBED_BOUND
+        };
+        let mut in_service = None;
+        for number in 1..=NODES {
+            let Some(node) = self.peek(number) else { continue };
+            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let marker = conditions.into_iter().find(|condition| condition["type"] == MARKER);
+            let status = marker.and_then(|marker| marker["status"].as_str().map(str::to_owned));
+            let is_out = status.as_deref() == Some("True");
+            let is_served = is_out && {
+                let in_service = in_service.get_or_insert_with(|| self.in_service());
+                in_service.contains(&format!("node-{number}"))
+            };
+            let has_signal = self.has_signal(number);
+            let shown = self.shown.entry(number).or_default();
+            shown.status = status;
+            let now = Instant::now();
+            let since = |is_wrong: bool, since: Option<Instant>| is_wrong.then(|| since.unwrap_or(now));
+            shown.without_down_since = since(is_served, shown.without_down_since);
+            shown.without_signal_since = since(is_out && !has_signal, shown.without_signal_since);
+            for (what, since) in [
+                ("a pool has it without Down", shown.without_down_since),
+                ("it has no signal", shown.without_signal_since),
+            ] {
+                let lasted = since.map(|since| now - since).unwrap_or_default();
+                assert!(
+                    lasted <= bound,
+                    "node {number} is marked as out, and {what} for {lasted:?}, allowed: {bound:?}\n{}",
+                    self.steps.join("\n")
+                );
+            }
+        }
+    }
+
+    /// Ends all faults, and checks what everything settles at.
+    async fn end(&mut self) {
+        for (_, line) in &self.leaders {
+            line.set(Fault::None);
+        }
+        self.has_fault = false;
+        self.world.release_arm_lease().await;
+        for node in 1..=NODES {
+            self.change(node, |node| {
+                if let Some(labels) = node["metadata"]["labels"].as_object_mut() {
+                    labels.remove(EXCLUDE_LABEL);
+                }
+            });
+        }
+        self.start_leader().await;
+        self.wait(SETTLE_TIME).await;
+        check_final_state(&self.world, &self.invariants, &POOLS, NODES).await;
+        for number in 1..=NODES {
+            let status = self.shown[&number].status.clone();
+            let expected = match (self.has_signal(number), &status) {
+                (true, _) => Some("True"),
+                (false, None) => None,
+                (false, Some(_)) => Some("False"),
+            };
+            assert_eq!(status.as_deref(), expected, "node {number}\n{}", self.steps.join("\n"));
+        }
+        self.agents.abort_all();
+        for (leader, _) in &mut self.leaders {
+            leader.stop().await;
+        }
+    }
+}
+
+/// The part of a node's agent that makes the condition unknown.
+fn run_agent(fake: &FakeApi, clock: &Clock, node: usize) -> impl Future<Output = ()> + use<> {
+    let (client, _) = fake.client();
+    let (name, clock, rules) = (format!("node-{node}"), clock.clone(), rules());
+    let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
+    let expire = expire_marker(
+        client.clone(),
+        name.clone(),
+        MARKER_TTL,
+        reports.subscribe(),
+        clock.clone(),
+    );
+    let metrics = Metrics::register(&mut Registry::default(), reports.subscribe(), rules.clone());
+    let reporter = metrics.watch_reporter(&name, &clock);
+    let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
+    async move {
+        tokio::join!(follow, expire);
+    }
+}
+
+async fn run(seed: u64) {
+    let mut run = Run::start(seed).await;
+    for _ in 0..5 + run.random.below(25) {
+        run.step().await;
+        run.invariants.assert_held(&run.steps);
+    }
+    let (steps, invariants) = (run.steps.clone(), run.invariants.clone());
+    let ended = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(run.end())).await;
+    invariants.assert_held(&steps);
+    if let Err(panic) = ended {
+        println!("{}", steps.join("\n"));
+        std::panic::resume_unwind(panic);
+    }
+}
+
+#[test]
+fn random_events_of_every_signal_keep_the_markers_bounds() {
+    run_seeds("signals and marker", DEFAULT_RUNS, run);
+}
