@@ -403,9 +403,16 @@ async fn work_with(
         outcome = controller.run(&mut tasks) => outcome,
         _ = &mut services => Ok(()),
     };
-    drop((controller, tasks));
-    let _ = timeout(SHUTDOWN_TIMEOUT, services).await;
+    end_work(controller, tasks, services).await;
     outcome
+}
+
+/// Ends the tasks, records what is queued, and writes a ledger that was lost since it was last verified: the next leader knows
+/// only what is in it.
+async fn end_work(controller: Controller<'_>, tasks: Tasks, services: impl Future) {
+    let ledger = controller.ledger.clone();
+    drop((controller, tasks));
+    let _ = timeout(SHUTDOWN_TIMEOUT, futures::future::join(services, ledger.verify())).await;
 }
 
 /// Starts the features that write other Nodes, as far as they are on.

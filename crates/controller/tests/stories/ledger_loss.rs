@@ -102,6 +102,21 @@ async fn deletion_just_before_a_change_of_the_configuration_loses_nothing() {
     assert_next_leader_restores(cluster).await;
 }
 
+/// The leader that stops is the only one that knows what the ledger had. Found by the randomised stories (seed 1784).
+#[tokio::test(start_paused = true)]
+async fn deletion_just_before_a_handover_loses_nothing() {
+    let mut cluster = TestCluster::new(3).await;
+    cluster.taint(2, &[DRAINING]);
+    cluster.settle(&["node-2"]).await;
+    let before = cluster.world.ledger().await;
+    cluster.fake.delete::<ConfigMap>("kube-system", LEDGER);
+    cluster.stop().await;
+    assert_eq!(cluster.world.ledger().await["pools"], before["pools"]);
+    cluster.taint(2, &[]);
+    cluster.lead(ENFORCE).await;
+    cluster.settle(&[]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn mode_off_accepts_the_deletion() {
     let mut cluster = TestCluster::new(3).await;
