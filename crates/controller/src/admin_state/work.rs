@@ -6,7 +6,7 @@
 //! This is the place that decides that the work of a term has failed, so that another instance may try: each condition is a
 //! variant of [`WorkError`], and its limit is one of the constants below.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use headgate_azure::LoadBalancerId;
 use headgate_clock::Clock;
 use headgate_kubernetes::{ClusterEventRecorder, NodeReference};
 use headgate_leader::{ArmLock, CandidatePlacement, LockMetrics, Term};
-use headgate_node::{DRAINING_TAINT, SignalRules};
+use headgate_node::SignalRules;
 use kube::Client;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
@@ -37,6 +37,7 @@ use super::metrics::{GaugeValues, Metrics};
 use super::node_reads::NodeReads;
 use super::nodes::{NodeWatchConfig, watch_target_states};
 use super::plan::Policy;
+use super::preempt_feature::{PreemptEventsFeature, preempt_events};
 use super::recorded::read_recorded;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
@@ -44,7 +45,6 @@ use super::transitions::{NodeEvent, TransitionTracker};
 use crate::local_service::{self, LocalPoolsSettings, record_service_events};
 use crate::other_nodes::OtherNodes;
 use crate::pool::{ListRequest, Listing, RecordedPools, list_on_request};
-use crate::preempt_events::PreemptEvents;
 
 /// For a connection to ARM. After this, another instance may have a better configuration.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -112,15 +112,6 @@ pub struct WorkContext {
 pub struct MarkerFeature {
     /// Writes the conditions.
     pub writer: MarkerWriter,
-    /// Checked at the start of each term.
-    pub other_nodes: OtherNodes,
-}
-
-/// The feature `azure.preemptEvents`, and whether this process may write other Nodes.
-#[derive(Clone)]
-pub struct PreemptEventsFeature {
-    /// The task.
-    pub task: PreemptEvents,
     /// Checked at the start of each term.
     pub other_nodes: OtherNodes,
 }
@@ -482,36 +473,6 @@ async fn write_markers(feature: MarkerFeature, term: Term, markers: watch::Recei
         return std::future::pending().await;
     }
     feature.writer.run(term, markers).await;
-}
-
-/// Runs the feature, or does nothing if this process may not write other Nodes; never ends by itself.
-async fn preempt_events(feature: PreemptEventsFeature, mut targets: watch::Receiver<Option<Arc<TargetStates>>>) {
-    let PreemptEventsFeature { task, other_nodes } = feature;
-    if other_nodes.check("azure.preemptEvents").await.is_err() {
-        return std::future::pending().await;
-    }
-    let tainted = watch::Sender::<BTreeSet<String>>::default();
-    let follow = async {
-        loop {
-            let names = tainted_nodes(targets.borrow_and_update().as_deref());
-            tainted.send_if_modified(|known| {
-                let is_changed = *known != names;
-                *known = names;
-                is_changed
-            });
-            if targets.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    futures::future::join(follow, task.run(tainted.subscribe())).await;
-}
-
-/// The names of the Nodes with the draining taint.
-fn tainted_nodes(targets: Option<&TargetStates>) -> BTreeSet<String> {
-    let nodes = targets.into_iter().flat_map(|targets| targets.nodes.iter());
-    let tainted = nodes.filter(|node| node.taints.iter().any(|taint| taint.key == DRAINING_TAINT));
-    tainted.map(|node| node.name.clone()).collect()
 }
 
 /// Writes the ledger whenever it has changed, and verifies it at intervals; never ends by itself.

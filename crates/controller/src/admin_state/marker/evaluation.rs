@@ -163,16 +163,21 @@ fn evidence(inputs: &MarkerInputs<'_>, node: &ClusterNode, period: &SignalPeriod
     }
     let in_service = own.iter().filter(|own| !own.is_down(inputs.listing));
     let in_service: Vec<_> = in_service.map(|own| own.entry).collect();
-    if !in_service.is_empty() {
-        return Evidence::NotOut("NotDown", not_down_message(node, &in_service));
-    }
     let is_planned = |one: &PlannedLoadBalancer<'_>| one.status.has_planned(period.generation);
     let is_read = inputs.listing.requested_at.is_some() && inputs.load_balancers.iter().all(is_planned);
+    let is_shown_out = node
+        .marker
+        .as_ref()
+        .is_some_and(|shown| shown.status == MarkerStatus::True.as_str());
+    if !in_service.is_empty() {
+        // The message is complete once every load balancer is planned. A `True` is disproved by one entry.
+        let wait_until = period.since.mono + FIRST_PLAN_TIME;
+        if !is_read && !is_shown_out && inputs.now < wait_until && inputs.listing.last_error.is_none() {
+            return Evidence::NotBefore(wait_until);
+        }
+        return Evidence::NotOut("NotDown", not_down_message(node, &in_service));
+    }
     if !is_read {
-        let is_shown_out = node
-            .marker
-            .as_ref()
-            .is_some_and(|shown| shown.status == MarkerStatus::True.as_str());
         let wait_until = if is_shown_out {
             inputs.started_at + TAKEOVER_TIME
         } else {
