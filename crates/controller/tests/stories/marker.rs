@@ -85,7 +85,7 @@ async fn a_transition_costs_two_writes_and_an_end_one() {
     cluster.taint(2, &[DRAINING]);
     until_shown(&cluster, 2, "False", "NotDown").await;
     let message = marker(&cluster, 2)["message"].to_string();
-    // Which load balancer is written first is not determined.
+    assert!(message.contains("kubernetes-internal/kubernetes"), "{message}");
     let missing: Vec<_> = cluster
         .down()
         .into_iter()
