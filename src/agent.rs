@@ -180,7 +180,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         services: channels.services.view(&service_reporters).filter(|_| answers_probes),
         scheduled_events: channels.azure.enabled_snapshots().filter(|_| answers_probes),
         role,
-        is_candidate: role.may_lead() && settings.azure.is_configured(),
+        is_candidate: role.may_lead() && settings.allows_election(),
         leader: metrics.leader.clone(),
         local_pools: metrics.local_pools.queued_updates(),
         started_at: clock.now().wall,
@@ -195,7 +195,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         state: channels.operations_bound.clone(),
     };
     serve_operations(&mut tasks, router, socket, binder, &metrics.listeners, &stop_operations);
-    let leader_election = (role.may_lead() && settings.azure.is_configured()).then(|| {
+    let leader_election = (role.may_lead() && settings.allows_election()).then(|| {
         let azure = AzureAccess {
             settings: settings.azure.clone(),
             client: client.clone(),

@@ -12,6 +12,8 @@ use headgate_settings::parse_duration;
 use hyper::Uri;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::config::Notice;
+
 mod agent;
 mod azure;
 #[cfg(feature = "sandbox")]
@@ -157,6 +159,14 @@ fn http_url(text: &str) -> Result<Uri, String> {
 }
 
 /// Writes a text to standard output. A reader that closes early is not a failure.
+/// Writes to standard error what the next version will not read of a settings file.
+fn print_notices(notices: &[Notice]) {
+    for notice in notices {
+        // Without standard error the warning has no reader.
+        let _ = writeln!(io::stderr(), "warning: {notice}");
+    }
+}
+
 fn print(text: &[u8]) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::runtime(

@@ -1,16 +1,20 @@
 //! The settings of the agent, with their defaults and validation.
 //!
 //! A settings file becomes one validated [`Settings`]; no other module checks a value again. Flags win over the file, the
-//! file wins over defaults. All violations are reported together. `config/keys.rs` defines the keys, and the reference
-//! `docs/settings.md` is generated from it.
+//! file wins over defaults. All violations are reported together. `config/keys.rs` defines the keys; the reference
+//! `docs/settings.md` and the JSON schema are generated from it.
 
 mod conflicts;
 mod keys;
 mod load;
 mod names;
+mod notice;
 mod otlp;
 mod reference;
+mod schema;
+mod suggestion;
 mod value;
+mod version;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -24,9 +28,12 @@ use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_node::SignalRules;
 
-pub use load::{FlagOverride, load};
+pub use headgate_telemetry::LogFormat;
+pub use load::{FlagOverride, load, load_with_notices};
 pub use names::SecretName;
+pub use notice::Notice;
 pub use reference::reference;
+pub use schema::schema;
 
 /// Default port of `/healthz` and `/livez`. 10256 is kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10456;
@@ -56,6 +63,10 @@ pub struct Settings {
     pub service_health: ServiceHealth,
     /// The ranges of the machine's addresses that health check node ports listen on; empty means all.
     pub node_port_addresses: Vec<Cidr>,
+    /// What is logged, and how.
+    pub logging: LogSettings,
+    /// Whether the process stands for election.
+    pub leader_election: LeaderElectionSection,
     /// How Azure is reached.
     pub azure: AzureSettings,
     /// What the leader does with admin states.
@@ -70,6 +81,28 @@ pub struct Settings {
     pub marker: MarkerSettings,
     /// The base address of the OpenTelemetry collector, without a slash at its end; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
+}
+
+/// What is logged on standard error, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSettings {
+    /// Text or JSON.
+    pub format: LogFormat,
+    /// Levels by target, in the form of `RUST_LOG`, which wins; `None` for the default.
+    pub filter: Option<String>,
+}
+
+/// Whether the process stands for election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaderElectionSection {
+    /// Whether it does, where its role and the settings of Azure allow it.
+    pub leader_elect: bool,
+}
+
+impl Default for LeaderElectionSection {
+    fn default() -> Self {
+        Self { leader_elect: true }
+    }
 }
 
 /// How Azure is reached.
@@ -219,6 +252,8 @@ impl Default for Settings {
             },
             service_health: ServiceHealth::Off,
             node_port_addresses: Vec::new(),
+            logging: LogSettings::default(),
+            leader_election: LeaderElectionSection::default(),
             azure: AzureSettings {
                 scheduled_events: false,
                 imds_authority: "169.254.169.254".to_owned(),
@@ -241,6 +276,12 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Whether a process whose role may lead stands for election.
+    #[must_use]
+    pub fn allows_election(&self) -> bool {
+        self.leader_election.leader_elect && self.azure.is_configured()
+    }
+
     /// These settings as a YAML document in the form of a settings file.
     #[must_use]
     pub fn to_yaml(&self) -> String {

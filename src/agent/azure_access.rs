@@ -206,8 +206,15 @@ fn sources<'a>(file: Option<&'a Path>, secret: Option<&'a str>) -> ConfigSources
 /// Every mistake, each with its origin, key, value and what is allowed; never the value of a secret.
 pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), SettingsError> {
     let azure = &settings.azure;
+    if role == Role::Controller && !settings.leader_election.leader_elect {
+        return Err(SettingsError(vec![Violation {
+            origin: format!("--role={}", role.as_str()),
+            key: Some("leaderElection.leaderElect".to_owned()),
+            message: "\"false\" leaves nothing to be done; allowed: true".to_owned(),
+        }]));
+    }
     match (&azure.config_file, &azure.config_secret) {
-        _ if !role.may_lead() => Ok(()),
+        _ if !role.may_lead() || !settings.leader_election.leader_elect => Ok(()),
         (None, None) if role.answers_probes() => Ok(()),
         (None, None) => Err(SettingsError(vec![Violation {
             origin: format!("--role={}", role.as_str()),

@@ -11,7 +11,7 @@ use kube::Client;
 use crate::agent::{ArmConnectError, AzureAccess};
 use crate::config::{self, FlagOverride, Settings};
 
-use super::Failure;
+use super::{Failure, print_notices};
 
 #[derive(Debug, Args)]
 pub(super) struct AzureArguments {
@@ -44,7 +44,10 @@ impl AzureArguments {
             .into_iter()
             .filter_map(|(flag, key, value)| FlagOverride::given(flag, key, value.as_deref()))
             .collect();
-        config::load(self.config.as_deref(), &overrides).map_err(Failure::settings)
+        let loaded = config::load_with_notices(self.config.as_deref(), &overrides);
+        let (settings, notices) = loaded.map_err(Failure::settings)?;
+        print_notices(&notices);
+        Ok(settings)
     }
 
     /// The cluster target, or the reason why there is none. An invalid file from a flag is a failure of the command.

@@ -1,5 +1,6 @@
 //! Installs the logs of the process and, if configured, the export of spans.
 
+use headgate_telemetry::LogOptions;
 use tokio::runtime::Handle;
 
 use crate::config::Settings;
@@ -25,6 +26,7 @@ impl Spans {
                 .ok()
                 .and_then(Option::as_ref)
                 .map(headgate_otlp::TraceExporter::layer),
+            log_options(settings),
         );
         if let Err(variable) = url {
             tracing::warn!(
@@ -42,7 +44,7 @@ impl Spans {
     /// Installs logs. This program cannot export spans.
     #[cfg(not(feature = "otlp"))]
     pub(super) fn install(settings: &Settings, _: &str, _: &Handle) -> Self {
-        headgate_telemetry::install_logs();
+        headgate_telemetry::install_logs(log_options(settings));
         if settings.otlp_traces_url(&|name| std::env::var(name).ok()) != Ok(None) {
             tracing::warn!("spans not exported: this program was built without the feature otlp");
         }
@@ -62,5 +64,12 @@ impl Spans {
     pub(super) fn shutdown(self) -> std::future::Ready<()> {
         let Self {} = self;
         std::future::ready(())
+    }
+}
+
+fn log_options(settings: &Settings) -> LogOptions<'_> {
+    LogOptions {
+        format: settings.logging.format,
+        filter: settings.logging.filter.as_deref(),
     }
 }

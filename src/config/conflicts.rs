@@ -12,7 +12,7 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
     // Both listeners would bind, because ports are shared between processes, and each would get half of the requests.
     let shared = (health.port() == operations.port() && health.port() != 0).then(|| {
         let message = format!(
-            "port {} is also the port of healthzBindAddress; allowed: another port",
+            "port {} is also the port of node.healthzBindAddress; allowed: another port",
             operations.port()
         );
         ("metricsBindAddress", message)
@@ -21,10 +21,10 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
     let authority = settings.proxy.healthz_authority.as_deref();
     let own = authority.filter(|authority| is_own_address(authority, health)).map(|authority| {
         let message = format!(
-            "\"http://{authority}\" is where headgate itself listens (healthzBindAddress {health}); allowed: where kube-proxy \
+            "\"http://{authority}\" is where headgate itself listens (node.healthzBindAddress {health}); allowed: where kube-proxy \
              listens, on another port, or off"
         );
-        ("proxy.healthzUrl", message)
+        ("node.proxy.healthzUrl", message)
     });
     let local_pools = &settings.local_pools;
     let selection = resolve_selection(local_pools.enabled, local_pools.endpoints);
@@ -45,7 +45,7 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
              the leader writes",
             settings.marker.probes
         );
-        ("marker.probes", message)
+        ("node.markerProbes", message)
     });
     shared.into_iter().chain(own).chain(fought_over).chain(second_writer)
 }

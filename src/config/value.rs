@@ -13,6 +13,7 @@ use headgate_http::server::ProxyProtocol;
 use headgate_local_pools::{Enabled, EndpointSelection};
 use headgate_node::{BuiltInSignal, SignalMatcher};
 use headgate_settings::{Printable, describe_value, parse_duration, scalar_text};
+use headgate_telemetry::LogFormat;
 use serde_yaml::Value;
 
 use super::{MarkerMode, SecretName, ServiceHealth};
@@ -223,6 +224,20 @@ pub(super) fn marker_mode(value: &Value) -> Parsed<MarkerMode> {
     choice(value, &MarkerMode::ALL.map(|mode| (mode.as_str(), mode)))
 }
 
+/// Parses `auto`, `text` or `json`.
+pub(super) fn log_format(value: &Value) -> Parsed<LogFormat> {
+    choice(value, &LogFormat::ALL.map(|format| (format.as_str(), format)))
+}
+
+/// Parses the levels of logs by target, or `none`.
+pub(super) fn log_filter(value: &Value) -> Parsed<Option<String>> {
+    match value {
+        Value::String(text) if text == NONE => Ok(None),
+        Value::String(text) if headgate_telemetry::is_log_filter(text) => Ok(Some(text.clone())),
+        _ => Err("levels by target, such as info or warn,headgate=debug".to_owned()),
+    }
+}
+
 /// Parses 0 to [`MAX_MARKER_PROBES`].
 pub(super) fn marker_probes(value: &Value) -> Parsed<u32> {
     let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
@@ -253,7 +268,7 @@ pub(super) fn endpoint_selection(value: &Value) -> Parsed<EndpointSelection> {
 /// Pools have up to 5,000 entries.
 const MAX_ENTRIES_IN_SERVICE: u32 = 5000;
 /// More than any load balancer's threshold, times the load balancers of a node.
-const MAX_MARKER_PROBES: u32 = 100;
+pub(super) const MAX_MARKER_PROBES: u32 = 100;
 
 /// A number of pool entries, or a percentage from 1% to 100%.
 pub(super) fn minimum_in_service(value: &Value) -> Parsed<MinimumInService> {

@@ -110,7 +110,10 @@ fn flags_and_file_values_parse_alike() {
                     };
                     let found = (mistake.origin.as_str(), mistake.key.as_deref());
                     // A valid value may contradict a default; the violation is then about the whole.
-                    let contradicts = matches!(found, ("settings", Some("metricsBindAddress" | "proxy.healthzUrl")));
+                    let contradicts = matches!(
+                        found,
+                        ("settings", Some("metricsBindAddress" | "node.proxy.healthzUrl"))
+                    );
                     assert!(found == (flag, Some(key)) || contradicts, "{mistake}");
                     assert!(mistake.message.contains("allowed: "), "{mistake}");
                 }

@@ -3,11 +3,17 @@
 use std::fmt::Write as _;
 
 use expect_test::expect_file;
-use headgate::config::{Settings, reference};
+use headgate::config::{Settings, reference, schema};
 
 #[test]
 fn generated_settings_reference() {
     expect_file!["../../docs/settings.md"].assert_eq(&reference());
+}
+
+#[test]
+fn generated_settings_schema() {
+    let text = serde_json::to_string_pretty(&schema()).unwrap() + "\n";
+    expect_file!["../../docs/settings.schema.json"].assert_eq(&text);
 }
 
 #[test]

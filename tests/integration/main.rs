@@ -36,6 +36,7 @@ mod rollover;
 
 mod sandbox;
 mod services;
+mod settings_schema;
 mod spot;
 mod status;
 mod why;

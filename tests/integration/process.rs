@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{AgentOptions, http};
 
+mod logging;
 mod ports;
 mod signals;
 
@@ -127,7 +128,7 @@ fn check_config_prints_the_settings_in_effect() {
     assert_eq!(output.status.code(), Some(0));
     let printed: Value = serde_yaml::from_slice(&output.stdout).unwrap();
     assert_eq!(
-        (&printed["shutdownDelay"], &printed["stateDir"]),
+        (&printed["node"]["shutdownDelay"], &printed["stateDir"]),
         (&json!("7s"), &json!("/b"))
     );
     assert_eq!(printed["signals"]["health"].as_array().unwrap().len(), 6);

@@ -33,7 +33,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ProbesMarker {
     /// The name of the own Node.
     pub node_name: String,
-    /// The probes in a row that must have been answered with 503: `marker.probes`.
+    /// The probes in a row that must have been answered with 503: `node.markerProbes`.
     pub required: NonZeroU32,
     /// The signals of the node.
     pub inputs: VerdictInputs,

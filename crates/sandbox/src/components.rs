@@ -31,7 +31,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The address of the agents' `/healthz`: a free port.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// The agents' settings. There is no kube-proxy.
-const SETTINGS: &str = "# Written by headgate sandbox.\nproxy: {healthzUrl: off}\n";
+const SETTINGS: &str = "# Written by headgate sandbox.\napiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {proxy: {healthzUrl: off}}\n";
 
 /// The components that are running.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ mod process_metrics;
 mod terminal;
 
 pub use build_info::{VERSION, register_build_info};
-pub use logs::{error_chain, install_logs, install_logs_with};
+pub use logs::{LogFormat, LogOptions, error_chain, install_logs, install_logs_with, is_log_filter};
 pub use metric_types::{DescribedFamily, UnsuffixedCounter};
 pub use metrics_text::{MetricsFormat, encode_metrics};
 pub use process_metrics::register_process_metrics;

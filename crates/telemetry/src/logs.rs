@@ -1,4 +1,4 @@
-//! Logs on standard error: as text on a terminal, as JSON otherwise; and spans, if a layer exports them.
+//! Logs on standard error, as text or JSON; and spans, if a layer exports them.
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _};
@@ -12,28 +12,87 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 /// only, because headgate itself logs a lost connection.
 const DEFAULT_FILTER: &str = "warn,headgate=info,kube_client=error";
 
+/// The format of logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// Text, with colours on a terminal only.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// In the order of the settings reference.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Text, Self::Json];
+
+    /// The value in the settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogOptions<'a> {
+    /// Text or JSON.
+    pub format: LogFormat,
+    /// Levels by target; `RUST_LOG` wins, and `None` is the default.
+    pub filter: Option<&'a str>,
+}
+
+/// Whether a text names levels by target, in the form of `RUST_LOG`.
+#[must_use]
+pub fn is_log_filter(text: &str) -> bool {
+    !text.trim().is_empty() && EnvFilter::try_new(text).is_ok()
+}
+
 /// Installs the log output of the process. A second call has no effect.
-pub fn install_logs() {
-    install_logs_with(None::<tracing_subscriber::layer::Identity>);
+pub fn install_logs(options: LogOptions<'_>) {
+    install_logs_with(None::<tracing_subscriber::layer::Identity>, options);
 }
 
 /// Installs the log output of the process together with a layer that exports spans. A second call has no effect.
-pub fn install_logs_with<L>(spans: Option<L>)
+pub fn install_logs_with<L>(spans: Option<L>, options: LogOptions<'_>)
 where
     L: Layer<Registry> + Send + Sync,
 {
     // The only possible failure is that a subscriber is installed already.
-    let _ = tracing_subscriber::registry().with(spans).with(output()).try_init();
+    let _ = tracing_subscriber::registry()
+        .with(spans)
+        .with(output(options))
+        .try_init();
 }
 
-fn output<S>() -> Box<dyn Layer<S> + Send + Sync>
+fn output<S>(options: LogOptions<'_>) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'span> LookupSpan<'span>,
 {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let configured = || options.filter.and_then(|filter| EnvFilter::try_new(filter).ok());
+    let filter = EnvFilter::try_from_default_env()
+        .ok()
+        .or_else(configured)
+        .unwrap_or_else(|| EnvFilter::new(DEFAULT_FILTER));
     let layer = fmt::layer().with_writer(io::stderr);
-    if io::stderr().is_terminal() {
-        layer.with_target(false).with_filter(filter).boxed()
+    let is_terminal = io::stderr().is_terminal();
+    let is_text = match options.format {
+        LogFormat::Auto => is_terminal,
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    };
+    if is_text {
+        layer
+            .with_target(false)
+            .with_ansi(is_terminal)
+            .with_filter(filter)
+            .boxed()
     } else {
         let layer = layer.json().flatten_event(true).with_current_span(false);
         layer.with_span_list(false).with_filter(filter).boxed()
@@ -53,4 +112,23 @@ pub fn error_chain(error: &dyn Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_filters() {
+        for (text, good) in [
+            ("info", true),
+            ("warn,headgate=debug", true),
+            ("headgate[term]=trace", true),
+            ("", false),
+            (" ", false),
+            ("headgate=loud", false),
+        ] {
+            assert_eq!(is_log_filter(text), good, "{text}");
+        }
+    }
 }

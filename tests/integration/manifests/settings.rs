@@ -30,12 +30,16 @@ fn names() -> BTreeSet<String> {
         .collect()
 }
 
-/// The file with its keys uncommented, and their names; a key is distinguished from prose by its name.
+/// The file with its keys uncommented, and their names; a key is distinguished from prose by its name. The version and the kind are
+/// not commented out.
 fn uncommented(file: &str) -> (String, BTreeSet<String>) {
     let (known, mut found) = (names(), BTreeSet::new());
     let mut yaml = String::new();
     for line in file.lines() {
-        let Some(bare) = line.strip_prefix("# ") else { continue };
+        let in_force = || Some(line).filter(|line| line.starts_with("apiVersion: ") || line.starts_with("kind: "));
+        let Some(bare) = line.strip_prefix("# ").or_else(in_force) else {
+            continue;
+        };
         let name = bare.trim().split(':').next().unwrap_or_default();
         if known.contains(name) {
             found.insert(name.to_owned());
@@ -58,14 +62,16 @@ fn the_shipped_settings_list_every_key_with_its_default() {
     assert_eq!(found, names());
     assert_eq!(in_effect(&yaml), defaults);
     // Each key alone, in case one is valid only together with another.
-    for section in ["signals", "proxy"] {
+    let header: String = yaml.split_inclusive('\n').take(2).collect();
+    for (section, above) in [("signals", ""), ("proxy", "node:\n  ")] {
         let start = yaml.find(&format!("{section}:")).unwrap();
         let lines = yaml[start..].lines().enumerate();
         let part: Vec<&str> = lines
             .take_while(|(number, line)| *number == 0 || line.starts_with(' '))
             .map(|(_, line)| line)
             .collect();
-        assert_eq!(in_effect(&part.join("\n")), defaults, "{section}");
+        let alone = format!("{header}{above}{}", part.join("\n"));
+        assert_eq!(in_effect(&alone), defaults, "{section}");
     }
 }
 

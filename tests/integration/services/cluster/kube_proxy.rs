@@ -31,9 +31,10 @@ fn the_settings_example_is_accepted() {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let settings: serde_yaml::Value = serde_yaml::from_slice(&output.stdout).unwrap();
-    assert_eq!(settings["healthzBindAddress"], "[::]:10256");
-    assert_eq!(settings["proxy"]["healthzUrl"], "off");
-    assert_eq!(settings["serviceHealth"], "nodePorts");
+    let node = &settings["node"];
+    assert_eq!(node["healthzBindAddress"], "[::]:10256");
+    assert_eq!(node["proxy"]["healthzUrl"], "off");
+    assert_eq!(node["serviceHealth"], "nodePorts");
 }
 
 /// A kubeconfig for headgate's service account with the rights of the manifests, and no others.

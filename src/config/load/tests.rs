@@ -1,0 +1,389 @@
+//! Files and flags, and the settings or violations that they give.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use super::super::suggestion::{Spelling, nearest};
+use super::*;
+
+fn file(text: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+fn from(text: &str) -> Result<Settings, SettingsError> {
+    let file = file(text);
+    load(Some(file.path()), &[]).map_err(|violations| {
+        let origin = file.path().display().to_string();
+        let renamed = |m: Violation| Violation {
+            origin: m.origin.replace(&origin, "f.yaml"),
+            ..m
+        };
+        SettingsError(violations.0.into_iter().map(renamed).collect())
+    })
+}
+
+#[test]
+fn empty_file_means_defaults() {
+    assert_eq!(from(""), Ok(Settings::default()));
+    assert_eq!(from("# nothing\n"), Ok(Settings::default()));
+}
+
+#[test]
+fn printed_settings_can_be_loaded() {
+    let settings = from("shutdownDelay: 5s\nsignals: {health: [a.io/b]}\nproxy:\n  healthzUrl: off\n").unwrap();
+    assert_eq!(settings.shutdown_delay, Duration::from_secs(5));
+    assert_eq!(settings.proxy.healthz_authority, None);
+    assert_eq!(from(&settings.to_yaml()), Ok(settings));
+    assert_eq!(from(&Settings::default().to_yaml()), Ok(Settings::default()));
+}
+
+#[test]
+fn all_violations_are_reported_together() {
+    let violations = from(
+        "healthzBindAddress: nowhere\nshutdownDelay: 5\nproxi: {}\nproxy:\n  pollIntervall: 1s\n  healthTimeout: 0s\n\
+         signals: off\nstateDir:\n7: x\n'': y\n",
+    )
+    .unwrap_err();
+    let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();
+    let starts = [
+        "f.yaml: healthzBindAddress: \"nowhere\" is not allowed; allowed: an IP address with a port",
+        "f.yaml: shutdownDelay: \"5\" is not allowed; allowed: a duration from 0s to 10m",
+        "f.yaml: proxi: did you mean proxy? This key is not known (value: a section); allowed: those in docs/",
+        "f.yaml: proxy.pollIntervall: did you mean proxy.pollInterval? This key is not known (value: \"1s\")",
+        "f.yaml: proxy.healthTimeout: \"0s\" is not allowed; allowed: a duration from 1s to 1h",
+        "f.yaml: signals: \"off\" is not allowed; allowed: a section with health, healthBuiltIn, adminState, adminStateBuiltIn",
+        "f.yaml: stateDir: nothing is not allowed; allowed: an absolute path",
+        "f.yaml: \"7\" is not a key",
+        "f.yaml: \"\" is not a key",
+    ];
+    assert_eq!(lines.len(), starts.len(), "{lines:#?}");
+    for (line, start) in lines.iter().zip(starts) {
+        assert!(line.starts_with(start), "{line}");
+    }
+}
+
+#[test]
+fn unknown_key_suggests_the_nearest_one() {
+    for (path, meant) in [
+        ("healthTimeout", Some("proxy.healthTimeout")),
+        ("signal", Some("signals")),
+        ("healthzbindaddress", Some("healthzBindAddress")),
+        ("proxy.healthzURL", Some("proxy.healthzUrl")),
+        ("a", None),
+        ("replicas", None),
+        ("<<", None),
+    ] {
+        assert_eq!(nearest(path, Spelling::Former), meant, "{path}");
+    }
+}
+
+#[test]
+fn minimum_in_service_is_a_number_or_a_percentage() {
+    use headgate_controller::admin_state::MinimumInService::{Count, Percent};
+    let minimum = |value: &str| {
+        let loaded = from(&format!("guard: {{minimumInService: {value}}}\n"));
+        loaded.map(|settings| settings.guard.minimum_in_service).ok()
+    };
+    for (value, expected) in [
+        ("0", Some(Count(0))),
+        ("5000", Some(Count(5000))),
+        ("'7'", Some(Count(7))),
+        ("1%", Some(Percent(1))),
+        ("100%", Some(Percent(100))),
+        ("5001", None),
+        ("0%", None),
+        ("101%", None),
+        ("-1", None),
+        ("1.5", None),
+        ("20 %", None),
+        ("'%'", None),
+        ("'+3'", None),
+        ("many", None),
+        ("[1]", None),
+    ] {
+        assert_eq!(minimum(value), expected, "{value}");
+    }
+    assert_eq!(from("").unwrap().guard.minimum_in_service, Count(1));
+}
+
+#[test]
+fn every_invalid_item_of_a_list_is_reported() {
+    let violations = from("signals: {health: [a.io/b, key=value, a.io/b, 7]}\n").unwrap_err();
+    let lines: Vec<String> = violations.0.iter().map(ToString::to_string).collect();
+    let key = "a taint key such as example.com/draining";
+    let wanted = [
+        format!(
+            "f.yaml: signals.health: item 2, \"key=value\", is not allowed; allowed: {key}, without value and effect"
+        ),
+        "f.yaml: signals.health: item 3, \"a.io/b\", is not allowed; allowed: each taint key once".to_owned(),
+        format!(
+            "f.yaml: signals.health: item 4, \"7\", is not allowed; allowed: {key}, or a matcher: {key}, {{taint: "
+        ),
+    ];
+    assert_eq!(lines[..2], wanted[..2]);
+    assert!(lines.len() == 3 && lines[2].starts_with(&wanted[2]), "{lines:?}");
+}
+
+#[test]
+fn matchers_and_built_in_signals_are_read_and_shown() {
+    let text = "signals:\n  health:\n  - a.io/b\n  - taint: aws-node-termination-handler/*\n  - condition: {type: VMEventScheduled, \
+        status: 'True', messagePrefix: 'Preempt Scheduled:'}\n  - label: {key: a.io/c, value: d}\n  - annotation: {key: a.io/e}\n  \
+        - {unschedulable: true, for: 30s}\n  healthBuiltIn: [azurePreempt]\n  adminState: []\n  adminStateBuiltIn: [nodeShutdown, deletionTimestamp]\n";
+    let settings = from(text).unwrap();
+    let names: Vec<_> = settings
+        .signals
+        .health
+        .matchers
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let wanted = [
+        "a.io/b",
+        "aws-node-termination-handler/*",
+        "condition:VMEventScheduled=True,message=Preempt Scheduled:*",
+        "label:a.io/c=d",
+        "annotation:a.io/e",
+        "unschedulable",
+    ];
+    assert_eq!(names, wanted);
+    assert_eq!(
+        settings.signals.health.built_in,
+        [headgate_node::BuiltInSignal::AzurePreempt].into()
+    );
+    assert_eq!(settings.signals.admin_state.built_in.len(), 2);
+    assert_eq!(from(&settings.to_yaml()).unwrap(), settings, "{}", settings.to_yaml());
+    let none = from("signals: {health: [], healthBuiltIn: []}\n")
+        .unwrap()
+        .signals
+        .health;
+    assert_eq!(none, headgate_node::SignalRules::default());
+}
+
+#[test]
+fn wrong_matchers_name_key_value_and_what_is_allowed() {
+    let text = "signals:\n  health: [{taint: '*'}, {label: {key: a}}, {label: {key: a}}, {unschedulable: true, for: 2h}]\n  \
+        healthBuiltIn: [deletion]\n  adminState: off\n  adminStateBuiltIn: [azurePreempt, nodeShutdown, nodeShutdown]\n";
+    let lines: Vec<String> = from(text).unwrap_err().0.iter().map(ToString::to_string).collect();
+    let wanted = [
+        "signals.health: item 1, {\"taint\":\"*\"}, is not allowed; allowed: a taint key such as example.com/draining, or how it begins",
+        "signals.health: item 3, {\"label\":{\"key\":\"a\"}}, is not allowed; allowed: each matcher once; label:a is listed before",
+        "signals.health: item 4, {\"unschedulable\":true,\"for\":\"2h\"}, is not allowed; allowed: a duration from 0s to 1h",
+        "signals.healthBuiltIn: item 1, \"deletion\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown, azurePreempt",
+        "signals.adminState: \"off\" is not allowed; allowed: a list of taint keys and other matchers",
+        "signals.adminStateBuiltIn: item 1, \"azurePreempt\", is not allowed; allowed: one of deletionTimestamp, nodeShutdown",
+        "signals.adminStateBuiltIn: item 3, \"nodeShutdown\", is not allowed; allowed: each signal once",
+    ];
+    assert_eq!(lines.len(), wanted.len(), "{lines:#?}");
+    for (line, wanted) in lines.iter().zip(wanted) {
+        assert!(line.starts_with(&format!("f.yaml: {wanted}")), "{line}");
+    }
+}
+
+#[test]
+fn broken_yaml_names_the_line() {
+    let violations = from("shutdownDelay: 5s\n  stateDir: [\n").unwrap_err();
+    assert!(violations.0[0].message.contains("line 2"), "{violations}");
+    let violations = from("shutdownDelay: 5s\nshutdownDelay: 6s\n").unwrap_err();
+    assert!(violations.0[0].message.contains("duplicate"), "{violations}");
+    assert!(
+        from("- a\n")
+            .unwrap_err()
+            .to_string()
+            .contains("holds a list at its top")
+    );
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"stateDir: /file\nhealthzBindAddress: 127.0.0.1:1\n")
+        .unwrap();
+    let flag = |value: &str| FlagOverride {
+        flag: "--state-dir",
+        key: "stateDir",
+        value: value.to_owned(),
+    };
+    let settings = load(Some(file.path()), &[flag("/flag")]).unwrap();
+    assert_eq!(settings.state_dir, Path::new("/flag"));
+    assert_eq!(settings.healthz_bind_address.to_string(), "127.0.0.1:1");
+    let violations = load(None, &[flag("relative")]).unwrap_err();
+    assert!(
+        violations
+            .to_string()
+            .contains("--state-dir: stateDir: \"relative\" is not allowed"),
+        "{violations}"
+    );
+}
+
+#[test]
+fn missing_or_huge_file_is_a_violation() {
+    assert!(
+        load(Some(Path::new("/does/not/exist")), &[])
+            .unwrap_err()
+            .to_string()
+            .contains("cannot be read")
+    );
+    assert!(
+        from(&"#".repeat(1024 * 1024 + 1))
+            .unwrap_err()
+            .to_string()
+            .contains("larger than")
+    );
+}
+
+const HEADER: &str = "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\n";
+
+/// The settings and the notices of a file, without its name.
+fn noticed(text: &str) -> (Settings, Vec<String>) {
+    let file = file(text);
+    let (settings, notices) = load_with_notices(Some(file.path()), &[]).unwrap();
+    let origin = format!("{}: ", file.path().display());
+    let lines = notices.iter().map(|notice| notice.to_string().replacen(&origin, "", 1));
+    (settings, lines.collect())
+}
+
+fn lines(text: &str) -> Vec<String> {
+    from(text).unwrap_err().0.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn former_spellings_are_read_with_a_notice_each() {
+    let present = format!(
+        "{HEADER}node: {{shutdownDelay: 7s, healthzBindAddress: '[::]:1', markerProbes: 2, scheduledEvents: true, proxy: {{pollInterval: 2s}}}}\n"
+    );
+    let (settings, notices) = noticed(&present);
+    assert!(notices.is_empty(), "{notices:?}");
+    let former = "shutdownDelay: 7s\nhealthzBindAddress: '[::]:1'\nmarker: {probes: 2}\nazure: {scheduledEvents: true, configFile: none}\n\
+                  proxy: {pollInterval: 2s}\n";
+    let (read, notices) = noticed(former);
+    assert_eq!(read, settings);
+    let starts = [
+        "has no apiVersion and kind, and is read as config.headgate.dev/v1alpha1",
+        "shutdownDelay: is now node.shutdownDelay; the next version",
+        "healthzBindAddress: is now node.healthzBindAddress; the next version",
+        "marker.probes: is now node.markerProbes; the next version",
+        "azure.scheduledEvents: is now node.scheduledEvents; the next version",
+        "azure.configFile: none is now null; the next version",
+        "proxy.pollInterval: is now node.proxy.pollInterval; the next version",
+    ];
+    assert_eq!(notices.len(), starts.len(), "{notices:#?}");
+    for (notice, start) in notices.iter().zip(starts) {
+        assert!(notice.starts_with(start), "{notice}");
+    }
+    // With a version, only the spellings are noticed.
+    let (read, notices) = noticed(&format!("{HEADER}{former}"));
+    assert_eq!((read, notices.len()), (settings, starts.len() - 1));
+}
+
+#[test]
+fn settings_are_printed_in_the_present_spelling() {
+    let (settings, _) = noticed("shutdownDelay: 7s\nazure: {configSecret: a/b}\nlogging: {filter: debug}\n");
+    let printed = settings.to_yaml();
+    assert!(printed.starts_with(HEADER), "{printed}");
+    assert_eq!(noticed(&printed), (settings, Vec::new()));
+    let printed = Settings::default().to_yaml();
+    assert!(
+        !printed.contains("none") && printed.contains("configFile: null"),
+        "{printed}"
+    );
+    assert_eq!(noticed(&printed), (Settings::default(), Vec::new()));
+}
+
+#[test]
+fn version_and_kind_come_together_and_have_one_value() {
+    for (text, wanted) in [
+        (
+            "apiVersion: config.headgate.dev/v1alpha1\n",
+            "kind: is missing; allowed: HeadgateConfiguration",
+        ),
+        (
+            "kind: HeadgateConfiguration\n",
+            "apiVersion: is missing; allowed: config.headgate.dev/v1alpha1",
+        ),
+        (
+            "apiVersion: config.headgate.dev/v2\nkind: HeadgateConfiguration\n",
+            "apiVersion: \"config.headgate.dev/v2\" is not allowed; allowed: config.headgate.dev/v1alpha1",
+        ),
+        (
+            "apiVersion: config.headgate.dev/v1alpha1\nkind: [a]\n",
+            "kind: a list is not allowed; allowed: HeadgateConfiguration",
+        ),
+        (
+            "apiVersion:\nkind: HeadgateConfiguration\n",
+            "apiVersion: nothing is not allowed; allowed: ",
+        ),
+    ] {
+        let lines = lines(text);
+        assert!(
+            lines.len() == 1 && lines[0].starts_with(&format!("f.yaml: {wanted}")),
+            "{text}: {lines:?}"
+        );
+    }
+}
+
+#[test]
+fn one_setting_in_both_spellings_is_a_violation() {
+    let lines = lines("proxy: {pollInterval: 2s}\nnode: {proxy: {pollInterval: 3s}}\n");
+    let wanted = "f.yaml: node.proxy.pollInterval: is the same setting as proxy.pollInterval; allowed: one of the two, \
+                  node.proxy.pollInterval";
+    assert_eq!(lines, [wanted]);
+}
+
+#[test]
+fn null_means_omission_where_a_setting_is_optional_only() {
+    let text = format!(
+        "{HEADER}azure: {{configFile: null, configSecret: ~}}\ntelemetry: {{otlpEndpoint: }}\nlogging: {{filter: }}\n"
+    );
+    assert_eq!(noticed(&text), (Settings::default(), Vec::new()));
+    let lines = lines(&format!("{HEADER}stateDir:\nnode:\n"));
+    assert!(
+        lines[0].starts_with("f.yaml: stateDir: nothing is not allowed; allowed: an absolute path"),
+        "{lines:?}"
+    );
+    assert!(
+        lines[1].starts_with("f.yaml: node: nothing is not allowed; allowed: a section with healthzBindAddress, "),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn suggestions_have_the_spelling_of_the_file() {
+    for (path, meant) in [
+        ("healthTimeout", Some("node.proxy.healthTimeout")),
+        ("nod", Some("node")),
+        ("node.proxi", Some("node.proxy")),
+        ("healthzbindaddress", Some("node.healthzBindAddress")),
+        ("a", None),
+    ] {
+        assert_eq!(nearest(path, Spelling::Present), meant, "{path}");
+    }
+    let lines = lines(&format!("{HEADER}proxi: 1s\nnode: {{healthTimeout: 1s}}\n"));
+    assert!(
+        lines[1].starts_with("f.yaml: node.healthTimeout: did you mean node.proxy.healthTimeout?"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn conflicts_have_the_spelling_of_the_file() {
+    let key = |text: &str| from(text).unwrap_err().0[0].key.clone();
+    assert_eq!(
+        key("marker: {probes: 2, mode: adminState}\n").as_deref(),
+        Some("marker.probes")
+    );
+    let present = format!("{HEADER}node: {{markerProbes: 2}}\nmarker: {{mode: adminState}}\n");
+    assert_eq!(key(&present).as_deref(), Some("node.markerProbes"));
+    let not_in_the_file = format!("{HEADER}node: {{healthzBindAddress: '[::]:10256'}}\n");
+    assert_eq!(key(&not_in_the_file).as_deref(), Some("node.proxy.healthzUrl"));
+}
+
+#[test]
+fn every_former_spelling_is_of_one_key() {
+    let mut paths: Vec<_> = keys().flat_map(|key| [Some(key.path), key.former]).flatten().collect();
+    let count = paths.len();
+    paths.sort_unstable();
+    paths.dedup();
+    assert_eq!(paths.len(), count);
+}
