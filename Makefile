@@ -12,6 +12,7 @@ install_tool := cargo install --locked --debug --config profile.dev.debug=0
 
 target_dir := $(or $(CARGO_TARGET_DIR),target)
 control_plane := tests/control-plane/build.sh
+helm := tests/helm/build.sh
 azure_clients := tests/azure-clients/build.sh
 cloud_controller_manager := tests/cloud-controller-manager/build.sh
 
@@ -30,7 +31,7 @@ drill: build-tools namespace-tools ## what connections lose while nodes go away,
 	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate drill --assets "$$assets" $(ARGS)
 
 .PHONY: test
-test: build-tools namespace-tools azure-clients static-binary ## run all tests, with the real control plane and the static binary
+test: build-tools namespace-tools prometheus-tools azure-clients helm static-binary ## run all tests, with the real control plane and the static binary
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
@@ -45,6 +46,7 @@ lint: build-tools lint-tools client-tools ## check formatting, clippy with and w
 	cargo machete
 	$(control_plane) lint
 	$(azure_clients) lint
+	$(helm) lint
 
 .PHONY: bench
 bench: build-tools namespace-tools ## run the agent's benchmarks, with the real control plane
@@ -92,6 +94,16 @@ control-plane: ## build etcd, kube-apiserver, kube-proxy and the others; print t
 azure-clients: client-tools ## fetch or build Microsoft's Python and Go clients for the emulator's tests; print their paths
 	@$(azure_clients)
 
+.PHONY: helm
+helm: ## build the real helm for the chart's tests; print its directory
+	@$(helm)
+
+.PHONY: chart
+chart: ## package the Helm chart, also as an OCI artefact in a layout on disk, in target/chart
+	tools=$$($(helm)); rm -rf $(target_dir)/chart; mkdir -p $(target_dir)/chart; \
+	"$$tools/helm" package charts/headgate --destination $(target_dir)/chart; \
+	"$$tools/chart-oci-layout" $(target_dir)/chart/headgate-*.tgz $(target_dir)/chart/oci
+
 .PHONY: cloud-controller-manager
 cloud-controller-manager: build-tools ## test the emulator, and headgate's controllers beside it, with Azure's real cloud-controller-manager, which make test does not build
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
@@ -102,6 +114,10 @@ cloud-controller-manager: build-tools ## test the emulator, and headgate's contr
 measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
 	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- holds --nocapture
+
+.PHONY: dashboards
+dashboards: build-tools prometheus-tools ## run the queries of the dashboards on a Prometheus that scrapes a sandbox, and draw the charts of docs/dashboards.md
+	assets=$$($(control_plane)); HEADGATE_CHARTS=1 KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration every_query_runs
 
 .PHONY: docs
 docs: build-tools ## regenerate the generated parts of the documentation
@@ -118,6 +134,10 @@ build-tools:
 .PHONY: namespace-tools
 namespace-tools:
 	@tests/prerequisites.sh namespaces
+
+.PHONY: prometheus-tools
+prometheus-tools:
+	@tests/prerequisites.sh prometheus
 
 .PHONY: client-tools
 client-tools:

@@ -23,6 +23,7 @@ mod budget;
 #[cfg(feature = "sandbox")]
 mod drill;
 mod generate;
+mod prepare_uninstall;
 mod probe;
 mod restore;
 #[cfg(feature = "sandbox")]
@@ -53,6 +54,7 @@ enum Command {
     /// Show nodes and backend pools: signals, admin states and their owners, the leader, health answers
     Status(status::Arguments),
     Restore(restore::Arguments),
+    PrepareUninstall(prepare_uninstall::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
@@ -83,6 +85,7 @@ pub fn run() -> ExitCode {
         Command::Why(arguments) => why::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
+        Command::PrepareUninstall(arguments) => prepare_uninstall::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),

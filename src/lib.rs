@@ -10,4 +10,5 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod status;
+pub mod uninstall;
 pub mod why;

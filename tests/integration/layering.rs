@@ -159,6 +159,7 @@ const CRATES: &[Crate] = &[
                 ],
             ),
             ("why", &["node"]),
+            ("uninstall", &["admin_state"]),
             (
                 "status",
                 &[
@@ -207,6 +208,7 @@ const CRATES: &[Crate] = &[
                     "sandbox",
                     "server",
                     "status",
+                    "uninstall",
                     "why",
                 ],
             ),

@@ -2,7 +2,7 @@
 //! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`), what the hardened overlay adds (`hardened`),
-//! and the Node condition that other tools wait for (`marker`).
+//! the Node condition that other tools wait for (`marker`), and the Helm chart that renders the same objects (`chart`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 mod apply;
 mod caller;
+mod chart;
 mod hardened;
 mod holds;
 mod identity;

@@ -1,0 +1,68 @@
+//! `headgate prepare-uninstall`: the command of the chart's hook before an uninstall.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use headgate_kubernetes::api_server;
+use headgate_telemetry::escape_line;
+
+use crate::uninstall::{UninstallRequest, Workload, prepare_uninstall};
+
+use super::{Failure, build_runtime, duration_up_to, print};
+
+/// The longest `--timeout`. The help has it, too.
+const MAX_TIMEOUT: Duration = Duration::from_hours(24);
+
+/// Set adminState.mode to off in the cluster, and wait until nothing is Down by headgate: before headgate is deleted
+///
+/// Writes the settings' ConfigMap, restarts the pods that may lead, and waits until they run with it and the ledger has no standing
+/// entry. The leader restores the entries, so this command needs no access to Azure. The chart runs it before an uninstall.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Namespace of headgate
+    #[arg(long, default_value = "kube-system")]
+    namespace: String,
+
+    /// ConfigMap with settings.yaml
+    #[arg(long, value_name = "NAME", default_value = "headgate-settings")]
+    settings: String,
+
+    /// Workload whose pods may lead: daemonset/NAME or deployment/NAME
+    #[arg(long, value_name = "KIND/NAME")]
+    workload: Workload,
+
+    /// How long all of it may take, at most 24h
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT), default_value = "10m")]
+    timeout: Duration,
+
+    /// Kubeconfig file [default: those that kubectl uses, or the Pod's service account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(prepare(arguments));
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn prepare(arguments: &Arguments) -> Result<(), Failure> {
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let request = UninstallRequest {
+        client,
+        namespace: arguments.namespace.clone(),
+        settings: arguments.settings.clone(),
+        workload: arguments.workload.clone(),
+        timeout: arguments.timeout,
+    };
+    let progress = |line: &str| {
+        // The command goes on without a reader.
+        let _ = writeln!(io::stderr().lock(), "headgate: {}", escape_line(line));
+    };
+    prepare_uninstall(&request, progress).await.map_err(Failure::runtime)?;
+    print(b"Nothing is Down by headgate; it can be deleted.\n")
+}

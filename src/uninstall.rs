@@ -1,0 +1,364 @@
+//! What has to happen before headgate is deleted from a cluster: the instances that may lead get the mode `off`, and the ledger ends
+//! up without a standing entry.
+//!
+//! Nothing here writes to Azure. The leader restores what headgate set `Down` once it runs with the new settings (docs/admin-state.md,
+//! "Modes"), so this needs no credentials but those for the API server. An instance with the earlier settings could set a node
+//! `Down` again after the ledger was seen empty, so the ledger counts only once the rollout of the new settings is complete.
+//! Every request and the whole wait are bounded.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use headgate_controller::admin_state::{Ledger, LedgerError, LedgerStage, read_ledger};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value as Json, json};
+use serde_yaml::{Mapping, Value};
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The key of the settings in their `ConfigMap`.
+const SETTINGS_KEY: &str = "settings.yaml";
+/// The annotation of the pod template that rolls the pods.
+const MODE_ANNOTATION: &str = "headgate.dev/admin-state-mode";
+/// The time between two looks at the rollout and the ledger.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// How many ledger entries an error names.
+const NAMED_ENTRIES: usize = 5;
+
+/// The kind of a workload that may lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorkloadKind {
+    DaemonSet,
+    Deployment,
+}
+
+/// The workload whose pods may lead; as text `daemonset/NAME` or `deployment/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    kind: WorkloadKind,
+    name: String,
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            WorkloadKind::DaemonSet => "daemonset",
+            WorkloadKind::Deployment => "deployment",
+        };
+        write!(f, "{kind}/{}", self.name)
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let kind = |kind: &str| match kind {
+            "daemonset" => Some(WorkloadKind::DaemonSet),
+            "deployment" => Some(WorkloadKind::Deployment),
+            _ => None,
+        };
+        let parsed = text.split_once('/').filter(|(_, name)| !name.is_empty());
+        let parsed = parsed.and_then(|(word, name)| Some((kind(word)?, name.to_owned())));
+        let (kind, name) = parsed.ok_or("allowed: daemonset/NAME or deployment/NAME")?;
+        Ok(Self { kind, name })
+    }
+}
+
+/// What to prepare, and how long that may take.
+pub struct UninstallRequest {
+    /// A client of the API server.
+    pub client: Client,
+    /// The namespace of the settings and the workload.
+    pub namespace: String,
+    /// The `ConfigMap` of the settings.
+    pub settings: String,
+    /// The pods that may lead.
+    pub workload: Workload,
+    /// For everything together.
+    pub timeout: Duration,
+}
+
+/// Why headgate should not be deleted yet.
+#[derive(Debug, thiserror::Error)]
+pub enum UninstallError {
+    /// A request to the API server failed.
+    #[error("{what} failed")]
+    Request {
+        /// What was attempted, with the object.
+        what: String,
+        /// Why it failed.
+        source: kube::Error,
+    },
+    /// The settings are not what headgate reads.
+    #[error("the key {SETTINGS_KEY} of the ConfigMap {name} is no settings file: {why}")]
+    Settings {
+        /// The `ConfigMap`.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something still missed at the end of the time.
+    #[error(
+        "after {} s {left}. Look at `headgate status` and the leader's log and repeat this; or delete headgate without it \
+         (helm uninstall --no-hooks) and then run `headgate restore`",
+        .timeout.as_secs()
+    )]
+    TimedOut {
+        /// The time that was allowed.
+        timeout: Duration,
+        /// What was missing.
+        left: String,
+    },
+}
+
+/// Sets the mode `off`, rolls the workload, and waits until the rollout is complete and the ledger has no standing entry. Tells
+/// `progress` each new reason to wait. May be repeated.
+///
+/// # Errors
+/// If a write fails, or the time is over.
+pub async fn prepare_uninstall(
+    request: &UninstallRequest,
+    mut progress: impl FnMut(&str),
+) -> Result<(), UninstallError> {
+    let deadline = Instant::now() + request.timeout;
+    let mut left = "no answer of the API server has come".to_owned();
+    let work = async {
+        set_mode_off(request).await?;
+        roll(request).await?;
+        progress(&format!("adminState.mode is off, and {} restarts", request.workload));
+        loop {
+            let now = missing(request).await;
+            match now {
+                None => return Ok(()),
+                Some(now) if now != left => {
+                    progress(&now);
+                    left = now;
+                }
+                Some(_) => {}
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    };
+    match timeout_at(deadline, work).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(UninstallError::TimedOut {
+            timeout: request.timeout,
+            left,
+        }),
+    }
+}
+
+async fn set_mode_off(request: &UninstallRequest) -> Result<(), UninstallError> {
+    let maps: Api<ConfigMap> = Api::namespaced(request.client.clone(), &request.namespace);
+    let what = |verb: &str| format!("{verb} the ConfigMap {}/{}", request.namespace, request.settings);
+    let map = maps.get(&request.settings).await;
+    let map = map.map_err(|source| UninstallError::Request {
+        what: what("reading"),
+        source,
+    })?;
+    let text = map.data.as_ref().and_then(|data| data.get(SETTINGS_KEY));
+    let settings = with_mode_off(text.map_or("", String::as_str));
+    let settings = settings.map_err(|why| UninstallError::Settings {
+        name: format!("{}/{}", request.namespace, request.settings),
+        why,
+    })?;
+    let patch = json!({"data": {SETTINGS_KEY: settings}});
+    let written = maps
+        .patch(&request.settings, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    written.map(drop).map_err(|source| UninstallError::Request {
+        what: what("writing"),
+        source,
+    })
+}
+
+/// Restarts the pods that may lead. Those of a `DaemonSet` all at once: each new pod answers beside its old one.
+async fn roll(request: &UninstallRequest) -> Result<(), UninstallError> {
+    let template = json!({"metadata": {"annotations": {MODE_ANNOTATION: "off"}}});
+    let params = PatchParams::default();
+    let name = request.workload.name.as_str();
+    let written = match request.workload.kind {
+        WorkloadKind::DaemonSet => {
+            let strategy = json!({"rollingUpdate": {"maxSurge": "100%", "maxUnavailable": 0}});
+            let patch = json!({"spec": {"template": template, "updateStrategy": strategy}});
+            let sets: Api<DaemonSet> = Api::namespaced(request.client.clone(), &request.namespace);
+            sets.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
+        }
+        WorkloadKind::Deployment => {
+            let patch = json!({"spec": {"template": template}});
+            let deployments: Api<Deployment> = Api::namespaced(request.client.clone(), &request.namespace);
+            deployments.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
+        }
+    };
+    written.map_err(|source| UninstallError::Request {
+        what: format!("restarting {} in {}", request.workload, request.namespace),
+        source,
+    })
+}
+
+/// What still has to happen before headgate can be deleted. A failed read is one more reason to wait.
+async fn missing(request: &UninstallRequest) -> Option<String> {
+    let object = match request.workload.kind {
+        WorkloadKind::DaemonSet => {
+            let sets: Api<DaemonSet> = Api::namespaced(request.client.clone(), &request.namespace);
+            sets.get(&request.workload.name).await.map(|set| json!(set))
+        }
+        WorkloadKind::Deployment => {
+            let deployments: Api<Deployment> = Api::namespaced(request.client.clone(), &request.namespace);
+            deployments
+                .get(&request.workload.name)
+                .await
+                .map(|deployment| json!(deployment))
+        }
+    };
+    match object {
+        Err(error) => return Some(format!("{} cannot be read: {error}", request.workload)),
+        Ok(object) if !is_rolled_out(request.workload.kind, &object) => {
+            return Some(format!("the rollout of {} is not complete", request.workload));
+        }
+        Ok(_) => {}
+    }
+    standing(read_ledger(request.client.clone()).await)
+}
+
+/// The settings with `adminState.mode: off`. Comments are lost.
+fn with_mode_off(text: &str) -> Result<String, String> {
+    let parsed: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+    let mut settings = match parsed {
+        Value::Null => Mapping::new(),
+        Value::Mapping(settings) => settings,
+        _ => return Err("not a mapping".to_owned()),
+    };
+    let section = settings
+        .entry("adminState".into())
+        .or_insert(Value::Mapping(Mapping::new()));
+    if section.is_null() {
+        *section = Value::Mapping(Mapping::new());
+    }
+    let Value::Mapping(section) = section else {
+        return Err("adminState is not a mapping".to_owned());
+    };
+    section.insert("mode".into(), "off".into());
+    serde_yaml::to_string(&settings).map_err(|error| error.to_string())
+}
+
+/// Whether all pods have the newest template, and none with an earlier one is left.
+fn is_rolled_out(kind: WorkloadKind, object: &Json) -> bool {
+    let number = |path: &str| object.pointer(path).and_then(Json::as_i64).unwrap_or(0);
+    let is_observed = number("/status/observedGeneration") >= number("/metadata/generation");
+    let is_complete = match kind {
+        // The controller counts the oldest pod of each node, so an updated one has no predecessor.
+        WorkloadKind::DaemonSet => {
+            number("/status/updatedNumberScheduled") >= number("/status/desiredNumberScheduled")
+                && number("/status/numberUnavailable") == 0
+        }
+        WorkloadKind::Deployment => {
+            let updated = number("/status/updatedReplicas");
+            updated >= number("/spec/replicas") && updated == number("/status/replicas")
+        }
+    };
+    is_observed && is_complete
+}
+
+/// The entries that are `Down` by headgate, in words; `None` if there are none.
+fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
+    let ledger = match ledger {
+        Ok(ledger) => ledger,
+        Err(error) => return Some(format!("the ledger cannot be read: {error}")),
+    };
+    let standing = ledger
+        .entries()
+        .filter(|(_, _, entry)| entry.stage != LedgerStage::Restored);
+    let names: Vec<String> = standing.map(|(pool, key, _)| format!("{key} of {pool}")).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let more = names.len().saturating_sub(NAMED_ENTRIES);
+    let named = names.iter().take(NAMED_ENTRIES).cloned().collect::<Vec<_>>().join(", ");
+    let rest = if more > 0 {
+        format!(", and {more} more")
+    } else {
+        String::new()
+    };
+    Some(format!("{} entries are Down by headgate: {named}{rest}", names.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_with_the_mode_off_keep_everything_else() {
+        for (before, after) in [
+            ("", "adminState:\n  mode: off\n"),
+            ("# only a comment\n", "adminState:\n  mode: off\n"),
+            ("{}\n", "adminState:\n  mode: off\n"),
+            ("adminState:\n", "adminState:\n  mode: off\n"),
+            (
+                "shutdownDelay: 5s\nadminState: {foreignDown: restore, mode: observe}\n",
+                "shutdownDelay: 5s\nadminState:\n  foreignDown: restore\n  mode: off\n",
+            ),
+        ] {
+            let off = with_mode_off(before).unwrap();
+            let shown = off.replace("'off'", "off").replace("\"off\"", "off");
+            assert_eq!(shown, after, "{before:?}");
+            let again: Value = serde_yaml::from_str(&off).unwrap();
+            assert_eq!(again["adminState"]["mode"], Value::from("off"));
+        }
+        for wrong in ["[1]", "adminState: [1]", "a: b: c"] {
+            with_mode_off(wrong).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_workload_is_a_kind_and_a_name() {
+        for text in ["daemonset/headgate", "deployment/headgate-controller"] {
+            assert_eq!(text.parse::<Workload>().unwrap().to_string(), text);
+        }
+        for wrong in ["headgate", "daemonset/", "pod/x", "/x"] {
+            wrong.parse::<Workload>().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_rollout_is_complete_without_old_pods() {
+        let deployment = |observed: i64, updated: i64, all: i64| {
+            json!({"metadata": {"generation": 2}, "spec": {"replicas": 2},
+                "status": {"observedGeneration": observed, "updatedReplicas": updated, "replicas": all}})
+        };
+        for (object, complete) in [
+            (deployment(2, 2, 2), true),
+            (deployment(1, 2, 2), false),
+            (deployment(2, 1, 2), false),
+            (deployment(2, 2, 3), false),
+            (json!({"metadata": {"generation": 1}, "spec": {"replicas": 2}}), false),
+        ] {
+            assert_eq!(is_rolled_out(WorkloadKind::Deployment, &object), complete, "{object}");
+        }
+        let set = |updated: i64, unavailable: i64| {
+            json!({"metadata": {"generation": 1}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 3,
+                "updatedNumberScheduled": updated, "numberUnavailable": unavailable}})
+        };
+        for (object, complete) in [(set(3, 0), true), (set(2, 0), false), (set(3, 1), false)] {
+            assert_eq!(is_rolled_out(WorkloadKind::DaemonSet, &object), complete, "{object}");
+        }
+    }
+
+    #[test]
+    fn only_intended_and_down_entries_stand() {
+        assert_eq!(standing(Ok(Ledger::default())), None);
+        let ledger = |stage: &str| -> Ledger {
+            let entries = json!({"10.0.0.4": format!("{stage} 2026-01-01T00:00:00Z")});
+            serde_json::from_value(json!({"pools": {"/p": entries}})).unwrap()
+        };
+        assert_eq!(standing(Ok(ledger("restored"))), None);
+        for stage in ["intended", "down"] {
+            let text = standing(Ok(ledger(stage))).unwrap();
+            assert_eq!(text, "1 entries are Down by headgate: 10.0.0.4 of /p");
+        }
+    }
+}

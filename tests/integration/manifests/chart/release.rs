@@ -1,0 +1,351 @@
+//! A release of the chart on a real API server. There is no earlier release of headgate, so the earlier version is this chart under an
+//! earlier version with other default values. No kubelet runs, so the test runs the hook's command itself, with the token of the
+//! hook's ServiceAccount, and reports its end on the Job.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use headgate_sandbox::process::Process;
+use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{SOON, chart, helm, stdout_of, text, values_file};
+use crate::manifests::caller::{Account, ApiRequest, CONTROLLER, Caller, acting_on};
+use crate::manifests::leader::{LEASES, LEDGER, MAPS, OWN};
+use crate::manifests::leader_policy::{dry_run, refused};
+use crate::status::world::World;
+
+const EARLIER: &str = "0.0.9";
+const JOB: &str = "/apis/batch/v1/namespaces/kube-system/jobs/headgate-uninstall";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/kube-system/deployments/headgate-controller";
+const DAEMONSET: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets/headgate";
+const SETTINGS: &str = "/api/v1/namespaces/kube-system/configmaps/headgate-settings";
+
+/// The chart under an earlier version, packaged, with another default.
+fn earlier_package() -> PathBuf {
+    let directory = scratch("earlier");
+    let source = directory.join("headgate");
+    stdout_of(Command::new("cp").arg("-R").arg(chart()).arg(&source));
+    let values = text("charts/headgate/values.yaml");
+    let other = values.replace("maxSurge: 1\n", "maxSurge: 2\n");
+    assert_ne!(other, values);
+    std::fs::write(source.join("values.yaml"), other).unwrap();
+    let mut package = helm(&[
+        "package",
+        "--version",
+        EARLIER,
+        "--app-version",
+        EARLIER,
+        "--destination",
+    ]);
+    stdout_of(package.arg(&directory).arg(&source));
+    directory.join(format!("headgate-{EARLIER}.tgz"))
+}
+
+/// helm in kube-system as the administrator.
+fn helm_as(administrator: &Caller, arguments: &[&str]) -> Command {
+    let mut command = helm(arguments);
+    command.args(["--namespace", "kube-system", "--kubeconfig"]);
+    command.arg(&administrator.kubeconfig);
+    command
+}
+
+fn hardened(mode: &str) -> Value {
+    json!({"azure": {"enabled": true}, "controller": {"enabled": true}, "settings": {"adminState": {"mode": mode}},
+        "image": {"repository": "registry.example.com/headgate"}})
+}
+
+/// Installs or upgrades, and returns what helm printed.
+fn apply(administrator: &Caller, verb: &str, package: &Path, values: &Value) -> String {
+    let mut command = helm_as(administrator, &[verb, "headgate"]);
+    stdout_of(command.arg(package).arg("--values").arg(values_file(values)))
+}
+
+/// The objects of headgate that the API server has, without events.
+fn objects(administrator: &Caller) -> Vec<String> {
+    let kinds = "serviceaccounts,configmaps,secrets,daemonsets,deployments,poddisruptionbudgets,jobs,leases,roles,rolebindings,\
+                 clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,\
+                 customresourcedefinitions";
+    let mut command = kubectl(&administrator.kubeconfig);
+    let listed = stdout_of(command.args(["get", kinds, "--all-namespaces", "-o", "name"]));
+    let names = listed.lines().map(|line| line.to_owned());
+    let mut names: Vec<String> = names.filter(|name| name.contains("headgate")).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[tokio::test]
+async fn a_release_is_installed_upgraded_rolled_back_and_uninstalled() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    let before = objects(&administrator);
+    let image = async |path: &str| {
+        let workload = administrator.get(path).await;
+        let image = workload["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+        image.as_str().unwrap().to_owned()
+    };
+    let settings = async || administrator.get(SETTINGS).await["data"]["settings.yaml"].to_string();
+    let surge =
+        async || administrator.get(DAEMONSET).await["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"].clone();
+
+    let mut observing = hardened("observe");
+    observing["uninstall"] = json!({"restore": false});
+    let notes = apply(&administrator, "install", &earlier_package(), &observing);
+    for check in [
+        "rollout status daemonset/headgate",
+        "rollout status deployment/headgate-controller",
+        "get lease headgate-leader",
+        "headgate status --all",
+        "adminState.mode is observe",
+        "get secret headgate-azure",
+    ] {
+        assert!(notes.contains(check), "{check}: {notes}");
+    }
+    for workload in [DAEMONSET, DEPLOYMENT] {
+        assert_eq!(
+            image(workload).await,
+            format!("registry.example.com/headgate:{EARLIER}")
+        );
+    }
+    assert_eq!(surge().await, 2);
+    assert!(settings().await.contains("observe"));
+    let installed = objects(&administrator);
+
+    // A newer version, another setting, one more feature.
+    let mut enforcing = merged_maintenance(hardened("enforce"));
+    enforcing["uninstall"] = json!({"restore": false});
+    apply(&administrator, "upgrade", &chart(), &enforcing);
+    let version = env!("CARGO_PKG_VERSION");
+    for workload in [DAEMONSET, DEPLOYMENT] {
+        assert_eq!(
+            image(workload).await,
+            format!("registry.example.com/headgate:{version}")
+        );
+    }
+    assert_eq!(surge().await, 1);
+    assert!(settings().await.contains("enforce"));
+    let with_maintenance = objects(&administrator);
+    assert!(
+        with_maintenance
+            .iter()
+            .any(|name| name.ends_with("/nodemaintenances.headgate.dev")),
+        "{with_maintenance:?}"
+    );
+    let annotations = administrator.get(DEPLOYMENT).await["spec"]["template"]["metadata"]["annotations"].clone();
+
+    stdout_of(&mut helm_as(&administrator, &["rollback", "headgate", "1"]));
+    assert_eq!(
+        image(DAEMONSET).await,
+        format!("registry.example.com/headgate:{EARLIER}")
+    );
+    assert_eq!(surge().await, 2);
+    assert!(settings().await.contains("observe"));
+    let rolled_back = administrator.get(DEPLOYMENT).await["spec"]["template"]["metadata"]["annotations"].clone();
+    assert_ne!(rolled_back, annotations, "earlier settings roll the pods");
+    let mut left = objects(&administrator);
+    // Two more releases are recorded, and the CRDs stay.
+    left.retain(|name| !name.starts_with("secret/sh.helm.release") && !name.starts_with("customresourcedefinition."));
+    let mut expected = installed;
+    expected.retain(|name| !name.starts_with("secret/sh.helm.release"));
+    assert_eq!(left, expected);
+
+    stdout_of(&mut helm_as(&administrator, &["uninstall", "headgate"]));
+    let crds = [
+        "customresourcedefinition.apiextensions.k8s.io/evacuations.headgate.dev",
+        "customresourcedefinition.apiextensions.k8s.io/nodemaintenances.headgate.dev",
+    ];
+    let after: Vec<_> = objects(&administrator)
+        .into_iter()
+        .filter(|name| !before.contains(name))
+        .collect();
+    assert_eq!(after, crds, "only the CRDs are left, as maintenance.keepCRDs says");
+    control_plane.stop().await;
+}
+
+fn merged_maintenance(mut values: Value) -> Value {
+    values["maintenance"] = json!({"enabled": true});
+    values
+}
+
+/// A controller with a pod's token and the settings of the `ConfigMap`, as its pod would run. Dropping it kills the process.
+async fn controller(administrator: &Caller, pod: &Caller, world: &World) -> Process {
+    let directory = scratch("release");
+    let settings = administrator.get(SETTINGS).await["data"]["settings.yaml"].clone();
+    std::fs::write(directory.join("settings.yaml"), settings.as_str().unwrap()).unwrap();
+    let deployment = administrator.get(DEPLOYMENT).await;
+    let shipped = deployment["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let shipped: Vec<String> = serde_json::from_value(shipped).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command.current_dir(&directory).env_remove("KUBECONFIG");
+    for argument in shipped {
+        let argument = argument.replace("/etc/headgate/azure.json", world.azure_json.to_str().unwrap());
+        command.arg(argument.replace("/etc/headgate/", &format!("{}/", directory.display())));
+    }
+    command.args([
+        "--node-name=node-1",
+        "--metrics-bind-address=127.0.0.1:0",
+        "--kubeconfig",
+    ]);
+    command
+        .arg(&pod.kubeconfig)
+        .arg("--state-dir")
+        .arg(directory.join("state"));
+    Process::start("headgate", command, &directory.join("log")).unwrap()
+}
+
+/// Waits until node-2 is `Down` in the pools, or nothing is.
+async fn is_down(world: &World, nodes: &[&str]) {
+    eventually(Duration::from_mins(2), &format!("{nodes:?} are Down"), async || {
+        let down = world.all_down().await;
+        let is_so = ["kubernetes", "kubernetes-IPv6"]
+            .iter()
+            .all(|pool| down[*pool] == nodes);
+        if is_so { Ok(()) } else { Err(format!("{down:?}")) }
+    })
+    .await;
+}
+
+/// What the hook's container runs, with the token of its ServiceAccount and another bound on its time.
+async fn hook(administrator: &Caller, kubeconfig: &Path, timeout: Option<&str>) -> Command {
+    let job = administrator.get(JOB).await;
+    let shipped = job["spec"]["template"]["spec"]["containers"][0]["args"].clone();
+    let shipped: Vec<String> = serde_json::from_value(shipped).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    command.env_remove("KUBECONFIG");
+    command.args(
+        shipped
+            .iter()
+            .filter(|argument| timeout.is_none() || !argument.starts_with("--timeout=")),
+    );
+    command.args(timeout.map(|timeout| format!("--timeout={timeout}")));
+    command.arg("--kubeconfig").arg(kubeconfig);
+    command
+}
+
+#[tokio::test]
+async fn an_uninstall_first_gives_back_what_is_down() {
+    let world = World::start().await;
+    let administrator = Caller::administrator(&world.control_plane);
+    let before = objects(&administrator);
+    apply(&administrator, "install", &chart(), &hardened("enforce"));
+    let pod = acting_on(&world.control_plane, CONTROLLER, "node-1").await;
+    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
+    eventually(SOON, "role and policy are in force", async || {
+        refused(&pod, &foreign, "these leases").await
+    })
+    .await;
+    let mut leader = controller(&administrator, &pod, &world).await;
+    let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    world.taint("node-2", taint).await;
+    is_down(&world, &["node-2"]).await;
+
+    let mut uninstall = helm_as(&administrator, &["uninstall", "headgate", "--timeout", "5m"]);
+    let uninstall = tokio::task::spawn_blocking(move || uninstall.output().unwrap());
+    eventually(SOON, "the hook's Job", async || {
+        match administrator.ask(&ApiRequest::get(JOB)).await {
+            (200, _) => Ok(()),
+            (_, body) => Err(body.to_string()),
+        }
+    })
+    .await;
+    let account = Account {
+        namespace: "kube-system",
+        name: "headgate-uninstall",
+    };
+    let uninstaller = acting_on(&world.control_plane, account, "node-1").await;
+
+    // With the earlier settings still running, the command waits to the end of its time.
+    let mut early = hook(&administrator, &uninstaller.kubeconfig, Some("4s")).await;
+    let early = tokio::task::spawn_blocking(move || early.output().unwrap())
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&early.stderr);
+    assert_eq!(early.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("the rollout of deployment/headgate-controller is not complete"),
+        "{said}"
+    );
+    assert!(said.contains("headgate restore"), "{said}");
+
+    // The rollout is complete and no new pod has led yet: what is Down still stands.
+    leader.signal(Signal::SIGTERM);
+    assert!(leader.wait(SOON).await.unwrap().success());
+    let generation = administrator.get(DEPLOYMENT).await["metadata"]["generation"].clone();
+    let status = json!({"status": {"observedGeneration": generation, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2,
+        "availableReplicas": 2}});
+    let rolled_out = ApiRequest::merge(&format!("{DEPLOYMENT}/status"), status);
+    administrator.done(&rolled_out).await;
+    let mut early = hook(&administrator, &uninstaller.kubeconfig, Some("4s")).await;
+    let early = tokio::task::spawn_blocking(move || early.output().unwrap())
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&early.stderr);
+    assert_eq!(early.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("entries are Down by headgate") && said.contains("127.0.0.2"),
+        "{said}"
+    );
+
+    // A pod with the new settings leads.
+    let settings = administrator.get(SETTINGS).await["data"]["settings.yaml"].to_string();
+    assert!(settings.contains("off") && !settings.contains("enforce"), "{settings}");
+    let _leader = controller(&administrator, &pod, &world).await;
+    let mut command = hook(&administrator, &uninstaller.kubeconfig, None).await;
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "Nothing is Down by headgate; it can be deleted.\n"
+    );
+    is_down(&world, &[]).await;
+    assert!(!uninstall.is_finished(), "helm waits for the Job");
+
+    let done = json!({"status": {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:01Z", "succeeded": 1,
+        "conditions": [
+            {"type": "SuccessCriteriaMet", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"},
+            {"type": "Complete", "status": "True", "lastTransitionTime": "2026-01-01T00:00:01Z"}]}});
+    administrator
+        .done(&ApiRequest::merge(&format!("{JOB}/status"), done))
+        .await;
+    let output = uninstall.await.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+
+    // What the leader made at run time is left; docs/helm.md has the commands that delete it.
+    drop(_leader);
+    let after: Vec<_> = objects(&administrator)
+        .into_iter()
+        .filter(|name| !before.contains(name))
+        .collect();
+    assert_eq!(
+        after,
+        [
+            format!("configmap/{LEDGER}"),
+            format!("lease.coordination.k8s.io/{OWN}")
+        ]
+    );
+    let (_, section) = text("docs/helm.md")
+        .split_once("\n## Uninstall\n")
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    let commands = section.lines().filter_map(|line| line.strip_prefix("kubectl "));
+    for command in commands {
+        let words = command.split('#').next().unwrap().split_whitespace();
+        stdout_of(kubectl(&administrator.kubeconfig).args(words));
+    }
+    let after: Vec<_> = objects(&administrator)
+        .into_iter()
+        .filter(|name| !before.contains(name))
+        .collect();
+    assert_eq!(after, Vec::<String>::new());
+    assert_eq!(
+        administrator.ask(&ApiRequest::get(&format!("{MAPS}/{LEDGER}"))).await.0,
+        404
+    );
+    world.control_plane.stop().await;
+}

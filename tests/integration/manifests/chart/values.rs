@@ -1,0 +1,210 @@
+//! Values that cannot work are refused before anything is installed, and every value has an effect.
+
+use serde_json::{Value, json};
+
+use super::{chart, helm, only, rendered, stdout_of, template, text, tools, values_file};
+
+#[test]
+fn helm_lint_accepts_the_chart() {
+    let all = json!({"azure": {"enabled": true}, "controller": {"enabled": true}, "serviceHealth": "path",
+        "spot": {"enabled": true}, "marker": {"enabled": true}, "maintenance": {"enabled": true}, "podMonitor": {"enabled": true}});
+    for values in [json!({}), all] {
+        let mut lint = helm(&["lint", "--strict", "--quiet"]);
+        lint.arg(chart()).arg("--values").arg(values_file(&values));
+        let output = lint.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    }
+}
+
+#[test]
+fn values_that_cannot_work_are_refused_by_name() {
+    for (values, named) in [
+        (json!({"imgae": {}}), "imgae"),
+        (json!({"image": {"digest": "sha256:1"}}), "digest"),
+        (json!({"agent": {"maxSurge": 0}}), "maxSurge"),
+        (json!({"agent": {"maxSurge": "0%"}}), "maxSurge"),
+        (
+            json!({"agent": {"terminationGracePeriodSeconds": 5}}),
+            "terminationGracePeriodSeconds",
+        ),
+        (json!({"serviceHealth": "on"}), "serviceHealth"),
+        (json!({"azure": {"enabled": "yes"}}), "enabled"),
+        (json!({"azure": {"workloadIdentity": {"mode": "pod"}}}), "mode"),
+        (json!({"settings": {"adminState": {"mode": "dry-run"}}}), "mode"),
+        (json!({"uninstall": {"timeout": "soon"}}), "timeout"),
+        (
+            json!({"controller": {"enabled": true}}),
+            "controller.enabled needs azure.enabled",
+        ),
+        (
+            json!({"maintenance": {"enabled": true}}),
+            "maintenance.enabled needs controller.enabled",
+        ),
+        (
+            json!({"azure": {"enabled": true}, "marker": {"enabled": true}}),
+            "marker.enabled needs",
+        ),
+        (
+            json!({"azure": {"enabled": true, "secretName": ""}}),
+            "azure.secretName or azure.configSecret",
+        ),
+        (
+            json!({"azure": {"enabled": true, "workloadIdentity": {"mode": "webhook"}}}),
+            "needs azure.workloadIdentity.clientId",
+        ),
+    ] {
+        let output = template("kube-system", &values, &[]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(named), "{values}: {errors}");
+    }
+}
+
+#[test]
+fn a_cluster_that_is_too_old_is_refused() {
+    for (version, accepted) in [("1.29.9", false), ("1.30.0", true), ("v1.33.2-gke.100", true)] {
+        let output = template("kube-system", &json!({}), &["--kube-version", version]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), accepted, "{version}: {errors}");
+    }
+}
+
+#[test]
+fn values_reach_the_objects() {
+    let values = json!({
+        "image": {"repository": "localhost:5000/headgate", "digest": format!("sha256:{}", "a".repeat(64)), "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "settings": {"metricsBindAddress": "[::]:9999", "adminState": {"mode": "observe"}},
+        "agent": {"maxSurge": "10%", "extraEnv": [{"name": "A", "value": "b"}], "podLabels": {"l": "1"}, "podAnnotations": {"a": "1"},
+            "nodeSelector": {"pool": "x"}, "resources": {"limits": {"memory": "1Gi"}}},
+        "controller": {"enabled": true, "replicas": 3, "extraTolerations": [{"key": "system"}]},
+        "azure": {"enabled": true},
+        "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
+    });
+    let objects = rendered("kube-system", &values, &["--no-hooks"]);
+    let daemonset = only(&objects, "DaemonSet");
+    assert_eq!(daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"], "10%");
+    let (template, deployment) = (&daemonset["spec"]["template"], only(&objects, "Deployment"));
+    assert_eq!(
+        (
+            &template["metadata"]["labels"]["l"],
+            &template["metadata"]["annotations"]["a"]
+        ),
+        (&json!("1"), &json!("1"))
+    );
+    for pod in [&template["spec"], &deployment["spec"]["template"]["spec"]] {
+        let container = &pod["containers"][0];
+        let image = format!("localhost:5000/headgate@sha256:{}", "a".repeat(64));
+        assert_eq!(
+            (&container["image"], &container["imagePullPolicy"]),
+            (&json!(image), &json!("Always"))
+        );
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "registry"}]));
+    }
+    let pod = &template["spec"];
+    assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "x"}));
+    let container = &pod["containers"][0];
+    assert_eq!(container["env"][2], json!({"name": "A", "value": "b"}));
+    assert_eq!(container["resources"]["limits"], json!({"memory": "1Gi"}));
+    assert_eq!(deployment["spec"]["replicas"], 3);
+    let controller = &deployment["spec"]["template"]["spec"];
+    assert_eq!(
+        controller["tolerations"].as_array().unwrap().last().unwrap(),
+        &json!({"key": "system"})
+    );
+    assert_eq!(controller["containers"][0]["ports"][0]["containerPort"], 9999);
+    let monitor = only(&objects, "PodMonitor");
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    assert!(monitor.to_string().contains(":9999") && !monitor.to_string().contains("10457"));
+    let settings = only(&objects, "ConfigMap")["data"]["settings.yaml"].as_str().unwrap();
+    let settings: Value = serde_yaml::from_str(settings).unwrap();
+    assert_eq!(
+        settings,
+        json!({"metricsBindAddress": "[::]:9999", "adminState": {"mode": "observe"}})
+    );
+}
+
+#[test]
+fn changed_settings_and_credentials_roll_the_pods_that_read_them() {
+    let annotations = |values: Value| {
+        let objects = rendered("kube-system", &values, &["--no-hooks"]);
+        let of = |kind| only(&objects, kind)["spec"]["template"]["metadata"]["annotations"].clone();
+        (of("DaemonSet"), of("Deployment"))
+    };
+    let with = |delay: &str, tenant: &str| {
+        annotations(
+            json!({"azure": {"enabled": true, "config": {"tenantId": tenant}}, "controller": {"enabled": true},
+            "settings": {"node": {"shutdownDelay": delay}}}),
+        )
+    };
+    let (agent, controller) = with("0s", "a");
+    assert_eq!(with("0s", "a"), (agent.clone(), controller.clone()));
+    let other = with("1s", "a");
+    assert!(other.0 != agent && other.1 != controller);
+    let other = with("0s", "b");
+    assert!(
+        other.0 == agent && other.1 != controller,
+        "only the controllers have the Secret"
+    );
+}
+
+#[test]
+fn versions_match_the_program() {
+    let version = env!("CARGO_PKG_VERSION");
+    let metadata: Value = serde_yaml::from_str(&text("charts/headgate/Chart.yaml")).unwrap();
+    assert_eq!(
+        (&metadata["version"], &metadata["appVersion"]),
+        (&json!(version), &json!(version))
+    );
+}
+
+#[test]
+fn a_packaged_chart_becomes_an_oci_artefact() {
+    let directory = headgate_test_kubernetes::scratch("package");
+    let mut package = helm(&["package", "--destination"]);
+    stdout_of(package.arg(&directory).arg(chart()));
+    let archive = directory.join(format!("headgate-{}.tgz", env!("CARGO_PKG_VERSION")));
+    let layout = directory.join("oci");
+    let mut write = std::process::Command::new(tools().join("chart-oci-layout"));
+    let reference = stdout_of(write.arg(&archive).arg(&layout));
+    let read = |name: &str| std::fs::read(layout.join(name)).unwrap();
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+        let bytes = read(&format!("blobs/sha256/{digest}"));
+        assert_eq!(bytes.len(), descriptor["size"].as_u64().unwrap() as usize);
+        bytes
+    };
+    let marker: Value = serde_json::from_slice(&read("oci-layout")).unwrap();
+    assert_eq!(marker["imageLayoutVersion"], "1.0.0");
+    let index: Value = serde_json::from_slice(&read("index.json")).unwrap();
+    let [manifest] = index["manifests"].as_array().unwrap().as_slice() else {
+        panic!("{index}")
+    };
+    assert!(
+        reference.trim().ends_with(manifest["digest"].as_str().unwrap()),
+        "{reference}"
+    );
+    let manifest: Value = serde_json::from_slice(&blob(manifest)).unwrap();
+    assert_eq!(
+        manifest["config"]["mediaType"],
+        "application/vnd.cncf.helm.config.v1+json"
+    );
+    let config: Value = serde_json::from_slice(&blob(&manifest["config"])).unwrap();
+    assert_eq!(
+        (&config["name"], &config["version"]),
+        (&json!("headgate"), &json!(env!("CARGO_PKG_VERSION")))
+    );
+    let [layer] = manifest["layers"].as_array().unwrap().as_slice() else {
+        panic!("{manifest}")
+    };
+    assert_eq!(
+        layer["mediaType"],
+        "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+    );
+    assert_eq!(blob(layer), std::fs::read(&archive).unwrap());
+    // What a registry would serve installs the same objects.
+    let copy = directory.join("copy.tgz");
+    std::fs::write(&copy, blob(layer)).unwrap();
+    let of = |path: &std::path::Path| stdout_of(helm(&["template", "headgate"]).arg(path));
+    assert_eq!(of(&copy), of(&chart()));
+}
