@@ -5,9 +5,10 @@
 #   prerequisites.sh lint        rustfmt and clippy; fails likewise
 #   prerequisites.sh namespaces  the programs of tests with network namespaces; without them the tests are skipped, so this only warns
 #   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail; this only warns
+#   prerequisites.sh prometheus  prometheus and promtool, for the alerts and dashboards; without them their tests fail; this only warns
 #
-# As root on a Debian-like machine it installs the packages for `namespaces` and `clients`, and with CI=true those for
-# `build` too.
+# As root on a Debian-like machine it installs the packages for `namespaces`, `clients` and `prometheus`, and with CI=true
+# those for `build` too.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
@@ -104,10 +105,24 @@ clients() {
   fi
 }
 
+prometheus() {
+  local absent
+  absent=$(missing prometheus promtool)
+  if [[ -n $absent ]] && may_install; then
+    # Of this runlevel, so that the package starts no server.
+    RUNLEVEL=1 install prometheus
+    hash -r
+    absent=$(missing prometheus promtool)
+  fi
+  if [[ -n $absent ]]; then
+    say "missing: $absent (on Debian: apt-get install prometheus); tests of alerts and dashboards will fail"
+  fi
+}
+
 case ${1-} in
-  build | lint | namespaces | clients) "$1" ;;
+  build | lint | namespaces | clients | prometheus) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|lint|namespaces|clients"
+    say "usage: prerequisites.sh build|lint|namespaces|clients|prometheus"
     exit 2
     ;;
 esac

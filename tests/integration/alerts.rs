@@ -1,0 +1,222 @@
+//! The alerts: promtool accepts the rules and passes the rule tests of `tests/alerts`; every alert has such tests and a runbook, and
+//! the metrics of rules and runbooks exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use headgate_test_kubernetes::scratch;
+use serde_json::Value;
+
+/// The components with rules.
+const COMPONENTS: [&str; 2] = ["alerts", "alerts-azure"];
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn yaml(path: &str) -> Value {
+    serde_yaml::from_str(&text(path)).unwrap()
+}
+
+/// The rules of a component, as Prometheus' own file has them.
+fn spec(component: &str) -> Value {
+    yaml(&format!("manifests/components/{component}/prometheusrule.yaml"))["spec"].clone()
+}
+
+fn rules() -> Vec<Value> {
+    let groups = COMPONENTS.map(|component| spec(component)["groups"].as_array().unwrap().clone());
+    let groups = groups.concat();
+    groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().unwrap().clone())
+        .collect()
+}
+
+/// The alerts by name.
+fn alerts() -> BTreeMap<String, Value> {
+    let alerts = rules()
+        .into_iter()
+        .filter_map(|rule| Some((rule["alert"].as_str()?.to_owned(), rule)));
+    alerts.collect()
+}
+
+/// What runs before a histogram's suffix, so that the name is one of docs/metrics.md.
+fn family(name: &str) -> &str {
+    ["_bucket", "_count", "_sum"]
+        .iter()
+        .find_map(|suffix| name.strip_suffix(suffix))
+        .unwrap_or(name)
+}
+
+/// The names of all metrics.
+pub(crate) fn documented() -> BTreeSet<String> {
+    let list = text("docs/metrics.md");
+    let names = list
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    names.map(|(name, _)| name.to_owned()).collect()
+}
+
+/// Whether a metric is one of headgate's, or one that Prometheus adds to each target.
+pub(crate) fn exists(name: &str, documented: &BTreeSet<String>) -> bool {
+    name == "up" || documented.contains(name) || documented.contains(family(name))
+}
+
+/// The metrics that an expression reads; recording rules are not metrics.
+pub(crate) fn metrics_of(expression: &str) -> BTreeSet<String> {
+    let is_part = |character: char| character.is_ascii_alphanumeric() || "_:".contains(character);
+    let words = expression.split(|character| !is_part(character));
+    let ours = ["headgate_", "cloudprovider_azure_", "proxy_", "process_"];
+    let names = words.filter(|word| *word == "up" || ours.iter().any(|prefix| word.starts_with(prefix)));
+    names.map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn promtool(directory: &Path, arguments: &[&str]) {
+    let output = Command::new("promtool").current_dir(directory).args(arguments).output();
+    let output =
+        output.unwrap_or_else(|error| panic!("promtool: {error}; `tests/prerequisites.sh prometheus` installs it"));
+    let said = [output.stdout, output.stderr].concat();
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&said)
+    );
+}
+
+#[test]
+fn promtool_passes_the_rule_tests() {
+    let directory = scratch("alerts");
+    for component in COMPONENTS {
+        let file = format!("{component}.rules.yaml");
+        std::fs::write(directory.join(&file), spec(component).to_string()).unwrap();
+        promtool(&directory, &["check", "rules", &file]);
+    }
+    for name in ["agents.yaml", "azure.yaml"] {
+        std::fs::copy(repository("tests/alerts").join(name), directory.join(name)).unwrap();
+        promtool(&directory, &["test", "rules", name]);
+    }
+}
+
+#[test]
+fn a_rule_test_fails_where_its_rule_is_wrong() {
+    let directory = scratch("alerts");
+    let wrong = spec("alerts")
+        .to_string()
+        .replace("absent(headgate_build_info)", "absent(headgate_leader)");
+    std::fs::write(directory.join("alerts.rules.yaml"), wrong).unwrap();
+    std::fs::copy(repository("tests/alerts/agents.yaml"), directory.join("agents.yaml")).unwrap();
+    let mut command = Command::new("promtool");
+    let output = command
+        .current_dir(&directory)
+        .args(["test", "rules", "agents.yaml"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = [output.stdout, output.stderr].concat();
+    assert!(String::from_utf8_lossy(&said).contains("HeadgateAbsent"));
+}
+
+#[test]
+fn every_alert_fires_in_a_rule_test_and_stays_quiet_in_another() {
+    let tests = ["agents", "azure"].map(|name| yaml(&format!("tests/alerts/{name}.yaml"))["tests"].clone());
+    let tests: Vec<Value> = tests
+        .iter()
+        .flat_map(|tests| tests.as_array().unwrap().clone())
+        .collect();
+    for alert in alerts().keys() {
+        let asked = |test: &&Value| test.to_string().contains(&format!("alertname=\\\"{alert}\\\""));
+        let samples = |test: &Value| {
+            let samples = test["promql_expr_test"].as_array().unwrap().iter();
+            samples
+                .map(|sample| sample["exp_samples"].as_array().unwrap().len())
+                .sum::<usize>()
+        };
+        let counts: Vec<usize> = tests.iter().filter(asked).map(samples).collect();
+        assert!(
+            counts.contains(&0),
+            "{alert} has no rule test in which it stays quiet: {counts:?}"
+        );
+        assert!(
+            counts.iter().any(|count| *count > 0),
+            "{alert} has no rule test in which it fires"
+        );
+    }
+}
+
+#[test]
+fn every_alert_has_a_runbook_about_existing_metrics() {
+    let (alerts, documented) = (alerts(), documented());
+    let index = text("docs/runbooks/README.md");
+    for (name, alert) in &alerts {
+        let page = format!("docs/runbooks/{name}.md");
+        assert_eq!(alert["annotations"]["runbook_url"], page.as_str());
+        for key in ["summary", "description"] {
+            assert!(
+                alert["annotations"][key].as_str().is_some_and(|text| text.len() > 20),
+                "{name} {key}"
+            );
+        }
+        assert!(
+            ["warning", "critical"].contains(&alert["labels"]["severity"].as_str().unwrap()),
+            "{name}"
+        );
+        let page = text(&page);
+        let sections = [
+            "\n## Meaning\n",
+            "\n## Likely causes\n",
+            "\n## Commands\n\n```sh\n",
+            "\n## What not to do\n",
+        ];
+        for section in sections {
+            assert!(page.contains(section), "{name} has no {section:?}");
+        }
+        let (_, line) = page.split_once("\nMetrics: ").unwrap();
+        let line = line.lines().next().unwrap();
+        let listed: BTreeSet<&str> = line.split('`').skip(1).step_by(2).collect();
+        assert!(!listed.is_empty(), "{name}");
+        for metric in &listed {
+            assert!(
+                exists(metric, &documented),
+                "{name}: {metric} is not in docs/metrics.md"
+            );
+        }
+        assert!(index.contains(&format!("[{name}]({name}.md)")), "{name}");
+    }
+    for entry in std::fs::read_dir(repository("docs/runbooks")).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let name = file.strip_suffix(".md").unwrap();
+        assert!(
+            name == "README" || alerts.contains_key(name),
+            "docs/runbooks/{file} is of no alert"
+        );
+    }
+}
+
+#[test]
+fn every_rule_reads_existing_metrics_and_recorded_series() {
+    let (rules, documented) = (rules(), documented());
+    let recorded: BTreeSet<&str> = rules.iter().filter_map(|rule| rule["record"].as_str()).collect();
+    assert!(recorded.len() >= 5);
+    for rule in &rules {
+        let expression = rule["expr"].as_str().unwrap();
+        for metric in metrics_of(expression) {
+            assert!(
+                exists(&metric, &documented),
+                "{metric} is not in docs/metrics.md: {expression}"
+            );
+        }
+        for word in expression.split(|character: char| !(character.is_ascii_alphanumeric() || "_:".contains(character)))
+        {
+            assert!(
+                !word.starts_with("headgate:") || recorded.contains(word),
+                "{word}: {expression}"
+            );
+        }
+    }
+}
