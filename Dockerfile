@@ -8,13 +8,15 @@
 FROM rust:1.95-bookworm AS build
 # What is put in besides: `--build-arg FEATURES=otlp` for spans to an OpenTelemetry collector, 0.65 MiB more.
 ARG FEATURES=""
+# A label of the metric headgate_build_info.
+ARG REVISION=unknown
 WORKDIR /src
 COPY . .
 # --target, even though it is the host: without one, RUSTFLAGS would apply to proc macros too, and those cannot be static.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/cache \
     host="$(rustc -vV | sed -n 's/^host: //p')" \
-    && RUSTFLAGS='-C target-feature=+crt-static' CARGO_TARGET_DIR="/cache/$host" \
+    && RUSTFLAGS='-C target-feature=+crt-static' CARGO_TARGET_DIR="/cache/$host" HEADGATE_REVISION="$REVISION" \
        cargo build --locked --release --no-default-features --features "$FEATURES" --bin headgate --target "$host" \
     && cp "/cache/$host/$host/release/headgate" /headgate
 

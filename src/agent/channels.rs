@@ -95,8 +95,9 @@ impl Metrics {
         let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
         let leader =
             headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
-        let azure = headgate_azure::Metrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
+        let azure = headgate_azure::Metrics::register(leads);
+        azure.register_own(leads);
         let (lock, admin_state, local_pools, preempt_events, marker, maintenance) = (
             headgate_leader::LockMetrics::register(leads),
             admin_state::Metrics::register(leads),

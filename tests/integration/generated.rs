@@ -26,6 +26,44 @@ fn generated_cli_reference() {
     expect_file!["../../docs/cli.md"].assert_eq(&text);
 }
 
+/// The labels of families that have no series at the start, by the beginning of their names; the longest decides.
+const LABELS_OF_LATER_SERIES: &[(&str, &[&str])] = &[
+    (
+        "cloudprovider_azure_",
+        &["request", "resource_group", "subscription_id", "source"],
+    ),
+    (
+        "cloudprovider_azure_api_request_errors",
+        &["request", "resource_group", "subscription_id", "source", "code"],
+    ),
+    ("cloudprovider_azure_lock_wait_duration_seconds", &["lock", "caller"]),
+    ("headgate_admin_state_changes_total", &["to", "result"]),
+    ("headgate_admin_state_signalled_nodes", &["signal"]),
+    ("headgate_arm_request", &["request", "source"]),
+    ("headgate_arm_request_errors_total", &["request", "source", "code"]),
+    ("headgate_listener_", &["listener"]),
+    ("headgate_listener_proxy_headers_total", &["listener", "outcome"]),
+    ("headgate_local_pools_oldest_update_seconds", &[]),
+    ("headgate_local_pools_parked", &[]),
+    ("headgate_local_pools_queue_depth", &[]),
+    ("headgate_maintenance", &[]),
+    ("headgate_maintenance_pods", &["state"]),
+    ("headgate_maintenances", &["stage"]),
+    ("headgate_pool_", &["load_balancer", "pool"]),
+    ("headgate_service_ports", &["state"]),
+    ("headgate_spot_notice_", &["type"]),
+];
+
+/// The labels of a family without series.
+fn labels_of_later_series(name: &str) -> &'static [&'static str] {
+    let rows = LABELS_OF_LATER_SERIES
+        .iter()
+        .filter(|(start, _)| name.starts_with(start));
+    let row = rows.max_by_key(|(start, _)| start.len());
+    row.unwrap_or_else(|| panic!("{name} has no series at the start: add its labels to LABELS_OF_LATER_SERIES"))
+        .1
+}
+
 #[test]
 fn generated_metrics_list() {
     let text = headgate::agent::metrics_at_start(&Settings::default()).unwrap();
@@ -47,15 +85,21 @@ fn generated_metrics_list() {
          | name | type | labels | meaning |\n|---|---|---|---|\n",
     );
     for (name, kind, help) in kinds {
-        let sample = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
-        let labels = sample
-            .and_then(|line| line.split_once('{')?.1.split_once('}'))
-            .map_or("", |(labels, _)| labels);
-        let labels: Vec<_> = labels
-            .split(',')
-            .filter_map(|label| label.split_once('='))
-            .map(|(n, _)| format!("`{n}`"))
-            .collect();
+        let is_sample = |line: &&str| {
+            let rest = line.strip_prefix(name.as_str());
+            let rest = rest.map(|rest| rest.strip_prefix("_bucket").unwrap_or(rest));
+            rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
+        };
+        let labels: Vec<&str> = match text.lines().find(is_sample) {
+            Some(sample) => {
+                let labels = sample.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+                let labels = labels.map_or("", |(labels, _)| labels).split(',');
+                let names = labels.filter_map(|label| Some(label.split_once('=')?.0));
+                names.filter(|label| *label != "le").collect()
+            }
+            None => labels_of_later_series(&name).to_vec(),
+        };
+        let labels: Vec<_> = labels.iter().map(|label| format!("`{label}`")).collect();
         writeln!(list, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).unwrap();
     }
     list.push_str(

@@ -2,7 +2,7 @@
 //!
 //! `op_…` is one logical operation of headgate, such as one write of a pool with its reads and waits; its caller starts and
 //! finishes it ([`Metrics::start_operation`]). `api_…` is one HTTP exchange; the request path counts it. cloud-provider-azure
-//! registers the `api_…` metrics too, but never writes them.
+//! registers the `api_…` metrics too, but never writes them. `own` counts the same under headgate's own names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,12 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
+use crate::document::AdminState;
 use crate::id::ResourceGroupId;
+
+mod own;
+
+use own::OwnMetrics;
 
 /// Upstream's buckets of operations, in seconds.
 const OPERATION_BUCKETS: [f64; 17] = [
@@ -64,6 +69,7 @@ pub struct Metrics {
     api_errors: Family<ErrorLabels, UnsuffixedCounter>,
     api_ratelimited: Family<Labels, UnsuffixedCounter>,
     api_throttled: Family<Labels, UnsuffixedCounter>,
+    own: OwnMetrics,
 }
 
 impl Default for Metrics {
@@ -76,6 +82,7 @@ impl Default for Metrics {
             api_errors: Family::default(),
             api_ratelimited: Family::default(),
             api_throttled: Family::default(),
+            own: OwnMetrics::default(),
         }
     }
 }
@@ -120,6 +127,16 @@ impl Metrics {
             DescribedFamily(metrics.api_throttled.clone()),
         );
         metrics
+    }
+
+    /// Registers the same under headgate's own names, and the count of admin states.
+    pub fn register_own(&self, registry: &mut Registry) {
+        self.own.register(registry);
+    }
+
+    /// Counts one admin state of a write that ended.
+    pub fn count_admin_state_change(&self, to: AdminState, succeeded: bool) {
+        self.own.count_admin_state_change(to, succeeded);
     }
 
     /// Starts the timer of an operation on a resource in this group. An operation that is dropped is not counted.
@@ -203,6 +220,8 @@ impl RequestMetrics {
     pub(crate) fn record_attempt(&self, duration: Duration, error_code: Option<&str>) {
         let seconds = duration.as_secs_f64();
         self.metrics.api_duration.get_or_create(&self.labels).observe(seconds);
+        let Labels { request, source, .. } = &self.labels;
+        self.metrics.own.record_attempt(request, source, seconds, error_code);
         if let Some(code) = error_code {
             let labels = self.labels.clone();
             let code = code.to_owned();
@@ -216,11 +235,15 @@ impl RequestMetrics {
     /// Counts a request that the client-side rate limit delayed or refused.
     pub(crate) fn record_rate_limited(&self) {
         self.metrics.api_ratelimited.get_or_create(&self.labels).inc();
+        let Labels { request, source, .. } = &self.labels;
+        self.metrics.own.record_rate_limited(request, source);
     }
 
     /// Counts a response with status 429.
     pub(crate) fn record_throttled(&self) {
         self.metrics.api_throttled.get_or_create(&self.labels).inc();
+        let Labels { request, source, .. } = &self.labels;
+        self.metrics.own.record_throttled(request, source);
     }
 }
 

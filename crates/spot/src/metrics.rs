@@ -135,10 +135,15 @@ impl Metrics {
     }
 }
 
+/// The earliest start of an event of this type.
+fn earliest_start(events: &[ScheduledEvent], event_type: EventType) -> Option<Timestamp> {
+    let upcoming = events.iter().filter(|event| event.event_type == event_type);
+    upcoming.filter_map(|event| event.not_before).min()
+}
+
 /// Seconds from `now` to the earliest start of an event of this type, at least zero.
 fn seconds_left(events: &[ScheduledEvent], event_type: EventType, now: Timestamp) -> Option<f64> {
-    let upcoming = events.iter().filter(|event| event.event_type == event_type);
-    let earliest = upcoming.filter_map(|event| event.not_before).min()?;
+    let earliest = earliest_start(events, event_type)?;
     Some(earliest.duration_since(now).as_secs_f64().max(0.0))
 }
 
@@ -166,13 +171,24 @@ impl Collector for EventsCollector {
         let mut left = encoder.encode_descriptor(
             "headgate_spot_notice_seconds_left",
             "Seconds until the earliest start of an event of this type, 0 after that time. No series without such an event, or \
-             once it has started.",
+             once it has started. Replaced by headgate_spot_notice_not_before_timestamp_seconds, and removed in the next version.",
             None,
             MetricType::Gauge,
         )?;
         for event_type in EventType::ALL {
             if let Some(seconds) = seconds_left(&events, event_type, now) {
                 ConstGauge::new(seconds).encode(left.encode_family(&[("type", event_type.as_str())])?)?;
+            }
+        }
+        let mut start = encoder.encode_descriptor(
+            "headgate_spot_notice_not_before_timestamp_seconds",
+            "Unix time of the earliest start of an event of this type. No series without such an event, or once it has started.",
+            None,
+            MetricType::Gauge,
+        )?;
+        for event_type in EventType::ALL {
+            if let Some(at) = earliest_start(&events, event_type) {
+                ConstGauge::new(at.as_second()).encode(start.encode_family(&[("type", event_type.as_str())])?)?;
             }
         }
         Ok(())

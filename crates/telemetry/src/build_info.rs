@@ -8,25 +8,33 @@ use prometheus_client::registry::Registry;
 /// The version of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The revision of the source, from HEADGATE_REVISION at build time.
+const REVISION: &str = match option_env!("HEADGATE_REVISION") {
+    Some(revision) => revision,
+    None => "unknown",
+};
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Labels {
     version: &'static str,
+    revision: &'static str,
     os: &'static str,
     architecture: &'static str,
 }
 
-/// Registers `headgate_build_info`, with the version and the platform as labels.
+/// Registers `headgate_build_info`, with the version, the revision and the platform as labels.
 pub fn register_build_info(registry: &mut Registry) {
     let info = Family::<Labels, Gauge>::default();
     let labels = Labels {
         version: VERSION,
+        revision: REVISION,
         os: std::env::consts::OS,
         architecture: std::env::consts::ARCH,
     };
     info.get_or_create(&labels).set(1);
     registry.register(
         "headgate_build_info",
-        "1; the labels are the version and the platform of this build",
+        "1; the labels are the version, the revision of the source (unknown unless HEADGATE_REVISION was set at build time) and the platform of this build",
         info,
     );
 }

@@ -342,6 +342,7 @@ impl Controller<'_> {
         let pools = statuses.iter().flat_map(|status| status.pools.iter().cloned());
         self.context.metrics.set_gauges(GaugeValues {
             pools: pools.collect(),
+            nodes_by_signal: targets.nodes_by_signal(),
             pending_changes: statuses.iter().map(|status| status.pending_changes).sum(),
             last_list: list_state.last_success,
             lists_failing_since: list_state.failing_since,

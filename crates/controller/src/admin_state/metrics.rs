@@ -1,5 +1,6 @@
 //! The metrics of admin states: target and observed states, the changes that are due, and the time until `Down`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use headgate_kubernetes::WatchErrorCounter;
@@ -18,6 +19,8 @@ use super::plan::PoolCounts;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GaugeValues {
     pub(super) pools: Vec<PoolCounts>,
+    /// How many Nodes have each signal.
+    pub(super) nodes_by_signal: BTreeMap<String, usize>,
     pub(super) pending_changes: usize,
     /// When the last successful list of load balancers was sent.
     pub(super) last_list: Option<Timestamp>,
@@ -156,6 +159,12 @@ impl Collector for GaugeCollector {
             let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             let seconds = value(&values).map_or(0, Timestamp::as_second);
             ConstGauge::new(seconds).encode(descriptor)?;
+        }
+        let help = "Nodes with a signal of signals.adminState, by signal; a Node with several counts under each. On the leader only.";
+        let mut family =
+            encoder.encode_descriptor("headgate_admin_state_signalled_nodes", help, None, MetricType::Gauge)?;
+        for (signal, count) in &values.nodes_by_signal {
+            gauge(*count).encode(family.encode_family(&[("signal", signal.as_str())])?)?;
         }
         for PoolGauge { name, help, value } in POOL_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

@@ -287,6 +287,20 @@ impl TargetStates {
         let generations = self.periods.values().map(|period| period.generation);
         generations.max().unwrap_or_default()
     }
+
+    /// How many Nodes have each signal that counts, by the name of the signal.
+    #[must_use]
+    pub fn nodes_by_signal(&self) -> BTreeMap<String, usize> {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        let present = self.periods.values().filter(|period| period.ended_at.is_none());
+        for signal in present.flat_map(|period| &period.signals) {
+            match counts.get_mut(signal) {
+                Some(count) => *count += 1,
+                None => drop(counts.insert(signal.clone(), 1)),
+            }
+        }
+        counts
+    }
 }
 
 /// A filter for pool entries: most of several thousand entries belong to Nodes without a signal and need no lookup.

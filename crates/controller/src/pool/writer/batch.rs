@@ -372,6 +372,9 @@ impl PoolWriter {
         if let Some(operation) = operation {
             operation.finish(outcome.is_ok());
         }
+        for change in &edit.admin_states {
+            self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
+        }
         outcome
     }
 }

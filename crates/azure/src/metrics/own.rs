@@ -1,0 +1,151 @@
+//! Metrics of calls to ARM under headgate's own names: types and suffixes as Prometheus recommends, and no labels of the subscription and
+//! the group, which are one each in most clusters. [`super::Metrics`] counts them together with upstream's.
+
+use headgate_telemetry::DescribedFamily;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::REQUEST_BUCKETS;
+use crate::document::AdminState;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    request: String,
+    source: String,
+}
+
+impl Labels {
+    fn new(request: &str, source: &str) -> Self {
+        Self {
+            request: request.to_owned(),
+            source: source.to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ErrorLabels {
+    #[prometheus(flatten)]
+    labels: Labels,
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AdminStateLabels {
+    to: &'static str,
+    result: &'static str,
+}
+
+/// The families. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct OwnMetrics {
+    request_duration: Family<Labels, Histogram, fn() -> Histogram>,
+    request_errors: Family<ErrorLabels, Counter>,
+    throttled: Family<Labels, Counter>,
+    rate_limited: Family<Labels, Counter>,
+    admin_state_changes: Family<AdminStateLabels, Counter>,
+}
+
+impl Default for OwnMetrics {
+    fn default() -> Self {
+        Self {
+            request_duration: Family::new_with_constructor(|| Histogram::new(REQUEST_BUCKETS)),
+            request_errors: Family::default(),
+            throttled: Family::default(),
+            rate_limited: Family::default(),
+            admin_state_changes: Family::default(),
+        }
+    }
+}
+
+impl OwnMetrics {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "headgate_arm_request_duration_seconds",
+            "Duration of HTTP requests to ARM in seconds, each retry counted separately, by request and source",
+            DescribedFamily(self.request_duration.clone()),
+        );
+        registry.register(
+            "headgate_arm_request_errors",
+            "HTTP requests to ARM with an error response or no response, by request, source and code: ARM's error code, the HTTP \
+             status if there is none, or Connection or Deadline without a response",
+            DescribedFamily(self.request_errors.clone()),
+        );
+        registry.register(
+            "headgate_arm_requests_throttled",
+            "HTTP requests to ARM that ARM answered with 429, by request and source",
+            DescribedFamily(self.throttled.clone()),
+        );
+        registry.register(
+            "headgate_arm_requests_rate_limited",
+            "Requests to ARM that headgate's own rate limit (cloudProviderRateLimit) delayed or refused, by request and source",
+            DescribedFamily(self.rate_limited.clone()),
+        );
+        registry.register(
+            "headgate_admin_state_changes",
+            "Admin states of pool entries in writes to ARM that ended, by the admin state (to: Down or None) and result: succeeded, or \
+             failed, after which it is tried again",
+            DescribedFamily(self.admin_state_changes.clone()),
+        );
+    }
+
+    pub(super) fn record_attempt(&self, request: &str, source: &str, seconds: f64, error_code: Option<&str>) {
+        let labels = Labels::new(request, source);
+        self.request_duration.get_or_create(&labels).observe(seconds);
+        if let Some(code) = error_code {
+            let code = code.to_owned();
+            self.request_errors.get_or_create(&ErrorLabels { labels, code }).inc();
+        }
+    }
+
+    pub(super) fn record_rate_limited(&self, request: &str, source: &str) {
+        self.rate_limited.get_or_create(&Labels::new(request, source)).inc();
+    }
+
+    pub(super) fn record_throttled(&self, request: &str, source: &str) {
+        self.throttled.get_or_create(&Labels::new(request, source)).inc();
+    }
+
+    pub(super) fn count_admin_state_change(&self, to: AdminState, succeeded: bool) {
+        let labels = AdminStateLabels {
+            to: to.as_str(),
+            result: if succeeded { "succeeded" } else { "failed" },
+        };
+        self.admin_state_changes.get_or_create(&labels).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_telemetry::{MetricsFormat, encode_metrics};
+
+    use super::*;
+
+    #[test]
+    fn own_families_have_no_labels_of_the_subscription() {
+        let mut registry = Registry::default();
+        let metrics = OwnMetrics::default();
+        metrics.register(&mut registry);
+        metrics.record_attempt("get", "s", 0.2, Some("NotFound"));
+        metrics.record_attempt("get", "s", 3.0, None);
+        metrics.record_rate_limited("get", "s");
+        metrics.record_throttled("get", "s");
+        metrics.count_admin_state_change(AdminState::Down, true);
+        metrics.count_admin_state_change(AdminState::Down, true);
+        metrics.count_admin_state_change(AdminState::None, false);
+        let text = encode_metrics(&registry, MetricsFormat::Prometheus).unwrap();
+        for line in [
+            "headgate_arm_request_duration_seconds_count{request=\"get\",source=\"s\"} 2",
+            "headgate_arm_request_errors_total{request=\"get\",source=\"s\",code=\"NotFound\"} 1",
+            "headgate_arm_requests_rate_limited_total{request=\"get\",source=\"s\"} 1",
+            "headgate_arm_requests_throttled_total{request=\"get\",source=\"s\"} 1",
+            "headgate_admin_state_changes_total{to=\"Down\",result=\"succeeded\"} 2",
+            "headgate_admin_state_changes_total{to=\"None\",result=\"failed\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in {text}");
+        }
+    }
+}
