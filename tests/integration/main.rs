@@ -12,9 +12,11 @@
     reason = "what a test cannot do without fails the test"
 )]
 
+mod alerts;
 mod azure;
 mod conformance;
 mod credentials;
+mod dashboards;
 mod drill;
 mod emulator;
 mod etcd_restore;

@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use self::command::Sandbox;
 use crate::harness::http;
 
-mod command;
+pub(crate) mod command;
 mod end_to_end;
 
 const DRAIN_TAINT: &str = "ToBeDeletedByClusterAutoscaler";

@@ -19,7 +19,7 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 const RUN_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A sandbox with its temporary directory below a directory of the test.
-pub(super) struct Sandbox {
+pub(crate) struct Sandbox {
     process: Process,
     home: PathBuf,
     /// For each node, the number of lines up to the last one waited for.
@@ -28,7 +28,7 @@ pub(super) struct Sandbox {
 
 impl Sandbox {
     /// Starts it with these arguments, and with the control plane's programs if it needs them.
-    pub(super) fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let assets = assets().directory().to_str().unwrap().to_owned();
         if arguments.contains(&"--kubeconfig") {
             return Self::run(arguments);
@@ -65,7 +65,7 @@ impl Sandbox {
     }
 
     /// Waits for `sandbox.json` and returns its content.
-    pub(super) async fn description(&mut self) -> Value {
+    pub(crate) async fn description(&mut self) -> Value {
         let Self { process, home, .. } = self;
         eventually(START_TIMEOUT, "sandbox.json is written", async || {
             let ended = process.try_wait();
@@ -110,16 +110,16 @@ impl Sandbox {
         lines.filter(about).collect()
     }
 
-    pub(super) fn errors(&self) -> String {
+    pub(crate) fn errors(&self) -> String {
         read(&self.home.join("errors"))
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }
 
     /// Waits for its end; its exit code, `None` if a signal ended it.
-    pub(super) async fn exit_code(&mut self) -> Option<i32> {
+    pub(crate) async fn exit_code(&mut self) -> Option<i32> {
         let status = self.process.wait(RUN_TIMEOUT).await;
         let status = status.unwrap_or_else(|| panic!("it is still running: {}", self.errors()));
         status.code()
@@ -154,7 +154,7 @@ pub(super) fn processes_of(directory: &Path) -> Vec<(i32, String)> {
 }
 
 /// Sends a signal to a node's agent.
-pub(super) fn signal_agent(directory: &Path, node: &str, signal: Signal) {
+pub(crate) fn signal_agent(directory: &Path, node: &str, signal: Signal) {
     let agent = format!(" agent --node-name {node} ");
     let found: Vec<_> = processes_of(directory)
         .into_iter()
