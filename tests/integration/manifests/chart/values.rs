@@ -120,7 +120,8 @@ fn values_reach_the_objects() {
     let settings: Value = serde_yaml::from_str(settings).unwrap();
     assert_eq!(
         settings,
-        json!({"metricsBindAddress": "[::]:9999", "adminState": {"mode": "observe"}})
+        json!({"apiVersion": "config.headgate.dev/v1alpha1", "kind": "HeadgateConfiguration",
+            "metricsBindAddress": "[::]:9999", "adminState": {"mode": "observe"}})
     );
 }
 
