@@ -115,7 +115,7 @@ pub enum UninstallError {
     },
 }
 
-/// Sets the mode `off`, rolls the workload, and waits until the rollout is complete and the ledger has no standing entry. Tells
+/// Sets the mode `off`, rolls the workload, and waits until the rollout is complete and the ledger has no standing entry. Reports to
 /// `progress` each new reason to wait. May be repeated.
 ///
 /// # Errors

@@ -4,7 +4,8 @@
 #   prerequisites.sh build       a C linker with the static C library, and Rust; fails, with a line for each that is missing
 #   prerequisites.sh lint        rustfmt and clippy; fails likewise
 #   prerequisites.sh namespaces  the programs of tests with network namespaces; without them the tests are skipped, so this only warns
-#   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail; this only warns
+#   prerequisites.sh clients     python3 with venv, for Microsoft's Python client, and node with npm, for Grafana's schema; without them
+#                                their tests fail; this only warns
 #   prerequisites.sh prometheus  prometheus and promtool, for the alerts and dashboards; without them their tests fail; this only warns
 #
 # As root on a Debian-like machine it installs the packages for `namespaces`, `clients` and `prometheus`, and with CI=true
@@ -102,6 +103,13 @@ clients() {
   fi
   if ! has_venv; then
     say "python3 with venv is missing (on Debian: apt-get install python3-venv); tests with Microsoft's Python client will fail"
+  fi
+  if [[ -n $(missing node npm) ]] && may_install; then
+    install nodejs npm
+    hash -r
+  fi
+  if [[ -n $(missing node npm) ]]; then
+    say "node or npm is missing (on Debian: apt-get install nodejs npm); the test of the dashboards' schema will fail"
   fi
 }
 

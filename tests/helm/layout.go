@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"time"
 
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -16,11 +17,16 @@ import (
 )
 
 // writeLayout writes the packaged chart as an OCI artefact, with the media types of `helm push`, into an OCI image layout.
-// Returns what a registry would call it: NAME:VERSION@DIGEST. The same package gives the same digest.
+// Returns what a registry would call it: NAME:VERSION@DIGEST. The time of creation is that of the file, so the same file gives the
+// same digest.
 func writeLayout(ctx context.Context, file, directory string) (string, error) {
 	chart, err := loader.LoadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("%s is no chart: %w", file, err)
+	}
+	information, err := os.Stat(file)
+	if err != nil {
+		return "", err
 	}
 	archive, err := os.ReadFile(file)
 	if err != nil {
@@ -54,6 +60,7 @@ func writeLayout(ctx context.Context, file, directory string) (string, error) {
 		ConfigDescriptor: &configDescriptor,
 		Layers:           []v1.Descriptor{layer},
 		ManifestAnnotations: map[string]string{
+			v1.AnnotationCreated:     information.ModTime().UTC().Format(time.RFC3339),
 			v1.AnnotationTitle:       chart.Metadata.Name,
 			v1.AnnotationVersion:     chart.Metadata.Version,
 			v1.AnnotationDescription: chart.Metadata.Description,

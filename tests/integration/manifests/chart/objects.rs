@@ -240,7 +240,10 @@ fn compared(objects: Vec<Value>) -> BTreeMap<String, Value> {
             let mut settings = if yaml.is_null() { json!({}) } else { json!(yaml) };
             // An overlay of this test leaves them out.
             let fields = settings.as_object_mut().unwrap();
-            for (key, value) in [("apiVersion", "config.headgate.dev/v1alpha1"), ("kind", "HeadgateConfiguration")] {
+            for (key, value) in [
+                ("apiVersion", "config.headgate.dev/v1alpha1"),
+                ("kind", "HeadgateConfiguration"),
+            ] {
                 fields.entry(key).or_insert_with(|| json!(value));
             }
             object["data"]["settings.yaml"] = settings;
