@@ -7,6 +7,8 @@ SHELL := bash
 
 cargo_deny := 0.20.2
 cargo_machete := 0.9.2
+cargo_cyclonedx := 0.5.9
+mdbook := 0.5.4
 # Not optimised: building that takes minutes, running these takes seconds.
 install_tool := cargo install --locked --debug --config profile.dev.debug=0
 
@@ -35,7 +37,7 @@ test: build-tools namespace-tools prometheus-tools azure-clients helm static-bin
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
-lint: build-tools lint-tools client-tools ## check formatting, clippy with and without the sandbox, licences, banned and unused dependencies, Go, Python
+lint: build-tools lint-tools client-tools ## check formatting, clippy with and without the sandbox, licences, banned and unused dependencies, Go, Python, workflows, the book
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	# --all-targets leaves out benchmarks that run by name only, also where they are named beside it.
@@ -47,6 +49,9 @@ lint: build-tools lint-tools client-tools ## check formatting, clippy with and w
 	$(control_plane) lint
 	$(azure_clients) lint
 	$(helm) lint
+	tests/oldest-control-plane/build.sh lint
+	tests/workflows/build.sh
+	tests/book/build.sh $(target_dir)/book
 
 .PHONY: bench
 bench: build-tools namespace-tools ## run the agent's benchmarks, with the real control plane
@@ -110,6 +115,11 @@ cloud-controller-manager: build-tools ## test the emulator, and headgate's contr
 	KUBEBUILDER_ASSETS=$$assets CLOUD_CONTROLLER_MANAGER=$$ccm cargo test --locked --test cloud_controller_manager $(ARGS) -- real_cloud_controller_manager \
 	  beside_cloud_controller_manager::controllers --nocapture
 
+.PHONY: test-oldest
+test-oldest: build-tools ## run the tests of manifests, agents and leaders with the oldest supported kube-apiserver, which make test does not build
+	assets=$$(tests/oldest-control-plane/build.sh); \
+	KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration $(ARGS) -- manifests:: node:: process:: leading::access leading::roles status:: why:: spot:: rollover:: fake_api:: maintenance::
+
 .PHONY: measure-holds
 measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \
@@ -122,6 +132,14 @@ dashboards: build-tools prometheus-tools ## run the queries of the dashboards on
 .PHONY: docs
 docs: build-tools ## regenerate the generated parts of the documentation
 	UPDATE_EXPECT=1 cargo test --locked generated
+
+.PHONY: book
+book: book-tools ## build the documentation as a book, target/book/html, and check its links
+	tests/book/build.sh $(target_dir)/book
+
+.PHONY: release
+release: build-tools release-tools ## build what a release consists of, target/dist/VERSION: make release VERSION=0.1.0
+	release/build.sh "$(or $(VERSION),$(error set VERSION))" "$(target_dir)/dist/$(VERSION)"
 
 .PHONY: clean
 clean: ## remove target; the control plane stays in its cache
@@ -143,8 +161,17 @@ prometheus-tools:
 client-tools:
 	@tests/prerequisites.sh clients
 
+.PHONY: book-tools
+book-tools: build-tools
+	@[[ $$(mdbook --version 2>&1) == 'mdbook v$(mdbook)' ]] || $(install_tool) --no-default-features --features search mdbook@$(mdbook)
+
+.PHONY: release-tools
+release-tools: build-tools
+	@tests/prerequisites.sh release
+	@[[ $$(cargo cyclonedx --version 2>&1) == *' $(cargo_cyclonedx)' ]] || $(install_tool) cargo-cyclonedx@$(cargo_cyclonedx)
+
 .PHONY: lint-tools
-lint-tools: build-tools
+lint-tools: build-tools book-tools
 	@tests/prerequisites.sh lint
 	@[[ $$(cargo deny --version 2>&1) == *' $(cargo_deny)' ]] || $(install_tool) cargo-deny@$(cargo_deny)
 	@[[ $$(cargo machete --version 2>&1) == '$(cargo_machete)' ]] || $(install_tool) cargo-machete@$(cargo_machete)

@@ -10,6 +10,11 @@
 #
 # As root on a Debian-like machine it installs the packages for `namespaces`, `clients` and `prometheus`, and with CI=true
 # those for `build` too.
+#   prerequisites.sh release     the Rust standard library and the linker for both platforms, QEMU's user mode, skopeo; fails likewise
+#   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail; this only warns
+#
+# As root on a Debian-like machine it installs the packages for `namespaces`, `clients` and `release`, and with CI=true those
+# for `build` too.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
@@ -94,6 +99,34 @@ namespaces() {
   fi
 }
 
+release() {
+  local other gcc packages program good=true
+  case $(uname -m) in
+    x86_64) other=aarch64 packages='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static' ;;
+    aarch64) other=x86_64 packages='gcc-x86-64-linux-gnu libc6-dev-amd64-cross qemu-user-static' ;;
+    *)
+      say "releases are built on x86_64 or aarch64, and this is $(uname -m)"
+      return 1
+      ;;
+  esac
+  gcc=$other-linux-gnu-gcc packages+=' skopeo python3'
+  if [[ -n $(missing "$gcc" "qemu-$other-static" skopeo python3) ]] && may_install; then
+    # shellcheck disable=SC2086 # several packages
+    install $packages
+    hash -r
+  fi
+  for program in $(missing "$gcc" "qemu-$other-static" skopeo python3); do
+    say "$program is missing: on Debian: apt-get install $packages"
+    good=false
+  done
+  if [[ ! -d $(rustc --print sysroot)/lib/rustlib/$other-unknown-linux-gnu/lib ]] \
+    && ! { [[ -z $(missing rustup) ]] && rustup --quiet target add "$other-unknown-linux-gnu" >&2; }; then
+    say "the Rust standard library for $other is missing, with rustup: rustup target add $other-unknown-linux-gnu"
+    good=false
+  fi
+  $good
+}
+
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 clients() {
@@ -128,9 +161,9 @@ prometheus() {
 }
 
 case ${1-} in
-  build | lint | namespaces | clients | prometheus) "$1" ;;
+  build | lint | namespaces | release | clients | prometheus) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|lint|namespaces|clients|prometheus"
+    say "usage: prerequisites.sh build|lint|namespaces|release|clients|prometheus"
     exit 2
     ;;
 esac

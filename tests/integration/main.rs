@@ -27,6 +27,7 @@ mod image;
 mod kube_proxy;
 mod layering;
 mod leading;
+mod links;
 mod listener;
 mod liveness;
 mod maintenance;
@@ -34,6 +35,7 @@ mod manifests;
 mod node;
 mod process;
 mod proxy_protocol;
+mod release;
 mod rollover;
 
 mod sandbox;

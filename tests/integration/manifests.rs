@@ -2,7 +2,7 @@
 //! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`), what the hardened overlay adds (`hardened`),
-//! the Node condition that other tools wait for (`marker`), and the Helm chart that renders the same objects (`chart`).
+//! the Node condition that other tools wait for (`marker`), and the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +25,7 @@ mod leader_updates;
 mod leader_work;
 mod maintenance;
 mod marker;
+mod network_policy;
 mod policy;
 mod preempt_events;
 mod rights;

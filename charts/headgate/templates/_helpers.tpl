@@ -181,6 +181,7 @@ the role `rulesOf` (KIND/NAME); `subject` replaces the name of each subject; `an
 {{- $_ := set $subject "namespace" $root.Release.Namespace -}}
 {{- with $.subject }}{{- $_ := set $subject "name" . }}{{- end -}}
 {{- end -}}
+{{- if $.ingressFrom }}{{- $_ := set (first $object.spec.ingress) "from" $.ingressFrom }}{{- end -}}
 {{- if and $.rules (eq (printf "%s/%s" $object.kind $metadata.name) $.rulesOf) -}}
 {{- $_ := set $object "rules" (concat $object.rules $.rules) -}}
 {{- end }}

@@ -78,6 +78,7 @@ async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
         ("examples/azure-workload-identity-webhook", 16),
         ("examples/hardened", 23),
         ("examples/marker", 25),
+        ("examples/network-policy", 24),
         ("examples/no-kube-proxy", 11),
         ("examples/other-namespace", 12),
         ("examples/podmonitor", 12),

@@ -159,6 +159,19 @@ fn rows() -> Vec<Row> {
             json!({"serviceHealth": "path"}),
         ),
         Row::overlay("base", &["podmonitor"], "{}", json!({"podMonitor": {"enabled": true}})),
+        Row::folder(
+            "examples/network-policy",
+            merged(
+                merged(image(), hardened()),
+                merged(identity("hardened"), json!({"networkPolicy": {"enabled": true}})),
+            ),
+        ),
+        Row::overlay(
+            "overlays/hardened",
+            &["network-policy"],
+            "{}",
+            merged(hardened(), json!({"networkPolicy": {"enabled": true}})),
+        ),
         Row::overlay("base", &["dashboards"], "{}", json!({"dashboards": {"enabled": true}})),
         Row::overlay("base", &["alerts"], "{}", json!({"prometheusRule": {"enabled": true}})),
         Row::overlay(

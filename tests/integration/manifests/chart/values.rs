@@ -80,6 +80,8 @@ fn values_reach_the_objects() {
         "controller": {"enabled": true, "replicas": 3, "extraTolerations": [{"key": "system"}]},
         "azure": {"enabled": true},
         "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": true, "runbookBase": "https://git.example.com/headgate/"},
+        "networkPolicy": {"enabled": true, "ingressFrom": [{"podSelector": {}}]},
     });
     let objects = rendered("kube-system", &values, &["--no-hooks"]);
     let daemonset = only(&objects, "DaemonSet");
@@ -116,6 +118,16 @@ fn values_reach_the_objects() {
     let monitor = only(&objects, "PodMonitor");
     assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
     assert!(monitor.to_string().contains(":9999") && !monitor.to_string().contains("10457"));
+    let rules = objects.iter().filter(|object| object["kind"] == "PrometheusRule");
+    let rules: Vec<String> = rules.map(ToString::to_string).collect();
+    assert_eq!(rules.len(), 2);
+    assert!(
+        rules[0].contains("\"https://git.example.com/headgate/docs/runbooks/Headgate"),
+        "{rules:?}"
+    );
+    let policy = only(&objects, "NetworkPolicy");
+    assert_eq!(policy["spec"]["ingress"][0]["from"], json!([{"podSelector": {}}]));
+    assert!(policy.to_string().contains("9999") && !policy.to_string().contains("10457"));
     let settings = only(&objects, "ConfigMap")["data"]["settings.yaml"].as_str().unwrap();
     let settings: Value = serde_yaml::from_str(settings).unwrap();
     assert_eq!(

@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Builds what a release consists of into a directory: static programs for amd64 and arm64, an OCI image layout for both, a
+# CycloneDX bill of materials, manifests, CRDs, the chart, man pages, completions and checksums.
+#
+#   release/build.sh VERSION DIRECTORY
+#
+# The same sources, compiler and CA bundle give the same bytes, in whatever directory they are built: times are those of the
+# commit, paths of the machine are replaced, archives are sorted. Needs `tests/prerequisites.sh release` and cargo-cyclonedx.
+#
+#   CARGO_TARGET_DIR  where programs are built; otherwise target
+#   CA_BUNDLE         the authorities in the image; otherwise those of this machine
+set -euo pipefail
+export LC_ALL=C TZ=UTC
+umask 022
+
+say() { printf 'release: %s\n' "$*" >&2; }
+die() {
+  say "$*"
+  exit 1
+}
+
+(($# == 2)) || die 'usage: build.sh VERSION DIRECTORY'
+version=$1
+mkdir -p -- "$2"
+out=$(cd -- "$2" && pwd)
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+root=$PWD
+
+declare -A platforms=([amd64]=x86_64-unknown-linux-gnu [arm64]=aarch64-unknown-linux-gnu)
+ca_bundle=${CA_BUNDLE:-/etc/ssl/certs/ca-certificates.crt}
+target_dir=${CARGO_TARGET_DIR:-$root/target}
+mkdir -p -- "$target_dir/release-build"
+target_dir=$(cd -- "$target_dir/release-build" && pwd)
+host=$(rustc -vV | sed -n 's/^host: //p')
+
+[[ -z $(ls -A -- "$out") ]] || die "$out is not empty: remove it, or name another directory"
+[[ -r $ca_bundle ]] || die "$ca_bundle cannot be read: install ca-certificates, or set CA_BUNDLE"
+declared=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+[[ $version == "$declared" ]] || die "VERSION is $version, and Cargo.toml has $declared: change workspace.package.version first"
+revision=$(git rev-parse HEAD)
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+if [[ -n $(git status --porcelain --untracked-files=no) ]]; then
+  say "warning: the working tree has changes that $revision does not have"
+fi
+
+# archive FILE.tar.gz DIRECTORY PATH...: the same bytes for the same files
+archive() {
+  local file=$1 directory=$2
+  shift 2
+  tar --create --directory "$directory" --format=posix --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
+    --numeric-owner --mode='u+rw,go=rX' --pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime -- "$@" | gzip -9n >"$file"
+}
+
+programs() {
+  local flags="-C target-feature=+crt-static" platform
+  # Names of source files are in the messages of panics.
+  flags+=" --remap-path-prefix=$root=/src --remap-path-prefix=$target_dir=/target"
+  flags+=" --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+  local -a targets=()
+  for platform in "${!platforms[@]}"; do
+    targets+=(--target "${platforms[$platform]}")
+  done
+  RUSTFLAGS=$flags CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(linker aarch64) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(linker x86_64) \
+    cargo build --locked --release --no-default-features --bin headgate --target-dir "$target_dir" "${targets[@]}"
+}
+
+# The linker of a machine: this one's own, or the cross compiler's.
+linker() { if [[ $host == "$1"-* ]]; then echo cc; else echo "$1-linux-gnu-gcc"; fi; }
+
+program() { printf '%s/%s/release/headgate\n' "$target_dir" "${platforms[$1]}"; }
+
+texts() {
+  local shell work=$1 own=
+  for platform in "${!platforms[@]}"; do
+    [[ ${platforms[$platform]} != "$host" ]] || own=$(program "$platform")
+  done
+  [[ -n $own ]] || die "no program for $host was built, so its man page cannot be printed"
+  mkdir -p -- "$work/man" "$work/completions"
+  "$own" man >"$work/man/headgate.1"
+  for shell in bash elvish fish powershell zsh; do
+    "$own" completions "$shell" >"$work/completions/headgate.$shell"
+  done
+}
+
+# The bill of materials of the program, with the crates that are in it on either platform. cargo-cyclonedx writes beside
+# each Cargo.toml, so it works on a copy.
+bill_of_materials() {
+  local copy=$target_dir/sbom
+  rm -rf -- "$copy"
+  mkdir -p -- "$copy"
+  git archive HEAD Cargo.toml Cargo.lock crates src benches tests | tar --extract --directory "$copy"
+  (cd -- "$copy" && cargo cyclonedx --quiet --format json --spec-version 1.5 --no-default-features --target all --override-filename headgate)
+  python3 release/sbom.py "$copy/headgate.json" "$copy" >"$1"
+}
+
+work=$(mktemp -d)
+trap 'rm -rf -- "$work"' EXIT
+
+say "building $version ($revision)"
+programs
+texts "$work"
+for platform in "${!platforms[@]}"; do
+  name=headgate-$version-linux-$platform
+  mkdir -p -- "$work/$name"
+  install -m 755 -- "$(program "$platform")" "$work/$name/headgate"
+  cp -r -- LICENSE "$work/man" "$work/completions" "$work/$name/"
+  archive "$out/$name.tar.gz" "$work" "$name"
+  layer_arguments+=("--program=$platform=$work/$name/headgate")
+done
+python3 release/oci.py --version="$version" --revision="$revision" --created="$SOURCE_DATE_EPOCH" --ca-bundle="$ca_bundle" \
+  "${layer_arguments[@]}" --dockerfile=Dockerfile --output="$work/image"
+archive "$out/headgate-$version-image.oci.tar.gz" "$work/image" .
+bill_of_materials "$out/headgate-$version.cdx.json"
+archive "$out/headgate-$version-manifests.tar.gz" . manifests
+for crd in manifests/components/maintenance/crds/*.yaml; do
+  printf -- '---\n'
+  cat -- "$crd"
+done >"$out/headgate-$version-crds.yaml"
+if [[ -d charts/headgate ]]; then
+  # As `helm package` does it, which writes the present time.
+  archive "$out/headgate-$version-chart.tgz" charts headgate
+fi
+(cd -- "$out" && sha256sum -- headgate-* >SHA256SUMS)
+say "done: $out"

@@ -1,0 +1,141 @@
+//! What `make release` writes without a compiler: the OCI image layout. Building the programs takes too long for CI;
+//! `release/twice.sh` does it, twice.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use headgate::config::{HEALTHZ_PORT, METRICS_PORT};
+use headgate_test_kubernetes::scratch;
+use serde_json::{Value, json};
+
+/// Writes a layout with two programs into a new directory.
+fn layout() -> PathBuf {
+    let directory = scratch("release");
+    let (bundle, output) = (directory.join("bundle.crt"), directory.join("image"));
+    std::fs::write(&bundle, "authorities").unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new("python3");
+    command
+        .arg(root.join("release/oci.py"))
+        .args(["--version=1.2.3", "--revision=abc", "--created=1700000000"]);
+    for architecture in ["arm64", "amd64"] {
+        let program = directory.join(architecture);
+        std::fs::write(&program, format!("the program for {architecture}")).unwrap();
+        command.arg(format!("--program={architecture}={}", program.display()));
+    }
+    for (flag, path) in [
+        ("ca-bundle", &bundle),
+        ("dockerfile", &root.join("Dockerfile")),
+        ("output", &output),
+    ] {
+        command.arg(format!("--{flag}={}", path.display()));
+    }
+    let shown = command.output().unwrap();
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    output
+}
+
+/// All files of a layout, by their paths in it.
+fn files(layout: &Path) -> BTreeMap<String, Vec<u8>> {
+    let blobs = std::fs::read_dir(layout.join("blobs/sha256")).unwrap();
+    let names = blobs.map(|entry| format!("blobs/sha256/{}", entry.unwrap().file_name().to_str().unwrap()));
+    let names = names.chain(["index.json".to_owned(), "oci-layout".to_owned()]);
+    names
+        .map(|name| (name.clone(), std::fs::read(layout.join(&name)).unwrap()))
+        .collect()
+}
+
+/// The JSON document that a descriptor names. Its size must be the descriptor's.
+fn document(files: &BTreeMap<String, Vec<u8>>, descriptor: &Value) -> Value {
+    serde_json::from_slice(blob(files, descriptor)).unwrap()
+}
+
+fn blob<'a>(files: &'a BTreeMap<String, Vec<u8>>, descriptor: &Value) -> &'a [u8] {
+    let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+    let content = &files[&format!("blobs/sha256/{digest}")];
+    assert_eq!(descriptor["size"], content.len(), "{descriptor}");
+    content
+}
+
+/// What `program` prints for `input`.
+fn filtered(program: &str, arguments: &[&str], input: &[u8]) -> String {
+    let file = scratch("filtered").join("input");
+    std::fs::write(&file, input).unwrap();
+    let output = Command::new(program).args(arguments).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn image_layout_has_an_image_for_each_platform() {
+    let files = files(&layout());
+    for (name, content) in &files {
+        if let Some(digest) = name.strip_prefix("blobs/sha256/") {
+            let shown = filtered("sha256sum", &[], content);
+            assert!(shown.starts_with(digest), "{name}: {shown}");
+        }
+    }
+    let top: Value = serde_json::from_slice(&files["index.json"]).unwrap();
+    let tagged = &top["manifests"][0];
+    assert_eq!(tagged["annotations"]["org.opencontainers.image.ref.name"], "1.2.3");
+    let index = document(&files, tagged);
+    let platforms: Vec<_> = index["manifests"].as_array().unwrap().iter().collect();
+    assert_eq!(platforms.len(), 2);
+    for (descriptor, architecture) in platforms.into_iter().zip(["amd64", "arm64"]) {
+        assert_eq!(
+            descriptor["platform"],
+            json!({"architecture": architecture, "os": "linux"})
+        );
+        let manifest = document(&files, descriptor);
+        let config = document(&files, &manifest["config"]);
+        assert_eq!(config["architecture"], architecture);
+        let run = &config["config"];
+        assert_eq!(run["User"], "65532:65532");
+        assert_eq!(run["Entrypoint"], json!(["/headgate"]));
+        let ports = [HEALTHZ_PORT, METRICS_PORT].map(|port| (format!("{port}/tcp"), json!({})));
+        assert_eq!(run["ExposedPorts"], Value::Object(ports.into_iter().collect()));
+        let labels = &run["Labels"];
+        assert_eq!(labels["org.opencontainers.image.version"], "1.2.3");
+        assert_eq!(labels["org.opencontainers.image.revision"], "abc");
+        assert_eq!(
+            labels["org.opencontainers.image.description"],
+            env!("CARGO_PKG_DESCRIPTION")
+        );
+
+        let layers = manifest["layers"].as_array().unwrap();
+        assert_eq!(layers.len(), 1);
+        let layer = blob(&files, &layers[0]);
+        let listed = filtered(
+            "tar",
+            &["--list", "--verbose", "--numeric-owner", "--gzip", "--file"],
+            layer,
+        );
+        let lines: Vec<_> = listed
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .collect();
+        let shown: Vec<_> = lines.iter().map(|words| (words[0], words[1], words[5])).collect();
+        assert_eq!(
+            shown,
+            [
+                ("drwxr-xr-x", "0/0", "etc/"),
+                ("drwxr-xr-x", "0/0", "etc/ssl/"),
+                ("drwxr-xr-x", "0/0", "etc/ssl/certs/"),
+                ("-rw-r--r--", "0/0", "etc/ssl/certs/ca-certificates.crt"),
+                ("-rwxr-xr-x", "0/0", "headgate"),
+            ]
+        );
+        let program = filtered(
+            "tar",
+            &["--extract", "--to-stdout", "--gzip", "headgate", "--file"],
+            layer,
+        );
+        assert_eq!(program, format!("the program for {architecture}"));
+    }
+}
+
+#[test]
+fn same_input_gives_the_same_layout() {
+    assert_eq!(files(&layout()), files(&layout()));
+}
