@@ -61,7 +61,7 @@ programs() {
   for platform in "${!platforms[@]}"; do
     targets+=(--target "${platforms[$platform]}")
   done
-  RUSTFLAGS=$flags CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(linker aarch64) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(linker x86_64) \
+  HEADGATE_REVISION=$revision RUSTFLAGS=$flags CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(linker aarch64) CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=$(linker x86_64) \
     cargo build --locked --release --no-default-features --bin headgate --target-dir "$target_dir" "${targets[@]}"
 }
 

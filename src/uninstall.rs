@@ -273,18 +273,16 @@ fn standing(ledger: Result<Ledger, LedgerError>) -> Option<String> {
     let standing = ledger
         .entries()
         .filter(|(_, _, entry)| entry.stage != LedgerStage::Restored);
-    let names: Vec<String> = standing.map(|(pool, key, _)| format!("{key} of {pool}")).collect();
-    if names.is_empty() {
+    let entries: Vec<String> = standing.map(|(pool, key, _)| format!("{key} of {pool}")).collect();
+    if entries.is_empty() {
         return None;
     }
-    let more = names.len().saturating_sub(NAMED_ENTRIES);
-    let named = names.iter().take(NAMED_ENTRIES).cloned().collect::<Vec<_>>().join(", ");
-    let rest = if more > 0 {
-        format!(", and {more} more")
-    } else {
-        String::new()
+    let shown = entries[..entries.len().min(NAMED_ENTRIES)].join(", ");
+    let more = match entries.len().saturating_sub(NAMED_ENTRIES) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
     };
-    Some(format!("{} entries are Down by headgate: {named}{rest}", names.len()))
+    Some(format!("{} entries are Down by headgate: {shown}{more}", entries.len()))
 }
 
 #[cfg(test)]

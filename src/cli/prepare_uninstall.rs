@@ -17,7 +17,7 @@ const MAX_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Set adminState.mode to off in the cluster, and wait until nothing is Down by headgate: before headgate is deleted
 ///
-/// Writes the settings' ConfigMap, restarts the pods that may lead, and waits until they run with it and the ledger has no standing
+/// Writes the settings' `ConfigMap`, restarts the pods that may lead, and waits until they run with it and the ledger has no standing
 /// entry. The leader restores the entries, so this command needs no access to Azure. The chart runs it before an uninstall.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value = "kube-system")]
     namespace: String,
 
-    /// ConfigMap with settings.yaml
+    /// `ConfigMap` with settings.yaml
     #[arg(long, value_name = "NAME", default_value = "headgate-settings")]
     settings: String,
 

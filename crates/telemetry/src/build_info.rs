@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 /// The version of the package.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The revision of the source, from HEADGATE_REVISION at build time.
+/// The revision of the source, from `HEADGATE_REVISION` at build time.
 const REVISION: &str = match option_env!("HEADGATE_REVISION") {
     Some(revision) => revision,
     None => "unknown",

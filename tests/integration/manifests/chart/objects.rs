@@ -56,11 +56,12 @@ impl Row {
         if self.components.is_empty() && self.settings.is_empty() {
             return render(&repository("manifests").join(self.on));
         }
-        let components: String = self
+        let components: Vec<String> = self
             .components
             .iter()
             .map(|name| format!("  - @/components/{name}\n"))
             .collect();
+        let components = components.concat();
         let overlay = format!(
             "resources: [\"@/{}\"]\ncomponents:\n{components}configMapGenerator:\n  - name: headgate-settings\n    \
              namespace: kube-system\n    behavior: replace\n    files: [settings.yaml]\n",
@@ -93,17 +94,32 @@ fn merged(mut one: Value, other: Value) -> Value {
     one
 }
 
+fn image() -> Value {
+    json!({"image": {"repository": "registry.example.com/headgate"}})
+}
+
+fn hardened() -> Value {
+    json!({"azure": {"enabled": true}, "controller": {"enabled": true}})
+}
+
+/// Workload identity with azure.json of an example.
+fn identity(example: &str) -> Value {
+    json!({"azure": {"config": azure_json(example), "workloadIdentity": {"mode": "token"}}})
+}
+
 fn rows() -> Vec<Row> {
-    let image = || json!({"image": {"repository": "registry.example.com/headgate"}});
-    let hardened = || json!({"azure": {"enabled": true}, "controller": {"enabled": true}});
-    let identity =
-        |example: &str| json!({"azure": {"config": azure_json(example), "workloadIdentity": {"mode": "token"}}});
+    [rows_of_folders(), rows_of_components()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// The bases, overlays and examples.
+fn rows_of_folders() -> Vec<Row> {
     let webhook = json!({"azure": {"enabled": true, "config": azure_json("azure-workload-identity-webhook"),
         "workloadIdentity": {"mode": "webhook", "clientId": "00000000-0000-0000-0000-000000000003"}}});
-    let leader = json!({"azure": {"enabled": true, "secretName": "", "configSecret": "azure-cloud-provider"}});
     let without_kube_proxy = json!({"serviceHealth": "nodePorts",
         "settings": {"node": {"healthzBindAddress": "[::]:10256", "proxy": {"healthzUrl": "off"}}}});
-    let maintenance = json!({"maintenance": {"enabled": true, "keepCRDs": false}});
     vec![
         Row::folder("base", json!({})),
         Row {
@@ -139,6 +155,21 @@ fn rows() -> Vec<Row> {
             namespace: "headgate",
             ..Row::folder("examples/other-namespace", json!({}))
         },
+        Row::folder(
+            "examples/network-policy",
+            merged(
+                merged(image(), hardened()),
+                merged(identity("hardened"), json!({"networkPolicy": {"enabled": true}})),
+            ),
+        ),
+    ]
+}
+
+/// The components, each on what it needs, and all of them together.
+fn rows_of_components() -> Vec<Row> {
+    let leader = json!({"azure": {"enabled": true, "secretName": "", "configSecret": "azure-cloud-provider"}});
+    let maintenance = json!({"maintenance": {"enabled": true, "keepCRDs": false}});
+    vec![
         Row::overlay("base", &["azure"], "{}", json!({"azure": {"enabled": true}})),
         Row::overlay(
             "base",
@@ -159,13 +190,6 @@ fn rows() -> Vec<Row> {
             json!({"serviceHealth": "path"}),
         ),
         Row::overlay("base", &["podmonitor"], "{}", json!({"podMonitor": {"enabled": true}})),
-        Row::folder(
-            "examples/network-policy",
-            merged(
-                merged(image(), hardened()),
-                merged(identity("hardened"), json!({"networkPolicy": {"enabled": true}})),
-            ),
-        ),
         Row::overlay(
             "overlays/hardened",
             &["network-policy"],

@@ -1,9 +1,9 @@
 //! A release of the chart on a real API server. There is no earlier release of headgate, so the earlier version is this chart under an
 //! earlier version with other default values. No kubelet runs, so the test runs the hook's command itself, with the token of the
-//! hook's ServiceAccount, and reports its end on the Job.
+//! hook's `ServiceAccount`, and reports its end on the Job.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use headgate_sandbox::process::Process;
@@ -70,7 +70,7 @@ fn objects(administrator: &Caller) -> Vec<String> {
                  customresourcedefinitions";
     let mut command = kubectl(&administrator.kubeconfig);
     let listed = stdout_of(command.args(["get", kinds, "--all-namespaces", "-o", "name"]));
-    let names = listed.lines().map(|line| line.to_owned());
+    let names = listed.lines().map(ToOwned::to_owned);
     let mut names: Vec<String> = names.filter(|name| name.contains("headgate")).collect();
     names.sort();
     names.dedup();
@@ -208,21 +208,21 @@ async fn is_down(world: &World, nodes: &[&str]) {
     .await;
 }
 
-/// What the hook's container runs, with the token of its ServiceAccount and another bound on its time.
-async fn hook(administrator: &Caller, kubeconfig: &Path, timeout: Option<&str>) -> Command {
+/// Runs what the hook's container runs, with the token of its `ServiceAccount` and perhaps another bound on its time.
+async fn run_hook(administrator: &Caller, uninstaller: &Caller, timeout: Option<&str>) -> Output {
     let job = administrator.get(JOB).await;
     let shipped = job["spec"]["template"]["spec"]["containers"][0]["args"].clone();
-    let shipped: Vec<String> = serde_json::from_value(shipped).unwrap();
+    let mut arguments: Vec<String> = serde_json::from_value(shipped).unwrap();
+    arguments.retain(|argument| timeout.is_none() || !argument.starts_with("--timeout="));
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
-    command.env_remove("KUBECONFIG");
-    command.args(
-        shipped
-            .iter()
-            .filter(|argument| timeout.is_none() || !argument.starts_with("--timeout=")),
-    );
-    command.args(timeout.map(|timeout| format!("--timeout={timeout}")));
-    command.arg("--kubeconfig").arg(kubeconfig);
-    command
+    command.env_remove("KUBECONFIG").args(arguments);
+    if let Some(timeout) = timeout {
+        command.args(["--timeout", timeout]);
+    }
+    command.arg("--kubeconfig").arg(&uninstaller.kubeconfig);
+    tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -258,10 +258,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let uninstaller = acting_on(&world.control_plane, account, "node-1").await;
 
     // With the earlier settings still running, the command waits to the end of its time.
-    let mut early = hook(&administrator, &uninstaller.kubeconfig, Some("4s")).await;
-    let early = tokio::task::spawn_blocking(move || early.output().unwrap())
-        .await
-        .unwrap();
+    let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
     let said = String::from_utf8_lossy(&early.stderr);
     assert_eq!(early.status.code(), Some(1), "{said}");
     assert!(
@@ -278,10 +275,7 @@ async fn an_uninstall_first_gives_back_what_is_down() {
         "availableReplicas": 2}});
     let rolled_out = ApiRequest::merge(&format!("{DEPLOYMENT}/status"), status);
     administrator.done(&rolled_out).await;
-    let mut early = hook(&administrator, &uninstaller.kubeconfig, Some("4s")).await;
-    let early = tokio::task::spawn_blocking(move || early.output().unwrap())
-        .await
-        .unwrap();
+    let early = run_hook(&administrator, &uninstaller, Some("4s")).await;
     let said = String::from_utf8_lossy(&early.stderr);
     assert_eq!(early.status.code(), Some(1), "{said}");
     assert!(
@@ -292,11 +286,8 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     // A pod with the new settings leads.
     let settings = administrator.get(SETTINGS).await["data"]["settings.yaml"].to_string();
     assert!(settings.contains("off") && !settings.contains("enforce"), "{settings}");
-    let _leader = controller(&administrator, &pod, &world).await;
-    let mut command = hook(&administrator, &uninstaller.kubeconfig, None).await;
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
-        .await
-        .unwrap();
+    let successor = controller(&administrator, &pod, &world).await;
+    let output = run_hook(&administrator, &uninstaller, None).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert_eq!(
@@ -316,36 +307,31 @@ async fn an_uninstall_first_gives_back_what_is_down() {
     let output = uninstall.await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 
-    // What the leader made at run time is left; docs/helm.md has the commands that delete it.
-    drop(_leader);
-    let after: Vec<_> = objects(&administrator)
-        .into_iter()
-        .filter(|name| !before.contains(name))
-        .collect();
-    assert_eq!(
-        after,
-        [
-            format!("configmap/{LEDGER}"),
-            format!("lease.coordination.k8s.io/{OWN}")
-        ]
-    );
-    let (_, section) = text("docs/helm.md")
-        .split_once("\n## Uninstall\n")
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
-        .unwrap();
-    let commands = section.lines().filter_map(|line| line.strip_prefix("kubectl "));
-    for command in commands {
+    drop(successor);
+    only_the_commands_of_the_page_are_left_to_run(&administrator, &before).await;
+    world.control_plane.stop().await;
+}
+
+/// What the leader made at run time is left, and docs/helm.md has the commands that delete it.
+async fn only_the_commands_of_the_page_are_left_to_run(administrator: &Caller, before: &[String]) {
+    let left = || -> Vec<String> {
+        let names = objects(administrator).into_iter();
+        names.filter(|name| !before.contains(name)).collect()
+    };
+    let expected = [
+        format!("configmap/{LEDGER}"),
+        format!("lease.coordination.k8s.io/{OWN}"),
+    ];
+    assert_eq!(left(), expected);
+    let page = text("docs/helm.md");
+    let (_, section) = page.split_once("\n## Uninstall\n").unwrap();
+    for command in section.lines().filter_map(|line| line.strip_prefix("kubectl ")) {
         let words = command.split('#').next().unwrap().split_whitespace();
         stdout_of(kubectl(&administrator.kubeconfig).args(words));
     }
-    let after: Vec<_> = objects(&administrator)
-        .into_iter()
-        .filter(|name| !before.contains(name))
-        .collect();
-    assert_eq!(after, Vec::<String>::new());
+    assert_eq!(left(), Vec::<String>::new());
     assert_eq!(
         administrator.ask(&ApiRequest::get(&format!("{MAPS}/{LEDGER}"))).await.0,
         404
     );
-    world.control_plane.stop().await;
 }

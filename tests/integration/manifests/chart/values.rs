@@ -184,7 +184,10 @@ fn a_packaged_chart_becomes_an_oci_artefact() {
     let blob = |descriptor: &Value| {
         let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
         let bytes = read(&format!("blobs/sha256/{digest}"));
-        assert_eq!(bytes.len(), descriptor["size"].as_u64().unwrap() as usize);
+        assert_eq!(
+            u64::try_from(bytes.len()).unwrap(),
+            descriptor["size"].as_u64().unwrap()
+        );
         bytes
     };
     let marker: Value = serde_json::from_slice(&read("oci-layout")).unwrap();
