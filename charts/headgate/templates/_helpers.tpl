@@ -134,7 +134,7 @@ livenessProbe:
           items:
             - key: azure.json
               path: azure.json
-              mode: 0440
+              mode: 288 # 0440
 {{- else }}
   configMap:
     name: headgate-settings

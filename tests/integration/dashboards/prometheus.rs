@@ -61,6 +61,15 @@ impl Prometheus {
             address.ok_or(log)
         })
         .await;
+        // It answers 503 until its storage is open.
+        eventually(START_TIMEOUT, "Prometheus is ready", async || {
+            match http::get(address, "/-/ready").await {
+                Ok(answer) if answer.status == 200 => Ok(()),
+                Ok(answer) => Err(answer.text()),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await;
         Self { process, address }
     }
 
