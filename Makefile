@@ -16,6 +16,10 @@ target_dir := $(or $(CARGO_TARGET_DIR),target)
 control_plane := tests/control-plane/build.sh
 azure_clients := tests/azure-clients/build.sh
 cloud_controller_manager := tests/cloud-controller-manager/build.sh
+# What is measured, for results to state; empty outside of a repository.
+commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
+picture := docs/pictures/scale-down
+picture_drill := --scenario scale-down --strategy none,kube-proxy,healthz,admin-state --nodes 4 --speed 5 --rate 60
 
 .PHONY: help
 help: ## list these targets
@@ -29,10 +33,18 @@ sandbox: build-tools ## build everything that headgate sandbox needs, then run i
 
 .PHONY: drill
 drill: build-tools namespace-tools ## what connections lose while nodes go away, from source: make drill ARGS='--scenario scale-down'
-	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate drill --assets "$$assets" $(ARGS)
+	assets=$$($(control_plane)); cargo build --locked; \
+	HEADGATE_COMMIT=$(commit) exec $(target_dir)/debug/headgate drill --assets "$$assets" $(ARGS)
+
+.PHONY: drill-picture
+drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes two minutes
+	assets=$$($(control_plane)); cargo build --locked; \
+	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate drill --assets "$$assets" $(picture_drill) -o json > $(picture).json.new
+	mv $(picture).json.new $(picture).json
+	$(target_dir)/debug/headgate drill-report $(picture).json --svg $(picture).svg
 
 .PHONY: test
-test: build-tools namespace-tools azure-clients static-binary ## run all tests, with the real control plane and the static binary
+test: build-tools namespace-tools browser azure-clients static-binary ## run all tests, with the real control plane and the static binary
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
@@ -136,6 +148,10 @@ build-tools:
 .PHONY: namespace-tools
 namespace-tools:
 	@tests/prerequisites.sh namespaces
+
+.PHONY: browser
+browser:
+	@tests/prerequisites.sh browser
 
 .PHONY: client-tools
 client-tools:

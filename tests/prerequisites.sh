@@ -5,10 +5,11 @@
 #   prerequisites.sh lint        rustfmt and clippy; fails likewise
 #   prerequisites.sh namespaces  the programs of tests with network namespaces; without them the tests are skipped, so this only warns
 #   prerequisites.sh release     the Rust standard library and the linker for both platforms, QEMU's user mode, skopeo; fails likewise
+#   prerequisites.sh browser     chromium, in which the drill's page is checked; without it these tests are skipped; this only warns
 #   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail; this only warns
 #
-# As root on a Debian-like machine it installs the packages for `namespaces`, `clients` and `release`, and with CI=true those
-# for `build` too.
+# As root on a Debian-like machine it installs the packages for `namespaces`, `browser`, `clients` and `release`, and with
+# CI=true those for `build` too.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
@@ -121,6 +122,19 @@ release() {
   $good
 }
 
+browser() {
+  local absent
+  absent=$(missing chromium)
+  if [[ -n $absent ]] && may_install; then
+    install chromium fonts-dejavu-core
+    hash -r
+    absent=$(missing chromium)
+  fi
+  if [[ -n $absent ]]; then
+    say "missing: $absent (on Debian: apt-get install chromium fonts-dejavu-core); tests that need it will not run"
+  fi
+}
+
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 clients() {
@@ -134,9 +148,9 @@ clients() {
 }
 
 case ${1-} in
-  build | lint | namespaces | release | clients) "$1" ;;
+  build | lint | namespaces | release | browser | clients) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|lint|namespaces|release|clients"
+    say "usage: prerequisites.sh build|lint|namespaces|release|browser|clients"
     exit 2
     ;;
 esac

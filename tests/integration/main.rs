@@ -16,6 +16,7 @@ mod azure;
 mod conformance;
 mod credentials;
 mod drill;
+mod drill_report;
 mod emulator;
 mod etcd_restore;
 mod fake_api;
