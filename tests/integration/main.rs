@@ -13,6 +13,7 @@
 )]
 
 mod azure;
+mod budget;
 mod conformance;
 mod credentials;
 mod drill;
