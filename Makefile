@@ -17,6 +17,10 @@ control_plane := tests/control-plane/build.sh
 helm := tests/helm/build.sh
 azure_clients := tests/azure-clients/build.sh
 cloud_controller_manager := tests/cloud-controller-manager/build.sh
+# What is measured, for results to state; empty outside of a repository.
+commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
+picture := docs/pictures/scale-down
+picture_drill := --scenario scale-down --strategy none,kube-proxy,healthz,admin-state --nodes 4 --speed 5 --rate 60
 
 .PHONY: help
 help: ## list these targets
@@ -30,10 +34,18 @@ sandbox: build-tools ## build everything that headgate sandbox needs, then run i
 
 .PHONY: drill
 drill: build-tools namespace-tools ## what connections lose while nodes go away, from source: make drill ARGS='--scenario scale-down'
-	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate drill --assets "$$assets" $(ARGS)
+	assets=$$($(control_plane)); cargo build --locked; \
+	HEADGATE_COMMIT=$(commit) exec $(target_dir)/debug/headgate drill --assets "$$assets" $(ARGS)
+
+.PHONY: drill-picture
+drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes two minutes
+	assets=$$($(control_plane)); cargo build --locked; \
+	HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate drill --assets "$$assets" $(picture_drill) -o json > $(picture).json.new
+	mv $(picture).json.new $(picture).json
+	$(target_dir)/debug/headgate drill-report $(picture).json --svg $(picture).svg
 
 .PHONY: test
-test: build-tools namespace-tools prometheus-tools azure-clients helm static-binary ## run all tests, with the real control plane and the static binary
+test: build-tools namespace-tools browser prometheus-tools azure-clients helm static-binary ## run all tests, with the real control plane and the static binary
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo test --locked --workspace $(ARGS)
 
 .PHONY: lint
@@ -156,6 +168,9 @@ namespace-tools:
 .PHONY: prometheus-tools
 prometheus-tools:
 	@tests/prerequisites.sh prometheus
+.PHONY: browser
+browser:
+	@tests/prerequisites.sh browser
 
 .PHONY: client-tools
 client-tools:

@@ -22,6 +22,8 @@ mod azure_emulator;
 mod budget;
 #[cfg(feature = "sandbox")]
 mod drill;
+#[cfg(feature = "sandbox")]
+mod drill_report;
 mod generate;
 mod prepare_uninstall;
 mod probe;
@@ -64,6 +66,8 @@ enum Command {
     #[cfg(feature = "sandbox")]
     Drill(Box<drill::Arguments>),
     #[cfg(feature = "sandbox")]
+    DrillReport(drill_report::Arguments),
+    #[cfg(feature = "sandbox")]
     Budget(budget::Arguments),
     /// Print a completion script for a shell
     Completions(generate::CompletionsArguments),
@@ -93,6 +97,8 @@ pub fn run() -> ExitCode {
         Command::AzureEmulator(arguments) => azure_emulator::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Drill(arguments) => drill::run(&arguments),
+        #[cfg(feature = "sandbox")]
+        Command::DrillReport(arguments) => drill_report::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Budget(arguments) => budget::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments),

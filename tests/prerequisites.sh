@@ -4,17 +4,14 @@
 #   prerequisites.sh build       a C linker with the static C library, and Rust; fails, with a line for each that is missing
 #   prerequisites.sh lint        rustfmt and clippy; fails likewise
 #   prerequisites.sh namespaces  the programs of tests with network namespaces; without them the tests are skipped, so this only warns
+#   prerequisites.sh release     the Rust standard library and the linker for both platforms, QEMU's user mode, skopeo; fails likewise
+#   prerequisites.sh browser     chromium, in which the drill's page is checked; without it these tests are skipped; this only warns
 #   prerequisites.sh clients     python3 with venv, for Microsoft's Python client, and node with npm, for Grafana's schema; without them
 #                                their tests fail; this only warns
 #   prerequisites.sh prometheus  prometheus and promtool, for the alerts and dashboards; without them their tests fail; this only warns
 #
-# As root on a Debian-like machine it installs the packages for `namespaces`, `clients` and `prometheus`, and with CI=true
-# those for `build` too.
-#   prerequisites.sh release     the Rust standard library and the linker for both platforms, QEMU's user mode, skopeo; fails likewise
-#   prerequisites.sh clients     python3 with venv, for Microsoft's Python client; without it its tests fail; this only warns
-#
-# As root on a Debian-like machine it installs the packages for `namespaces`, `clients` and `release`, and with CI=true those
-# for `build` too.
+# As root on a Debian-like machine it installs the packages for `namespaces`, `browser`, `clients`, `prometheus` and `release`, and
+# with CI=true those for `build` too.
 set -euo pipefail
 
 say() { printf 'prerequisites: %s\n' "$*" >&2; }
@@ -127,6 +124,19 @@ release() {
   $good
 }
 
+browser() {
+  local absent
+  absent=$(missing chromium)
+  if [[ -n $absent ]] && may_install; then
+    install chromium fonts-dejavu-core
+    hash -r
+    absent=$(missing chromium)
+  fi
+  if [[ -n $absent ]]; then
+    say "missing: $absent (on Debian: apt-get install chromium fonts-dejavu-core); tests that need it will not run"
+  fi
+}
+
 has_venv() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 clients() {
@@ -161,9 +171,9 @@ prometheus() {
 }
 
 case ${1-} in
-  build | lint | namespaces | release | clients | prometheus) "$1" ;;
+  build | lint | namespaces | release | browser | clients | prometheus) "$1" ;;
   *)
-    say "usage: prerequisites.sh build|lint|namespaces|release|clients|prometheus"
+    say "usage: prerequisites.sh build|lint|namespaces|release|browser|clients|prometheus"
     exit 2
     ;;
 esac

@@ -1,27 +1,58 @@
-//! `headgate budget`: flags to the inputs of the blackhole budget, its results to text or JSON.
+//! `headgate budget`: from flags, or from a live cluster, to the blackhole budget as text or JSON.
 
-use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use headgate_drill::budget::{Budget, Inputs, budget};
+use headgate_drill::budget::service::{ServiceBudget, service_budget};
+use headgate_drill::budget::{Inputs, budget};
 use headgate_drill::probe::{ProbeSettings, Provider};
+use headgate_kubernetes::api_server;
 
-use super::{Failure, duration_up_to, print, print_json};
+use super::{Failure, azure, build_runtime, duration_up_to, print, print_json};
+
+mod autoscaler;
+mod cluster;
+mod text;
 
 /// No cluster has longer times.
 const MAX_TIME: Duration = Duration::from_hours(24);
+/// cluster-autoscaler's default of `--node-delete-delay-after-taint`.
+const DEFAULT_DELETE_DELAY: Duration = Duration::from_secs(5);
+/// The number of Pods and nodes without flags: the post's.
+const DEFAULT_COUNT: u32 = 6;
 
 /// Compute how long connections are lost when nodes and Pods go away, and what to set to lose none
 ///
-/// Arithmetic only: nothing is asked or measured. The blackhole seconds are the worst case of the post "Layer-4 Load
-/// Balancer & Zero-downtime Autoscaling and Upgrade", which counts the drain time as lost. New connections are lost
-/// only until the load balancer's probes notice: that is the expected loss.
+/// From flags, or with --from-cluster from the Services of a cluster, their Pods and their load balancers' probes. Nothing
+/// is measured or changed. The blackhole seconds are the worst case of the post "Layer-4 Load Balancer & Zero-downtime
+/// Autoscaling and Upgrade", which counts the drain time as lost. New connections are lost only until the load balancer's
+/// probes notice: that is the expected loss.
+///
+/// With --from-cluster the output has an entry for each Service of type `LoadBalancer`. It reads Services, Pods, Nodes,
+/// Deployments and `DaemonSets` of all namespaces, and needs the right to list them. Probe settings come from the rules
+/// of the load balancers where azure.json is given, otherwise from annotations, otherwise from the provider's defaults.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Whose probes the load balancer has, unless --probe-interval or --probe-threshold say otherwise
-    #[arg(long, value_enum, default_value = "azure")]
-    provider: Provider,
+    /// Read a cluster: an entry for each Service of type `LoadBalancer`
+    #[arg(long, conflicts_with_all = ["pods", "nodes"])]
+    from_cluster: bool,
+
+    /// Only this Service
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "from_cluster")]
+    service: Option<String>,
+
+    /// Kubeconfig file [default: those kubectl would use]
+    #[arg(long, value_name = "FILE", requires = "from_cluster")]
+    kubeconfig: Option<PathBuf>,
+
+    #[command(flatten)]
+    azure: azure::AzureArguments,
+
+    /// Whose probes the load balancer has, unless --probe-interval or --probe-threshold say otherwise [default: that of
+    /// the cluster's Nodes, otherwise azure]
+    #[arg(long, value_enum)]
+    provider: Option<Provider>,
 
     /// Time between two probes, at most 24h [default: the provider's]
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
@@ -35,21 +66,23 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "300s", value_parser = duration_up_to(MAX_TIME))]
     drain: Duration,
 
-    /// Pods that a rolling update replaces one after another
-    #[arg(long, value_name = "COUNT", default_value_t = 6)]
-    pods: u32,
+    /// Pods that a rolling update replaces one after another [default: 6]
+    #[arg(long, value_name = "COUNT")]
+    pods: Option<u32>,
 
-    /// Nodes that share new connections
-    #[arg(long, value_name = "COUNT", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
-    nodes: u32,
+    /// Nodes that share new connections [default: 6]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: Option<u32>,
 
-    /// The autoscaler's --node-delete-delay-after-taint, at most 24h
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration_up_to(MAX_TIME))]
-    delete_delay: Duration,
+    /// The autoscaler's --node-delete-delay-after-taint, at most 24h [default: that of a cluster-autoscaler in the
+    /// cluster, otherwise 5s]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
+    delete_delay: Option<Duration>,
 
-    /// Time for which a terminating Pod goes on to serve, preStop hook included, at most 24h
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration_up_to(MAX_TIME))]
-    serving: Duration,
+    /// Time for which a terminating Pod goes on to serve, preStop hook included, at most 24h [default: the Pods' preStop
+    /// sleep within their grace period, otherwise 0s]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
+    serving: Option<Duration>,
 
     /// Time from the end of a Pod until its replacement is ready, at most 24h
     #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = duration_up_to(MAX_TIME))]
@@ -67,64 +100,90 @@ enum Output {
 }
 
 impl Arguments {
+    /// Probe settings with the flags over them.
+    fn probe(&self, found: ProbeSettings) -> ProbeSettings {
+        ProbeSettings {
+            interval: self.probe_interval.unwrap_or(found.interval),
+            unhealthy_threshold: self.probe_threshold.unwrap_or(found.unhealthy_threshold),
+            ..found
+        }
+    }
+
     fn inputs(&self) -> Inputs {
-        let preset = self.provider.probe();
         Inputs {
-            probe: ProbeSettings {
-                interval: self.probe_interval.unwrap_or(preset.interval),
-                unhealthy_threshold: self.probe_threshold.unwrap_or(preset.unhealthy_threshold),
-                ..preset
-            },
+            probe: self.probe(self.provider.unwrap_or(Provider::Azure).probe()),
             drain: self.drain,
-            pods: self.pods,
-            nodes: self.nodes,
-            delete_delay: self.delete_delay,
-            serving: self.serving,
+            pods: self.pods.unwrap_or(DEFAULT_COUNT),
+            nodes: self.nodes.unwrap_or(DEFAULT_COUNT),
+            delete_delay: self.delete_delay.unwrap_or(DEFAULT_DELETE_DELAY),
+            serving: self.serving.unwrap_or_default(),
             restart: self.restart,
         }
     }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let computed = budget(&arguments.inputs()).map_err(Failure::settings)?;
+    if arguments.from_cluster {
+        return run_from_cluster(arguments);
+    }
+    let inputs = arguments.inputs();
+    let computed = budget(&inputs).map_err(Failure::settings)?;
     match arguments.output {
         Output::Json => print_json(&computed),
-        Output::Text => print(text(&computed, arguments).as_bytes()),
+        Output::Text => print(text::budget(&computed, inputs.pods, inputs.delete_delay.as_secs_f64()).as_bytes()),
     }
 }
 
-fn text(budget: &Budget, arguments: &Arguments) -> String {
-    let detection = &budget.detection_seconds;
-    let covers = if budget.delete_delay_met {
-        "covers"
-    } else {
-        "does not cover"
+fn run_from_cluster(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.azure.settings()?;
+    let objects = build_runtime()?.block_on(async {
+        let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+        let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+        let azure =
+            if settings.azure.is_configured() {
+                let reached = arguments.azure.connect(&settings, &client).await?;
+                Some(reached.map_err(|reason| {
+                    Failure::settings(anyhow::anyhow!("the load balancers cannot be read: {reason}"))
+                })?)
+            } else {
+                None
+            };
+        let read = cluster::read(&client, azure).await;
+        read.map_err(|reason| Failure::runtime(anyhow::anyhow!(reason)))
+    })?;
+    let overrides = cluster::Overrides {
+        provider: arguments.provider,
+        drain: arguments.drain,
+        delete_delay: arguments.delete_delay,
+        restart: arguments.restart,
+        serving: arguments.serving,
     };
-    let mut text = format!(
-        "Probes notice after {} to {} s, {} s on average.\n\
-         A node has {:.1} % of the new connections.\n\
-         Worst case, as the post counts it: {} s for each Pod, {} s for all {}.\n\
-         Expected loss of new connections to a replaced Pod's node: {:.2} s.\n\
-         The delete delay of {} s {covers} detection and drain, {} s.\n\
-         No loss needs a preStop sleep of {} s and a grace period of {} s.\n",
-        detection.min,
-        detection.max,
-        detection.mean,
-        budget.error_share * 100.0,
-        budget.blackhole_seconds_per_pod,
-        budget.blackhole_seconds_total,
-        arguments.pods,
-        budget.expected_loss_seconds_per_pod,
-        arguments.delete_delay.as_secs_f64(),
-        budget.delete_delay_needed_seconds,
-        budget.pre_stop_needed_seconds,
-        budget.grace_period_needed_seconds,
-    );
-    for advice in &budget.advice {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "\n{advice}");
+    let is_asked = |name: &str| arguments.service.as_deref().is_none_or(|asked| asked == name);
+    let mut budgets: Vec<ServiceBudget> = Vec::new();
+    for mut facts in objects.services(&overrides) {
+        if !is_asked(&facts.service) {
+            continue;
+        }
+        let settings = arguments.probe(facts.probe.settings);
+        if settings != facts.probe.settings {
+            facts.probe.settings = settings;
+            "flags".clone_into(&mut facts.probe.source);
+        }
+        budgets.push(service_budget(&facts).map_err(Failure::settings)?);
     }
-    text
+    if let (Some(name), []) = (&arguments.service, budgets.as_slice()) {
+        return Err(Failure::settings(anyhow::anyhow!(
+            "there is no Service {name:?} of type LoadBalancer; allowed: NAMESPACE/NAME of one"
+        )));
+    }
+    match arguments.output {
+        Output::Json => print_json(&budgets),
+        Output::Text if budgets.is_empty() => print(b"The cluster has no Service of type LoadBalancer.\n"),
+        Output::Text => {
+            let texts: Vec<_> = budgets.iter().map(text::service).collect();
+            print(texts.join("\n\n").as_bytes())
+        }
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +207,12 @@ mod tests {
     fn text_output_has_the_figures_of_the_blog_post() {
         let arguments =
             parse("--probe-interval 5s --probe-threshold 2 --drain 300s --pods 6 --nodes 6 --delete-delay 5s");
-        let text = text(&budget(&arguments.inputs()).unwrap(), &arguments);
+        let inputs = arguments.inputs();
+        let text = text::budget(
+            &budget(&inputs).unwrap(),
+            inputs.pods,
+            inputs.delete_delay.as_secs_f64(),
+        );
         for expected in [
             "310 s for each Pod, 1860 s for all 6",
             "16.7 %",

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use headgate_drill::drill::{Options, Progress};
 use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::probe::Provider;
+use headgate_drill::report::saved::from_results;
 use headgate_drill::report::{assumptions, name, table, warning};
 use headgate_drill::result::rows;
 use headgate_drill::rotation::NoHealthyBackends;
@@ -16,6 +17,7 @@ use headgate_drill::speed::Speed;
 use headgate_drill::strategy::{PodTimes, Strategy};
 use headgate_sandbox::Interrupts;
 
+use super::drill_report::Outputs;
 use super::{Failure, build_runtime, duration_up_to, print, print_json};
 
 /// No scenario needs a longer time.
@@ -117,6 +119,13 @@ pub(super) struct Arguments {
     /// Output format: a table, or a JSON array with an object for each run
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
+
+    #[command(flatten)]
+    files: Outputs,
+
+    /// The commit that is measured, for the results to state
+    #[arg(long, value_name = "COMMIT", env = "HEADGATE_COMMIT", hide_env_values = true)]
+    commit: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -171,7 +180,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Before the runtime: a process with several threads cannot enter a user namespace.
     acquire_privileges().map_err(Failure::runtime)?;
     // On this thread, because the control plane's processes end with the thread that starts them.
-    let results = build_runtime()?.block_on(async {
+    let mut results = build_runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen().map_err(Failure::runtime)?;
         tokio::select! {
             results = headgate_drill::drill::run(&options, show) => results.map_err(Failure::runtime),
@@ -181,13 +190,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(warning) = warning(&results) {
         show_line(&warning);
     }
+    let commit = arguments.commit.as_ref().filter(|commit| !commit.is_empty());
+    for conditions in results.iter_mut().filter_map(|run| run.conditions.as_mut()) {
+        conditions.commit = commit.cloned();
+    }
     match arguments.output {
-        Output::Json => print_json(&results),
+        Output::Json => print_json(&results)?,
         Output::Text => {
             let text = format!("{}\n{}", table(&rows(&results)), assumptions(&options));
-            print(text.as_bytes())
+            print(text.as_bytes())?;
         }
     }
+    if arguments.files.are_none() {
+        return Ok(());
+    }
+    // After the output: where a file cannot be written, the results are not lost.
+    arguments
+        .files
+        .write(&from_results(&results).map_err(Failure::runtime)?)
 }
 
 /// Shows progress on standard error, which may be closed.

@@ -203,6 +203,7 @@ const CRATES: &[Crate] = &[
                     "drill",
                     "kubernetes",
                     "leader",
+                    "local_pools",
                     "otlp",
                     "restore",
                     "sandbox",

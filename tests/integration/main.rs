@@ -14,10 +14,12 @@
 
 mod alerts;
 mod azure;
+mod budget;
 mod conformance;
 mod credentials;
 mod dashboards;
 mod drill;
+mod drill_report;
 mod emulator;
 mod etcd_restore;
 mod fake_api;

@@ -10,6 +10,10 @@ use serde::Serialize;
 
 use crate::probe::ProbeSettings;
 
+pub mod pods;
+pub mod probes;
+pub mod service;
+
 /// What is known of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
@@ -85,6 +89,15 @@ pub enum BudgetError {
 /// # Errors
 /// There are no nodes, or no probes.
 pub fn budget(inputs: &Inputs) -> Result<Budget, BudgetError> {
+    let advice = node_advice(inputs)
+        .into_iter()
+        .chain(pod_advice(inputs))
+        .chain(drain_advice(inputs));
+    budget_with(inputs, advice.collect())
+}
+
+/// The same with other advice.
+fn budget_with(inputs: &Inputs, advice: Vec<String>) -> Result<Budget, BudgetError> {
     if inputs.nodes == 0 {
         return Err(BudgetError::NoNodes);
     }
@@ -96,7 +109,6 @@ pub fn budget(inputs: &Inputs) -> Result<Budget, BudgetError> {
     let per_pod = needed.as_secs_f64();
     let delete_delay_met = inputs.delete_delay >= needed;
     let expected = expected_loss(probe, inputs.serving, inputs.restart);
-    let grace = needed + GRACE_MARGIN;
     Ok(Budget {
         detection_seconds: Detection {
             min: probe.shortest_detection().as_secs_f64(),
@@ -110,8 +122,8 @@ pub fn budget(inputs: &Inputs) -> Result<Budget, BudgetError> {
         delete_delay_needed_seconds: per_pod,
         expected_loss_seconds_per_pod: expected,
         pre_stop_needed_seconds: per_pod,
-        grace_period_needed_seconds: grace.as_secs_f64(),
-        advice: advice(inputs, needed, grace),
+        grace_period_needed_seconds: (needed + GRACE_MARGIN).as_secs_f64(),
+        advice,
     })
 }
 
@@ -141,42 +153,65 @@ pub fn expected_loss(probe: &ProbeSettings, serving: Duration, restart: Duration
     area / (longest - shortest)
 }
 
-fn advice(inputs: &Inputs, needed: Duration, grace: Duration) -> Vec<String> {
+/// What to change so that a node is out of rotation before it is deleted.
+fn node_advice(inputs: &Inputs) -> Vec<String> {
     let detection = inputs.probe.longest_detection();
-    let seconds = |time: Duration| time.as_secs_f64();
+    let needed = detection + inputs.drain;
     let mut advice = Vec::new();
     if inputs.delete_delay < detection {
         advice.push(format!(
             "The node may be deleted {} s before the load balancer stops sending to it. Set cluster-autoscaler's \
              --node-delete-delay-after-taint to at least {}s: {} s until probes notice, {} s to drain.",
-            seconds(detection.saturating_sub(inputs.delete_delay)),
-            seconds(needed).ceil(),
-            seconds(detection),
-            seconds(inputs.drain),
+            detection.saturating_sub(inputs.delete_delay).as_secs_f64(),
+            needed.as_secs_f64().ceil(),
+            detection.as_secs_f64(),
+            inputs.drain.as_secs_f64(),
         ));
     } else if inputs.delete_delay < needed {
         advice.push(format!(
             "New connections leave the node in time, but established ones get {} s of the {} s to drain. Set \
              --node-delete-delay-after-taint to at least {}s.",
-            seconds(inputs.delete_delay.saturating_sub(detection)),
-            seconds(inputs.drain),
-            seconds(needed).ceil(),
-        ));
-    }
-    if inputs.serving < detection {
-        advice.push(format!(
-            "A terminating Pod stops serving up to {} s before the load balancer notices. Let preStop sleep at least {}s \
-             for new connections, {}s to let established ones drain, and set terminationGracePeriodSeconds to {}.",
-            seconds(detection.saturating_sub(inputs.serving)),
-            seconds(detection).ceil(),
-            seconds(needed).ceil(),
-            seconds(grace).ceil(),
+            inputs.delete_delay.saturating_sub(detection).as_secs_f64(),
+            inputs.drain.as_secs_f64(),
+            needed.as_secs_f64().ceil(),
         ));
     }
     if inputs.nodes == 1 {
         advice.push("With one node there is nowhere else to send connections: add a node.".to_owned());
     }
     advice
+}
+
+/// What to change so that new connections to a replaced Pod are not lost.
+fn pod_advice(inputs: &Inputs) -> Option<String> {
+    let detection = inputs.probe.longest_detection();
+    let needed = detection + inputs.drain;
+    (inputs.serving < detection).then(|| {
+        format!(
+            "A terminating Pod stops serving up to {} s before the load balancer notices. Let preStop sleep at least {}s \
+             for new connections, {}s to let established ones drain, and set terminationGracePeriodSeconds to {}.",
+            detection.saturating_sub(inputs.serving).as_secs_f64(),
+            detection.as_secs_f64().ceil(),
+            needed.as_secs_f64().ceil(),
+            (needed + GRACE_MARGIN).as_secs_f64().ceil(),
+        )
+    })
+}
+
+/// What to change so that established connections to a replaced Pod have the whole drain time.
+fn drain_advice(inputs: &Inputs) -> Option<String> {
+    let detection = inputs.probe.longest_detection();
+    let needed = detection + inputs.drain;
+    (detection..needed).contains(&inputs.serving).then(|| {
+        format!(
+            "A terminating Pod serves until the load balancer notices, but established connections get {} s of the {} s to \
+             drain. Let preStop sleep at least {}s, and set terminationGracePeriodSeconds to {}.",
+            inputs.serving.saturating_sub(detection).as_secs_f64(),
+            inputs.drain.as_secs_f64(),
+            needed.as_secs_f64().ceil(),
+            (needed + GRACE_MARGIN).as_secs_f64().ceil(),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -233,6 +268,23 @@ mod tests {
         assert!(!computed.delete_delay_met);
         assert!(
             computed.advice[0].contains("get 9 s of the 10 s"),
+            "{:?}",
+            computed.advice
+        );
+    }
+
+    #[test]
+    fn a_pod_that_serves_until_probes_notice_may_still_cut_established_connections() {
+        let inputs = Inputs {
+            delete_delay: seconds(400),
+            serving: seconds(25),
+            ..blog()
+        };
+        let computed = budget(&inputs).unwrap();
+        assert_eq!(computed.expected_loss_seconds_per_pod, 0.0);
+        assert_eq!(computed.advice.len(), 1, "{:?}", computed.advice);
+        assert!(
+            computed.advice[0].contains("get 15 s of the 300 s"),
             "{:?}",
             computed.advice
         );

@@ -291,7 +291,10 @@ impl Options {
             longest_lag: observations.longest_lag,
         };
         let timeline = recording.events.iter().map(event).collect();
-        summarize(&run, attempts.collect(), &connections, timeline)
+        RunResult {
+            conditions: Some(self.into()),
+            ..summarize(&run, attempts.collect(), &connections, timeline)
+        }
     }
 }
 

@@ -1,11 +1,18 @@
-//! The results of a drill as a table for people, and what they assume.
+//! The results of a drill as a table for people, and what they assume. The page with plots is [`page`].
 
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
 use crate::drill::Options;
-use crate::result::{LAG_LIMIT, Row, RunResult, Spread};
+use crate::result::{LAG_LIMIT, Row, RunResult};
+use crate::spread::Spread;
+
+mod facts;
+mod model;
+pub mod page;
+mod plot;
+pub mod saved;
 
 const HEADER: [&str; 7] = [
     "strategy",

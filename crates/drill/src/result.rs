@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::conditions::Conditions;
 use crate::scenario::Scenario;
+use crate::series::{Second, per_second};
+use crate::spread::Spread;
 use crate::strategy::Strategy;
 
 /// One new connection. All times of a run are those of its scenario, since its first connection.
@@ -87,6 +90,12 @@ pub struct RunResult {
     pub longest_lag_seconds: f64,
     /// What happened when, in order.
     pub timeline: Vec<TimelineEvent>,
+    /// New connections in each second of the scenario in which there were some, in order.
+    pub per_second: Vec<Second>,
+    /// When long-lived connections were lost, in seconds of the scenario, in order.
+    pub established_lost_at: Vec<f64>,
+    /// What the figures depend on; none where the caller did not state it.
+    pub conditions: Option<Conditions>,
     /// For plots; not in the JSON object.
     #[serde(skip)]
     pub attempts: Vec<Attempt>,
@@ -136,6 +145,8 @@ pub fn summarize(
     let failed = attempts.iter().filter(|attempt| !attempt.succeeded).count();
     let failed_share = share(failed, attempts.len());
     let length = attempts.last().map_or(0.0, |attempt| attempt.at.as_secs_f64());
+    let mut lost_at: Vec<_> = lost.iter().map(Duration::as_secs_f64).collect();
+    lost_at.sort_by(f64::total_cmp);
     RunResult {
         scenario: run.scenario,
         strategy: run.strategy,
@@ -150,46 +161,10 @@ pub fn summarize(
         blackhole_seconds: failed_share * length * float(run.nodes),
         longest_lag_seconds: run.longest_lag.as_secs_f64(),
         timeline,
+        per_second: per_second(&attempts),
+        established_lost_at: lost_at,
+        conditions: None,
         attempts,
-    }
-}
-
-/// Several values of one kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
-    /// The mean of the values.
-    pub mean: f64,
-    /// The smallest of the values.
-    pub min: f64,
-    /// The largest of the values.
-    pub max: f64,
-    /// Their standard deviation, of a sample; 0 for a single one.
-    pub deviation: f64,
-}
-
-impl Spread {
-    /// Of these values; all zero without any.
-    #[must_use]
-    pub fn new(values: &[f64]) -> Self {
-        let Some((min, max)) = values.iter().fold(None, |range: Option<(f64, f64)>, value| {
-            Some(range.map_or((*value, *value), |(min, max)| (min.min(*value), max.max(*value))))
-        }) else {
-            return Self::default();
-        };
-        let count = float(values.len());
-        let mean = values.iter().sum::<f64>() / count;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let deviation = if values.len() > 1 {
-            (squares / (count - 1.0)).sqrt()
-        } else {
-            0.0
-        };
-        Self {
-            mean,
-            min,
-            max,
-            deviation,
-        }
     }
 }
 
@@ -324,6 +299,7 @@ mod tests {
             result.established_lost_before_node_gone, 1,
             "0.2 s before is within the tolerance at this speed"
         );
+        assert_eq!(result.established_lost_at, [5.0, 9.8, 11.0]);
         assert_eq!(result.timeline[0].event, Event::Signal, "sorted");
         let alive = summarize(&RUN, Vec::new(), &connections, Vec::new());
         assert_eq!(alive.established_lost_before_node_gone, 3, "no machine died");
@@ -353,6 +329,7 @@ mod tests {
             serde_json::json!({"t": 5.1, "event": "healthz503", "node": 0})
         );
         assert!(json.get("attempts").is_none());
+        assert_eq!(json["conditions"], serde_json::Value::Null, "stated by the caller");
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! The conditions of a run, kept with its result so that a report made later can state them.
+//!
+//! Fields are plain numbers and names: a report reads them from results of any version, and leaves out what is absent.
+
+use serde::{Deserialize, Serialize};
+
+use crate::drill::Options;
+use crate::report::name;
+
+/// What a run's figures depend on, besides its scenario, strategy, seed and speed. Times are those of the scenario.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Conditions {
+    /// The version of headgate.
+    pub version: String,
+    /// The commit of headgate, if the caller names it.
+    pub commit: Option<String>,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// New connections for each real second.
+    pub rate: f64,
+    /// Long-lived connections held at once.
+    pub long_lived: usize,
+    /// The longest that one of them lives.
+    pub connection_lifetime_seconds: f64,
+    /// From one probe of the load balancer to the next.
+    pub probe_interval_seconds: f64,
+    /// How long a probe waits for its answer.
+    pub probe_timeout_seconds: f64,
+    /// Failed probes in a row that take a backend out.
+    pub probe_failures: u32,
+    /// Successful probes in a row that let it back.
+    pub probe_successes: u32,
+    /// What the load balancer does while all backends are down.
+    pub no_healthy_backends: String,
+    /// From the end of an operation of ARM until its admin state takes effect.
+    pub propagation_seconds: f64,
+    /// How long an operation of ARM takes.
+    pub operation_seconds: f64,
+    /// The autoscaler that removes nodes.
+    pub autoscaler: String,
+    /// From the signal to the deletion of an empty node, or to the eviction of Pods.
+    pub delete_delay_seconds: f64,
+    /// The notice that a spot machine gets.
+    pub notice_seconds: f64,
+    /// The preStop sleep of strategies that have one.
+    pub pre_stop_seconds: f64,
+    /// How long a process serves after SIGTERM in a rolling update.
+    pub shutdown_seconds: f64,
+    /// From the end of a Pod until its replacement is ready.
+    pub restart_seconds: f64,
+}
+
+impl From<&Options> for Conditions {
+    fn from(options: &Options) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: None,
+            nodes: options.nodes,
+            rate: options.rate,
+            long_lived: options.long_lived,
+            connection_lifetime_seconds: options.pods.connection_lifetime.as_secs_f64(),
+            probe_interval_seconds: options.probe.interval.as_secs_f64(),
+            probe_timeout_seconds: options.probe.timeout.as_secs_f64(),
+            probe_failures: options.probe.unhealthy_threshold,
+            probe_successes: options.probe.healthy_threshold,
+            no_healthy_backends: name(&options.no_healthy),
+            propagation_seconds: options.propagation.as_secs_f64(),
+            operation_seconds: options.operation_delay.as_secs_f64(),
+            autoscaler: name(&options.autoscaler),
+            delete_delay_seconds: options.delete_delay.as_secs_f64(),
+            notice_seconds: options.notice.as_secs_f64(),
+            pre_stop_seconds: options.pods.pre_stop.as_secs_f64(),
+            shutdown_seconds: options.pods.process.as_secs_f64(),
+            restart_seconds: options.restart.as_secs_f64(),
+        }
+    }
+}

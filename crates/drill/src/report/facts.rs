@@ -1,0 +1,166 @@
+//! Under which conditions the runs on a page were made: what a reader needs to repeat them.
+
+use std::fmt::Write as _;
+
+use super::page::escape;
+use super::saved::{SavedRun, ScenarioRuns};
+use crate::conditions::Conditions;
+
+/// The conditions of a scenario's runs: a table, or one for each kind of conditions with its strategies.
+pub(super) fn section(group: &ScenarioRuns<'_>) -> String {
+    let mut html = String::from("<h3>Conditions of these runs</h3>\n");
+    let runs: Vec<&SavedRun> = group
+        .strategies
+        .iter()
+        .flat_map(|strategy| strategy.runs.iter().copied())
+        .collect();
+    let mut kinds: Vec<(Kind<'_>, Vec<&SavedRun>)> = Vec::new();
+    for run in runs {
+        let kind = (run.speed, run.conditions.as_ref());
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, members)) => members.push(run),
+            None => kinds.push((kind, vec![run])),
+        }
+    }
+    let are_mixed = kinds.len() > 1;
+    for ((speed, conditions), members) in kinds {
+        if are_mixed {
+            let mut names: Vec<_> = members.iter().map(|run| escape(&run.strategy)).collect();
+            names.dedup();
+            // Writing to a String does not fail.
+            let _ = writeln!(html, "<p>Of {}:</p>", names.join(", "));
+        }
+        html.push_str("<table class=\"conditions\">\n");
+        let mut facts = general(speed, &members);
+        match conditions {
+            Some(conditions) => facts.extend(stated(conditions)),
+            None => facts.push(("other conditions", "not stated in these results".to_owned())),
+        }
+        for (name, value) in facts {
+            let _ = writeln!(
+                html,
+                "<tr><th scope=\"row\">{name}</th><td>{}</td></tr>",
+                escape(&value)
+            );
+        }
+        html.push_str("</table>\n");
+    }
+    html
+}
+
+/// Speed and conditions.
+type Kind<'a> = (f64, Option<&'a Conditions>);
+
+fn general(speed: f64, runs: &[&SavedRun]) -> Vec<(&'static str, String)> {
+    let mut seeds: Vec<_> = runs.iter().map(|run| run.seed).collect();
+    seeds.sort_unstable();
+    seeds.dedup();
+    let seeds = match seeds.as_slice() {
+        [first, .., last] => format!("{} seeds, {first} to {last}", seeds.len()),
+        [only] => only.to_string(),
+        [] => String::new(),
+    };
+    let lag = runs.iter().map(|run| run.longest_lag_seconds).fold(0.0, f64::max);
+    vec![
+        ("speed", format!("{speed} scenario seconds for each real second")),
+        ("seeds", seeds),
+        (
+            "longest lag",
+            format!("a client began a connection at most {lag:.3} real seconds late"),
+        ),
+    ]
+}
+
+fn stated(conditions: &Conditions) -> Vec<(&'static str, String)> {
+    let version = match &conditions.commit {
+        Some(commit) => format!("{}, commit {commit}", conditions.version),
+        None => format!("{}, commit not stated", conditions.version),
+    };
+    vec![
+        ("headgate", version),
+        ("nodes", conditions.nodes.to_string()),
+        ("new connections", format!("{} for each real second", conditions.rate)),
+        (
+            "long-lived connections",
+            format!(
+                "{} at once, each for at most {} s",
+                conditions.long_lived, conditions.connection_lifetime_seconds
+            ),
+        ),
+        (
+            "probes",
+            format!(
+                "every {} s with a timeout of {} s; {} failures in a row take a node out, {} successes let it back",
+                conditions.probe_interval_seconds,
+                conditions.probe_timeout_seconds,
+                conditions.probe_failures,
+                conditions.probe_successes
+            ),
+        ),
+        ("while all backends are down", conditions.no_healthy_backends.clone()),
+        (
+            "admin states",
+            format!(
+                "an operation takes {} s, and takes effect {} s later; Azure publishes no time",
+                conditions.operation_seconds, conditions.propagation_seconds
+            ),
+        ),
+        (
+            "nodes are removed by",
+            format!(
+                "{}; deletion or eviction {} s after the signal",
+                conditions.autoscaler, conditions.delete_delay_seconds
+            ),
+        ),
+        ("notice of a spot machine", format!("{} s", conditions.notice_seconds)),
+        (
+            "Pods",
+            format!(
+                "preStop sleep {} s in strategies that have one, {} s of serving after SIGTERM in a rolling update, {} s \
+                 until the next Pod is ready",
+                conditions.pre_stop_seconds, conditions.shutdown_seconds, conditions.restart_seconds
+            ),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::saved::{group, tests::runs};
+
+    #[test]
+    fn conditions_are_stated_once_or_for_each_kind() {
+        let mut runs = runs();
+        let stated = |commit: &str| {
+            Some(Conditions {
+                version: "1.2.3".to_owned(),
+                commit: Some(commit.to_owned()),
+                nodes: 6,
+                ..Conditions::default()
+            })
+        };
+        for run in &mut runs {
+            run.conditions = stated("abc");
+        }
+        let html = section(&group(&runs)[0]);
+        assert_eq!(html.matches("<table").count(), 1, "{html}");
+        for expected in [
+            "1.2.3, commit abc",
+            "2 seeds, 1 to 2",
+            "10 scenario seconds",
+            "0.012 real seconds",
+        ] {
+            assert!(html.contains(expected), "{expected} in {html}");
+        }
+        runs[2].conditions = stated("def");
+        let html = section(&group(&runs)[0]);
+        assert_eq!(html.matches("<table").count(), 2, "{html}");
+        assert!(
+            html.contains("<p>Of none:</p>") && html.contains("<p>Of admin-state:</p>"),
+            "{html}"
+        );
+        runs[2].conditions = None;
+        assert!(section(&group(&runs)[0]).contains("not stated in these results"));
+    }
+}

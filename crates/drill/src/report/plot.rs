@@ -1,0 +1,116 @@
+//! Plots of results as SVG, drawn with plotters: pure functions from saved runs to text.
+//!
+//! plotters decides scales, axes and marks. Here every picture gets a title and a description for screen readers, and
+//! scales with the page. Its few colours stand in presentation attributes, which the page's style replaces in dark mode.
+//! Colours are Okabe and Ito's, which people with any colour vision can tell apart; no mark differs by colour alone.
+
+use plotters::coord::Shift;
+use plotters::prelude::{
+    Color, DrawingArea, DrawingAreaErrorKind, IntoDrawingArea, IntoFont, RGBColor, SVGBackend, TextStyle,
+};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::page::escape;
+
+mod lost;
+mod success;
+mod timeline;
+
+pub(super) use lost::lost;
+pub(super) use success::success;
+pub(super) use timeline::timeline;
+
+/// The width of every picture, in its own units.
+const WIDTH: u32 = 960;
+/// Text and axes.
+const INK: RGBColor = RGBColor(0x1F, 0x23, 0x28);
+/// Lines of a grid.
+const GRID: RGBColor = RGBColor(0xD0, 0xD7, 0xDE);
+/// What succeeded.
+const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
+/// What failed.
+const VERMILION: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
+/// What was lost with its machine.
+const SKY: RGBColor = RGBColor(0x56, 0xB4, 0xE9);
+/// Text of axes and labels, and of headings.
+const TEXT_SIZE: u32 = 14;
+const HEADING_SIZE: u32 = 16;
+
+/// A picture cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("the plot {plot:?} cannot be drawn: {reason}")]
+pub struct PlotError {
+    plot: String,
+    reason: String,
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type DrawError = DrawingAreaErrorKind<std::io::Error>;
+
+/// What a picture is called and shows, for those who do not see it.
+struct Labels<'a> {
+    /// Unique on the page.
+    id: &'a str,
+    title: String,
+    description: String,
+}
+
+/// Draws a picture of this height.
+fn svg(
+    labels: &Labels<'_>,
+    height: u32,
+    draw: impl FnOnce(&Area<'_>) -> Result<(), DrawError>,
+) -> Result<String, PlotError> {
+    let mut drawn = String::new();
+    let root = SVGBackend::with_string(&mut drawn, (WIDTH, height)).into_drawing_area();
+    draw(&root).and_then(|()| root.present()).map_err(|error| PlotError {
+        plot: labels.title.clone(),
+        reason: error.to_string(),
+    })?;
+    drop(root);
+    // The element that plotters opens has a fixed size; ours scales.
+    let inner = drawn.split_once('>').map_or("", |(_, inner)| inner);
+    let Labels { id, title, description } = labels;
+    let (title, description) = (escape(title), escape(description));
+    Ok(format!(
+        "<svg id=\"{id}\" class=\"plot\" role=\"img\" aria-labelledby=\"{id}-title {id}-description\" \
+         viewBox=\"0 0 {WIDTH} {height}\" xmlns=\"http://www.w3.org/2000/svg\">\n\
+         <title id=\"{id}-title\">{title}</title>\n<desc id=\"{id}-description\">{description}</desc>{inner}"
+    ))
+}
+
+/// Text that begins at its position, at half of its height.
+fn text(size: u32) -> TextStyle<'static> {
+    anchored(size, HPos::Left)
+}
+
+/// Text that begins, has its middle or ends at its position.
+fn anchored(size: u32, horizontal: HPos) -> TextStyle<'static> {
+    ("sans-serif", size)
+        .into_font()
+        .color(&INK)
+        .pos(Pos::new(horizontal, VPos::Center))
+}
+
+/// A colour that lets others show through.
+fn faint(color: RGBColor, opacity: f64) -> plotters::style::RGBAColor {
+    color.mix(opacity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_results_cannot_end_their_element() {
+        let labels = Labels {
+            id: "a",
+            title: "</title><script>".to_owned(),
+            description: "a & b".to_owned(),
+        };
+        let svg = svg(&labels, 10, |_| Ok(())).unwrap();
+        assert!(svg.contains("&lt;/title&gt;&lt;script&gt;</title>"), "{svg}");
+        assert!(svg.contains("a &amp; b</desc>"), "{svg}");
+        assert!(svg.trim_end().ends_with("</svg>"), "{svg}");
+    }
+}
