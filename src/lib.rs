@@ -9,5 +9,7 @@
 pub mod agent;
 pub mod cli;
 pub mod config;
+pub mod drain;
+pub mod preview;
 pub mod status;
 pub mod why;
