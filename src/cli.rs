@@ -1,6 +1,6 @@
 //! The command line: one file for each subcommand, which turns its arguments into a call and the outcome into an exit code.
 //!
-//! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings.
+//! Exit codes of every subcommand: 0 success, 1 a failure while running, 2 wrong arguments or settings. `drain --wait` has two more.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -20,11 +20,13 @@ mod azure;
 mod azure_emulator;
 #[cfg(feature = "sandbox")]
 mod budget;
+mod drain;
 #[cfg(feature = "sandbox")]
 mod drill;
 #[cfg(feature = "sandbox")]
 mod drill_report;
 mod generate;
+mod plan;
 mod prepare_uninstall;
 mod probe;
 mod restore;
@@ -38,6 +40,10 @@ mod why;
 const EXIT_SETTINGS: u8 = 2;
 /// Exit code for a failure while running.
 const EXIT_RUNTIME: u8 = 1;
+/// Exit code where what is waited for did not happen in the given time.
+const EXIT_TIMEOUT: u8 = 3;
+/// Exit code after Ctrl-C while following: 128 and the number of SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
 
 /// Stops load-balancer traffic to a Kubernetes node before the node goes away.
 #[derive(Debug, Parser)]
@@ -57,6 +63,8 @@ enum Command {
     Status(status::Arguments),
     Restore(restore::Arguments),
     PrepareUninstall(prepare_uninstall::Arguments),
+    Drain(drain::Arguments),
+    Plan(plan::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
@@ -90,6 +98,8 @@ pub fn run() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Restore(arguments) => restore::run(&arguments),
         Command::PrepareUninstall(arguments) => prepare_uninstall::run(&arguments),
+        Command::Drain(arguments) => drain::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),
@@ -190,6 +200,12 @@ fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut json = serde_json::to_string_pretty(value).map_err(Failure::runtime)?;
     json.push('\n');
     print(headgate_telemetry::escape_json(&json).as_bytes())
+}
+
+/// Writes a value to standard output as YAML. Strings of others cannot control a terminal.
+fn print_yaml(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let yaml = serde_yaml::to_string(value).map_err(Failure::runtime)?;
+    print(headgate_telemetry::escape_lines(&yaml).as_bytes())
 }
 
 #[cfg(test)]

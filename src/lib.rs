@@ -9,6 +9,8 @@
 pub mod agent;
 pub mod cli;
 pub mod config;
+pub mod drain;
+pub mod preview;
 pub mod status;
 pub mod uninstall;
 pub mod why;

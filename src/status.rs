@@ -6,6 +6,7 @@
 
 mod agents;
 mod local_pools;
+mod maintenances_text;
 mod nodes;
 mod report;
 mod snapshot;
@@ -20,3 +21,4 @@ pub use report::{
 };
 pub use snapshot::{AzureSnapshot, ClusterSnapshot, SnapshotRequest, StatusError, take_snapshot};
 pub use text::{Detail, render};
+pub(crate) use text_format::format_columns;

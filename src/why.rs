@@ -1,10 +1,11 @@
 //! `headgate why`: whether new connections are sent to a node, since when, why not, and what would change it.
 //!
-//! It reads and writes nothing. The explanation is a pure function of two observations: the status of the node's
-//! agent and the Node object; one of them may be missing. It covers what probes are answered, not what a load
+//! It reads and writes nothing. The explanation is a pure function of observations: the status of the node's agent, the Node
+//! object, and the `NodeMaintenance`s; one of the first two may be missing. It covers what probes are answered, not what a load
 //! balancer does with the answer.
 
 mod explanation;
+mod maintenances;
 mod observations;
 mod reasons;
 
@@ -14,6 +15,7 @@ use jiff::Timestamp;
 use kube::Client;
 
 pub use explanation::{Explanation, NewConnections, Reason, explain};
+pub use maintenances::{BlockerRow, ConditionRow, GateRow, MaintainedNodeRow, MaintenanceRow, list_maintenances};
 pub use observations::{AgentStatus, NodeObject, Observations, WhyError, statusz_uri};
 
 /// Queries the API server and the agent, and explains the node `name`. `statusz` is the address of the agent's

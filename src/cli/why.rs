@@ -16,7 +16,7 @@ use super::{Failure, azure, build_runtime, print, print_json};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Name of the Node; or the word service, for the backend pools of a Service
+    /// Name of the Node, also as node/NAME; or the word service, for the backend pools of a Service
     node: String,
 
     /// The Service, after the word service
@@ -54,12 +54,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Some(service) = &arguments.service {
         return explain_service(arguments, &settings, service);
     }
+    let node = arguments.node.strip_prefix("node/").unwrap_or(&arguments.node);
     let explanation = build_runtime()?.block_on(async {
         let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
         let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
         why::explain_node(
             &client,
-            &arguments.node,
+            node,
             arguments.port,
             arguments.statusz.clone(),
             &settings.signals.health,

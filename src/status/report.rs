@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::local_pools::LocalPoolRow;
+use crate::why::MaintenanceRow;
 
 mod build;
 
@@ -52,6 +53,10 @@ pub struct StatusReport {
     pub local_pools: Vec<LocalPoolRow>,
     /// Why the pools of Local Services are unknown.
     pub local_pools_error: Option<String>,
+    /// The `NodeMaintenance`s, by name; where Nodes are named, those of these Nodes.
+    pub maintenances: Vec<MaintenanceRow>,
+    /// Why the `NodeMaintenance`s are unknown.
+    pub maintenances_error: Option<String>,
 }
 
 /// Which Nodes a report contains.

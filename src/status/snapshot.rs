@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::local_pools::{LocalPoolsRequest, LocalPoolsSnapshot, take_local_pools};
 use super::nodes;
 use crate::config::Settings;
+use crate::why::{MaintenanceRow, list_maintenances};
 
 /// Time for reading one small object from the API server.
 const OBJECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,6 +87,8 @@ pub struct ClusterSnapshot {
     pub health_rules: SignalRules,
     /// The pools of Local Services.
     pub local_pools: LocalPoolsSnapshot,
+    /// The `NodeMaintenance`s, or why they cannot be listed.
+    pub maintenances: Result<Vec<MaintenanceRow>, String>,
 }
 
 /// Takes a snapshot.
@@ -113,7 +116,12 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
         let azure = load_balancers(azure, ledger.as_ref().unwrap_or(&Ledger::default())).await;
         (ledger, azure)
     };
-    let (listed, (ledger, azure), lease) = futures::join!(nodes::list(client), ledger_and_azure, lease(client));
+    let (listed, (ledger, azure), lease, maintenances) = futures::join!(
+        nodes::list(client),
+        ledger_and_azure,
+        lease(client),
+        list_maintenances(client)
+    );
     let now = clock.now();
     let (mut desired, mut health) = (TargetStates::default(), BTreeMap::new());
     for node in listed.map_err(StatusError::Nodes)? {
@@ -142,6 +150,7 @@ pub async fn take_snapshot(request: SnapshotRequest<'_>) -> Result<ClusterSnapsh
     };
     Ok(ClusterSnapshot {
         local_pools,
+        maintenances,
         now,
         desired,
         health,

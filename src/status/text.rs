@@ -13,6 +13,7 @@ use headgate_controller::pool::ProbeTarget;
 use headgate_telemetry::escape_line;
 
 use super::local_pools;
+use super::maintenances_text::render_maintenances;
 use super::report::{EntryRow, LoadBalancerRow, NodeRow, Owner, PoolRow, ProbeRow, Selection, StatusReport};
 use super::text_format::{format_age, format_columns};
 
@@ -65,6 +66,11 @@ pub fn render(report: &StatusReport, detail: Detail) -> String {
     if !local_pools.is_empty() {
         text.push('\n');
         text += &local_pools;
+    }
+    let maintenances = render_maintenances(report);
+    if !maintenances.is_empty() {
+        text.push('\n');
+        text += &maintenances;
     }
     let notes = render_notes(report);
     if !notes.is_empty() {
@@ -479,4 +485,4 @@ fn load_balancer_notes(load_balancer: &LoadBalancerRow) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

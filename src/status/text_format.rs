@@ -21,7 +21,7 @@ pub(super) fn format_age(since: Timestamp, now: Timestamp) -> String {
 
 /// A table with one line for the header and for each row. Each column is as wide as its widest cell. Names of others in the cells
 /// are escaped for a terminal.
-pub(super) fn format_columns(header: &[String], rows: &[Vec<String>]) -> String {
+pub(crate) fn format_columns(header: &[String], rows: &[Vec<String>]) -> String {
     let escape = |cells: &[String]| {
         cells
             .iter()

@@ -1,4 +1,4 @@
-//! The explanation: from the two observations to text and JSON. Pure.
+//! The explanation: from the observations to text and JSON. Pure.
 
 use std::fmt;
 
@@ -7,6 +7,7 @@ use headgate_telemetry::escape_line;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::maintenances::MaintenanceRow;
 use super::observations::{AgentStatus, NodeObject, Observations};
 use super::reasons;
 
@@ -50,6 +51,8 @@ pub struct Explanation {
     pub healthz: Option<u16>,
     /// The reasons against new connections.
     pub reasons: Vec<Reason>,
+    /// The `NodeMaintenance`s of the node, each with the row of this node.
+    pub maintenances: Vec<MaintenanceRow>,
     /// Further facts, one sentence or two each.
     pub notes: Vec<String>,
     /// Whether the agent answered; otherwise only the Node object is known.
@@ -113,8 +116,12 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
             }
         }
     }
+    if let (Ok(_), Err(error)) = (&observations.api, &observations.maintenances) {
+        notes.push(format!("NodeMaintenances are not known: {error}"));
+    }
     reasons.sort_by(|a, b| a.name.cmp(&b.name));
     Explanation {
+        maintenances: observations.maintenances.clone().unwrap_or_default(),
         node: name.to_owned(),
         sent,
         since,
@@ -194,6 +201,52 @@ impl fmt::Display for Since {
     }
 }
 
+impl Explanation {
+    /// What a `NodeMaintenance` does with the node, and what it waits for.
+    fn write_maintenance(&self, row: &MaintenanceRow, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = escape_line(&row.name);
+        let since = Since(row.stage_since, self.taken_at);
+        writeln!(f, "\n  NodeMaintenance {name}, stage {}{since}", row.stage_text())?;
+        if !row.reason.is_empty() {
+            writeln!(f, "    For: {}", escape_line(&row.reason))?;
+        }
+        for node in &row.nodes {
+            let waits = if node.message.is_empty() {
+                String::new()
+            } else {
+                format!("; {}", node.message)
+            };
+            let pods = format!(
+                "{} pods have to leave, {} of them evacuate",
+                node.pods_left(),
+                node.pods_evacuating
+            );
+            writeln!(
+                f,
+                "    The node is {}; {pods}{}",
+                node.load_balancer_text(),
+                escape_line(&waits)
+            )?;
+            for blocker in &node.blockers {
+                let since = Since(Some(blocker.since), self.taken_at);
+                writeln!(
+                    f,
+                    "    {} stays{since}: {}",
+                    escape_line(&blocker.pod),
+                    escape_line(&blocker.message)
+                )?;
+            }
+            let hidden = node
+                .blockers_total
+                .saturating_sub(i32::try_from(node.blockers.len()).unwrap_or(i32::MAX));
+            if hidden > 0 {
+                writeln!(f, "    {hidden} more pods are blocked.")?;
+            }
+        }
+        writeln!(f, "    Ends with its deletion: kubectl delete nm {name}")
+    }
+}
+
 /// The text that `headgate why` prints. What agents and the API server sent is escaped for a terminal, and breaks no line.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -235,6 +288,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "\n  {}{since}", escape_line(&reason.name))?;
             writeln!(f, "    {}", escape_line(&reason.meaning))?;
             writeln!(f, "    Ends with {}", escape_line(&reason.ends))?;
+        }
+        for row in &self.maintenances {
+            self.write_maintenance(row, f)?;
         }
         if !self.notes.is_empty() {
             writeln!(f)?;

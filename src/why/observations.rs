@@ -1,5 +1,5 @@
-//! The two observations of a node: the status of its agent, from `/statusz`, and the Node object, from the API
-//! server.
+//! The observations of a node: the status of its agent, from `/statusz`, and the Node object and the `NodeMaintenance`s of the node,
+//! from the API server.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +12,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use serde::Deserialize;
+
+use super::maintenances::{MaintenanceRow, list_maintenances};
 
 /// Time for the agent's answer, which comes from memory.
 const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -181,13 +183,15 @@ pub struct NodeObject {
     pub marker: Option<MarkerFact>,
 }
 
-/// Both observations, each with the reason if it is missing.
+/// The observations, each with the reason if it is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observations {
     /// The status of the agent.
     pub agent: Result<AgentStatus, String>,
     /// The Node object, or why it was not read.
     pub api: Result<NodeObject, String>,
+    /// The `NodeMaintenance`s of the node with its row alone, or why they were not listed.
+    pub maintenances: Result<Vec<MaintenanceRow>, String>,
 }
 
 impl Observations {
@@ -215,7 +219,26 @@ impl Observations {
                 api: api.clone(),
                 agent: agent.clone(),
             }),
-            _ => Ok(Self { agent, api }),
+            (_, Err(error)) => {
+                let maintenances = Err(error.clone());
+                Ok(Self {
+                    agent,
+                    api,
+                    maintenances,
+                })
+            }
+            (_, Ok(_)) => {
+                let names = [name.to_owned()];
+                let maintenances = list_maintenances(client).await.map(|mut rows| {
+                    rows.retain_mut(|row| row.retain_nodes(&names));
+                    rows
+                });
+                Ok(Self {
+                    agent,
+                    api,
+                    maintenances,
+                })
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 const DRILL_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// Whether namespaces are available; without them a test prints a line and passes, except with `CI=true`.
-fn can_run(test: &str) -> bool {
+pub(crate) fn can_run(test: &str) -> bool {
     let Err(obstacle) = Namespace::create() else {
         return true;
     };

@@ -14,6 +14,8 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::drill::can_run;
+
 /// A drill that was really run: the README's picture.
 const RESULTS: &str = include_str!("../../docs/pictures/scale-down.json");
 /// How long the browser may take on a busy machine.
@@ -245,6 +247,58 @@ fn a_narrow_window_scrolls_tables_and_not_the_page() {
     let [page, window] = ["scrollWidth", "clientWidth"].map(|name| measured[name].as_f64().unwrap());
     assert!(window < 700.0, "{measured}");
     assert!(page <= window, "{measured}");
+}
+
+#[test]
+fn a_drill_writes_the_page_of_its_own_results() {
+    if !can_run("a_drill_writes_the_page_of_its_own_results") {
+        return;
+    }
+    let directory = scratch("drill-html");
+    let [page, picture] = ["page.html", "picture.svg"].map(|name| directory.join(name));
+    let output = headgate(&[
+        "drill",
+        "--scenario",
+        "scale-down",
+        "--strategy",
+        "none",
+        "--nodes",
+        "2",
+        "--commit",
+        "0123abc",
+        "--html",
+        page.to_str().unwrap(),
+        "--svg",
+        picture.to_str().unwrap(),
+        "-o",
+        "json",
+    ]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let runs: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let run = &runs[0];
+    let sum = |field: &str| {
+        let seconds = run["perSecond"].as_array().unwrap();
+        seconds
+            .iter()
+            .map(|second| second[field].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(json!(sum("attempted")), run["attempted"]);
+    assert_eq!(json!(sum("failed")), run["failed"]);
+    assert!(sum("failed") > 0, "the node dies unnoticed: {run}");
+    let lost = run["establishedLostAt"].as_array().unwrap();
+    assert_eq!(json!(lost.len()), run["establishedLost"]);
+    let conditions = &run["conditions"];
+    assert_eq!(
+        (&conditions["nodes"], &conditions["commit"]),
+        (&json!(2), &json!("0123abc"))
+    );
+    let html = std::fs::read_to_string(page).unwrap();
+    let figures = format!("{} of {} new connections failed", run["failed"], run["attempted"]);
+    for expected in [&figures, "commit 0123abc", "id=\"connections-plot-0\""] {
+        assert!(html.contains(expected), "{expected} in {html}");
+    }
+    assert!(std::fs::read_to_string(picture).unwrap().contains(&figures));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use headgate_sandbox::control_plane::ControlPlane;
 use headgate_sandbox::process::{Process, last_log_lines};
 use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
 use k8s_openapi::api::core::v1::{Node, Pod, ServiceAccount};
@@ -16,6 +17,8 @@ use serde_json::{Value, json};
 
 use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
+
+mod commands;
 
 /// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(2);
@@ -43,6 +46,34 @@ fn seed() -> Value {
     })
 }
 
+/// Writes azure.json for the emulator.
+fn azure_json(emulator: &Emulator, directory: &Path) -> PathBuf {
+    let azure = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": TENANT,
+        "aadClientId": APPLICATION, "aadClientSecret": "a secret", "subscriptionId": "sub", "resourceGroup": "cluster"});
+    let path = directory.join("azure.json");
+    std::fs::write(&path, azure.to_string()).unwrap();
+    path
+}
+
+/// Applies the kinds, and waits until the API server has them.
+async fn apply_kinds(control_plane: &ControlPlane, client: &Client) {
+    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/components/maintenance/crds");
+    let applied = kubectl(control_plane.kubeconfig())
+        .args(["apply", "-f"])
+        .arg(crds)
+        .output()
+        .unwrap();
+    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    eventually(SOON, "the kinds are served", async || {
+        for kind in ["NodeMaintenance", "Evacuation"] {
+            let list = api(client, kind).list(&ListParams::default()).await;
+            list.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    })
+    .await;
+}
+
 /// A controller as a child process.
 struct Controller(Process);
 
@@ -54,9 +85,7 @@ impl Controller {
             directory.join(name)
         };
         let settings = file("settings.yaml", "maintenance: {enabled: true}\n");
-        let azure = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": TENANT,
-            "aadClientId": APPLICATION, "aadClientSecret": "a secret", "subscriptionId": "sub", "resourceGroup": "cluster"});
-        let azure = file("azure.json", &azure.to_string());
+        let azure = azure_json(emulator, &directory);
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.current_dir(&directory).env_remove("KUBECONFIG");
         command.args(["agent", "--role=controller", "--node-name", "node-2"]);
@@ -135,27 +164,13 @@ fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
 async fn no_pod_leaves_before_the_pools_show_its_node_out() {
     let control_plane = own_control_plane().await;
     let client = Client::try_from(control_plane.client_config()).unwrap();
-    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/components/maintenance/crds");
-    let applied = kubectl(control_plane.kubeconfig())
-        .args(["apply", "-f"])
-        .arg(crds)
-        .output()
-        .unwrap();
-    assert!(applied.status.success(), "{}", String::from_utf8_lossy(&applied.stderr));
+    apply_kinds(&control_plane, &client).await;
     populate(&client).await;
     let file = scratch("seed").join("seed.json");
     std::fs::write(&file, seed().to_string()).unwrap();
     let emulator = Emulator::start_with_seed(&file, &[]).await;
     assert_eq!(admin_state(&emulator).await, "None");
     let (maintenances, evacuations) = (api(&client, "NodeMaintenance"), api(&client, "Evacuation"));
-    eventually(SOON, "the kinds are served", async || {
-        maintenances
-            .list(&ListParams::default())
-            .await
-            .map(drop)
-            .map_err(|error| error.to_string())
-    })
-    .await;
     let mut controller = Controller::start(&emulator, control_plane.kubeconfig());
     let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
     let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},

@@ -30,6 +30,7 @@ mod nodes;
 mod plan;
 mod preempt_feature;
 mod publish_limit;
+mod read_proof;
 mod recorded;
 mod restore_work;
 mod settings;

@@ -9,6 +9,7 @@ mod pod;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use crate::api::{Evacuation, NodeMaintenance};
 use crate::drain_plan::{Labels, PodSelector};
@@ -47,6 +48,18 @@ pub struct BudgetFacts {
 }
 
 impl BudgetFacts {
+    /// The facts of a budget, or `None` for one without a selector, which is about no pod.
+    #[must_use]
+    pub fn read(budget: &PodDisruptionBudget) -> Option<Self> {
+        let selector = budget.spec.as_ref()?.selector.as_ref()?;
+        Some(Self {
+            namespace: budget.metadata.namespace.clone().unwrap_or_default(),
+            name: budget.metadata.name.clone().unwrap_or_default(),
+            selector: PodSelector::from(selector),
+            disruptions_allowed: budget.status.as_ref().map_or(0, |status| status.disruptions_allowed),
+        })
+    }
+
     /// Whether the budget is about a pod with these labels.
     #[must_use]
     pub fn selects(&self, namespace: &str, labels: &Labels) -> bool {

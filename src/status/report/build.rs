@@ -84,6 +84,8 @@ impl StatusReport {
             unmatched_ledger: unmatched,
             local_pools: snapshot.local_pools.rows.clone(),
             local_pools_error: snapshot.local_pools.error.clone(),
+            maintenances: snapshot.maintenances.clone().unwrap_or_default(),
+            maintenances_error: snapshot.maintenances.as_ref().err().cloned(),
         }
     }
 
@@ -97,6 +99,7 @@ impl StatusReport {
             return Err(missing.clone());
         }
         self.nodes.retain(|node| names.contains(&node.name));
+        self.maintenances.retain_mut(|row| row.retain_nodes(names));
         self.selection = Selection::Named;
         Ok(())
     }

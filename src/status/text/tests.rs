@@ -37,7 +37,7 @@ fn rule(name: &str, path: Option<&str>, target: ProbeTarget) -> RuleRow {
     }
 }
 
-fn report() -> StatusReport {
+pub(in super::super) fn report() -> StatusReport {
     let signal = SignalRow {
         name: "drain".to_owned(),
         health: true,
@@ -94,6 +94,8 @@ fn report() -> StatusReport {
     StatusReport {
         local_pools: Vec::new(),
         local_pools_error: None,
+        maintenances: Vec::new(),
+        maintenances_error: None,
         taken_at: at(1000),
         leader: Some(LeaderStatus {
             holder: Some("n3_0a".to_owned()),

@@ -54,8 +54,17 @@ fn api(signals: &[&str], cordoned: bool, excluded: bool) -> NodeObject {
     }
 }
 
+/// Observations of a node without maintenances.
+fn observations(agent: Result<AgentStatus, String>, api: Result<NodeObject, String>) -> Observations {
+    Observations {
+        agent,
+        api,
+        maintenances: Ok(Vec::new()),
+    }
+}
+
 fn text(agent: Result<AgentStatus, String>, api: Result<NodeObject, String>) -> (NewConnections, String) {
-    let explanation = explain("n", &Observations { agent, api }, at(22));
+    let explanation = explain("n", &observations(agent, api), at(22));
     (explanation.sent, explanation.to_string())
 }
 
@@ -67,6 +76,56 @@ fn eligible_node() {
         text,
         "n: new connections are sent here, since 1970-01-01T00:00:10Z (12 s): /healthz answers 200.\n"
     );
+}
+
+/// A maintenance of the node, with this text where the API server has text of others.
+fn maintenance(text: &str) -> MaintenanceRow {
+    let time = |second| at(second).to_string();
+    let blocker = serde_json::json!({"pod": format!("shop/{text}"), "reason": "DisruptionBudget", "since": time(12),
+        "message": format!("PodDisruptionBudget {text} allows 0 disruptions")});
+    let object = serde_json::json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": text},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": []}, "stage": "Drain", "reason": text},
+        "status": {"stageStatuses": [{"name": "Cordon", "startTimestamp": time(8)}, {"name": "Drain", "startTimestamp": time(10)}],
+            "nodeStatuses": [{"nodeRef": {"name": "n"}, "drainMessage": text, "podsPendingEvacuation": 1, "podsEvacuating": 2,
+                "loadBalancer": {"state": "Out", "downSince": time(11)}, "blockers": [blocker], "blockersTotal": 3}]}});
+    MaintenanceRow::new(&serde_json::from_value(object).unwrap())
+}
+
+#[test]
+fn maintenances_of_the_node_say_what_they_wait_for() {
+    let mut observed = observations(Ok(agent(200, &[], "watch", 200)), Ok(api(&[], true, false)));
+    observed.maintenances = Ok(vec![maintenance("kernel")]);
+    let explanation = explain("n", &observed, at(22));
+    assert_eq!(explanation.maintenances[0].nodes[0].blockers[0].pod, "shop/kernel");
+    let text = explanation.to_string();
+    assert!(
+        text.contains(
+            "\n  NodeMaintenance kernel, stage Drain, since 1970-01-01T00:00:10Z (12 s)\n    For: kernel\n    \
+             The node is out of its load balancers since 1970-01-01T00:00:11Z; 3 pods have to leave, 2 of them evacuate; kernel\n    \
+             shop/kernel stays, since 1970-01-01T00:00:12Z (10 s): PodDisruptionBudget kernel allows 0 disruptions\n    \
+             2 more pods are blocked.\n    Ends with its deletion: kubectl delete nm kernel\n"
+        ),
+        "{text}"
+    );
+    observed.maintenances = Err("forbidden".to_owned());
+    let text = explain("n", &observed, at(22)).to_string();
+    assert!(text.contains("  NodeMaintenances are not known: forbidden\n"), "{text}");
+}
+
+#[test]
+fn text_of_maintenances_cannot_control_the_terminal() {
+    let mut observed = observations(Ok(agent(200, &[], "watch", 200)), Ok(api(&[], false, false)));
+    observed.maintenances = Ok(vec![maintenance(HOSTILE)]);
+    let hostile = explain("n", &observed, at(22)).to_string();
+    assert!(
+        !hostile
+            .chars()
+            .any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')),
+        "{hostile:?}"
+    );
+    observed.maintenances = Ok(vec![maintenance("a")]);
+    let harmless = explain("n", &observed, at(22)).to_string();
+    assert_eq!(hostile.lines().count(), harmless.lines().count(), "{hostile}");
 }
 
 #[test]
@@ -290,8 +349,9 @@ fn what_others_sent_is_text_on_one_line() {
                     node.signals = vec![signal("a")];
                     node
                 }),
+            maintenances: Ok(Vec::new()),
         };
-        let text = explain("n", &Observations { agent, api }, at(22)).to_string();
+        let text = explain("n", &observations(agent, api), at(22)).to_string();
         assert!(
             !text.chars().any(|c| c != '\n' && (c.is_control() || c == '\u{202e}')),
             "{text:?}"

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::{ArmClient, LoadBalancerId};
+use headgate_clock::Moment;
 use headgate_leader::{ArmLock, NodeSummary, Term};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -20,10 +21,11 @@ use super::holds::{DesiredHolds, HoldTracker, Unplanned, desired_holds};
 use super::ledger::LedgerStore;
 use super::list_outage::{ListState, to_deadlines};
 use super::local_pools::LocalPools;
-use super::marker::{MarkerInputs, Markers, PlannedLoadBalancer, evaluate as evaluate_markers};
+use super::marker::{MarkerInputs, Markers, evaluate as evaluate_markers};
 use super::metrics::GaugeValues;
-use super::node_reads::{ReadInputs, node_reads};
+use super::node_reads::node_reads;
 use super::plan::Policy;
+use super::read_proof::{LastReads, PlannedLoadBalancer, planned};
 use super::recorded::Evidence;
 use super::settings::AdminStateMode;
 use super::target_states::{TargetState, TargetStates};
@@ -333,7 +335,7 @@ impl Controller<'_> {
             self.queue_event(event);
         }
         self.report_holds(targets, &statuses);
-        self.publish_node_reads(targets, &statuses, &listing);
+        self.publish_node_reads(targets, &listing);
         if self.policy.mode != AdminStateMode::Off {
             for event in self.contested.evaluate(&targets.nodes, Instant::now()) {
                 self.queue_event(event);
@@ -353,21 +355,13 @@ impl Controller<'_> {
     /// Publishes what the marker of each Node should say; returns when to evaluate it again.
     fn publish_markers(&self, targets: &TargetStates) -> Option<Instant> {
         self.context.marker.as_ref()?;
-        let statuses: Vec<_> = self
-            .load_balancers
-            .iter()
-            .filter(|(_, writer)| writer.source == Source::List)
-            .map(|(id, writer)| (id, writer.status.borrow().clone()))
-            .collect();
+        let statuses = self.managed_statuses();
         let listing = Arc::clone(&self.listings.borrow());
-        let load_balancers = statuses.iter().map(|(id, status)| PlannedLoadBalancer { id, status });
+        let load_balancers = planned(&statuses);
+        let now = self.context.clock.now();
         let evaluation = evaluate_markers(&MarkerInputs {
-            targets,
-            load_balancers: load_balancers.collect(),
-            listing: &listing,
-            mode: self.policy.mode,
+            reads: self.last_reads(targets, &load_balancers, &listing, now),
             started_at: self.started_at,
-            now: self.context.clock.now().mono,
         });
         self.markers.send_if_modified(|published| {
             let is_changed = **published != evaluation.markers;
@@ -380,26 +374,48 @@ impl Controller<'_> {
     }
 
     /// Publishes what the last reads show of each Node with a signal, if anything waits for it.
-    fn publish_node_reads(&self, targets: &TargetStates, load_balancers: &[LoadBalancerStatus], listing: &Listing) {
+    fn publish_node_reads(&self, targets: &TargetStates, listing: &Listing) {
         let Some(published) = &self.context.node_reads else {
             return;
         };
-        let (mode, now) = (self.policy.mode, self.context.clock.now());
-        let inputs = ReadInputs {
-            targets,
-            load_balancers,
-            listing,
-            mode,
-            now,
-        };
+        let statuses = self.managed_statuses();
+        let (load_balancers, now) = (planned(&statuses), self.context.clock.now());
+        let last_reads = self.last_reads(targets, &load_balancers, listing, now);
         published.send_if_modified(|known| {
-            let reads = node_reads(inputs, known);
+            let reads = node_reads(&last_reads, known, now.wall);
             let is_changed = **known != reads;
             if is_changed {
                 *known = Arc::new(reads);
             }
             is_changed
         });
+    }
+
+    /// The managed load balancers, as they were planned last.
+    fn managed_statuses(&self) -> Vec<(LoadBalancerId, LoadBalancerStatus)> {
+        let managed = self
+            .load_balancers
+            .iter()
+            .filter(|(_, writer)| writer.source == Source::List);
+        managed
+            .map(|(id, writer)| (id.clone(), writer.status.borrow().clone()))
+            .collect()
+    }
+
+    fn last_reads<'a>(
+        &self,
+        targets: &'a TargetStates,
+        load_balancers: &'a [PlannedLoadBalancer<'a>],
+        listing: &'a Listing,
+        now: Moment,
+    ) -> LastReads<'a> {
+        LastReads {
+            targets,
+            load_balancers,
+            listing,
+            mode: self.policy.mode,
+            now: now.mono,
+        }
     }
 
     /// Records an event on the own Node when the Nodes become stale.

@@ -13,5 +13,5 @@ mod evaluation;
 mod writer;
 
 pub(super) use evaluation::Markers;
-pub(super) use evaluation::{MarkerInputs, PlannedLoadBalancer, evaluate};
+pub(super) use evaluation::{MarkerInputs, evaluate};
 pub use writer::{MarkerMetrics, MarkerWriter};

@@ -139,6 +139,19 @@ pub enum LoadBalancerState {
     TimedOut,
 }
 
+impl LoadBalancerState {
+    /// The name in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Draining => "Draining",
+            Self::Out => "Out",
+            Self::TimedOut => "TimedOut",
+        }
+    }
+}
+
 /// What keeps one pod on its node.
 #[derive(Clone, Debug, Deserialize, KubeSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]

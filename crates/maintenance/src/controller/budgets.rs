@@ -1,20 +1,6 @@
-//! PodDisruptionBudgets as facts. They explain blockers and say when another eviction may succeed; only the Eviction API decides.
+//! When PodDisruptionBudgets let another eviction succeed, as far as they show it; only the Eviction API decides.
 
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-
-use crate::drain_plan::PodSelector;
 use crate::snapshot::{BudgetFacts, PodFacts};
-
-/// The facts of a budget, or `None` for one without a selector, which is about no pod.
-pub(super) fn facts(budget: &PodDisruptionBudget) -> Option<BudgetFacts> {
-    let selector = budget.spec.as_ref()?.selector.as_ref()?;
-    Some(BudgetFacts {
-        namespace: budget.metadata.namespace.clone().unwrap_or_default(),
-        name: budget.metadata.name.clone().unwrap_or_default(),
-        selector: PodSelector::from(selector),
-        disruptions_allowed: budget.status.as_ref().map_or(0, |status| status.disruptions_allowed),
-    })
-}
 
 /// Whether no budget keeps the Eviction API from evicting a pod now: at most one is about it, and that one has room.
 pub(super) fn have_room<'a>(budgets: impl IntoIterator<Item = &'a BudgetFacts>, pod: &PodFacts) -> bool {
@@ -40,7 +26,7 @@ mod tests {
             "desiredHealthy": 1, "expectedPods": 1}});
         budget["spec"]["selector"] = selector;
         budget["status"]["disruptionsAllowed"] = allowed;
-        facts(&serde_json::from_value(budget).unwrap())
+        BudgetFacts::read(&serde_json::from_value(budget).unwrap())
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tokio_util::task::JoinMap;
 
 use super::objects::{CachedNode, NodeObject};
 use super::pods::{PodCache, watch_pods};
-use super::{MaintenanceContext, TaskName, budgets};
+use super::{MaintenanceContext, TaskName};
 use crate::api::{Evacuation, NodeMaintenance};
 use crate::snapshot::BudgetFacts;
 
@@ -81,7 +81,7 @@ impl Caches {
         );
         tasks.spawn(
             TaskName::Budgets,
-            reflect(stream, budgets, |budget| budgets::facts(&budget)),
+            reflect(stream, budgets, |budget| BudgetFacts::read(&budget)),
         );
         let wanted = (maintained_nodes.subscribe(), located_nodes.subscribe());
         tasks.spawn(TaskName::Pods, watch_pods(context.clone(), wanted, pods));

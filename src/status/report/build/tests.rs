@@ -110,6 +110,7 @@ fn snapshot(azure: Result<LoadBalancerView, &str>, lines: &[(&str, LedgerStage)]
         health_port: 10456,
         health_rules: SignalRules::default(),
         local_pools: crate::status::LocalPoolsSnapshot::default(),
+        maintenances: Ok(Vec::new()),
     }
 }
 

@@ -5,10 +5,12 @@ use headgate_clock::{Clock, Moment};
 use headgate_node::{MARKER_NO_SIGNAL, MarkerFact};
 use jiff::Timestamp;
 
+use super::super::super::editor::LoadBalancerStatus;
 use super::super::super::fixtures::{DRAIN, PoolFixture, ledger, node, target_states, view};
 use super::super::super::guard::{GuardInputs, GuardSettings, HeldEntries};
 use super::super::super::plan::{PlanInputs, Policy, plan};
-use super::super::super::settings::ForeignDown;
+use super::super::super::read_proof::PlannedLoadBalancer;
+use super::super::super::settings::{AdminStateMode, ForeignDown};
 use super::*;
 use crate::pool::{InterfaceCache, LastError};
 
@@ -100,15 +102,17 @@ impl Scenario {
             });
         }
         evaluate(&MarkerInputs {
-            targets: &targets,
-            load_balancers: vec![PlannedLoadBalancer {
-                id: &read.id,
-                status: &status,
-            }],
-            listing: &listing,
-            mode: self.mode,
+            reads: LastReads {
+                targets: &targets,
+                load_balancers: &[PlannedLoadBalancer {
+                    id: &read.id,
+                    status: &status,
+                }],
+                listing: &listing,
+                mode: self.mode,
+                now,
+            },
             started_at: now - self.term_age,
-            now,
         })
     }
 

@@ -1,0 +1,193 @@
+//! `headgate drain`: creates a `NodeMaintenance`, and follows it with `--wait`.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments of arguments are the help, where backticks would show"
+)]
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, ValueEnum};
+use headgate_kubernetes::api_server;
+use headgate_maintenance::api::NodeMaintenance;
+use headgate_telemetry::escape_line;
+
+use crate::drain::{
+    Created, FollowError, FollowRequest, ManifestRequest, Outcome, PlanFile, create, follow, node_names,
+};
+
+use super::{EXIT_INTERRUPTED, EXIT_TIMEOUT, Failure, build_runtime, duration_up_to, print, print_json, print_yaml};
+
+/// The longest `--timeout`. The help has it, too.
+const MAX_TIMEOUT: Duration = Duration::from_hours(168);
+/// A plan has 32 entries at most, so any real file is much smaller.
+const MAX_PLAN_BYTES: u64 = 1024 * 1024;
+
+/// Drain nodes: out of their load balancers first, then without pods, by creating a NodeMaintenance
+///
+/// The leader's maintenance controllers do the work, so the drain goes on when this command ends. They need
+/// maintenance.enabled and manifests/components/maintenance. `kubectl delete nm NAME` ends or cancels the maintenance and makes
+/// the nodes schedulable again. `headgate plan` shows beforehand what a drain does.
+///
+/// Exit codes: 0 created, or drained with --wait; 1 refused, or ended before the nodes were drained; 2 wrong arguments or plan
+/// file; 3 not drained within --timeout; 130 interrupted while following. After 3 and 130 the drain goes on.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Nodes to drain, by name
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+
+    /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer, reason; nodeSelector where no NODE is given
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+
+    /// Name of the NodeMaintenance [default: that of the plan file, or drain-NODE; the same nodes have the same name]
+    #[arg(long)]
+    name: Option<String>,
+
+    /// Why the nodes are drained, for people
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+
+    /// Follow the maintenance until its nodes are drained. Ctrl-C ends following, and not the drain
+    #[arg(short, long)]
+    wait: bool,
+
+    /// With --wait: how long to follow, at most 168h [default: until the end]
+    #[arg(long, value_name = "DURATION", requires = "wait", value_parser = duration_up_to(MAX_TIMEOUT))]
+    timeout: Option<Duration>,
+
+    /// Create nothing: print what would be sent (client), or let the API server check it (server)
+    #[arg(long, value_enum, value_name = "STRATEGY", num_args = 0..=1, default_value = "none", default_missing_value = "client",
+          require_equals = true)]
+    dry_run: DryRun,
+
+    /// Print the NodeMaintenance in this format; progress goes to standard error then
+    #[arg(short, long, value_enum)]
+    output: Option<Output>,
+
+    /// Kubeconfig file [default: those kubectl would use]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DryRun {
+    None,
+    Client,
+    Server,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    Json,
+    Yaml,
+    Name,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let nodes = node_names(&arguments.nodes);
+    let request = ManifestRequest {
+        nodes: nodes.clone(),
+        file: arguments.plan.as_ref().map(read_plan).transpose()?,
+        name: arguments.name.clone(),
+        reason: arguments.reason.clone(),
+    };
+    let object = request.build().map_err(Failure::settings)?;
+    if arguments.dry_run == DryRun::Client {
+        return report(arguments, &object, "created (dry run)");
+    }
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(drain(arguments, &object, &nodes));
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]) -> Result<(), Failure> {
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let is_dry = arguments.dry_run == DryRun::Server;
+    let created = create(&client, object, nodes, is_dry).await.map_err(Failure::runtime)?;
+    let (object, verb) = match &created {
+        Created::New(object) if is_dry => (object, "created (server dry run)"),
+        Created::New(object) => (object, "created"),
+        Created::Unchanged(object) => (object, "unchanged"),
+    };
+    let is_followed = arguments.wait && !is_dry;
+    if !is_followed {
+        return report(arguments, object, verb);
+    }
+    if arguments.output.is_none() {
+        report(arguments, object, verb)?;
+    }
+    let request = FollowRequest {
+        client: &client,
+        object,
+        timeout: arguments.timeout,
+    };
+    let interrupted = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let followed = follow(request, interrupted, |line| print_progress(arguments, line)).await;
+    let followed = followed.map_err(|error| Failure {
+        code: match error {
+            FollowError::Interrupted(_) => EXIT_INTERRUPTED,
+            FollowError::Timeout { .. } => EXIT_TIMEOUT,
+        },
+        error: anyhow!(error),
+    })?;
+    if arguments.output.is_some() {
+        report(arguments, &followed.last, "")?;
+    }
+    let name = followed.last.metadata.name.unwrap_or_default();
+    match followed.outcome {
+        Outcome::Drained | Outcome::Shown => Ok(()),
+        Outcome::NotDrained(why) => Err(Failure::runtime(anyhow!(
+            "NodeMaintenance {name} ended before its nodes were drained: {why}"
+        ))),
+    }
+}
+
+/// Reads a plan file.
+pub(super) fn read_plan(file: &PathBuf) -> Result<PlanFile, Failure> {
+    let about = || format!("plan file {}", file.display());
+    let read = || -> anyhow::Result<PlanFile> {
+        let size = std::fs::metadata(file)?.len();
+        if size > MAX_PLAN_BYTES {
+            return Err(anyhow!("it has {size} bytes; allowed: {MAX_PLAN_BYTES}"));
+        }
+        Ok(PlanFile::parse(&std::fs::read_to_string(file)?)?)
+    };
+    read().with_context(about).map_err(Failure::settings)
+}
+
+/// Prints the object, or one line about it as kubectl does.
+fn report(arguments: &Arguments, object: &NodeMaintenance, verb: &str) -> Result<(), Failure> {
+    let mut object = object.clone();
+    object.metadata.managed_fields = None;
+    let name = format!(
+        "nodemaintenance.headgate.dev/{}",
+        object.metadata.name.as_deref().unwrap_or_default()
+    );
+    match arguments.output {
+        None => print(format!("{} {verb}\n", escape_line(&name)).as_bytes()),
+        Some(Output::Name) => print(format!("{}\n", escape_line(&name)).as_bytes()),
+        Some(Output::Json) => print_json(&object),
+        Some(Output::Yaml) => print_yaml(&object),
+    }
+}
+
+/// Prints a line about progress: to standard output, unless an object is printed there.
+fn print_progress(arguments: &Arguments, line: &str) {
+    let line = format!("{}\n", escape_line(line));
+    // The command goes on without a reader.
+    let _ = match arguments.output {
+        None => io::stdout().lock().write_all(line.as_bytes()),
+        Some(_) => io::stderr().lock().write_all(line.as_bytes()),
+    };
+}

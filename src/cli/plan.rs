@@ -1,0 +1,105 @@
+//! `headgate plan`: previews a drain, and writes nothing.
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "doc comments of arguments are the help, where backticks would show"
+)]
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use headgate_clock::Clock;
+use headgate_kubernetes::api_server;
+use headgate_maintenance::api::NodeMaintenance;
+
+use crate::config::Settings;
+use crate::drain::{ManifestRequest, node_names};
+use crate::preview::{self, Preview, PreviewRequest};
+use crate::status::SnapshotRequest;
+
+use super::drain::read_plan;
+use super::{Failure, azure, build_runtime, print, print_json, print_yaml};
+
+/// The name of a maintenance that is never created.
+const PREVIEW_NAME: &str = "preview";
+
+/// Preview a drain: which pods leave in which order, what blocks them, and which pools lose entries
+///
+/// Reads the cluster and, with the flags for Azure, the load balancers. It writes nothing. `headgate drain` with the same nodes
+/// and plan file does what is shown, as far as pods, budgets and pools stay as they are.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Nodes to drain, by name
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+
+    /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer; nodeSelector where no NODE is given
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+
+    /// Kubeconfig file [default: those kubectl would use]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    #[command(flatten)]
+    azure: azure::AzureArguments,
+
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+    Yaml,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let settings = arguments.azure.settings()?;
+    let nodes = node_names(&arguments.nodes);
+    let mut request = ManifestRequest {
+        nodes: nodes.clone(),
+        file: arguments.plan.as_ref().map(read_plan).transpose()?,
+        ..ManifestRequest::default()
+    };
+    let is_named = request.file.as_ref().is_some_and(crate::drain::PlanFile::has_name);
+    if nodes.is_empty() && !is_named {
+        request.name = Some(PREVIEW_NAME.to_owned());
+    }
+    let maintenance = request.build().map_err(Failure::settings)?;
+    let runtime = build_runtime()?;
+    let preview = runtime.block_on(read(arguments, &settings, maintenance, &nodes));
+    runtime.shutdown_background();
+    let preview = preview?;
+    match arguments.output {
+        Output::Text => print(preview::render(&preview).as_bytes()),
+        Output::Json => print_json(&preview),
+        Output::Yaml => print_yaml(&preview),
+    }
+}
+
+async fn read(
+    arguments: &Arguments,
+    settings: &Settings,
+    maintenance: NodeMaintenance,
+    nodes: &[String],
+) -> Result<Preview, Failure> {
+    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
+    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let request = PreviewRequest {
+        maintenance,
+        nodes,
+        status: SnapshotRequest {
+            client: &client,
+            azure: arguments.azure.connect(settings, &client).await?,
+            settings,
+            clock: Clock::System,
+        },
+    };
+    let snapshot = Box::pin(preview::take_snapshot(request))
+        .await
+        .map_err(Failure::runtime)?;
+    Ok(Preview::from_snapshot(&snapshot))
+}

@@ -1,0 +1,125 @@
+//! Follows a `NodeMaintenance`: a watch in, lines of text out.
+//!
+//! Invariant: it writes nothing to the cluster. A watch that fails is started again; the drain goes on meanwhile, and afterwards.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use headgate_maintenance::api::NodeMaintenance;
+use headgate_telemetry::error_chain;
+use jiff::Timestamp;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::watch_object;
+use kube::{Api, Client, ResourceExt as _};
+use tokio::time::{Instant, sleep_until};
+
+use super::progress::{Outcome, Progress};
+
+/// How often time alone may give a line.
+const TICK: Duration = Duration::from_secs(5);
+/// A timeout that no drain reaches.
+const FOREVER: Duration = Duration::from_hours(24 * 365);
+
+/// What is followed.
+pub struct FollowRequest<'a> {
+    /// A client of the API server.
+    pub client: &'a Client,
+    /// The maintenance as it was created or found.
+    pub object: &'a NodeMaintenance,
+    /// How long it is followed; `None` until its end.
+    pub timeout: Option<Duration>,
+}
+
+/// How following ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Followed {
+    /// How the drain ended.
+    pub outcome: Outcome,
+    /// The last state.
+    pub last: Box<NodeMaintenance>,
+}
+
+/// Why following ended before the drain.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The user ended it.
+    #[error("interrupted. {}", goes_on(.0))]
+    Interrupted(String),
+    /// The time is over.
+    #[error("not drained within {timeout:?}. {}", goes_on(.name))]
+    Timeout {
+        /// The name of the maintenance.
+        name: String,
+        /// The given time.
+        timeout: Duration,
+    },
+}
+
+fn goes_on(name: &str) -> String {
+    format!(
+        "The drain goes on: `kubectl get nm {name} -w` or the same command again follows it, `kubectl delete nm {name}` cancels it"
+    )
+}
+
+/// Follows a maintenance to its end. `line` gets each line; `interrupted` ends following, and not the drain.
+///
+/// # Errors
+/// When the time is over, or the user interrupts.
+pub async fn follow(
+    request: FollowRequest<'_>,
+    interrupted: impl Future<Output = ()>,
+    mut line: impl FnMut(&str),
+) -> Result<Followed, FollowError> {
+    let FollowRequest {
+        client,
+        object,
+        timeout,
+    } = request;
+    let name = object.name_any();
+    let mut progress = Progress::new(object, Timestamp::now());
+    let mut last = Box::new(object.clone());
+    let api = Api::<NodeMaintenance>::all(client.clone());
+    let mut states = pin!(watch_object(api, &name).default_backoff());
+    let mut interrupted = pin!(interrupted);
+    let deadline = Instant::now() + timeout.unwrap_or(FOREVER);
+    let mut tick = Instant::now() + TICK;
+    let mut reported_error = String::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut interrupted => return Err(FollowError::Interrupted(name)),
+            () = sleep_until(deadline) => {
+                return Err(FollowError::Timeout { name, timeout: timeout.unwrap_or(FOREVER) });
+            }
+            () = sleep_until(tick) => {
+                tick = Instant::now() + TICK;
+                for text in progress.remind(Timestamp::now()) {
+                    line(&text);
+                }
+            }
+            state = states.next() => match state {
+                Some(Ok(state)) => {
+                    reported_error.clear();
+                    let (lines, outcome) = progress.update(state.as_ref(), Timestamp::now());
+                    for text in &lines {
+                        line(text);
+                    }
+                    last = state.map_or(last, Box::new);
+                    if let Some(outcome) = outcome {
+                        return Ok(Followed { outcome, last });
+                    }
+                }
+                Some(Err(error)) => {
+                    let error = error_chain(&error);
+                    if error != reported_error {
+                        line(&format!("nodemaintenance/{name}: not watched, trying again: {error}"));
+                    }
+                    reported_error = error;
+                }
+                // The stream of a watch does not end.
+                None => std::future::pending().await,
+            },
+        }
+    }
+}

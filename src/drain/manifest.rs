@@ -1,0 +1,351 @@
+//! The `NodeMaintenance` that `headgate drain` sends: names of nodes, a plan file, or both. Pure.
+//!
+//! A plan file is a `NodeMaintenance` as `kubectl apply` takes it. Where nodes are given by name, it needs no `spec.nodeSelector`.
+//! Invariant: no key of the file is dropped silently. The order and the ranges of entries are the API server's to check.
+
+use std::collections::BTreeSet;
+
+use headgate_maintenance::api::NodeMaintenance;
+use headgate_maintenance::api::names::{GROUP, VERSION};
+use serde_json::{Map, Value, json};
+
+/// The most terms of a node selector.
+const MAX_NAMED_NODES: usize = 100;
+/// The longest `metadata.name`.
+const MAX_NAME: usize = 253;
+const KIND: &str = "NodeMaintenance";
+
+/// Why there is no `NodeMaintenance` to send.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// The text is no YAML.
+    #[error("the plan file is not YAML: {0}; write a NodeMaintenance as for kubectl apply")]
+    Yaml(#[source] serde_yaml::Error),
+    /// It is another object.
+    #[error("the plan file has apiVersion {version:?} and kind {kind:?}; allowed: {GROUP}/{VERSION} and {KIND}")]
+    Kind {
+        /// The `apiVersion` of the file.
+        version: String,
+        /// The `kind` of the file.
+        kind: String,
+    },
+    /// A key or a value is not one of a `NodeMaintenance`.
+    #[error("the plan file is no {KIND}: {0}")]
+    Schema(String),
+    /// Neither nodes nor a selector.
+    #[error("no nodes are named; name nodes on the command line, or set spec.nodeSelector in the plan file")]
+    NoNodes,
+    /// Nodes and a selector.
+    #[error("nodes are named on the command line and selected by spec.nodeSelector in the plan file; use one of them")]
+    TwoSelections,
+    /// Too many nodes by name.
+    #[error(
+        "{count} nodes are named; allowed: {MAX_NAMED_NODES}. Select more by labels, with spec.nodeSelector in a plan file"
+    )]
+    TooManyNodes {
+        /// How many nodes are named.
+        count: usize,
+    },
+    /// A drain has one stage.
+    #[error("spec.stage of the plan file is {0:?}; allowed: Drain, or none")]
+    Stage(String),
+    /// There is nothing to derive a name from.
+    #[error("the maintenance has no name; give --name NAME, or set metadata.name in the plan file")]
+    NoName,
+    /// The name that follows from the nodes is too long.
+    #[error("the name {0:?} of the maintenance is longer than {MAX_NAME} characters; give --name NAME")]
+    LongName(String),
+}
+
+/// A plan file that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanFile(Map<String, Value>);
+
+impl PlanFile {
+    /// Reads the text of a plan file, as YAML or JSON.
+    ///
+    /// # Errors
+    /// When it is no `NodeMaintenance`.
+    pub fn parse(text: &str) -> Result<Self, ManifestError> {
+        let file: Value = serde_yaml::from_str(text).map_err(ManifestError::Yaml)?;
+        let text_of = |key: &str| file[key].as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (text_of("apiVersion"), text_of("kind"));
+        match file {
+            Value::Object(file) if version == format!("{GROUP}/{VERSION}") && kind == KIND => Ok(Self(file)),
+            _ => Err(ManifestError::Kind { version, kind }),
+        }
+    }
+
+    /// Whether the file names the maintenance.
+    #[must_use]
+    pub fn has_name(&self) -> bool {
+        self.0
+            .get("metadata")
+            .is_some_and(|metadata| metadata["name"].is_string())
+    }
+}
+
+/// What a `NodeMaintenance` is made from.
+#[derive(Clone, Debug, Default)]
+pub struct ManifestRequest {
+    /// Nodes by name, as [`node_names`] gives them.
+    pub nodes: Vec<String>,
+    /// The plan file.
+    pub file: Option<PlanFile>,
+    /// The name of the maintenance; otherwise that of the file, or one that follows from the nodes.
+    pub name: Option<String>,
+    /// `spec.reason`, which wins over that of the file.
+    pub reason: Option<String>,
+}
+
+/// The names of nodes without the prefixes that kubectl allows, in order, each once.
+#[must_use]
+pub fn node_names(given: &[String]) -> Vec<String> {
+    let names: BTreeSet<_> = given
+        .iter()
+        .map(|name| {
+            let name = name
+                .strip_prefix("node/")
+                .or_else(|| name.strip_prefix("nodes/"))
+                .unwrap_or(name);
+            name.to_owned()
+        })
+        .collect();
+    names.into_iter().collect()
+}
+
+impl ManifestRequest {
+    /// The `NodeMaintenance` in the stage `Drain`.
+    ///
+    /// # Errors
+    /// When nodes or names are missing or given twice, or the file has a key that a `NodeMaintenance` does not have.
+    pub fn build(self) -> Result<NodeMaintenance, ManifestError> {
+        let mut file = self.file.map(|file| file.0).unwrap_or_default();
+        let given = Value::Object(file.clone());
+        let mut spec = match file.remove("spec") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(spec)) => spec,
+            Some(_) => return Err(ManifestError::Schema("spec is no object".to_owned())),
+        };
+        let has_selector = spec.get("nodeSelector").is_some_and(|selector| !selector.is_null());
+        match (self.nodes.len(), has_selector) {
+            (0, false) => return Err(ManifestError::NoNodes),
+            (0, true) => {}
+            (_, true) => return Err(ManifestError::TwoSelections),
+            (count, _) if count > MAX_NAMED_NODES => return Err(ManifestError::TooManyNodes { count }),
+            _ => {
+                spec.insert("nodeSelector".to_owned(), selector(&self.nodes));
+            }
+        }
+        match spec.get("stage") {
+            None | Some(Value::Null) => {}
+            Some(Value::String(stage)) if stage == "Drain" => {}
+            Some(other) => return Err(ManifestError::Stage(other.as_str().unwrap_or_default().to_owned())),
+        }
+        spec.insert("stage".to_owned(), json!("Drain"));
+        if let Some(reason) = self.reason {
+            spec.insert("reason".to_owned(), json!(reason));
+        }
+        let in_file = given["metadata"]["name"].as_str().map(str::to_owned);
+        let name = match self.name.or(in_file) {
+            Some(name) => name,
+            None => default_name(&self.nodes)?,
+        };
+        let metadata = &given["metadata"];
+        let object = json!({"apiVersion": format!("{GROUP}/{VERSION}"), "kind": KIND,
+            "metadata": {"name": name, "labels": metadata["labels"], "annotations": metadata["annotations"]},
+            "spec": spec});
+        let typed: NodeMaintenance =
+            serde_json::from_value(object.clone()).map_err(|error| ManifestError::Schema(error.to_string()))?;
+        let sent = serde_json::to_value(&typed).map_err(|error| ManifestError::Schema(error.to_string()))?;
+        match unknown_key(&given, &sent, "").or_else(|| unknown_key(&object, &sent, "")) {
+            Some(key) => Err(ManifestError::Schema(format!("{key} is not a field that can be set"))),
+            None => Ok(typed),
+        }
+    }
+}
+
+/// One term for each node. The admission policy recognizes nodes that are named like this.
+fn selector(nodes: &[String]) -> Value {
+    let terms: Vec<_> = nodes
+        .iter()
+        .map(|node| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}))
+        .collect();
+    json!({"nodeSelectorTerms": terms})
+}
+
+/// A name that the same nodes always have, so that a command that is repeated finds its maintenance.
+fn default_name(nodes: &[String]) -> Result<String, ManifestError> {
+    let name = match nodes {
+        [] => return Err(ManifestError::NoName),
+        [node] => format!("drain-{node}"),
+        nodes => format!("drain-{}-nodes-{:08x}", nodes.len(), fingerprint(nodes)),
+    };
+    if name.len() > MAX_NAME {
+        return Err(ManifestError::LongName(name));
+    }
+    Ok(name)
+}
+
+/// FNV-1a of the names, each with an end.
+fn fingerprint(nodes: &[String]) -> u32 {
+    let bytes = nodes.iter().flat_map(|node| node.bytes().chain([b'\n']));
+    bytes.fold(0x811c_9dc5, |hash: u32, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+/// The first key of `given` that `sent` does not have. `null` stands for a key that is not set.
+fn unknown_key(given: &Value, sent: &Value, path: &str) -> Option<String> {
+    match (given, sent) {
+        (Value::Object(given), Value::Object(sent)) => {
+            given
+                .iter()
+                .filter(|(_, value)| !value.is_null())
+                .find_map(|(key, value)| {
+                    let path = if path.is_empty() {
+                        key.clone()
+                    } else {
+                        format!("{path}.{key}")
+                    };
+                    match sent.get(key) {
+                        None => Some(path),
+                        Some(sent) => unknown_key(value, sent, &path),
+                    }
+                })
+        }
+        (Value::Array(given), Value::Array(sent)) => {
+            let mut pairs = given.iter().zip(sent).enumerate();
+            pairs.find_map(|(index, (given, sent))| unknown_key(given, sent, &format!("{path}[{index}]")))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_maintenance::api::{LoadBalancerGatePolicy, PodType, Stage};
+
+    use super::*;
+
+    fn request(nodes: &[&str], file: Option<&str>) -> ManifestRequest {
+        let nodes: Vec<_> = nodes.iter().map(ToString::to_string).collect();
+        ManifestRequest {
+            nodes: node_names(&nodes),
+            file: file.map(|spec| {
+                PlanFile::parse(&format!(
+                    "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\n{spec}"
+                ))
+                .unwrap()
+            }),
+            ..ManifestRequest::default()
+        }
+    }
+
+    fn problem(nodes: &[&str], file: Option<&str>) -> String {
+        request(nodes, file).build().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nodes_are_selected_by_name_one_term_each() {
+        let object = request(&["nodes/b", "node/a", "b"], None).build().unwrap();
+        let terms = object.spec.node_selector.node_selector_terms;
+        let names: Vec<_> = terms
+            .iter()
+            .map(|term| term.match_fields.as_ref().unwrap()[0].values.clone().unwrap())
+            .collect();
+        assert_eq!(names, [["a"], ["b"]]);
+        assert_eq!(object.spec.stage, Stage::Drain);
+        assert!(terms.iter().all(|term| term.match_expressions.is_none()));
+    }
+
+    #[test]
+    fn the_same_nodes_have_the_same_name() {
+        let name = |nodes: &[&str]| request(nodes, None).build().unwrap().metadata.name.unwrap();
+        assert_eq!(name(&["one"]), "drain-one");
+        assert_eq!(name(&["a", "b"]), name(&["b", "a"]));
+        assert_ne!(name(&["a", "b"]), name(&["a", "c"]));
+        assert_ne!(name(&["ab", "c"]), name(&["a", "bc"]));
+        assert!(name(&["a", "b"]).starts_with("drain-2-nodes-"));
+        assert!(problem(&[&"n".repeat(250)], None).contains("--name"));
+        let named = ManifestRequest {
+            name: Some("update".to_owned()),
+            ..request(&["one"], Some("metadata: {name: other}"))
+        };
+        assert_eq!(named.build().unwrap().metadata.name.as_deref(), Some("update"));
+    }
+
+    #[test]
+    fn a_plan_file_gives_everything_else() {
+        let file = "metadata: {name: kernel, labels: {team: a}}\nspec:\n  reason: kernel update\n  loadBalancer: {policy: ProceedAfter}\n  \
+            drainPlan:\n  - {podPriority: 5, podSelector: {matchLabels: {app: web}}}\n  - {podPriority: 7, podType: DaemonSet}\n";
+        let object = request(&["one"], Some(file)).build().unwrap();
+        assert_eq!(object.metadata.name.as_deref(), Some("kernel"));
+        assert_eq!(object.metadata.labels.unwrap()["team"], "a");
+        assert_eq!(object.spec.reason, "kernel update");
+        assert_eq!(object.spec.load_balancer.policy, LoadBalancerGatePolicy::ProceedAfter);
+        assert_eq!(object.spec.drain_plan[1].pod_type, PodType::DaemonSet);
+        let reason = ManifestRequest {
+            reason: Some("by hand".to_owned()),
+            ..request(&["one"], Some(file))
+        };
+        assert_eq!(reason.build().unwrap().spec.reason, "by hand");
+        let selected = "metadata: {name: m}\nspec: {stage: Drain, nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: pool, \
+            operator: In, values: [a]}]}]}}";
+        assert!(request(&[], Some(selected)).build().is_ok());
+    }
+
+    #[test]
+    fn mistakes_name_what_to_change() {
+        let selector = "nodeSelector: {nodeSelectorTerms: [{matchExpressions: [{key: pool, operator: Exists}]}]}";
+        let many: Vec<_> = (0..101).map(|n| format!("n{n}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        for (nodes, file, expected) in [
+            (&[][..], None, "no nodes are named"),
+            (&[], Some("spec: {}".to_owned()), "no nodes are named"),
+            (&["one"], Some(format!("spec: {{{selector}}}")), "use one of them"),
+            (&[], Some(format!("spec: {{{selector}}}")), "give --name NAME"),
+            (&many, None, "101 nodes are named"),
+            (
+                &["one"],
+                Some("spec: {stage: Cordon}".to_owned()),
+                "\"Cordon\"; allowed: Drain",
+            ),
+            (&["one"], Some("spec: [1]".to_owned()), "spec is no object"),
+            (
+                &["one"],
+                Some("spec: {drainplan: []}".to_owned()),
+                "spec.drainplan is not a field",
+            ),
+            (&["one"], Some("specs: {}".to_owned()), "specs is not a field"),
+            (
+                &["one"],
+                Some("metadata: {generateName: x}".to_owned()),
+                "metadata.generateName is not a field",
+            ),
+            (&["one"], Some("status: {nodes: 1}".to_owned()), "status is not a field"),
+            (
+                &["one"],
+                Some("spec: {drainPlan: [{podPriority: 1}, {podPriority: 2, podSelecter: {}}]}".to_owned()),
+                "spec.drainPlan[1].podSelecter is not a field",
+            ),
+            (
+                &["one"],
+                Some("spec: {drainPlan: [{podType: Default}]}".to_owned()),
+                "podPriority",
+            ),
+            (&["one"], Some("spec: {dryRun: maybe}".to_owned()), "maybe"),
+        ] {
+            let found = problem(nodes, file.as_deref());
+            assert!(found.contains(expected), "{expected:?} is not in {found:?}");
+        }
+        for (text, expected) in [
+            ("a: [", "not YAML"),
+            ("- a", "kind \"\""),
+            ("apiVersion: v1\nkind: Pod", "\"v1\" and kind \"Pod\""),
+        ] {
+            let found = PlanFile::parse(text).unwrap_err().to_string();
+            assert!(found.contains(expected), "{expected:?} is not in {found:?}");
+        }
+    }
+}

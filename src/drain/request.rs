@@ -1,0 +1,147 @@
+//! Creates the `NodeMaintenance`, or finds the one that an earlier command created.
+
+use std::time::Duration;
+
+use headgate_maintenance::api::NodeMaintenance;
+use headgate_telemetry::error_chain;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::PostParams;
+use kube::{Api, Client, ResourceExt as _};
+use tokio::time::timeout;
+
+/// For one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a drain was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    /// A node that is named does not exist.
+    #[error("there is no Node {0:?}; `kubectl get nodes` lists them")]
+    NoSuchNode(String),
+    /// The cluster has no `NodeMaintenance`s.
+    #[error(
+        "the cluster does not have NodeMaintenances; apply manifests/components/maintenance, and set maintenance.enabled"
+    )]
+    NotInstalled,
+    /// The name is taken.
+    #[error(
+        "NodeMaintenance {name} exists and is another one: {difference}; `kubectl delete nm {name}` ends it, --name NAME gives another name"
+    )]
+    Exists {
+        /// The name of both.
+        name: String,
+        /// What differs.
+        difference: &'static str,
+    },
+    /// The API server refused the request, or did not answer.
+    #[error("{what}: {error}")]
+    Request {
+        /// What was requested.
+        what: String,
+        /// The answer.
+        error: String,
+    },
+}
+
+/// What became of the request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Created {
+    /// It is new.
+    New(NodeMaintenance),
+    /// The same maintenance was there already.
+    Unchanged(NodeMaintenance),
+}
+
+impl Created {
+    /// The object as the API server has it.
+    #[must_use]
+    pub fn object(&self) -> &NodeMaintenance {
+        match self {
+            Self::New(object) | Self::Unchanged(object) => object,
+        }
+    }
+}
+
+/// Creates `object`, after a check that the nodes exist which were named. With `dry_run` the API server checks the request and
+/// keeps nothing.
+///
+/// # Errors
+/// When a node is missing, the name is taken by another maintenance, or the API server refuses.
+pub async fn create(
+    client: &Client,
+    object: &NodeMaintenance,
+    nodes: &[String],
+    dry_run: bool,
+) -> Result<Created, DrainError> {
+    let api = Api::<Node>::all(client.clone());
+    for node in nodes {
+        let found = bounded(api.get_metadata_opt(node)).await;
+        let found = found.map_err(|refusal| refusal.about(format!("Node {node} cannot be read")))?;
+        if found.is_none() {
+            return Err(DrainError::NoSuchNode(node.clone()));
+        }
+    }
+    let api = Api::<NodeMaintenance>::all(client.clone());
+    let name = object.name_any();
+    let params = PostParams {
+        dry_run,
+        ..PostParams::default()
+    };
+    match bounded(api.create(&params, object)).await {
+        Ok(created) => Ok(Created::New(created)),
+        Err(Refusal { code: 404, .. }) => Err(DrainError::NotInstalled),
+        Err(Refusal { code: 409, .. }) => {
+            let existing = bounded(api.get(&name)).await;
+            let existing =
+                existing.map_err(|refusal| refusal.about(format!("NodeMaintenance {name} cannot be read")))?;
+            match difference(&existing, object) {
+                None => Ok(Created::Unchanged(existing)),
+                Some(difference) => Err(DrainError::Exists { name, difference }),
+            }
+        }
+        Err(refusal) => Err(refusal.about(format!("NodeMaintenance {name} was not created"))),
+    }
+}
+
+/// A request that was not answered, or with an error.
+struct Refusal {
+    /// The status code; 0 without an answer.
+    code: u16,
+    error: String,
+}
+
+impl Refusal {
+    fn about(self, what: String) -> DrainError {
+        let Self { error, .. } = self;
+        DrainError::Request { what, error }
+    }
+}
+
+async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
+    match timeout(REQUEST_TIMEOUT, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => {
+            let code = match &error {
+                kube::Error::Api(status) => status.code,
+                _ => 0,
+            };
+            let error = error_chain(&error);
+            Err(Refusal { code, error })
+        }
+        Err(_) => Err(Refusal {
+            code: 0,
+            error: format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
+        }),
+    }
+}
+
+/// What makes `existing` another maintenance than the one that was asked for.
+fn difference(existing: &NodeMaintenance, wanted: &NodeMaintenance) -> Option<&'static str> {
+    if existing.metadata.deletion_timestamp.is_some() {
+        return Some("it is being deleted");
+    }
+    if existing.spec.stage != wanted.spec.stage {
+        return Some("its stage is not Drain");
+    }
+    (existing.spec != wanted.spec).then_some("its spec is different")
+}

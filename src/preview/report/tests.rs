@@ -1,0 +1,359 @@
+use headgate_controller::admin_state::MinimumInService;
+use headgate_maintenance::drain_plan::{Labels, PodSelector};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::preview::render;
+use crate::status::{EntryRow, LoadBalancerRow, NodeRow, PoolRow, Selection, VerdictRow};
+
+fn node(name: &str) -> NodeFacts {
+    NodeFacts {
+        name: name.to_owned(),
+        is_ready: true,
+        ..NodeFacts::default()
+    }
+}
+
+fn pod(node: &str, name: &str, priority: i32) -> PodFacts {
+    PodFacts {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        node: node.to_owned(),
+        labels: Labels::from([("app".to_owned(), name.to_owned())]),
+        priority,
+        ..PodFacts::default()
+    }
+}
+
+fn budget(name: &str, app: &str, allowed: i32) -> BudgetFacts {
+    BudgetFacts {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        selector: PodSelector::label("app", app),
+        disruptions_allowed: allowed,
+    }
+}
+
+fn maintenance(name: &str, nodes: &[&str], drain_plan: &Value) -> NodeMaintenance {
+    let terms: Vec<_> = nodes
+        .iter()
+        .map(|node| json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}))
+        .collect();
+    serde_json::from_value(json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance",
+        "metadata": {"name": name, "finalizers": ["nodemaintenance.k8s.io/maintenance-completion"]},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": terms}, "stage": "Drain", "drainPlan": drain_plan}}))
+    .unwrap()
+}
+
+/// A report of one pool with an entry for each node.
+fn status(admin_states: &[(&str, &'static str)]) -> StatusReport {
+    let entry = |admin_state| EntryRow {
+        load_balancer: "kubernetes".to_owned(),
+        pool: "Main".to_owned(),
+        entry: None,
+        admin_state: Some(admin_state),
+        owner: None,
+        stage: None,
+        since: None,
+        pending: false,
+        becomes: None,
+        held_back: false,
+    };
+    let nodes = admin_states.iter().map(|(name, admin_state)| NodeRow {
+        name: (*name).to_owned(),
+        address: None,
+        ready: true,
+        excluded: None,
+        signals: Vec::new(),
+        verdict: VerdictRow {
+            healthz: Some(200),
+            answered: false,
+            since: None,
+            why: None,
+        },
+        out_of_load_balancers: None,
+        entries: vec![entry(admin_state)],
+    });
+    let pool = PoolRow {
+        name: "main".to_owned(),
+        entries: admin_states.len(),
+        down: admin_states.iter().filter(|(_, state)| *state == "Down").count(),
+        desired_down: 0,
+        held_back: 0,
+        down_without_node: Vec::new(),
+        rules: Vec::new(),
+    };
+    StatusReport {
+        taken_at: Timestamp::UNIX_EPOCH,
+        leader: None,
+        leader_error: None,
+        mode: "enforce",
+        foreign_down: "keep",
+        azure_error: None,
+        ledger_error: None,
+        minimum_in_service: "1".to_owned(),
+        health_port: 10456,
+        probed_by_headgate: None,
+        nodes_total: admin_states.len(),
+        selection: Selection::All,
+        nodes: nodes.collect(),
+        load_balancers: vec![LoadBalancerRow {
+            name: "kubernetes".to_owned(),
+            id: String::new(),
+            configured: true,
+            busy: false,
+            pools: vec![pool],
+            not_considered: Vec::new(),
+        }],
+        unreadable_load_balancers: Vec::new(),
+        unmatched_ledger: Vec::new(),
+        local_pools: Vec::new(),
+        local_pools_error: None,
+        maintenances: Vec::new(),
+        maintenances_error: None,
+    }
+}
+
+fn snapshot(nodes: &[&str], pods: Vec<PodFacts>) -> PreviewSnapshot {
+    PreviewSnapshot {
+        now: Timestamp::UNIX_EPOCH,
+        maintenance: maintenance("drain-one", nodes, &json!([])),
+        maintenances: Vec::new(),
+        nodes: ["one", "two", "three"].map(node).to_vec(),
+        pods,
+        budgets: Vec::new(),
+        load_balancers: Err("not configured".to_owned()),
+        minimum_in_service: MinimumInService::Count(1),
+    }
+}
+
+fn names(step: &StepRow) -> Vec<&str> {
+    step.pods.iter().map(|row| row.pod.as_str()).collect()
+}
+
+#[test]
+fn pods_leave_in_the_order_of_the_drain_plan() {
+    let daemon = |tolerates| PodFacts {
+        pod_type: PodType::DaemonSet,
+        tolerates_maintenance: tolerates,
+        ..pod("one", if tolerates { "cni" } else { "log" }, 0)
+    };
+    let fixed = PodFacts {
+        pod_type: PodType::Static,
+        ..pod("one", "etcd", 0)
+    };
+    let done = PodFacts {
+        is_finished: true,
+        ..pod("one", "job", 0)
+    };
+    let pods = vec![
+        pod("two", "web", 0),
+        pod("one", "db", 0),
+        pod("one", "web", 0),
+        pod("one", "dns", 2_000_000_000),
+        pod("three", "elsewhere", 0),
+        daemon(false),
+        daemon(true),
+        fixed,
+        done,
+    ];
+    let mut snapshot = snapshot(&["one", "two"], pods);
+    let web = json!([{"podPriority": 5, "podSelector": {"matchLabels": {"app": "web"}}}]);
+    snapshot.maintenance = maintenance("m", &["one", "two"], &web);
+    let preview = Preview::from_snapshot(&snapshot);
+    let steps: Vec<_> = preview
+        .steps
+        .iter()
+        .map(|step| (step.entry.pod_priority, names(step)))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            (5, vec!["shop/web", "shop/web"]),
+            (1_000_000_000, vec!["shop/db"]),
+            (2_000_000_000, vec!["shop/dns"]),
+            (1_000_000_000, vec!["shop/log"]),
+        ]
+    );
+    let counts: Vec<_> = preview
+        .nodes
+        .iter()
+        .map(|node| (node.name.as_str(), node.pods, node.exempt, node.unsupported))
+        .collect();
+    assert_eq!(counts, [("one", 4, 1, 1), ("two", 1, 0, 0)]);
+    let text = render(&preview);
+    for part in [
+        "5 pods would leave 2 nodes. Nothing was written.",
+        "The pools are not known: not configured",
+        "2. Pods of priority 5 or lower that {\"matchLabels\":{\"app\":\"web\"}} selects: 2 pods.",
+        "5. Pods of DaemonSets of priority 1000000000 or lower: 1 pod.",
+        "deleted",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn blockers_and_narrow_budgets_are_named() {
+    let mut twice = pod("one", "twice", 0);
+    twice.labels.insert("tier".to_owned(), "x".to_owned());
+    let daemon = PodFacts {
+        pod_type: PodType::DaemonSet,
+        ..pod("one", "log", 0)
+    };
+    let pods = vec![
+        pod("one", "db", 0),
+        twice,
+        daemon,
+        pod("one", "web", 0),
+        pod("two", "web", 0),
+    ];
+    let mut snapshot = snapshot(&["one", "two"], pods);
+    snapshot.budgets = vec![
+        budget("db", "db", 0),
+        budget("log", "log", 0),
+        budget("twice", "twice", 1),
+        BudgetFacts {
+            selector: PodSelector::label("tier", "x"),
+            ..budget("tier", "x", 1)
+        },
+        budget("web", "web", 1),
+        budget("other", "other", 0),
+    ];
+    let preview = Preview::from_snapshot(&snapshot);
+    let blocked: Vec<_> = preview
+        .blocked
+        .iter()
+        .map(|row| (row.pod.as_str(), row.reason))
+        .collect();
+    assert_eq!(
+        blocked,
+        [
+            ("shop/db", BlockerReason::DisruptionBudget),
+            ("shop/twice", BlockerReason::MultipleDisruptionBudgets)
+        ],
+        "pods of DaemonSets are deleted whatever budgets say"
+    );
+    let budgets: Vec<_> = preview
+        .budgets
+        .iter()
+        .map(|row| (row.budget.as_str(), row.disruptions_allowed, row.pods))
+        .collect();
+    assert_eq!(
+        budgets,
+        [
+            ("shop/db", 0, 1),
+            ("shop/tier", 1, 1),
+            ("shop/twice", 1, 1),
+            ("shop/web", 1, 2)
+        ]
+    );
+    let text = render(&preview);
+    for part in [
+        "Blocked now: pod shop/db on one: PodDisruptionBudget db allows 0 disruptions.",
+        "PodDisruptionBudget shop/web allows 1 disruptions now, and is about 2 of these pods",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn pools_lose_the_entries_that_are_not_down_yet() {
+    let mut snapshot = snapshot(&["one", "two"], Vec::new());
+    for (states, minimum, expected, is_below) in [
+        (
+            [("one", "None"), ("two", "None"), ("three", "None")],
+            1,
+            (0, 2, 1),
+            false,
+        ),
+        (
+            [("one", "Down"), ("two", "None"), ("three", "None")],
+            1,
+            (1, 1, 1),
+            false,
+        ),
+        (
+            [("one", "None"), ("two", "None"), ("three", "Down")],
+            1,
+            (1, 2, 0),
+            true,
+        ),
+        (
+            [("one", "None"), ("two", "None"), ("three", "None")],
+            2,
+            (0, 2, 1),
+            true,
+        ),
+        (
+            [("one", "Down"), ("two", "Down"), ("three", "Down")],
+            1,
+            (3, 0, 0),
+            false,
+        ),
+    ] {
+        snapshot.load_balancers = Ok(status(&states));
+        snapshot.minimum_in_service = MinimumInService::Count(minimum);
+        let preview = Preview::from_snapshot(&snapshot);
+        let [pool] = preview.pools.as_slice() else {
+            panic!("{preview:?}")
+        };
+        assert_eq!((pool.down, pool.leaving, pool.remaining), expected, "{states:?}");
+        assert_eq!(pool.is_below_minimum(), is_below, "{states:?} {minimum}");
+        assert_eq!(render(&preview).contains("guard.minimumInService"), is_below);
+    }
+    let mut elsewhere = status(&[("three", "None")]);
+    elsewhere.azure_error = Some("ARM is away".to_owned());
+    snapshot.load_balancers = Ok(elsewhere);
+    let preview = Preview::from_snapshot(&snapshot);
+    assert_eq!(
+        (preview.pools.len(), preview.azure_error.as_deref()),
+        (0, Some("ARM is away"))
+    );
+}
+
+#[test]
+fn other_maintenances_and_evacuators_are_named() {
+    let annotation = |class: &str| format!("evacuation.coordination.k8s.io/priority_{class}");
+    let mut db = pod("one", "db", 0);
+    db.evacuators = BTreeMap::from([
+        (annotation("backup.example"), "20000".to_owned()),
+        (annotation("move.example"), "30000/mover".to_owned()),
+        (annotation("broken.example"), "many".to_owned()),
+    ]);
+    let mut snapshot = snapshot(&["one"], vec![db]);
+    let stage = |name: &str, nodes: &[&str], stage: &str| {
+        let mut object = maintenance(name, nodes, &json!([]));
+        object.spec.stage = serde_json::from_value(json!(stage)).unwrap();
+        object
+    };
+    snapshot.maintenances = vec![
+        stage("drain-one", &["one"], "Drain"),
+        stage("older", &["one", "two"], "Cordon"),
+        stage("elsewhere", &["two"], "Drain"),
+        stage("over", &["one"], "Complete"),
+        stage("idle", &["one"], "Idle"),
+    ];
+    let preview = Preview::from_snapshot(&snapshot);
+    let others: Vec<_> = preview.other_maintenances.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(others, ["older"]);
+    assert_eq!(preview.other_maintenances[0].nodes, ["one"]);
+    assert_eq!(preview.steps[0].pods[0].evacuators, ["move.example", "backup.example"]);
+    assert_eq!(preview.malformed_annotations.len(), 1);
+    let text = render(&preview);
+    for part in [
+        "move.example, backup.example, then Eviction API",
+        "NodeMaintenance older (stage Cordon) has the same nodes: one.",
+        "Pod shop/db: annotation evacuation.coordination.k8s.io/priority_broken.example: \"many\" is left out",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+}
+
+#[test]
+fn names_of_others_cannot_control_the_terminal() {
+    let snapshot = snapshot(&["one"], vec![pod("one", "a\n\u{1b}[2J", 0)]);
+    let text = render(&Preview::from_snapshot(&snapshot));
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+}

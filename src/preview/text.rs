@@ -1,0 +1,224 @@
+//! The text of `headgate plan`. Pure.
+//!
+//! Invariant: names and messages of others are escaped for a terminal, and none breaks a line.
+
+use std::fmt::Write as _;
+
+use headgate_maintenance::api::{DrainPlanEntry, LoadBalancerGatePolicy, PodType};
+use headgate_telemetry::escape_line;
+
+use super::report::{PoolPreviewRow, Preview, StepRow};
+use crate::status::format_columns;
+
+/// Pods of one step that are shown.
+const MAX_PODS: usize = 20;
+/// Blocked pods, budgets and annotations that are shown.
+const MAX_ROWS: usize = 20;
+
+/// Renders the preview as text. `-o json` has all that the text leaves out.
+#[must_use]
+pub fn render(preview: &Preview) -> String {
+    let mut text = String::new();
+    let nodes = preview.nodes.len();
+    let pods: usize = preview.nodes.iter().map(|node| node.pods).sum();
+    let _ = writeln!(
+        text,
+        "{} would leave {}. Nothing was written.\n",
+        counted(pods, "pod"),
+        counted(nodes, "node")
+    );
+    if preview.nodes.is_empty() {
+        text.push_str("The selector matches no node.\n");
+        return text;
+    }
+    text += &nodes_table(preview);
+    text.push('\n');
+    text += &pools_text(preview);
+    text.push('\n');
+    text += &steps_text(preview);
+    let below = notes(preview);
+    if !below.is_empty() {
+        text.push('\n');
+    }
+    for note in below {
+        let _ = writeln!(text, "{}", escape_line(&note));
+    }
+    text
+}
+
+fn cells<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(str::to_owned).to_vec()
+}
+
+fn nodes_table(preview: &Preview) -> String {
+    let rows: Vec<_> = preview
+        .nodes
+        .iter()
+        .map(|node| {
+            let state = match (node.ready, node.cordoned) {
+                (true, false) => "Ready",
+                (true, true) => "Ready, cordoned",
+                (false, false) => "not Ready",
+                (false, true) => "not Ready, cordoned",
+            };
+            vec![
+                node.name.clone(),
+                state.to_owned(),
+                node.pods.to_string(),
+                (node.exempt + node.unsupported).to_string(),
+            ]
+        })
+        .collect();
+    format_columns(&cells(["NODE", "STATE", "PODS THAT LEAVE", "PODS THAT STAY"]), &rows)
+}
+
+/// The first step: out of the load balancers.
+fn pools_text(preview: &Preview) -> String {
+    let mut text = String::from("1. Out of the load balancers.");
+    let gate = preview.maintenance.spec.load_balancer;
+    let _ = match gate.policy {
+        LoadBalancerGatePolicy::Block => writeln!(
+            text,
+            " No pod leaves before a read confirms it, and {} s have passed.",
+            gate.drain_seconds
+        ),
+        LoadBalancerGatePolicy::ProceedAfter => writeln!(
+            text,
+            " Pods leave {} s after a read confirms it, or after {} s without.",
+            gate.drain_seconds, gate.timeout_seconds
+        ),
+    };
+    if let Some(error) = &preview.azure_error {
+        let _ = writeln!(text, "   The pools are not known: {}", escape_line(error));
+        return text;
+    }
+    if preview.pools.is_empty() {
+        text.push_str("   No managed pool has an entry of these nodes.\n");
+        return text;
+    }
+    let row = |pool: &PoolPreviewRow| {
+        vec![
+            format!("   {}", pool.load_balancer),
+            pool.pool.clone(),
+            pool.entries.to_string(),
+            pool.down.to_string(),
+            pool.leaving.to_string(),
+            pool.remaining.to_string(),
+        ]
+    };
+    let rows: Vec<_> = preview.pools.iter().map(row).collect();
+    text += &format_columns(
+        &cells(["   LOAD BALANCER", "POOL", "ENTRIES", "DOWN", "LEAVING", "REMAINING"]),
+        &rows,
+    );
+    text
+}
+
+/// The steps in which pods leave.
+fn steps_text(preview: &Preview) -> String {
+    let mut text = String::new();
+    for (index, step) in preview.steps.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "{}. {}: {}.",
+            index + 2,
+            entry_text(&step.entry),
+            counted(step.pods.len(), "pod")
+        );
+        text += &pods_text(step);
+    }
+    if preview.steps.is_empty() {
+        text.push_str("2. No pod has to leave.\n");
+    }
+    text
+}
+
+fn entry_text(entry: &DrainPlanEntry) -> String {
+    let kind = match entry.pod_type {
+        PodType::Default => "Pods",
+        PodType::DaemonSet => "Pods of DaemonSets",
+        PodType::Static => "Static pods",
+    };
+    let selector = entry.pod_selector.as_ref().map_or_else(String::new, |selector| {
+        let selector = serde_json::to_string(selector).unwrap_or_default();
+        format!(" that {} selects", escape_line(&selector))
+    });
+    format!("{kind} of priority {} or lower{selector}", entry.pod_priority)
+}
+
+fn pods_text(step: &StepRow) -> String {
+    let row = |pod: &super::report::LeavingPodRow| {
+        let by = match step.entry.pod_type {
+            PodType::DaemonSet => "deleted".to_owned(),
+            _ if pod.evacuators.is_empty() => "Eviction API".to_owned(),
+            _ => format!("{}, then Eviction API", pod.evacuators.join(", ")),
+        };
+        vec![
+            format!("   {}", pod.pod),
+            pod.node.clone(),
+            pod.priority.to_string(),
+            by,
+        ]
+    };
+    let rows: Vec<_> = step.pods.iter().take(MAX_PODS).map(row).collect();
+    let mut text = format_columns(&cells(["   POD", "NODE", "PRIORITY", "LEAVES BY"]), &rows);
+    let more = step.pods.len().saturating_sub(MAX_PODS);
+    if more > 0 {
+        let _ = writeln!(text, "   {more} more pods; -o json has all.");
+    }
+    text
+}
+
+/// A number with its noun.
+fn counted(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+/// What would stop or slow the drain down, one line for each.
+fn notes(preview: &Preview) -> Vec<String> {
+    let mut notes = Vec::new();
+    for pool in preview.pools.iter().filter(|pool| pool.is_below_minimum()) {
+        notes.push(format!(
+            "{}/{} would have {} entries in service, and guard.minimumInService keeps {}: the leader holds nodes back, and their pods \
+             leave only after loadBalancer.timeoutSeconds ({} s).",
+            pool.load_balancer,
+            pool.pool,
+            pool.remaining,
+            pool.minimum_in_service,
+            preview.maintenance.spec.load_balancer.timeout_seconds
+        ));
+    }
+    for other in &preview.other_maintenances {
+        notes.push(format!(
+            "NodeMaintenance {} (stage {}) has the same nodes: {}. The one that is furthest behind decides what leaves.",
+            other.name,
+            other.stage,
+            other.nodes.join(", ")
+        ));
+    }
+    let mut limited = |rows: Vec<String>, what: &str| {
+        let more = rows.len().saturating_sub(MAX_ROWS);
+        notes.extend(rows.into_iter().take(MAX_ROWS));
+        if more > 0 {
+            notes.push(format!("{more} more {what}; -o json has all."));
+        }
+    };
+    let blocked = preview.blocked.iter();
+    let blocked = blocked.map(|row| format!("Blocked now: pod {} on {}: {}.", row.pod, row.node, row.message));
+    limited(blocked.collect(), "blocked pods");
+    let narrow = preview.budgets.iter().filter(|row| {
+        let allowed = usize::try_from(row.disruptions_allowed).unwrap_or_default();
+        allowed > 0 && allowed < row.pods
+    });
+    let narrow = narrow.map(|row| {
+        format!(
+            "PodDisruptionBudget {} allows {} disruptions now, and is about {} of these pods: the others wait for replacements.",
+            row.budget, row.disruptions_allowed, row.pods
+        )
+    });
+    limited(narrow.collect(), "budgets");
+    let malformed = preview.malformed_annotations.iter();
+    let malformed = malformed.map(|row| format!("Pod {}: {}.", row.pod, row.message));
+    limited(malformed.collect(), "malformed annotations");
+    notes
+}

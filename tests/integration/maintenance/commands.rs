@@ -1,0 +1,356 @@
+//! `headgate plan`, `drain`, `status` and `why` about maintenances: the real program, a controller, the real API server, Azure's emulator.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use headgate_sandbox::process::Process;
+use headgate_test_kubernetes::{eventually, own_control_plane, scratch};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{Controller, Emulator, SOON, api, apply_kinds, azure_json, populate, seed};
+
+/// The command line against one cluster.
+struct CommandLine {
+    kubeconfig: PathBuf,
+    azure: PathBuf,
+    directory: PathBuf,
+}
+
+impl CommandLine {
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command.args(arguments).arg("--kubeconfig").arg(&self.kubeconfig);
+        if matches!(arguments.first(), Some(&("plan" | "status"))) {
+            command.arg("--azure-config-file").arg(&self.azure);
+        }
+        command
+    }
+
+    /// Standard output of a command that succeeds.
+    fn done(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.done(arguments);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// The exit code and standard error.
+    fn fails(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let output: Output = self.command(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+
+    /// A command that goes on, and its output.
+    fn start(&self, name: &str, arguments: &[&str]) -> Process {
+        Process::start(name, self.command(arguments), &self.directory.join(name)).unwrap()
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.directory.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+/// Waits until a command has printed something.
+async fn prints(process: &Process, part: &str) {
+    eventually(SOON, part, async || {
+        let text = std::fs::read_to_string(process.log()).unwrap_or_default();
+        if text.contains(part) { Ok(()) } else { Err(text) }
+    })
+    .await;
+}
+
+/// The pod of node-1 becomes Ready, and a budget is about it.
+async fn protect(client: &Client) {
+    let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    let pods = Api::<Pod>::namespaced(client.clone(), "default");
+    let label = json!({"metadata": {"labels": {"app": "web"}}});
+    pods.patch("web", &PatchParams::default(), &Patch::Merge(&label))
+        .await
+        .unwrap();
+    pods.patch_status("web", &PatchParams::default(), &Patch::Merge(&ready))
+        .await
+        .unwrap();
+    let budget =
+        json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
+    let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), "default");
+    budgets
+        .create(&PostParams::default(), &serde_json::from_value(budget).unwrap())
+        .await
+        .unwrap();
+    allow(client, 0).await;
+}
+
+/// What the controller of budgets would report.
+async fn allow(client: &Client, allowed: i32) {
+    let status = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": allowed, "currentHealthy": 1 + allowed,
+        "desiredHealthy": 1, "expectedPods": 1 + allowed}});
+    let budgets = Api::<PodDisruptionBudget>::namespaced(client.clone(), "default");
+    budgets
+        .patch_status("web", &PatchParams::default(), &Patch::Merge(&status))
+        .await
+        .unwrap();
+}
+
+async fn maintenances(client: &Client) -> Vec<String> {
+    let all = api(client, "NodeMaintenance")
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    all.items
+        .into_iter()
+        .filter_map(|object| object.metadata.name)
+        .collect()
+}
+
+fn previews(headgate: &CommandLine, plan: &str) {
+    let text = headgate.done(&["plan", "node/node-1", "--plan", plan]);
+    println!("{text}");
+    for part in [
+        "1 pod would leave 1 node. Nothing was written.",
+        "1. Out of the load balancers. No pod leaves before a read confirms it, and 2 s have passed.",
+        "kubernetes      kubernetes   2         0      1         1",
+        "2. Pods of priority 5 or lower: 1 pod.",
+        "default/web",
+        "Blocked now: pod default/web on node-1: PodDisruptionBudget web allows 0 disruptions.",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let both = headgate.json(&["plan", "node-1", "node-2", "-o", "json"]);
+    assert_eq!(
+        (&both["pools"][0]["remaining"], &both["pools"][0]["minimumInService"]),
+        (&json!(0), &json!(1))
+    );
+    assert_eq!(both["steps"][0]["pods"][0]["pod"], "default/web");
+    assert_eq!(
+        both["maintenance"]["metadata"]["name"].as_str().unwrap().len(),
+        "drain-2-nodes-01234567".len()
+    );
+    let yaml = headgate.done(&["plan", "node-2", "-o", "yaml"]);
+    assert!(
+        yaml.contains("remaining: 1") && yaml.contains("azureError: null"),
+        "{yaml}"
+    );
+    let (code, error) = headgate.fails(&["plan", "node-1", "nowhere"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("there is no Node \"nowhere\""), "{error}");
+    assert_eq!(headgate.fails(&["plan"]).0, Some(2));
+}
+
+/// Nothing is created by mistakes and dry runs.
+fn creates_nothing(headgate: &CommandLine, plan: &str) {
+    assert_eq!(
+        headgate.done(&["drain", "node-1", "--dry-run"]),
+        "nodemaintenance.headgate.dev/drain-node-1 created (dry run)\n"
+    );
+    assert_eq!(
+        headgate.done(&["drain", "node-1", "--dry-run=server"]),
+        "nodemaintenance.headgate.dev/drain-node-1 created (server dry run)\n"
+    );
+    let yaml = headgate.done(&["drain", "node-1", "--plan", plan, "--dry-run=client", "-o", "yaml"]);
+    assert!(
+        yaml.contains("apiVersion: headgate.dev/v1alpha1\n") && yaml.contains("name: kernel\n"),
+        "{yaml}"
+    );
+    let sent = headgate.json(&[
+        "drain",
+        "node-1",
+        "--dry-run=server",
+        "-o",
+        "json",
+        "--reason",
+        "update",
+    ]);
+    assert_eq!(
+        (&sent["spec"]["reason"], &sent["kind"]),
+        (&json!("update"), &json!("NodeMaintenance"))
+    );
+    let broken = headgate.file(
+        "broken",
+        "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\nspec: {drainplan: []}\n",
+    );
+    let unordered = "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\nspec: {drainPlan: [{podPriority: 5}, {podPriority: 4}]}\n";
+    let unordered = headgate.file("unordered", unordered);
+    for (arguments, code, words) in [
+        (vec!["drain", "nowhere"], 1, "there is no Node \"nowhere\""),
+        (vec!["drain"], 2, "no nodes are named"),
+        (
+            vec!["drain", "node-1", "--plan", &broken],
+            2,
+            "spec.drainplan is not a field",
+        ),
+        (
+            vec!["drain", "node-1", "--plan", &unordered],
+            1,
+            "in the order of podType",
+        ),
+        (
+            vec!["drain", "node-1", "--plan", "/nowhere.yaml"],
+            2,
+            "plan file /nowhere.yaml",
+        ),
+        (vec!["drain", "node-1", "--timeout", "5s"], 2, "--wait"),
+    ] {
+        let (found, error) = headgate.fails(&arguments);
+        assert_eq!(found, Some(code), "{arguments:?}: {error}");
+        assert!(error.contains(words), "{words:?} is not in {error}");
+    }
+}
+
+/// While a budget has no room.
+fn explains(headgate: &CommandLine) {
+    let text = headgate.done(&["status", "--no-agents"]);
+    println!("{text}");
+    for part in [
+        "MAINTENANCE",
+        "kernel, node node-1: pod default/web is blocked for ",
+        "PodDisruptionBudget web allows 0 disruptions",
+        "no: PodsLeft",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let report = headgate.json(&["status", "node-1", "--no-agents", "-o", "json"]);
+    let row = &report["maintenances"][0];
+    assert_eq!(
+        (&row["name"], &row["stage"], &row["podsLeft"]),
+        (&json!("kernel"), &json!("Drain"), &json!(1))
+    );
+    assert_eq!(row["nodes"][0]["loadBalancer"]["state"], "Out", "{row}");
+    let elsewhere = headgate.json(&["status", "node-2", "--no-agents", "-o", "json"]);
+    assert_eq!(elsewhere["maintenances"], json!([]));
+    let text = headgate.done(&["why", "node/node-1"]);
+    println!("{text}");
+    for part in [
+        "NodeMaintenance kernel, stage Drain, since ",
+        "For: kernel update",
+        "The node is out of its load balancers since ",
+        "default/web stays, since ",
+        "Ends with its deletion: kubectl delete nm kernel",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let why = headgate.json(&["why", "node-1", "-o", "json"]);
+    assert_eq!(
+        why["maintenances"][0]["nodes"][0]["blockers"][0]["pod"], "default/web",
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn a_drain_is_planned_created_followed_and_explained() {
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    let directory = scratch("commands");
+    let file = directory.join("seed.json");
+    std::fs::write(&file, seed().to_string()).unwrap();
+    let emulator = Emulator::start_with_seed(&file, &[]).await;
+    let headgate = CommandLine {
+        kubeconfig: Path::new(control_plane.kubeconfig()).to_owned(),
+        azure: azure_json(&emulator, &directory),
+        directory,
+    };
+    let (code, error) = headgate.fails(&["drain", "node-1", "--name", "m"]);
+    assert_eq!(code, Some(1), "{error}");
+    populate(&client).await;
+    let (code, error) = headgate.fails(&["drain", "node-1"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("apply manifests/components/maintenance"), "{error}");
+    protect(&client).await;
+    let plan = headgate.file(
+        "plan",
+        "apiVersion: headgate.dev/v1alpha1\nkind: NodeMaintenance\nmetadata: {name: kernel}\nspec:\n  reason: kernel update\n  \
+         loadBalancer: {drainSeconds: 2}\n  drainPlan: [{podPriority: 5}]\n",
+    );
+    // Before the kinds are there, a preview works.
+    headgate.done(&["plan", "node-1"]);
+    apply_kinds(&control_plane, &client).await;
+    previews(&headgate, &plan);
+    creates_nothing(&headgate, &plan);
+    assert_eq!(maintenances(&client).await, Vec::<String>::new());
+
+    // Without a controller.
+    let drain = ["drain", "node-1", "--plan", &plan, "--wait"];
+    let mut unanswered = headgate.start("unanswered", &drain);
+    prints(&unanswered, "no controller has answered yet").await;
+    unanswered.signal(Signal::SIGINT);
+    assert_eq!(unanswered.wait(SOON).await.and_then(|status| status.code()), Some(130));
+    let mut controller = Controller::start(&emulator, control_plane.kubeconfig());
+
+    // A budget without room: the same command again finds its maintenance, and says what blocks.
+    let mut blocked = headgate.start("blocked", &drain);
+    for part in [
+        "nodemaintenance.headgate.dev/kernel unchanged\n",
+        "nodemaintenance/kernel: stage Drain started\n",
+        "node/node-1: out of its load balancers since ",
+        ", confirmed by a read at ",
+        "node/node-1: 1 pod left, 1 of them evacuating\n",
+        "node/node-1: pod default/web is blocked since ",
+        ": PodDisruptionBudget web allows 0 disruptions\n",
+    ] {
+        prints(&blocked, part).await;
+    }
+    explains(&headgate);
+    blocked.signal(Signal::SIGINT);
+    assert_eq!(blocked.wait(SOON).await.and_then(|status| status.code()), Some(130));
+    prints(&blocked, "The drain goes on: ").await;
+    let (code, error) = headgate.fails(&[&drain[..], &["--timeout", "1s"]].concat());
+    assert_eq!(code, Some(3), "{error}");
+    let (code, error) = headgate.fails(&["drain", "node-1", "--name", "kernel"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("its spec is different"), "{error}");
+
+    // Cancelled while it is followed.
+    let mut cancelled = headgate.start("cancelled", &drain);
+    prints(&cancelled, "is blocked since").await;
+    let api = api(&client, "NodeMaintenance");
+    api.delete("kernel", &DeleteParams::default()).await.unwrap();
+    assert_eq!(cancelled.wait(SOON).await.and_then(|status| status.code()), Some(1));
+    prints(&cancelled, "ended before its nodes were drained").await;
+    eventually(SOON, "the maintenance ends", async || {
+        let left = maintenances(&client).await;
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}\n{}", controller.log()))
+        }
+    })
+    .await;
+
+    // With room it ends; only the object is on standard output.
+    let mut output = headgate.start("last", &[&drain[..], &["-o", "name"]].concat());
+    prints(&output, "is blocked since").await;
+    allow(&client, 1).await;
+    assert_eq!(
+        output.wait(SOON).await.and_then(|status| status.code()),
+        Some(0),
+        "{}",
+        controller.log()
+    );
+    prints(&output, "nodemaintenance/kernel drained, after ").await;
+    let last = headgate.json(&[&drain[..], &["-o", "json"]].concat());
+    let drained = last["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["type"] == "Drained");
+    assert_eq!(drained.unwrap()["status"], "True", "{last}");
+    assert_eq!(last["metadata"]["managedFields"], Value::Null);
+    controller.0.signal(Signal::SIGTERM);
+    assert!(
+        controller.0.wait(SOON).await.is_some_and(|status| status.success()),
+        "{}",
+        controller.log()
+    );
+    emulator.stop().await;
+    control_plane.stop().await;
+}
