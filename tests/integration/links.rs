@@ -91,7 +91,7 @@ fn target(page: &Path, link: &str) -> Option<(PathBuf, String)> {
     let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
     let path = match path {
         "" => page.to_owned(),
-        path => page.parent().unwrap().join(path),
+        path => page.parent()?.join(path),
     };
     Some((path, fragment.to_owned()))
 }
