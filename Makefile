@@ -132,6 +132,11 @@ test-oldest: build-tools ## run the tests of manifests, agents and leaders with 
 	assets=$$(tests/oldest-control-plane/build.sh); \
 	KUBEBUILDER_ASSETS=$$assets cargo test --locked --test integration $(ARGS) -- manifests:: node:: process:: leading::access leading::roles status:: why:: spot:: rollover:: fake_api:: maintenance::
 
+.PHONY: maintenance
+maintenance: build-tools ## run maintenances with the real controller-manager and scheduler, and kill the leader 12 times (make test: 3)
+	assets=$$($(control_plane)); HEADGATE_MAINTENANCE_KILLS=$${HEADGATE_MAINTENANCE_KILLS:-12} KUBEBUILDER_ASSETS=$$assets \
+	  cargo test --locked --test maintenance $(ARGS) -- --nocapture
+
 .PHONY: measure-holds
 measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail
 	assets=$$($(control_plane)); ccm=$$($(cloud_controller_manager)); \

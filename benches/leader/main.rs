@@ -17,6 +17,7 @@ mod azure;
 mod documents;
 mod instrumented_leader;
 mod local_services;
+mod maintained_nodes;
 mod program;
 mod rows;
 #[expect(dead_code, reason = "outages are the soak's")]

@@ -7,6 +7,8 @@ mod local_latency;
 mod local_memory;
 mod local_slices;
 mod local_tick;
+mod maintenance;
+mod maintenance_memory;
 mod memory;
 mod nic_pools;
 mod pace;
@@ -58,6 +60,11 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         measure: |world| Box::pin(writes::measure(world)),
     },
     Benchmark {
+        name: "leader-maintenance",
+        about: "processor time and requests for 6,000 pods of 200 Nodes under 20 maintenances that have Nodes in common, and of one decision",
+        measure: |world| Box::pin(maintenance::measure(world)),
+    },
+    Benchmark {
         name: "leader-pace-large",
         about: "the same as leader-pace, with 5,000 Nodes in 4 load balancers",
         measure: |world| Box::pin(pace::large(world)),
@@ -76,5 +83,10 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         name: "leader-memory",
         about: "memory with 5,000 Nodes in 4 load balancers, and with 2,000 Services besides",
         measure: |world| Box::pin(memory::measure(world)),
+    },
+    Benchmark {
+        name: "leader-maintenance-memory",
+        about: "memory with 5,000 Nodes in 4 load balancers, 50 of them under maintenance, and without any",
+        measure: |world| Box::pin(maintenance_memory::measure(world)),
     },
 ];

@@ -20,7 +20,7 @@ const MAX_EXIT_AFTER: Duration = Duration::from_hours(24);
 /// Ctrl-C or SIGTERM ends everything that it started and removes everything that it created; a second Ctrl-C
 /// ends the process at once. If a part fails, the sandbox reports which and why, and ends with exit code 1.
 ///
-/// etcd and kube-apiserver are programs of their own: `make control-plane` provides them.
+/// etcd, kube-apiserver and the others are programs of their own: `make control-plane` provides them.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Directory with etcd, kube-apiserver and kubectl [default: `$KUBEBUILDER_ASSETS`, else the one that
@@ -35,8 +35,17 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
+    /// Run pods on the nodes, and act on maintenances (docs/maintenance.md)
+    ///
+    /// Adds kube-controller-manager, kube-scheduler, and kwok in place of kubelets; two Deployments with
+    /// `PodDisruptionBudgets` and a `DaemonSet`; and two controllers of headgate, which lead instead of the agents. Prints
+    /// commands that drain nodes. Needs at least 4 nodes, and has 5 by default.
+    #[arg(long, conflicts_with = "kubeconfig")]
+    workloads: bool,
+
     /// Number of nodes, from 1 to 50
-    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=50))]
+    #[arg(long, value_name = "COUNT", default_value_t = 3, default_value_if("workloads", "true", "5"),
+        value_parser = clap::value_parser!(u8).range(1..=50))]
     nodes: u8,
 
     /// Directory for its files, created if missing [default: a temporary directory, removed at the end]
@@ -57,6 +66,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         assets: arguments.assets.clone(),
         kubeconfig: arguments.kubeconfig.clone(),
         nodes: arguments.nodes,
+        has_workloads: arguments.workloads,
         directory: arguments.dir.clone(),
         exit_after: arguments.exit_after,
     };

@@ -7,7 +7,7 @@
 #   HEADGATE_CACHE      where builds are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail
 
-programs=(etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl promlint)
+programs=(etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kwok promlint)
 
 case ${1-} in
   '' | lint) ;;

@@ -1,5 +1,6 @@
-// The Kubernetes control plane that headgate is tested against, as one binary. Every component brings most of the same
-// code, so linked together they are a fifth of the size of the separate programs and take one link instead of six.
+// The Kubernetes control plane that headgate is tested against, as one binary, with kwok in place of kubelets. Every
+// component brings most of the same code, so linked together they are a fifth of the size of the separate programs and
+// take one link instead of seven.
 //
 // It acts as the component it is called as (a symlink named kube-apiserver), else as the one its first argument names.
 package main
@@ -32,6 +33,7 @@ var components = map[string]func(){
 	"kube-proxy":              func() { run(proxy.NewProxyCommand()) },
 	"kube-scheduler":          func() { run(scheduler.NewSchedulerCommand()) },
 	"kubectl":                 func() { run(kubectl.NewDefaultKubectlCommand()) },
+	"kwok":                    func() { os.Exit(runKwok()) },
 	"promlint":                func() { os.Exit(lintMetrics(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) },
 }
 

@@ -131,7 +131,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/sandbox",
-        modules: &[("sandbox", &["certificates", "kubernetes", "leader"])],
+        modules: &[("sandbox", &["certificates", "kubernetes", "leader", "maintenance"])],
         tests: &["azure_emulator", "node"],
     },
     Crate {

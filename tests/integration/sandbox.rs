@@ -16,6 +16,7 @@ use crate::harness::http;
 
 pub(crate) mod command;
 mod end_to_end;
+mod workloads;
 
 const DRAIN_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 

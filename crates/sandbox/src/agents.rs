@@ -91,12 +91,43 @@ pub struct Agent {
     pub addresses: Addresses,
 }
 
+/// The addresses file of a controller, which has no health port.
+#[derive(Deserialize)]
+struct ControllerAddresses {
+    metrics: SocketAddr,
+}
+
+/// A running controller, `headgate agent --role=controller`. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Controller {
+    /// The child process; dropping it kills it.
+    pub process: Process,
+    /// The address of its operations port.
+    pub metrics: SocketAddr,
+}
+
 impl AgentConfig {
     /// Starts the agent with its operations port on 127.0.0.1, and waits until it has bound its addresses.
     ///
     /// # Errors
     /// The agent cannot be run, ends, or does not bind its addresses within half a minute.
     pub async fn start(&self) -> Result<Agent, AgentError> {
+        let name = format!("the agent of {}", self.node);
+        let (process, addresses) = self.launch(name, &[]).await?;
+        Ok(Agent { process, addresses })
+    }
+
+    /// Starts a controller instead, which leads and does not answer for its node.
+    ///
+    /// # Errors
+    /// The controller cannot be run, ends, or does not bind its address within half a minute.
+    pub async fn start_controller(&self) -> Result<Controller, AgentError> {
+        let name = format!("the controller on {}", self.node);
+        let (process, ControllerAddresses { metrics }) = self.launch(name, &["--role=controller"]).await?;
+        Ok(Controller { process, metrics })
+    }
+
+    async fn launch<A: DeserializeOwned>(&self, name: String, role: &[&str]) -> Result<(Process, A), AgentError> {
         let unwritable = |path: &Path| {
             let path = path.to_owned();
             move |source| AgentError::Write { path, source }
@@ -110,10 +141,10 @@ impl AgentConfig {
             _ => {}
         }
 
-        let name = format!("the agent of {}", self.node);
         let mut command = command_in(&self.program, &self.directory);
         command
             .args(["agent", "--node-name", &self.node])
+            .args(role)
             .args(["--healthz-bind-address", &self.healthz.to_string()])
             .args(["--metrics-bind-address", "127.0.0.1:0"])
             .args([
@@ -136,10 +167,7 @@ impl AgentConfig {
             end = process.wait_for_exit() => return Err(end.into()),
         };
         match bound {
-            Ok(addresses) => Ok(Agent {
-                process,
-                addresses: addresses?,
-            }),
+            Ok(addresses) => Ok((process, addresses?)),
             Err(_) => Err(AgentError::Unbound {
                 name,
                 tail: last_log_lines(&self.log),

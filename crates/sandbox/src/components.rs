@@ -1,5 +1,5 @@
 //! All components of a sandbox with one owner: the control plane or the given cluster, the Azure emulator and the
-//! agents.
+//! agents and, beside workloads, controllers.
 //!
 //! [`Components::stop`] stops them in order. Dropping the value kills them.
 
@@ -14,15 +14,16 @@ use headgate_kubernetes::api_server;
 use kube::Client;
 use tokio::time::timeout;
 
-use super::agents::{Agent, AgentConfig, AgentError};
+use super::agents::{Agent, AgentConfig, AgentError, Controller};
 use super::assets::Assets;
 use super::azure::{self, Azure};
 use super::certificates::{create_private_directory, random_hex};
 use super::control_plane::{ControlPlane, ControlPlaneError};
 use super::directory::{Directory, NodeAddresses};
 use super::display::Progress;
+use super::nodes::RegisteredNode;
 use super::process::ProcessError;
-use super::{Options, SandboxError, arm_callers, local_service, nodes};
+use super::{Options, SandboxError, arm_callers, local_service, nodes, workloads};
 
 /// Time for the cluster to create or delete all Nodes.
 const NODES_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,6 +38,9 @@ const SETTINGS: &str = "# Written by headgate sandbox.\napiVersion: config.headg
 #[derive(Debug, Default)]
 pub(super) struct Components {
     agents: Vec<(String, Agent)>,
+    controllers: Vec<Controller>,
+    /// The manifests of maintenances, beside workloads.
+    maintenances: Vec<PathBuf>,
     azure: Option<Azure>,
     client: Option<DebugClient>,
     /// The given cluster, once Nodes may have been created in it.
@@ -72,6 +76,9 @@ impl Components {
         directory: &Directory,
         progress: &Progress,
     ) -> Result<(), SandboxError> {
+        if options.has_workloads && options.nodes < workloads::MIN_NODES {
+            return Err(workloads::WorkloadsError::TooFewNodes(options.nodes).into());
+        }
         let sandbox = random_hex().map_err(ControlPlaneError::from)?;
         let config = match &options.kubeconfig {
             None => self.own_cluster(options, directory, progress).await?,
@@ -116,16 +123,25 @@ impl Components {
             let creating = local_service::create(&client);
             with_timeout(&server, "creating a Local Service", creating).await??;
         }
+        if options.has_workloads {
+            self.start_workloads(program, directory, progress, arm, &nodes).await?;
+        }
         progress.print(format_args!("starting {} agents", nodes.len()));
         let configs: Vec<AgentConfig> = nodes
             .into_iter()
             .map(|node| {
                 let node_directory = directory.node(&node.name);
-                // In a given cluster they could become leader instead of agents whose Azure is real.
-                let is_candidate = self.given_cluster.is_none();
+                // In a given cluster they could become leader instead of agents whose Azure is real; beside workloads the
+                // controllers lead.
+                let is_candidate = self.given_cluster.is_none() && !options.has_workloads;
                 let file = is_candidate
                     .then(|| write_azure_json(&node_directory, arm, &node.name))
                     .transpose()?;
+                let arguments = if options.has_workloads {
+                    vec!["--role=agent".to_owned()]
+                } else {
+                    Vec::new()
+                };
                 Ok(AgentConfig {
                     program: program.to_owned(),
                     kubeconfig: self.kubeconfig.clone(),
@@ -133,13 +149,61 @@ impl Components {
                     log: directory.logs().join(format!("agent-{}.log", node.name)),
                     settings: settings(file.as_deref()),
                     healthz: ANY_PORT,
-                    arguments: Vec::new(),
+                    arguments,
                     node: node.name,
                 })
             })
             .collect::<Result<_, AgentError>>()?;
         let agents = try_join_all(configs.iter().map(AgentConfig::start)).await?;
         self.agents = configs.into_iter().map(|config| config.node).zip(agents).collect();
+        Ok(())
+    }
+
+    /// Starts what runs pods, the workloads, and the controllers, which are on the first and the last node.
+    async fn start_workloads(
+        &mut self,
+        program: &Path,
+        directory: &Directory,
+        progress: &Progress,
+        arm: SocketAddr,
+        nodes: &[RegisteredNode],
+    ) -> Result<(), SandboxError> {
+        // Both exist: workloads are not for a given cluster.
+        let (Some(control_plane), Some(client)) = (self.control_plane.as_mut(), self.client.as_ref()) else {
+            return Ok(());
+        };
+        let client = client.0.clone();
+        progress.print("starting kube-controller-manager, kube-scheduler and kwok, with workloads");
+        control_plane.start_controller_manager(&[])?;
+        control_plane.start_scheduler()?;
+        control_plane.start_kwok(workloads::KWOK_LABEL)?;
+        let creating = async {
+            workloads::create_definitions(&client).await?;
+            workloads::create(&client, nodes.len()).await
+        };
+        tokio::select! {
+            created = creating => created?,
+            end = control_plane.wait_for_exit() => return Err(end.into()),
+        }
+        self.maintenances = workloads::write_manifests(&directory.maintenances(), nodes)?;
+
+        progress.print("starting 2 controllers");
+        for (number, node) in nodes.first().into_iter().chain(nodes.last()).enumerate() {
+            let name = format!("controller-{}", number + 1);
+            let own = directory.controller(&name);
+            let file = write_azure_json(&own, arm, &name)?;
+            let config = AgentConfig {
+                program: program.to_owned(),
+                kubeconfig: self.kubeconfig.clone(),
+                directory: own,
+                log: directory.logs().join(format!("{name}.log")),
+                settings: format!("{}{}", settings(Some(&file)), workloads::CONTROLLER_SETTINGS),
+                healthz: ANY_PORT,
+                arguments: Vec::new(),
+                node: node.name.clone(),
+            };
+            self.controllers.push(config.start_controller().await?);
+        }
         Ok(())
     }
 
@@ -169,6 +233,11 @@ impl Components {
             addresses: agent.addresses,
         };
         self.agents.iter().map(node).collect()
+    }
+
+    /// The manifests of maintenances to create, beside workloads.
+    pub(super) fn maintenances(&self) -> &[PathBuf] {
+        &self.maintenances
     }
 
     /// The emulator's addresses, once it is running.
@@ -210,14 +279,22 @@ impl Components {
             .azure
             .iter_mut()
             .map(|azure| azure.process.wait_for_exit().boxed_local());
-        select_all(agents.chain(control_plane).chain(azure)).await.0
+        let controllers = self
+            .controllers
+            .iter_mut()
+            .map(|controller| controller.process.wait_for_exit().boxed_local());
+        select_all(agents.chain(controllers).chain(control_plane).chain(azure))
+            .await
+            .0
     }
 
     /// Stops all components, each with a timeout, and deletes the Nodes created in a given cluster.
     pub(super) async fn stop(&mut self) -> Result<(), SandboxError> {
         let agents = std::mem::take(&mut self.agents);
+        let controllers = std::mem::take(&mut self.controllers);
         let azure = self.azure.take().map(|azure| azure.process);
         let processes = agents.into_iter().map(|(_, agent)| agent.process).chain(azure);
+        let processes = processes.chain(controllers.into_iter().map(|controller| controller.process));
         join_all(processes.map(|process| process.stop(STOP_TIMEOUT))).await;
         if let Some(control_plane) = self.control_plane.take() {
             control_plane.stop().await;

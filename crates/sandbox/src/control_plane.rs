@@ -1,5 +1,5 @@
-//! A real control plane on loopback: etcd and kube-apiserver and, on request, kube-controller-manager, kube-scheduler
-//! and kube-proxy, each as a child process.
+//! A real control plane on loopback: etcd and kube-apiserver and, on request, kube-controller-manager, kube-scheduler,
+//! kwok and kube-proxy (`optional.rs`), each as a child process.
 //!
 //! etcd listens only on a Unix socket, so other users of the machine cannot reach it. kube-apiserver serves TLS on a
 //! port that is reserved while the [`ControlPlane`] lives (`ports.rs`): it can stop and start again at the same
@@ -9,7 +9,7 @@
 //! it. The thread that starts a control plane must live as long as the control plane (see [`process`](super::process)).
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -24,6 +24,7 @@ use super::certificates::{Certificates, CertificatesError, create_private_direct
 use super::process::{Process, ProcessError, command_in};
 
 mod arguments;
+mod optional;
 mod ports;
 mod readiness;
 
@@ -251,61 +252,6 @@ impl ControlPlane {
         data_directory(&self.directory).join("etcd")
     }
 
-    /// Starts kube-controller-manager as administrator. `arguments` come last, so they override its flags, such as
-    /// `--controllers=*,-node-lifecycle-controller` where no kubelet reports the Nodes ready.
-    ///
-    /// # Errors
-    /// It cannot be run.
-    pub fn start_controller_manager(&mut self, arguments: &[&str]) -> Result<(), ControlPlaneError> {
-        let mut all = arguments::controller_manager(&self.kubeconfig, &self.certificates);
-        all.extend(arguments.iter().map(ToString::to_string));
-        self.start_optional("kube-controller-manager", all)
-    }
-
-    /// Starts kube-scheduler as administrator.
-    ///
-    /// # Errors
-    /// It cannot be run.
-    pub fn start_scheduler(&mut self) -> Result<(), ControlPlaneError> {
-        self.start_optional("kube-scheduler", arguments::scheduler(&self.kubeconfig))
-    }
-
-    /// Starts kube-proxy for a Node and waits until its health server accepts connections.
-    ///
-    /// It writes iptables rules, so call this only in an own network namespace. The Node needs an `InternalIP`; without
-    /// one kube-proxy waits half a minute for it.
-    ///
-    /// # Errors
-    /// It cannot be run, ends, or does not listen within a minute.
-    pub async fn start_kube_proxy(&mut self, node: &str) -> Result<ProxyAddresses, ControlPlaneError> {
-        let free_address = || {
-            let port = ports::free_port().map_err(|source| ControlPlaneError::Port {
-                component: "kube-proxy",
-                source,
-            })?;
-            Ok::<_, ControlPlaneError>(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
-        };
-        let addresses = ProxyAddresses {
-            healthz: free_address()?,
-            metrics: free_address()?,
-        };
-        let arguments = arguments::proxy(&self.kubeconfig, node, addresses);
-        let mut proxy = start(&self.assets, &self.directory, "kube-proxy", arguments)?;
-        tokio::select! {
-            ready = readiness::wait_for_listener("kube-proxy", addresses.healthz, START_TIMEOUT, proxy.log().to_owned()) => ready?,
-            end = proxy.wait_for_exit() => return Err(end.into()),
-        }
-        self.optional.push(proxy);
-        Ok(addresses)
-    }
-
-    /// Stops kube-controller-manager, kube-scheduler and kube-proxy, where they are running.
-    pub async fn stop_optional_components(&mut self) {
-        for process in self.optional.drain(..).rev() {
-            process.stop(STOP_TIMEOUT).await;
-        }
-    }
-
     /// Waits, without a timeout, until a process ends; returns which one and how.
     pub async fn wait_for_exit(&mut self) -> ProcessError {
         let processes = self
@@ -330,12 +276,6 @@ impl ControlPlane {
             ..
         } = self;
         join_all(optional.into_iter().chain(apiserver).chain(etcd).map(Process::kill)).await;
-    }
-
-    fn start_optional(&mut self, program: &str, arguments: Vec<String>) -> Result<(), ControlPlaneError> {
-        self.optional
-            .push(start(&self.assets, &self.directory, program, arguments)?);
-        Ok(())
     }
 }
 

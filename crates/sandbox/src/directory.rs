@@ -16,7 +16,15 @@ use super::azure::Addresses;
 use super::certificates::create_private_directory;
 
 /// The entries that the sandbox makes in the directory, besides the logs and the lock.
-const ENTRIES: [&str; 5] = ["azure", "kubeconfig", "sandbox.json", "control-plane", "nodes"];
+const ENTRIES: [&str; 7] = [
+    "azure",
+    "kubeconfig",
+    "sandbox.json",
+    "control-plane",
+    "controllers",
+    "maintenances",
+    "nodes",
+];
 /// The lock file, held while the sandbox runs. Its presence marks the entries as a sandbox's.
 const LOCK: &str = "sandbox.lock";
 
@@ -116,6 +124,16 @@ impl Directory {
     /// The directory of one node's agent.
     pub(super) fn node(&self, name: &str) -> PathBuf {
         self.path.join("nodes").join(name)
+    }
+
+    /// The directory of a controller.
+    pub(super) fn controller(&self, name: &str) -> PathBuf {
+        self.path.join("controllers").join(name)
+    }
+
+    /// The directory of the manifests of maintenances.
+    pub(super) fn maintenances(&self) -> PathBuf {
+        self.path.join("maintenances")
     }
 
     /// The directory of the Azure emulator.

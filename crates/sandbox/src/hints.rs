@@ -4,7 +4,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -12,6 +12,7 @@ use super::assets::Assets;
 use super::azure::LOAD_BALANCER;
 use super::directory::NodeAddresses;
 use super::local_service::{INTERVAL_SECONDS, NAME, POOL, SLICE};
+use super::workloads::{MAINTENANCES, NAMESPACE};
 
 /// The taint key in the commands: cluster-autoscaler's.
 const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
@@ -27,6 +28,8 @@ pub(super) struct HintContext<'a> {
     pub(super) logs: &'a Path,
     /// Whether the sandbox has a Local Service, because the control plane is its own.
     pub(super) has_local_service: bool,
+    /// The manifests of maintenances, if the sandbox has workloads.
+    pub(super) maintenances: &'a [PathBuf],
 }
 
 /// The text, with commands for the first node.
@@ -40,6 +43,7 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
         control,
         logs,
         has_local_service,
+        maintenances,
     } = *context;
     let kubectl = kubectl(env::var_os("PATH").as_deref(), assets);
     let kubeconfig = quoted(&kubeconfig.to_string_lossy());
@@ -93,6 +97,9 @@ pub(super) fn text(context: &HintContext<'_>) -> String {
             context,
         ));
     }
+    if !maintenances.is_empty() {
+        text.push_str(&maintenance_commands(&kubectl, maintenances));
+    }
     let _ = write!(text, "\nLogs are in {}. Ctrl-C stops the sandbox.\n", logs.display());
     text
 }
@@ -141,6 +148,38 @@ fn local_service_commands(
         (
             "Explain the members of its pool:".to_owned(),
             format!("{headgate} why service default/{NAME} --kubeconfig {kubeconfig} --azure-config-file {azure_json}"),
+        ),
+    ];
+    commands.iter().fold(String::new(), |text, (what, command)| {
+        format!("{text}{what}\n  {command}\n")
+    })
+}
+
+/// The commands about maintenances, in the order in which they are to be tried.
+fn maintenance_commands(kubectl: &str, manifests: &[PathBuf]) -> String {
+    let files: Vec<_> = manifests
+        .iter()
+        .map(|file| format!("-f {}", quoted(&file.to_string_lossy())))
+        .collect();
+    let [first, second] = MAINTENANCES;
+    let commands = [
+        (
+            "Show the pods that are to be moved:",
+            format!("{kubectl} -n {NAMESPACE} get pods -o wide"),
+        ),
+        (
+            "Drain two nodes by each of two maintenances, which have one node in common:",
+            format!("{kubectl} apply {}", files.join(" ")),
+        ),
+        ("Follow them:", format!("{kubectl} get nm -w")),
+        (
+            "Show what a maintenance waits for on each node, and its events:",
+            format!("{kubectl} describe nm {first}"),
+        ),
+        ("List the pods that are evacuated:", format!("{kubectl} get evac -A")),
+        (
+            "Once both are drained, put the nodes back into service:",
+            format!("{kubectl} delete nm {first} {second}"),
         ),
     ];
     commands.iter().fold(String::new(), |text, (what, command)| {
@@ -202,8 +241,12 @@ mod tests {
             control: "127.0.0.1:1236".parse().unwrap(),
             logs: Path::new("/tmp/a b/logs"),
             has_local_service: true,
+            maintenances: &["/tmp/a b/maintenance-a.yaml".into(), "/tmp/b.yaml".into()],
         });
         for command in [
+            "kubectl --kubeconfig '/tmp/a b/kubeconfig' apply -f '/tmp/a b/maintenance-a.yaml' -f /tmp/b.yaml",
+            "kubectl --kubeconfig '/tmp/a b/kubeconfig' get nm -w",
+            "kubectl --kubeconfig '/tmp/a b/kubeconfig' delete nm maintenance-a maintenance-b",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' patch endpointslice web-1 --type=merge -p '{\"endpoints\":[{\"addresses\":[\"10.244.0.1\"],\"nodeName\":\"node-1\"}]}'",
             "kubectl --kubeconfig '/tmp/a b/kubeconfig' get events --field-selector involvedObject.name=web",
             "/usr/bin/headgate why service default/web --kubeconfig '/tmp/a b/kubeconfig' --azure-config-file '/tmp/a b/azure.json'",

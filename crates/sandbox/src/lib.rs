@@ -33,6 +33,7 @@ mod node_health;
 pub mod nodes;
 mod pools;
 pub mod process;
+mod workloads;
 
 pub use interrupts::Interrupts;
 
@@ -45,6 +46,8 @@ pub struct Options {
     pub kubeconfig: Option<PathBuf>,
     /// The number of nodes, at least one.
     pub nodes: u8,
+    /// Whether pods run on the nodes, and controllers act on maintenances. Not with `kubeconfig`.
+    pub has_workloads: bool,
     /// Directory for its files; `None` makes a temporary one.
     pub directory: Option<PathBuf>,
     /// How long it runs after it is ready; `None` until it is interrupted.
@@ -82,6 +85,9 @@ pub enum SandboxError {
     /// The Local Service cannot be created.
     #[error(transparent)]
     LocalService(#[from] local_service::LocalServiceError),
+    /// The workloads cannot be created, or do not run.
+    #[error(transparent)]
+    Workloads(#[from] workloads::WorkloadsError),
     /// An agent cannot be started.
     #[error(transparent)]
     Agent(#[from] agents::AgentError),
@@ -155,6 +161,7 @@ async fn run_until_stopped(
         control,
         logs: &directory.logs(),
         has_local_service: options.kubeconfig.is_none(),
+        maintenances: components.maintenances(),
     }))
     .map_err(SandboxError::Output)?;
     let exit_time = async {

@@ -78,6 +78,23 @@ pub(super) fn scheduler(kubeconfig: &Path) -> Vec<String> {
     ]
 }
 
+/// kwok's configuration.
+pub(super) const KWOK_CONFIG: &str = "kwok.yaml";
+
+pub(super) fn kwok(kubeconfig: &Path, label: &str) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--config={KWOK_CONFIG}"),
+        format!("--manage-nodes-with-label-selector={label}"),
+        // One range for the Pods of all Nodes.
+        "--cidr=10.244.0.1/16".to_owned(),
+        // As kubelet: renewed four times as often.
+        "--node-lease-duration-seconds=40".to_owned(),
+        // Otherwise it logs each renewal.
+        "-v=WARN".to_owned(),
+    ]
+}
+
 pub(super) fn proxy(kubeconfig: &Path, node: &str, addresses: ProxyAddresses) -> Vec<String> {
     vec![
         format!("--kubeconfig={}", kubeconfig.display()),
