@@ -26,6 +26,7 @@ mod drill;
 #[cfg(feature = "sandbox")]
 mod drill_report;
 mod generate;
+mod hold;
 mod plan;
 mod probe;
 mod restore;
@@ -63,6 +64,7 @@ enum Command {
     Restore(restore::Arguments),
     Drain(drain::Arguments),
     Plan(plan::Arguments),
+    Hold(hold::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
@@ -97,6 +99,7 @@ pub fn run() -> ExitCode {
         Command::Restore(arguments) => restore::run(&arguments),
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Hold(arguments) => hold::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),
