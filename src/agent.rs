@@ -250,6 +250,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
                 services: metrics.services,
                 service_reporters,
                 spot: metrics.spot,
+                deletion_delay: metrics.deletion_delay,
             };
             let publishers = HealthPublishers {
                 services: channels.services,

@@ -26,6 +26,7 @@ mod drill;
 #[cfg(feature = "sandbox")]
 mod drill_report;
 mod generate;
+mod hold;
 mod plan;
 mod prepare_uninstall;
 mod probe;
@@ -65,6 +66,7 @@ enum Command {
     PrepareUninstall(prepare_uninstall::Arguments),
     Drain(drain::Arguments),
     Plan(plan::Arguments),
+    Hold(hold::Arguments),
     /// Ask the agent in this container over its Unix socket whether it is live or ready
     Probe(probe::Arguments),
     #[cfg(feature = "sandbox")]
@@ -100,6 +102,7 @@ pub fn run() -> ExitCode {
         Command::PrepareUninstall(arguments) => prepare_uninstall::run(&arguments),
         Command::Drain(arguments) => drain::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Hold(arguments) => hold::run(&arguments),
         Command::Probe(arguments) => probe::run(&arguments),
         #[cfg(feature = "sandbox")]
         Command::Sandbox(arguments) => sandbox::run(&arguments),

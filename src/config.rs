@@ -79,6 +79,8 @@ pub struct Settings {
     pub guard: GuardSection,
     /// Who writes the Node condition `headgate.dev/OutOfLoadBalancers`.
     pub marker: MarkerSettings,
+    /// Whether the deletion of nodes waits until they have left their load balancers.
+    pub hold_deletion: HoldDeletionSettings,
     /// The base address of the OpenTelemetry collector, without a slash at its end; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
 }
@@ -158,6 +160,46 @@ impl MarkerSettings {
             (MarkerMode::AdminState, _) => MarkerWriter::Leader,
             (MarkerMode::Off, Some(probes)) => MarkerWriter::Probes(probes),
             (MarkerMode::Off, None) => MarkerWriter::None,
+        }
+    }
+}
+
+/// Whether the deletion of nodes waits until they have left their load balancers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HoldDeletionSettings {
+    /// Whether agents delay Cluster Autoscaler.
+    pub cluster_autoscaler: ClusterAutoscalerHold,
+    /// The longest delay, from the taint with which Cluster Autoscaler announces the deletion.
+    pub timeout: Duration,
+}
+
+impl HoldDeletionSettings {
+    /// The longest delay; `None` if nothing is delayed.
+    #[must_use]
+    pub fn cluster_autoscaler_timeout(self) -> Option<Duration> {
+        (self.cluster_autoscaler == ClusterAutoscalerHold::Candidates).then_some(self.timeout)
+    }
+}
+
+/// `holdDeletion.clusterAutoscaler`: whether agents delay Cluster Autoscaler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClusterAutoscalerHold {
+    /// They do not.
+    Off,
+    /// Each annotates its own Node while that is a candidate for deletion.
+    Candidates,
+}
+
+impl ClusterAutoscalerHold {
+    /// In the order of the settings reference.
+    pub const ALL: [Self; 2] = [Self::Off, Self::Candidates];
+
+    /// The value in the settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Candidates => "candidates",
         }
     }
 }
@@ -269,6 +311,11 @@ impl Default for Settings {
             marker: MarkerSettings {
                 mode: MarkerMode::Off,
                 probes: 0,
+            },
+            hold_deletion: HoldDeletionSettings {
+                cluster_autoscaler: ClusterAutoscalerHold::Off,
+                // As --node-deletion-delay-timeout of Cluster Autoscaler.
+                timeout: Duration::from_mins(2),
             },
             otlp_endpoint: None,
         }

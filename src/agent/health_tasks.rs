@@ -9,7 +9,7 @@ use headgate_health::services::WatchReporters;
 use headgate_health::{LastChange, ProbesMarker, ProxyStatus, VerdictInputs};
 use headgate_http::server::{self, BindState, Binder, Limits};
 use headgate_kubernetes::{NodeEventRecorder, WarningEvent};
-use headgate_node::{MARKER_TTL, NodeReport, expire_marker};
+use headgate_node::{DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, NodeReport, delay_deletion, expire_marker};
 use kube::Client;
 use tokio::sync::watch;
 
@@ -33,6 +33,7 @@ pub(super) struct HealthTasks<'a> {
     pub(super) services: headgate_health::services::Metrics,
     pub(super) service_reporters: WatchReporters,
     pub(super) spot: headgate_spot::Metrics,
+    pub(super) deletion_delay: DeletionDelayMetrics,
 }
 
 /// The channels that the tasks write to.
@@ -80,6 +81,16 @@ impl HealthTasks<'_> {
                 tasks.spawn_endless("marker", marker.run(client.clone()));
             }
         }
+        let delay = DeletionDelayTask {
+            client: client.clone(),
+            node_name: node_name.to_owned(),
+            timeout: settings.hold_deletion.cluster_autoscaler_timeout(),
+            reports: reports.clone(),
+            events: events.clone(),
+            metrics: self.deletion_delay,
+            clock: clock.clone(),
+        };
+        tasks.spawn_endless("deletion-delay", delay_deletion(delay));
         let extras = publishers.services.start(
             tasks,
             StartOptions {

@@ -97,7 +97,7 @@ pub(super) struct Arguments {
 
 /// Parses the name of a Node, a DNS subdomain. Lower-cases it, as kube-proxy does, because kubelet registers the host's
 /// name in lower case.
-fn node_name(text: &str) -> Result<String, String> {
+pub(super) fn node_name(text: &str) -> Result<String, String> {
     let name = text.trim().to_ascii_lowercase();
     let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_label = |label: &str| {
@@ -126,14 +126,15 @@ fn kubeconfig_from(variable: Option<OsString>) -> anyhow::Result<Option<PathBuf>
     Ok(first)
 }
 
-impl Arguments {
-    fn kubeconfig(&self) -> anyhow::Result<Option<PathBuf>> {
-        match &self.kubeconfig {
-            Some(file) => Ok(Some(file.clone())),
-            None => kubeconfig_from(env::var_os("KUBECONFIG")),
-        }
+/// The kubeconfig of a flag, else that of the environment; `None` for the Pod's service account.
+pub(super) fn kubeconfig(flag: Option<&PathBuf>) -> anyhow::Result<Option<PathBuf>> {
+    match flag {
+        Some(file) => Ok(Some(file.clone())),
+        None => kubeconfig_from(env::var_os("KUBECONFIG")),
     }
+}
 
+impl Arguments {
     fn settings(&self) -> Result<(Settings, Vec<Notice>), Failure> {
         let hard_fail = self.bind_address_hard_fail.then(|| "true".to_owned());
         let flags = [
@@ -177,7 +178,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         tracing::warn!(%notice, "settings file with a spelling that the next version does not read");
     }
     let outcome = runtime.block_on(async {
-        let kubeconfig = arguments.kubeconfig().map_err(Failure::settings)?;
+        let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
         let config = api_server::load_config(kubeconfig.as_deref()).await;
         let config = config.map_err(Failure::settings)?;
         let client = api_server::build_lazy_client(&config).map_err(Failure::settings)?;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use headgate_local_pools::resolve_selection;
 
-use super::{MarkerMode, Settings};
+use super::{MarkerMode, MarkerWriter, Settings};
 
 /// The conflicts between validated settings: a key and the message of its violation.
 pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static str, String)> {
@@ -47,7 +47,15 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
         );
         ("node.markerProbes", message)
     });
-    shared.into_iter().chain(own).chain(fought_over).chain(second_writer)
+    // Nothing but the timeout would end the delay.
+    let is_delayed = settings.hold_deletion.cluster_autoscaler_timeout().is_some();
+    let unconfirmed = (is_delayed && settings.marker.writer() == MarkerWriter::None).then(|| {
+        let message = "candidates is not allowed without the condition headgate.dev/OutOfLoadBalancers, which ends the delay; allowed: off, \
+                       or candidates with marker.mode adminState or node.markerProbes";
+        ("holdDeletion.clusterAutoscaler", message.to_owned())
+    });
+    let all = shared.into_iter().chain(own).chain(fought_over);
+    all.chain(second_writer).chain(unconfirmed)
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
@@ -82,6 +90,26 @@ mod tests {
             ),
             ("marker: {probes: 0, mode: adminState}\nazure: {configFile: /a}\n", None),
             ("marker: {probes: 101}\n", Some("marker.probes")),
+            (
+                "holdDeletion: {clusterAutoscaler: candidates}\n",
+                Some("holdDeletion.clusterAutoscaler"),
+            ),
+            ("holdDeletion: {clusterAutoscaler: off}\n", None),
+            (
+                "holdDeletion: {clusterAutoscaler: candidates}\nmarker: {probes: 2}\n",
+                None,
+            ),
+            (
+                "holdDeletion: {clusterAutoscaler: candidates}\nmarker: {mode: adminState}\n",
+                None,
+            ),
+            (
+                "holdDeletion: {clusterAutoscaler: always}\n",
+                Some("holdDeletion.clusterAutoscaler"),
+            ),
+            ("holdDeletion: {timeout: 9s}\n", Some("holdDeletion.timeout")),
+            ("holdDeletion: {timeout: 11m}\n", Some("holdDeletion.timeout")),
+            ("holdDeletion: {timeout: 10m}\n", None),
             (
                 "healthzBindAddress: 127.0.0.1:1\nmetricsBindAddress: 127.0.0.1:1\n",
                 Some("metricsBindAddress"),

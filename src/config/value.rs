@@ -16,7 +16,7 @@ use headgate_settings::{Printable, describe_value, parse_duration, scalar_text};
 use headgate_telemetry::LogFormat;
 use serde_yaml::Value;
 
-use super::{MarkerMode, SecretName, ServiceHealth};
+use super::{ClusterAutoscalerHold, MarkerMode, SecretName, ServiceHealth};
 
 /// A value, or the text of what is allowed.
 pub(super) type Parsed<T> = Result<T, String>;
@@ -244,6 +244,11 @@ pub(super) fn marker_probes(value: &Value) -> Parsed<u32> {
     number
         .filter(|number| *number <= MAX_MARKER_PROBES)
         .ok_or_else(|| format!("a whole number from 0 to {MAX_MARKER_PROBES}"))
+}
+
+/// Parses `off` or `candidates`.
+pub(super) fn cluster_autoscaler_hold(value: &Value) -> Parsed<ClusterAutoscalerHold> {
+    choice(value, &ClusterAutoscalerHold::ALL.map(|hold| (hold.as_str(), hold)))
 }
 
 /// Parses `keep` or `restore`.

@@ -209,6 +209,7 @@ const CRATES: &[Crate] = &[
                     "leader",
                     "local_pools",
                     "maintenance",
+                    "node",
                     "otlp",
                     "preview",
                     "restore",

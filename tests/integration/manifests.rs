@@ -2,7 +2,8 @@
 //! and, for Azure, in `identity`), that a real cluster accepts them (`apply`), that their permissions suffice
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`), what the hardened overlay adds (`hardened`),
-//! the Node condition that other tools wait for (`marker`), and the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`).
+//! the Node condition that other tools wait for (`marker`),
+//! the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`), and what makes autoscalers wait (`autoscalers`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,6 +15,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 mod apply;
+mod autoscalers;
 mod caller;
 mod chart;
 mod hardened;

@@ -4,6 +4,7 @@
 //! deleted Node and a restart. Taints match by key, never by value or effect. One Node object is in memory. What
 //! `/healthz` answers because of a report is up to `headgate-health`. [`Signal`] is the place to add a signal.
 
+mod deletion_delay;
 mod hold;
 mod marker;
 mod matcher;
@@ -13,8 +14,13 @@ mod report;
 mod signal;
 mod slim_node;
 mod spot_notice;
+mod termination_hold;
 mod watch;
 
+pub use deletion_delay::{
+    AutoscalerFacts, CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DelayState, DelayTarget, DeletionDelay,
+    DeletionDelayMetrics, DeletionDelayTask, delay_deletion,
+};
 pub use hold::{HOLD_ANNOTATION, HOLD_TTL, NodeHold, ObservedHold};
 pub use marker::{
     DueMarker, MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL, MarkerCondition, MarkerFact, MarkerState, MarkerStatus,
@@ -27,4 +33,5 @@ pub use report::{NodeObjectState, NodeReport, PendingSignal, Source};
 pub use signal::{ConditionFact, DEFAULT_SIGNAL_TAINTS, DRAINING_TAINT, Facts, Signal, SignalExplanation};
 pub use slim_node::{SlimCondition, SlimNode};
 pub use spot_notice::{SPOT_NOTICE_ANNOTATION, recorded_not_before};
+pub use termination_hold::{HoldOutcome, ReleaseReason, hold_termination, release_reason};
 pub use watch::watch_own_node;

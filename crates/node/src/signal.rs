@@ -20,6 +20,7 @@ use std::str::FromStr;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+use super::deletion_delay::AutoscalerFacts;
 use super::marker::MarkerFact;
 use super::matcher::SignalRules;
 use super::slim_node::SlimCondition;
@@ -27,10 +28,10 @@ use super::slim_node::SlimCondition;
 /// The key of the taint that headgate sets when Azure announces the eviction of the VM.
 pub const DRAINING_TAINT: &str = "cloudprovider.azure.microsoft.com/draining";
 
-const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+pub(super) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 const SHUTDOWN_TAINT: &str = "node.cloudprovider.kubernetes.io/shutdown";
-const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
+pub(super) const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
 const MAINTENANCE_TAINT: &str = "headgate.dev/maintenance";
 
 /// The taint keys that are signals unless the settings list others (docs/decisions.md 1).
@@ -77,6 +78,9 @@ pub struct Facts {
     /// The marker, if the Node has it. It is not remembered: only a fresh one says anything.
     #[serde(skip)]
     pub marker: Option<MarkerFact>,
+    /// What the Node shows of its removal by Cluster Autoscaler. It is not remembered, either.
+    #[serde(skip)]
+    pub autoscaler: AutoscalerFacts,
 }
 
 /// A condition of the Node, without its times: a heartbeat changes nothing.

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
+use super::deletion_delay::AutoscalerFacts;
 use super::matcher::SignalRules;
 use super::signal::Facts;
 
@@ -25,7 +26,7 @@ pub struct SlimNode {
 /// The fields of a Node's spec that are read.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct SlimSpec {
-    /// The taints, reduced to their keys.
+    /// The taints, without their effects.
     #[serde(default)]
     pub taints: Vec<SlimTaint>,
     /// Whether the node is cordoned.
@@ -36,11 +37,14 @@ pub struct SlimSpec {
     pub provider_id: String,
 }
 
-/// A taint without value and effect.
+/// A taint without its effect.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SlimTaint {
     /// The key, which alone decides whether the taint is a signal.
     pub key: String,
+    /// The value; Cluster Autoscaler's taint has its time there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
 }
 
 /// The fields of a Node's status that are read.
@@ -90,6 +94,7 @@ impl SlimNode {
         Facts {
             provider_id: self.spec.provider_id.clone(),
             boot_id: self.status.node_info.boot_id.clone(),
+            autoscaler: AutoscalerFacts::read(self),
             ..Facts::read(&self.metadata, taints, cordon, conditions, rules)
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_yaml::Value;
 
 use super::{HOUR, Key, MINUTE, SECOND, duration_value};
-use crate::config::{HEALTHZ_PORT, schema, value};
+use crate::config::{ClusterAutoscalerHold, HEALTHZ_PORT, schema, value};
 
 /// These settings, in the order of the reference.
 pub(super) const NODE: &[Key] = &[
@@ -169,5 +169,41 @@ pub(super) const NODE: &[Key] = &[
             Ok(())
         },
         get: |settings| duration_value(settings.proxy.health_timeout),
+    },
+    Key {
+        path: "holdDeletion.clusterAutoscaler",
+        former: None,
+        is_optional: false,
+        schema: || schema::words(&ClusterAutoscalerHold::ALL.map(ClusterAutoscalerHold::as_str)),
+        flag: None,
+        about: "Whether Cluster Autoscaler waits with the termination of a machine until the node has left its load balancers. \
+                `candidates`: the agent sets the annotation `delay-deletion.cluster-autoscaler.kubernetes.io/headgate` on its own \
+                Node while that has Cluster Autoscaler's soft taint `DeletionCandidateOfClusterAutoscaler` or its taint \
+                `ToBeDeletedByClusterAutoscaler`, and removes it when the condition `headgate.dev/OutOfLoadBalancers` is `True`, when \
+                the taints are gone, or after `holdDeletion.timeout`. It has no effect where soft taints are off \
+                (`--max-bulk-soft-taint-count=0`), and each scale-down takes at least 5 s longer. It needs \
+                `manifests/components/delay-deletion`, and `marker.mode: adminState` or `node.markerProbes`. docs/autoscalers.md is \
+                the guide, and has what holds Karpenter.",
+        set: |settings, value| {
+            settings.hold_deletion.cluster_autoscaler = value::cluster_autoscaler_hold(value)?;
+            Ok(())
+        },
+        get: |settings| Value::String(settings.hold_deletion.cluster_autoscaler.as_str().to_owned()),
+    },
+    Key {
+        path: "holdDeletion.timeout",
+        former: None,
+        is_optional: false,
+        schema: || schema::duration(),
+        flag: None,
+        about: "How long after the taint `ToBeDeletedByClusterAutoscaler` the annotation is removed at the latest, whether the node has \
+                left its load balancers or not; then the event `DeletionDelayTimedOut` is recorded on the Node. Cluster Autoscaler \
+                itself waits no longer than its `--node-deletion-delay-timeout`, 2 min by default, after the last pod is gone. From \
+                `10s` to `10m`.",
+        set: |settings, value| {
+            settings.hold_deletion.timeout = value::duration(value, 10 * SECOND, 10 * MINUTE)?;
+            Ok(())
+        },
+        get: |settings| duration_value(settings.hold_deletion.timeout),
     },
 ];

@@ -74,6 +74,7 @@ async fn each_overlay_applies_reapplies_unchanged_and_is_deleted_completely() {
     .await;
     let folders = [
         ("base", 11),
+        ("examples/autoscalers", 33),
         ("examples/azure-workload-identity", 16),
         ("examples/azure-workload-identity-webhook", 16),
         ("examples/hardened", 23),

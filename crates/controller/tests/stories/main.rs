@@ -15,6 +15,7 @@ mod etcd_restore;
 mod giving_up;
 mod guard;
 mod guard_signals;
+mod held_deletions;
 mod ignored_writes;
 mod invariants;
 mod journey;

@@ -1,6 +1,7 @@
 //! Random runs of every kind of signal: taints, labels, annotations, conditions, cordons and deletions in any order, with foreign writes,
 //! crashes of leaders and faults of the API server. The invariants of each write are those of `random`; here the marker has some, too:
 //!
+//! - no annotation of an agent, by which Cluster Autoscaler waits, outlives its reason by more than the same bounds;
 //! - it is never `True` for longer than [`QUIET_BOUND`] while a managed pool has the node without `Down`, or while the node has no signal.
 //!   After a fault or a change of the leader the bound is [`DISTURBED_BOUND`]: the agents make it `Unknown` after three minutes.
 //!
@@ -12,8 +13,10 @@ use std::time::Duration;
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::MinimumInService;
+use headgate_kubernetes::NodeEventRecorder;
 use headgate_node::{
-    MARKER_TTL, Metrics, NodeReport, SignalMatcher, SignalRules, SlimNode, expire_marker, watch_own_node,
+    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, Metrics,
+    NodeReport, SignalMatcher, SignalRules, SlimNode, delay_deletion, expire_marker, watch_own_node,
 };
 use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
 use jiff::Timestamp;
@@ -43,6 +46,9 @@ const QUIET_BOUND: Duration = Duration::from_secs(20);
 const DISTURBED_BOUND: Duration = Duration::from_mins(4);
 /// From the last fault or change of the leader until the short bound holds.
 const QUIET_AFTER: Duration = Duration::from_secs(90);
+/// `holdDeletion.timeout` of the agents.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(40);
+const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const SETTLE_TIME: Duration = Duration::from_mins(6);
 
 /// What every instance takes as a signal.
@@ -74,6 +80,32 @@ struct Shown {
     status: Option<String>,
     without_down_since: Option<Instant>,
     without_signal_since: Option<Instant>,
+    /// The value of Cluster Autoscaler's taint, and since when it is there.
+    deletion: Option<(String, Instant)>,
+    delayed_without_reason_since: Option<Instant>,
+}
+
+impl Shown {
+    /// Whether the Node has the agent's annotation although Cluster Autoscaler does not intend to delete it, or it is out, or the
+    /// timeout is over.
+    fn is_delayed_without_reason(&mut self, node: &Value, now: Instant) -> bool {
+        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        let hard = taints.iter().find(|taint| taint["key"] == HARD_TAINT);
+        let mark = hard.map(|taint| taint["value"].as_str().unwrap_or_default().to_owned());
+        let known = self.deletion.take();
+        self.deletion = mark.map(|mark| match known {
+            Some((known, since)) if known == mark => (known, since),
+            _ => (mark, now),
+        });
+        let is_over = self
+            .deletion
+            .as_ref()
+            .is_some_and(|(_, since)| now - *since > HOLD_TIMEOUT);
+        let is_candidate = hard.is_some() || taints.iter().any(|taint| taint["key"] == CANDIDATE_TAINT);
+        let is_out = self.status.as_deref() == Some("True");
+        let is_delayed = node["metadata"]["annotations"][DELETION_DELAY_ANNOTATION] == "true";
+        is_delayed && (!is_candidate || is_out || is_over)
+    }
 }
 
 struct Run {
@@ -278,16 +310,19 @@ impl Run {
     }
 
     fn set_taints(&mut self, node: usize) {
-        let keys: &[&str] = match self.random.below(5) {
+        let keys: &[&str] = match self.random.below(7) {
             0 | 1 => &[],
+            4 => &[CANDIDATE_TAINT],
+            5 => &[CANDIDATE_TAINT, HARD_TAINT],
             2 => &["unrelated", "cloudprovider.azure.microsoft.com/draining"],
             3 => &["example.com/leaving-now"],
-            _ => &["ToBeDeletedByClusterAutoscaler"],
+            _ => &[HARD_TAINT],
         };
         self.note(format!("node {node}: {keys:?}"));
+        let now = self.world.clock.now().wall.as_second().to_string();
         let taints: Value = keys
             .iter()
-            .map(|key| json!({"key": key, "effect": "NoSchedule"}))
+            .map(|key| json!({"key": key, "value": now, "effect": "NoSchedule"}))
             .collect();
         self.change(node, |node| node["spec"]["taints"] = taints);
     }
@@ -450,14 +485,21 @@ impl Run {
             let since = |is_wrong: bool, since: Option<Instant>| is_wrong.then(|| since.unwrap_or(now));
             shown.without_down_since = since(is_served, shown.without_down_since);
             shown.without_signal_since = since(is_out && !has_signal, shown.without_signal_since);
+            let is_unreasonable = shown.is_delayed_without_reason(&node, now);
+            shown.delayed_without_reason_since = since(is_unreasonable, shown.delayed_without_reason_since);
             for (what, since) in [
                 ("a pool has it without Down", shown.without_down_since),
                 ("it has no signal", shown.without_signal_since),
+                (
+                    "its deletion is delayed without a reason",
+                    shown.delayed_without_reason_since,
+                ),
             ] {
                 let lasted = since.map(|since| now - since).unwrap_or_default();
                 assert!(
                     lasted <= bound,
-                    "node {number} is marked as out, and {what} for {lasted:?}, allowed: {bound:?}\n{}",
+                    "node {number} is marked as {:?}, and {what} for {lasted:?}, allowed: {bound:?}\n{}",
+                    shown.status,
                     self.steps.join("\n")
                 );
             }
@@ -497,7 +539,7 @@ impl Run {
     }
 }
 
-/// The part of a node's agent that makes the condition unknown.
+/// The part of a node's agent that makes the condition unknown, and delays the node's deletion.
 fn run_agent(fake: &FakeApi, clock: &Clock, node: usize) -> impl Future<Output = ()> + use<> {
     let (client, _) = fake.client();
     let (name, clock, rules) = (format!("node-{node}"), clock.clone(), rules());
@@ -511,9 +553,18 @@ fn run_agent(fake: &FakeApi, clock: &Clock, node: usize) -> impl Future<Output =
     );
     let metrics = Metrics::register(&mut Registry::default(), reports.subscribe(), rules.clone());
     let reporter = metrics.watch_reporter(&name, &clock);
+    let delay = delay_deletion(DeletionDelayTask {
+        client: client.clone(),
+        node_name: name.clone(),
+        timeout: Some(HOLD_TIMEOUT),
+        reports: reports.subscribe(),
+        events: NodeEventRecorder::new(client.clone(), name.clone()),
+        metrics: DeletionDelayMetrics::register(&mut Registry::default(), reports.subscribe()),
+        clock: clock.clone(),
+    });
     let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
     async move {
-        tokio::join!(follow, expire);
+        tokio::join!(follow, expire, delay);
     }
 }
 

@@ -1,0 +1,299 @@
+//! Autoscalers that wait until a node has left its load balancers, with the leader and the agent of the node in paused time.
+//!
+//! Cluster Autoscaler and Karpenter are models with the measured times (docs/autoscalers.md): the former reads the annotation before it
+//! decides, waits 5 s after its taint, and then looks every 5 s for 2 min at most; the latter waits for a pod.
+
+use std::time::Duration;
+
+use headgate_kubernetes::NodeEventRecorder;
+use headgate_node::{
+    CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, HoldOutcome, MARKER_TTL,
+    Metrics, NodeReport, ReleaseReason, SignalRules, delay_deletion, expire_marker, hold_termination, watch_own_node,
+};
+use headgate_test_kubernetes::{ClientFaults, Fault};
+use k8s_openapi::api::core::v1::Node;
+use prometheus_client::registry::Registry;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::rows::cluster::TestCluster;
+use super::world::{ENFORCE, SECOND, two_load_balancers};
+
+const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+const KARPENTER_TAINT: &str = "karpenter.sh/disrupted";
+const TIMEOUT: Duration = Duration::from_mins(1);
+const TIMED_OUT: &str = "DeletionDelayTimedOut";
+
+async fn cluster(has_leader: bool) -> TestCluster {
+    let mut cluster = TestCluster::without_leader(3, &two_load_balancers(3)).await;
+    cluster.world.marker = true;
+    if has_leader {
+        cluster.lead(ENFORCE).await;
+    }
+    cluster
+}
+
+/// The part of node 2's agent that writes its Node, and its connection to the API server.
+fn start_agent(cluster: &TestCluster, timeout: Option<Duration>) -> (JoinHandle<()>, ClientFaults) {
+    let (client, line) = cluster.fake.client();
+    let (name, clock, rules) = (
+        "node-2".to_owned(),
+        cluster.world.clock.clone(),
+        SignalRules::default_health(),
+    );
+    let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
+    let received = || reports.subscribe();
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry, received(), rules.clone());
+    let reporter = metrics.watch_reporter(&name, &clock);
+    let expire = expire_marker(client.clone(), name.clone(), MARKER_TTL, received(), clock.clone());
+    let delay = delay_deletion(DeletionDelayTask {
+        client: client.clone(),
+        node_name: name.clone(),
+        timeout,
+        reports: received(),
+        events: NodeEventRecorder::new(client.clone(), name.clone()),
+        metrics: DeletionDelayMetrics::register(&mut registry, received()),
+        clock: clock.clone(),
+    });
+    let follow = watch_own_node(client, name, rules, reports, metrics, reporter, clock);
+    let agent = tokio::spawn(async move {
+        tokio::join!(follow, expire, delay);
+    });
+    (agent, line)
+}
+
+fn set_taints(cluster: &TestCluster, keys: &[&str]) {
+    let now = cluster.world.clock.now().wall.as_second().to_string();
+    let taint = |key: &&str| json!({"key": key, "value": now, "effect": "NoSchedule"});
+    let taints: Value = keys.iter().map(taint).collect();
+    cluster.node(2, |node| node["spec"]["taints"] = taints);
+}
+
+fn node_2(cluster: &TestCluster) -> Value {
+    serde_json::to_value(cluster.fake.peek::<Node>("", "node-2").unwrap()).unwrap()
+}
+
+fn is_delayed(cluster: &TestCluster) -> bool {
+    node_2(cluster)["metadata"]["annotations"][DELETION_DELAY_ANNOTATION] == "true"
+}
+
+fn is_out(cluster: &TestCluster) -> bool {
+    let node = node_2(cluster);
+    let conditions = node["status"]["conditions"].as_array().unwrap();
+    conditions
+        .iter()
+        .any(|condition| condition["type"] == "headgate.dev/OutOfLoadBalancers" && condition["status"] == "True")
+}
+
+/// Writes of the metadata of node 2 so far.
+fn writes(cluster: &TestCluster) -> usize {
+    let requests = cluster.fake.requests().into_iter();
+    requests
+        .filter(|request| request.method == "PATCH" && request.path.ends_with("/nodes/node-2"))
+        .count()
+}
+
+/// Cluster Autoscaler deletes node 2; returns the time from its taint to the termination of the instance, and whether the node was out.
+async fn scale_down(cluster: &TestCluster) -> (Duration, bool) {
+    let was_delayed = is_delayed(cluster);
+    let tainted_at = Instant::now();
+    set_taints(cluster, &[CANDIDATE_TAINT, HARD_TAINT]);
+    sleep(5 * SECOND).await;
+    let waits_until = Instant::now() + Duration::from_mins(2);
+    while was_delayed && Instant::now() < waits_until {
+        sleep(5 * SECOND).await;
+        if !is_delayed(cluster) {
+            break;
+        }
+    }
+    (tainted_at.elapsed(), is_out(cluster))
+}
+
+/// Slows ARM down: three pools, two of them in one load balancer, take two operations one after the other.
+fn slow_arm(cluster: &TestCluster) {
+    let settings = json!({"operationDelay": "8s"});
+    cluster.world.control("PUT", "settings", &settings);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_autoscaler_terminates_only_after_the_node_is_out() {
+    // Without the setting.
+    let off = cluster(true).await;
+    slow_arm(&off);
+    let (agent, _) = start_agent(&off, None);
+    set_taints(&off, &[CANDIDATE_TAINT]);
+    sleep(600 * SECOND).await;
+    assert_eq!(scale_down(&off).await, (5 * SECOND, false));
+    assert_eq!(writes(&off), 0);
+    agent.abort();
+
+    let on = cluster(true).await;
+    slow_arm(&on);
+    let (agent, _) = start_agent(&on, Some(TIMEOUT));
+    sleep(SECOND).await;
+    assert!(!is_delayed(&on));
+    set_taints(&on, &[CANDIDATE_TAINT]);
+    sleep(600 * SECOND).await;
+    assert!(is_delayed(&on) && !is_out(&on));
+    let (took, was_out) = scale_down(&on).await;
+    assert!(
+        was_out && took >= 15 * SECOND && took <= 30 * SECOND,
+        "{took:?} {was_out}"
+    );
+    assert_eq!(writes(&on), 2, "one to set it, one to remove it");
+    assert!(on.notes(TIMED_OUT, "node-2").await.is_empty());
+    agent.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn quick_azure_costs_five_seconds() {
+    let cluster = cluster(true).await;
+    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
+    set_taints(&cluster, &[CANDIDATE_TAINT]);
+    sleep(10 * SECOND).await;
+    assert_eq!(scale_down(&cluster).await, (10 * SECOND, true));
+    agent.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_soft_taint_nothing_is_delayed() {
+    let cluster = cluster(true).await;
+    slow_arm(&cluster);
+    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
+    sleep(10 * SECOND).await;
+    assert_eq!(scale_down(&cluster).await, (5 * SECOND, false));
+    assert!(is_delayed(&cluster), "set too late");
+    agent.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_leader_the_timeout_ends_the_delay() {
+    let cluster = cluster(false).await;
+    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
+    set_taints(&cluster, &[CANDIDATE_TAINT]);
+    sleep(3600 * SECOND).await;
+    assert!(is_delayed(&cluster), "a candidate is not bound");
+    assert_eq!(scale_down(&cluster).await, (65 * SECOND, false));
+    let notes = cluster.notes(TIMED_OUT, "node-2").await;
+    assert!(notes.len() == 1 && notes[0].contains("within 60 s"), "{notes:?}");
+    sleep(3600 * SECOND).await;
+    assert!(!is_delayed(&cluster), "a taint that stays does not start it again");
+    assert_eq!(
+        (writes(&cluster), cluster.notes(TIMED_OUT, "node-2").await.len()),
+        (2, 1)
+    );
+    agent.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn roll_of_the_agent_keeps_the_annotation_and_its_timeout() {
+    let cluster = cluster(false).await;
+    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
+    set_taints(&cluster, &[CANDIDATE_TAINT]);
+    sleep(10 * SECOND).await;
+    agent.abort();
+    sleep(10 * SECOND).await;
+    assert!(is_delayed(&cluster));
+    let (agent, _) = start_agent(&cluster, Some(TIMEOUT));
+    sleep(10 * SECOND).await;
+    let mut next = None;
+    let deletion = async {
+        sleep(30 * SECOND).await;
+        agent.abort();
+        assert!(is_delayed(&cluster));
+        next = Some(start_agent(&cluster, Some(TIMEOUT)).0);
+    };
+    let (ended, ()) = tokio::join!(scale_down(&cluster), deletion);
+    // The new agent takes the age from the taint, which has whole seconds.
+    let (took, was_out) = ended;
+    assert!((60 * SECOND..=65 * SECOND).contains(&took) && !was_out, "{took:?}");
+    assert_eq!(writes(&cluster), 2);
+    next.unwrap().abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rollback_removes_the_annotation() {
+    let cluster = cluster(false).await;
+    let (agent, line) = start_agent(&cluster, Some(TIMEOUT));
+    for keys in [&[CANDIDATE_TAINT][..], &[CANDIDATE_TAINT, HARD_TAINT]] {
+        set_taints(&cluster, keys);
+        cluster.until("it is delayed", is_delayed).await;
+        set_taints(&cluster, &[]);
+        let took = cluster.until("it is not delayed", |cluster| !is_delayed(cluster)).await;
+        assert!(took < SECOND, "{took:?}");
+        sleep(10 * SECOND).await;
+    }
+    // A rollback while the API server refuses: the annotation goes as soon as it does not.
+    set_taints(&cluster, &[CANDIDATE_TAINT]);
+    cluster.until("it is delayed", is_delayed).await;
+    line.set_for(Fault::Status(500), |request| request.method == "PATCH");
+    set_taints(&cluster, &[]);
+    sleep(60 * SECOND).await;
+    assert!(is_delayed(&cluster));
+    line.set(Fault::None);
+    let took = cluster.until("it is not delayed", |cluster| !is_delayed(cluster)).await;
+    assert!(took <= 30 * SECOND, "{took:?}");
+    agent.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn switching_the_setting_off_removes_the_annotation_and_two_agents_do_not_fight() {
+    let cluster = cluster(false).await;
+    let (on, _) = start_agent(&cluster, Some(TIMEOUT));
+    set_taints(&cluster, &[CANDIDATE_TAINT]);
+    cluster.until("it is delayed", is_delayed).await;
+    // Both agents of a roll.
+    let (off, _) = start_agent(&cluster, None);
+    sleep(30 * SECOND).await;
+    assert!(is_delayed(&cluster) && writes(&cluster) == 1);
+    sleep(570 * SECOND).await;
+    assert!((1..=25).contains(&writes(&cluster)), "{}", writes(&cluster));
+    on.abort();
+    sleep(125 * SECOND).await;
+    assert!(!is_delayed(&cluster));
+    off.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn karpenter_terminates_only_after_the_node_is_out() {
+    let mut cluster = cluster(true).await;
+    slow_arm(&cluster);
+    let hold = |cluster: &TestCluster| {
+        let (client, clock) = (cluster.fake.client().0, cluster.world.clock.clone());
+        async move { hold_termination(client, "node-2", Duration::from_secs(110), clock).await }
+    };
+    // A roll of the DaemonSet.
+    let rolled = timeout(SECOND, hold(&cluster)).await.unwrap();
+    assert_eq!(rolled, HoldOutcome::Released(ReleaseReason::NotDisrupted));
+    // A consolidation: the taint, the deletion 89 ms later, and the eviction of the pod.
+    let start = Instant::now();
+    set_taints(&cluster, &[KARPENTER_TAINT]);
+    sleep(Duration::from_millis(89)).await;
+    cluster.node(2, |node| {
+        node["metadata"]["finalizers"] = json!(["karpenter.sh/termination"]);
+        node["metadata"]["deletionTimestamp"] = json!("2026-11-21T10:10:00Z");
+    });
+    sleep(Duration::from_millis(23)).await;
+    let outcome = hold(&cluster).await;
+    assert_eq!(outcome, HoldOutcome::Released(ReleaseReason::Out));
+    assert!(is_out(&cluster));
+    let took = start.elapsed();
+    assert!(took >= 15 * SECOND && took <= 25 * SECOND, "{took:?}");
+    // No leader is left to confirm anything, and the condition becomes unknown.
+    let (agent, _) = start_agent(&cluster, None);
+    cluster.kill();
+    sleep(5 * 60 * SECOND).await;
+    assert!(!is_out(&cluster));
+    let start = Instant::now();
+    let outcome = hold(&cluster).await;
+    assert!(matches!(outcome, HoldOutcome::TimedOut { .. }), "{outcome:?}");
+    assert_eq!(start.elapsed(), Duration::from_secs(110));
+    agent.abort();
+    // The Node is gone.
+    cluster.fake.delete::<Node>("", "node-2");
+    let gone = timeout(SECOND, hold(&cluster)).await.unwrap();
+    assert_eq!(gone, HoldOutcome::Released(ReleaseReason::NodeGone));
+}

@@ -1,0 +1,119 @@
+//! `headgate hold`: keeps its pod until the node has left its load balancers, so that Karpenter does not terminate the instance before.
+//!
+//! Until SIGTERM the process does nothing and sends no request. Exit codes: 0 the instance need not be held any more, 1 the timeout is
+//! over, and the node has not left its load balancers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use headgate_clock::Clock;
+use headgate_kubernetes::{NodeEventRecorder, WarningEvent, api_server};
+use headgate_node::{HoldOutcome, hold_termination};
+use kube::Client;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::agent::{kubeconfig, node_name};
+use super::{Failure, build_runtime, duration_up_to};
+
+/// The longest `--timeout`. The help has it, too.
+const MAX_TIMEOUT: Duration = Duration::from_hours(1);
+/// The API server accepts notes of 1,024 bytes.
+const MAX_NOTE_BYTES: usize = 1024;
+
+/// Keep this pod after SIGTERM until its node has left its load balancers, so that Karpenter waits with the instance
+///
+/// Karpenter terminates an instance once the pods on it that do not tolerate karpenter.sh/disrupted are gone. Run this
+/// command in such a pod on each node (manifests/components/hold). It ends when the Node has the condition
+/// headgate.dev/OutOfLoadBalancers=True, at once if nothing removes the node, and after --timeout otherwise.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Name of the Node that this pod runs on
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = node_name)]
+    node_name: String,
+
+    /// How long to go on after SIGTERM, at most 1h; less than the pod's terminationGracePeriodSeconds
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT), default_value = "110s")]
+    timeout: Duration,
+
+    /// Kubeconfig file [default: the one in $KUBECONFIG, else the Pod's service account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    headgate_telemetry::install_logs(headgate_telemetry::LogOptions::default());
+    let runtime = build_runtime()?;
+    let outcome = runtime.block_on(async {
+        let kubeconfig = kubeconfig(arguments.kubeconfig.as_ref()).map_err(Failure::settings)?;
+        let config = api_server::load_config(kubeconfig.as_deref()).await;
+        let config = config.map_err(Failure::settings)?;
+        let client = api_server::build_lazy_client(&config).map_err(Failure::settings)?;
+        let mut terminate = Termination::new().map_err(Failure::runtime)?;
+        tracing::info!(
+            version = headgate_telemetry::VERSION,
+            node = arguments.node_name,
+            timeout = ?arguments.timeout,
+            "waiting for SIGTERM"
+        );
+        terminate.received().await;
+        tokio::select! {
+            held = hold(client, arguments) => held.map_err(Failure::runtime),
+            () = terminate.received() => Err(Failure::runtime(anyhow::anyhow!(
+                "a second signal ended the process before the node had left its load balancers"
+            ))),
+        }
+    });
+    // A credential plugin of the kubeconfig may still run; the process does not wait for it.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// The signals that end a process.
+struct Termination {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Termination {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("listening for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listening for SIGINT")?,
+        })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Waits until the instance need not be held; fails, with an event on the Node, when the timeout is over.
+async fn hold(client: Client, arguments: &Arguments) -> anyhow::Result<()> {
+    let Arguments { node_name, timeout, .. } = arguments;
+    tracing::info!(node = node_name, ?timeout, "SIGTERM received: holding the instance");
+    let (uid, marker) = match hold_termination(client.clone(), node_name, *timeout, Clock::System).await {
+        HoldOutcome::Released(reason) => {
+            tracing::info!(node = node_name, reason = reason.as_str(), "instance no longer held");
+            return Ok(());
+        }
+        HoldOutcome::TimedOut { uid, marker } => (uid, marker),
+    };
+    let marker = marker.unwrap_or_else(|| "the condition headgate.dev/OutOfLoadBalancers is missing".to_owned());
+    let text = format!(
+        "headgate no longer holds the instance of the node: it has not left its load balancers within {} s: {marker}",
+        timeout.as_secs()
+    );
+    let event = WarningEvent {
+        reason: "TerminationHoldTimedOut",
+        action: "HoldTermination",
+        note: text[..text.floor_char_boundary(MAX_NOTE_BYTES)].to_owned(),
+    };
+    let events = NodeEventRecorder::new(client, node_name.clone());
+    events.record_warning(event, uid).await;
+    anyhow::bail!(text)
+}

@@ -1,0 +1,251 @@
+//! What makes autoscalers wait, on the real API server with the shipped rights: the annotation of an agent for Cluster Autoscaler here, the
+//! pod of `components/hold` for Karpenter in `hold`.
+
+use std::time::Duration;
+
+use headgate_clock::Clock;
+use headgate_node::{CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION};
+use headgate_test_kubernetes::{create_node, eventually, kubectl, own_control_plane};
+use serde_json::{Value, json};
+
+use super::caller::{AGENT, ApiRequest, CONTROLLER, Caller, acting_on, apply};
+use super::leader::LEASES;
+use super::leader_policy::{dry_run, refused};
+use super::rights::{RBAC, events_in, node, wait_for_status};
+use super::{SOON, repository, stdout_of, text};
+use crate::harness::AgentOptions;
+use crate::harness::agent::Agent;
+
+mod hold;
+
+const EXAMPLE: &str = "manifests/examples/autoscalers";
+const HARD_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+/// Longer than the agent takes to react, on a busy machine.
+const STABLE: Duration = Duration::from_secs(2);
+
+/// The agent's request, which is not carried out.
+fn annotate(name: &str, annotation: &str) -> ApiRequest {
+    let path = format!("{}?dryRun=All", node(name));
+    ApiRequest::merge(&path, json!({"metadata": {"annotations": {annotation: "true"}}}))
+}
+
+/// Replaces the taints of a Node by these, each with the present time as its value.
+async fn set_taints(administrator: &Caller, name: &str, keys: &[&str]) {
+    let now = Clock::System.now().wall.as_second().to_string();
+    let taint = |key: &&str| json!({"key": key, "value": now, "effect": "NoSchedule"});
+    let taints: Value = keys.iter().map(taint).collect();
+    let patch = json!({"spec": {"taints": taints}});
+    administrator.done(&ApiRequest::merge(&node(name), patch)).await;
+}
+
+async fn is_delayed(administrator: &Caller, name: &str) -> bool {
+    let found = administrator.get(&node(name)).await;
+    found["metadata"]["annotations"][DELETION_DELAY_ANNOTATION] == "true"
+}
+
+async fn until_delayed(administrator: &Caller, name: &str, expected: bool) {
+    eventually(SOON, &format!("the deletion is delayed: {expected}"), async || {
+        if is_delayed(administrator, name).await == expected {
+            Ok(())
+        } else {
+            Err("it is not so".to_owned())
+        }
+    })
+    .await;
+}
+
+/// The reasons of the events about a Node.
+async fn event_reasons(administrator: &Caller, name: &str) -> Vec<String> {
+    let events = administrator.get(&events_in("default")).await;
+    let all = events["items"].as_array().unwrap().iter();
+    let about = all.filter(|event| event["regarding"]["name"] == name);
+    about
+        .map(|event| event["reason"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+async fn until_event(administrator: &Caller, name: &str, reason: &str) {
+    eventually(SOON, reason, async || {
+        let reasons = event_reasons(administrator, name).await;
+        let is_recorded = reasons.iter().any(|known| known == reason);
+        is_recorded.then_some(()).ok_or_else(|| format!("{reasons:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_right_to_delay_deletions_is_needed_and_limited() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    apply(&administrator.kubeconfig, &repository("manifests/examples/marker"));
+    let own = create_node(&administrator.client, "delayed").await;
+    let other = create_node(&administrator.client, "other").await;
+    let agent = acting_on(&control_plane, AGENT, &own).await;
+    let controller = acting_on(&control_plane, CONTROLLER, &own).await;
+    wait_for_status(&agent, ApiRequest::get(&node(&own)), 200).await;
+    let (status, body) = agent.ask(&annotate(&own, DELETION_DELAY_ANNOTATION)).await;
+    assert!(
+        status == 403 && body.to_string().contains("cannot patch resource"),
+        "{status} {body}"
+    );
+
+    apply(&administrator.kubeconfig, &repository(EXAMPLE));
+    let foreign = dry_run(LEASES, &json!({"name": "kube-scheduler"}));
+    eventually(SOON, "the policies are in force", async || {
+        refused(&controller, &foreign, "these leases").await
+    })
+    .await;
+    wait_for_status(&agent, annotate(&own, DELETION_DELAY_ANNOTATION), 200).await;
+    let prefix = DELETION_DELAY_ANNOTATION.split_once('/').unwrap().0;
+    for (caller, name, annotation, words) in [
+        (
+            &agent,
+            &other,
+            DELETION_DELAY_ANNOTATION.to_owned(),
+            "only its own Node",
+        ),
+        (
+            &agent,
+            &own,
+            format!("{prefix}/other"),
+            "only annotations headgate.dev/*",
+        ),
+        (&agent, &own, prefix.to_owned(), "only annotations headgate.dev/*"),
+        (
+            &controller,
+            &own,
+            DELETION_DELAY_ANNOTATION.to_owned(),
+            "only annotations headgate.dev/*",
+        ),
+    ] {
+        let (status, body) = caller.ask(&annotate(name, &annotation)).await;
+        let message = body["message"].as_str().unwrap_or_default();
+        assert!(
+            status == 403 && message.contains("'headgate-nodes'") && message.contains(words),
+            "{annotation} of {name}: {status} {message}"
+        );
+    }
+    // Not along with a change of the status, either.
+    let along = json!({"metadata": {"annotations": {DELETION_DELAY_ANNOTATION: "true"}}});
+    let ask = ApiRequest::merge(&format!("{}/status?dryRun=All", node(&own)), along);
+    let (status, body) = agent.ask(&ask).await;
+    assert!(
+        status == 403 && body.to_string().contains("not metadata.annotations"),
+        "{status} {body}"
+    );
+    control_plane.stop().await;
+}
+
+async fn start_agent(name: &str, caller: &Caller, hold_deletion: &str) -> Agent {
+    let options = AgentOptions::new(name, &caller.kubeconfig);
+    let settings = format!(
+        "apiVersion: config.headgate.dev/v1alpha1\nkind: HeadgateConfiguration\nnode: {{proxy: {{healthzUrl: 'off'}}, markerProbes: 1}}\nholdDeletion: {{{hold_deletion}}}\n"
+    );
+    options.settings(&settings).start().await
+}
+
+#[tokio::test]
+async fn an_agent_delays_cluster_autoscaler_until_the_node_is_out() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    apply(&administrator.kubeconfig, &repository(EXAMPLE));
+    let name = create_node(&administrator.client, "delays").await;
+    let caller = acting_on(&control_plane, AGENT, &name).await;
+    wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 200).await;
+    let agent = start_agent(&name, &caller, "clusterAutoscaler: candidates").await;
+    assert!(!is_delayed(&administrator, &name).await);
+
+    // The soft taint comes and is withdrawn, and comes again.
+    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(&administrator, &name, true).await;
+    assert_eq!(agent.healthz().await.status, 200, "the soft taint is no signal");
+    set_taints(&administrator, &name, &[]).await;
+    until_delayed(&administrator, &name, false).await;
+    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(&administrator, &name, true).await;
+
+    // The hard taint: delayed until the load balancer's probe has failed.
+    set_taints(&administrator, &name, &[CANDIDATE_TAINT, HARD_TAINT]).await;
+    eventually(SOON, "the marker is written", async || {
+        let found = administrator.get(&node(&name)).await;
+        let conditions = found["status"]["conditions"].to_string();
+        conditions.contains("ProbesNotFailed").then_some(()).ok_or(conditions)
+    })
+    .await;
+    tokio::time::sleep(STABLE).await;
+    assert!(is_delayed(&administrator, &name).await, "no probe has failed");
+    assert_eq!(agent.healthz().await.status, 503);
+    until_delayed(&administrator, &name, false).await;
+    // The API server shows a write before its answer is counted.
+    let rows = [
+        "headgate_deletion_delay_writes_total{outcome=\"set\"} 2",
+        "headgate_deletion_delay_writes_total{outcome=\"removed\"} 2",
+        "headgate_deletion_delay_timeouts_total 0",
+        "headgate_deletion_delayed 0",
+    ];
+    eventually(SOON, "every write is counted", async || {
+        let metrics = agent.metrics().await;
+        let missing = rows.iter().find(|row| !metrics.lines().any(|line| line == **row));
+        missing.map_or(Ok(()), |row| Err(format!("no {row} in\n{metrics}")))
+    })
+    .await;
+    assert!(event_reasons(&administrator, &name).await.is_empty());
+
+    // A roll keeps the annotation, and the command of the README removes it.
+    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(&administrator, &name, true).await;
+    assert!(agent.stop(SOON).await.success());
+    tokio::time::sleep(STABLE).await;
+    assert!(
+        is_delayed(&administrator, &name).await,
+        "an agent that stops removes nothing"
+    );
+    let readme = text("manifests/README.md");
+    let commands = readme.lines().filter(|line| line.contains(DELETION_DELAY_ANNOTATION));
+    let command = commands
+        .filter(|line| line.starts_with("kubectl annotate"))
+        .collect::<Vec<_>>();
+    assert_eq!(command.len(), 1, "{command:?}");
+    let arguments = command[0].split('#').next().unwrap().trim().split(' ').skip(1);
+    stdout_of(kubectl(&administrator.kubeconfig).args(arguments));
+    assert!(!is_delayed(&administrator, &name).await);
+    control_plane.stop().await;
+}
+
+#[tokio::test]
+async fn a_delay_ends_with_its_timeout_and_needs_the_component() {
+    let control_plane = own_control_plane().await;
+    let administrator = Caller::administrator(&control_plane);
+    apply(&administrator.kubeconfig, &repository(EXAMPLE));
+    let name = create_node(&administrator.client, "bound").await;
+    let caller = acting_on(&control_plane, AGENT, &name).await;
+    wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 200).await;
+    let agent = start_agent(&name, &caller, "clusterAutoscaler: candidates, timeout: 10s").await;
+    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
+    until_delayed(&administrator, &name, true).await;
+    set_taints(&administrator, &name, &[CANDIDATE_TAINT, HARD_TAINT]).await;
+    // No probe comes.
+    until_delayed(&administrator, &name, false).await;
+    until_event(&administrator, &name, "DeletionDelayTimedOut").await;
+
+    let binding = format!("{RBAC}/clusterrolebindings/headgate-delay-deletion");
+    administrator.done(&ApiRequest::delete(&binding)).await;
+    wait_for_status(&caller, annotate(&name, DELETION_DELAY_ANNOTATION), 403).await;
+    set_taints(&administrator, &name, &[CANDIDATE_TAINT]).await;
+    eventually(SOON, "two refused writes are counted", async || {
+        let metrics = agent.metrics().await;
+        let prefix = "headgate_deletion_delay_writes_total{outcome=\"forbidden\"} ";
+        let count = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(prefix)?.parse::<u32>().ok());
+        if count.unwrap_or_default() >= 2 {
+            Ok(())
+        } else {
+            Err(format!("{count:?}"))
+        }
+    })
+    .await;
+    let hint = "manifests/components/delay-deletion grants";
+    assert_eq!(agent.log().matches(hint).count(), 1, "{}", agent.log());
+    control_plane.stop().await;
+}
