@@ -31,6 +31,9 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- $_ := set $settings "azure" (dict "configSecret" (printf "kube-system/%s" .Values.azure.configSecret)) -}}
 {{- end -}}
 {{- if .Values.marker.enabled }}{{- $_ := set $settings "marker" (dict "mode" "adminState") }}{{- end -}}
+{{- if .Values.holdDeletion.clusterAutoscaler }}
+{{- $_ := set $settings "holdDeletion" (dict "clusterAutoscaler" "candidates") -}}
+{{- end -}}
 {{- if .Values.maintenance.enabled }}{{- $_ := set $settings "maintenance" (dict "enabled" true) }}{{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.settings)) -}}
 {{- end -}}
@@ -157,7 +160,8 @@ livenessProbe:
 {{/*
 The objects of a file in files/, a copy of one in manifests/ (`make docs` copies them, a test compares them): in the release's
 namespace, but for Roles, whose namespaces are fixed, and with the labels of `component` if there is one. `rules` are added to
-the role `rulesOf` (KIND/NAME); `subject` replaces the name of each subject; `annotations` are set.
+the role `rulesOf` (KIND/NAME); `subject` replaces the name of each subject; `annotations` are set; a DaemonSet gets the
+image of the values, and `tolerations` besides its own.
 */}}
 {{- define "headgate.objects" -}}
 {{- $root := .root -}}
@@ -180,6 +184,15 @@ the role `rulesOf` (KIND/NAME); `subject` replaces the name of each subject; `an
 {{- range $subject := default list $object.subjects -}}
 {{- $_ := set $subject "namespace" $root.Release.Namespace -}}
 {{- with $.subject }}{{- $_ := set $subject "name" . }}{{- end -}}
+{{- end -}}
+{{- if eq $object.kind "DaemonSet" -}}
+{{- $template := $object.spec.template -}}
+{{- $_ := set $template.metadata "labels" (deepCopy $metadata.labels) -}}
+{{- with $.tolerations }}{{- $_ := set $template.spec "tolerations" (concat $template.spec.tolerations .) }}{{- end -}}
+{{- with $root.Values.imagePullSecrets }}{{- $_ := set $template.spec "imagePullSecrets" . }}{{- end -}}
+{{- $container := first $template.spec.containers -}}
+{{- $_ := set $container "image" (include "headgate.image" $root) -}}
+{{- with $root.Values.image.pullPolicy }}{{- $_ := set $container "imagePullPolicy" . }}{{- end -}}
 {{- end -}}
 {{- if $.ingressFrom }}{{- $_ := set (first $object.spec.ingress) "from" $.ingressFrom }}{{- end -}}
 {{- if and $.rules (eq (printf "%s/%s" $object.kind $metadata.name) $.rulesOf) -}}

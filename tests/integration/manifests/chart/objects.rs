@@ -156,6 +156,17 @@ fn rows_of_folders() -> Vec<Row> {
             ..Row::folder("examples/other-namespace", json!({}))
         },
         Row::folder(
+            "examples/autoscalers",
+            merged(
+                merged(image(), hardened()),
+                merged(
+                    identity("autoscalers"),
+                    json!({"marker": {"enabled": true}, "holdDeletion": {"clusterAutoscaler": true, "karpenter": true},
+                        "settings": {"holdDeletion": {"timeout": "2m"}}}),
+                ),
+            ),
+        ),
+        Row::folder(
             "examples/network-policy",
             merged(
                 merged(image(), hardened()),
@@ -215,6 +226,15 @@ fn rows_of_components() -> Vec<Row> {
             &["marker"],
             "marker: {mode: adminState}",
             merged(hardened(), json!({"marker": {"enabled": true}})),
+        ),
+        Row::overlay(
+            "overlays/hardened",
+            &["marker", "delay-deletion", "hold"],
+            "{marker: {mode: adminState}, holdDeletion: {clusterAutoscaler: candidates}}",
+            merged(
+                hardened(),
+                json!({"marker": {"enabled": true}, "holdDeletion": {"clusterAutoscaler": true, "karpenter": true}}),
+            ),
         ),
         Row::overlay(
             "overlays/hardened",
