@@ -185,3 +185,63 @@ pub(super) fn evacuations_after_the_load_balancers(seen: &Seen) -> Vec<String> {
     }
     violations
 }
+
+#[test]
+fn rules_see_what_breaks_them() {
+    use serde_json::json;
+    let at = |second: i64| Timestamp::from_second(1_800_000_000 + second).unwrap();
+    let ignored = BTreeSet::new();
+    // Down from the second 10 on; the Evacuation is created at 15.
+    for (what, down, reads, expected) in [
+        ("a read shows it Down", vec![(at(10), true)], vec![at(12)], ""),
+        (
+            "never Down",
+            vec![(at(0), false)],
+            vec![at(12)],
+            "was never Down before",
+        ),
+        (
+            "Down too late",
+            vec![(at(20), true)],
+            vec![at(21)],
+            "was never Down before",
+        ),
+        (
+            "in service again",
+            vec![(at(10), true), (at(13), false)],
+            vec![at(12)],
+            "was in service since",
+        ),
+        ("no read since", vec![(at(10), true)], vec![at(9)], "no read since"),
+    ] {
+        let mut seen = Seen::default();
+        seen.down.insert("one".to_owned(), down);
+        seen.reads = reads;
+        seen.pods.insert("p".to_owned(), json!({"spec": {"nodeName": "one"}}));
+        let evacuation = json!({"metadata": {"name": "e", "finalizers": [INSTIGATOR],
+            "creationTimestamp": at(15).to_string()}, "spec": {"podRef": {"uid": "p"}}});
+        seen.evacuations.insert("e".to_owned(), evacuation);
+        let violations = evacuations_after_the_load_balancers(&seen).join("; ");
+        assert_eq!(violations.is_empty(), expected.is_empty(), "{what}: {violations}");
+        assert!(violations.contains(expected), "{what}: {violations}");
+    }
+    let mut pod = json!({"metadata": {"namespace": "shop", "name": "web", "deletionTimestamp": at(0).to_string()}});
+    assert!(removal(&pod, &ignored).is_some(), "deleted without an eviction");
+    pod["status"]["conditions"] = json!([{"type": "DisruptionTarget", "status": "True"}]);
+    assert_eq!(removal(&pod, &ignored), None);
+    let mut satisfied = BTreeSet::new();
+    let mut counted = |healthy: i32| {
+        let status = json!({"currentHealthy": healthy, "desiredHealthy": 2, "expectedPods": 2});
+        budget(
+            &json!({"metadata": {"uid": "b"}, "status": status}),
+            &ignored,
+            &mut satisfied,
+        )
+        .is_some()
+    };
+    assert_eq!([counted(1), counted(2), counted(1)], [false, false, true]);
+    let node = json!({"spec": {"unschedulable": true, "taints": [{"key": "headgate.dev/maintenance"}]},
+        "metadata": {"annotations": {"headgate.dev/unschedulable-before-maintenance": "false"}},
+        "status": {"conditions": [{"type": "Ready"}, {"type": "Drained"}]}});
+    assert_eq!(traces(&node).len(), 4, "{:?}", traces(&node));
+}
