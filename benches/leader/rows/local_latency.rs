@@ -1,6 +1,7 @@
 //! From the PATCH of a taint until `Down` was read back, while a tick writes the pools of many Local Services in the same load
 //! balancer, and without any. The tainted node is in a pool of its own. ARM takes 20 ms for each answer; a write that is
-//! under way when the taint comes is completed first, with the reads before and after it.
+//! under way when the taint comes is completed first, because ARM carries out one operation on a load balancer at a time. So the
+//! taint comes at another moment of an update in each trial, the first one right after an update has begun.
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,10 @@ const SHAPE: LocalShape = LocalShape {
 const ANSWER_DELAY: Duration = Duration::from_millis(20);
 /// One write under way: a read and a PUT, and their processing.
 const ONE_WRITE: f64 = 100.0;
+/// The longest wait for it: the PUT, its operation, which is polled after 100 ms, and the read, 20 ms for each answer.
+const LONGEST_WRITE: f64 = 160.0;
+/// From one trial to the next, the taint comes so much later after the beginning of an update.
+const PHASE_STEP: Duration = Duration::from_millis(16);
 
 pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     world.nodes(SHAPE.all_nodes()).await?;
@@ -41,6 +46,7 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
             .await?;
         let has_begun = |metrics: &str| count(metrics, "headgate_local_pools_updates_total") > before;
         leader.until("a tick has begun", has_begun).await?;
+        tokio::time::sleep(PHASE_STEP * u32::try_from(trial)?).await;
         during.push(taint(world, &leader, 2 * trial + 1).await?);
         let done = count(&leader.metrics().await?, "headgate_local_pools_updates_total");
         left.push(before + SHAPE.services - done.min(before + SHAPE.services));
@@ -65,11 +71,19 @@ pub(super) async fn measure(world: &mut World) -> anyhow::Result<Row> {
     Ok(Row {
         checks: vec![
             check("taint to Down during a tick: p50", 500, Budget::PeerWithin(ONE_WRITE)),
-            check("taint to Down during a tick: p99", 990, Budget::None),
+            check(
+                "taint to Down during a tick: p99",
+                990,
+                Budget::PeerWithin(LONGEST_WRITE),
+            ),
         ],
-        raw: json!({"trials": TRIALS, "pools": SHAPE.services, "updatesLeftWhenDown": left,
+        raw: json!({"trials": TRIALS, "duringMilliseconds": all_millis(&during), "withoutMilliseconds": all_millis(&without), "pools": SHAPE.services, "updatesLeftWhenDown": left,
             "millisecondsOfEachAnswer": rounded(millis(ANSWER_DELAY))}),
     })
+}
+
+fn all_millis(times: &[Duration]) -> Vec<f64> {
+    times.iter().map(|time| rounded(millis(*time))).collect()
 }
 
 async fn taint(world: &World, leader: &Program, number: usize) -> anyhow::Result<Duration> {

@@ -45,6 +45,8 @@ const API_VERSION: &str = "2025-05-01";
 const MAX_PAGES: usize = 1000;
 /// For one attempt of a request, as in cloud-provider-azure.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_mins(1);
+/// Text of a load balancer that is kept for a write. A pool of a larger one is read again before it is written.
+const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Where ARM is and how the client behaves towards it.
 #[derive(Clone, Debug)]
@@ -78,6 +80,8 @@ pub struct ArmClient {
     metrics: Metrics,
     /// Size limit of a list or a load balancer.
     max_streamed_bytes: usize,
+    /// Text of a load balancer that is kept for a write.
+    max_kept_bytes: usize,
 }
 
 impl fmt::Debug for ArmClient {
@@ -127,6 +131,7 @@ impl ArmClient {
             labels: RequestLabels::default(),
             metrics: Metrics::default(),
             max_streamed_bytes: MAX_STREAMED_BYTES,
+            max_kept_bytes: MAX_KEPT_BYTES,
         }
     }
 
@@ -137,6 +142,12 @@ impl ArmClient {
             max_streamed_bytes,
             ..self
         }
+    }
+
+    /// The same client, keeping the text of a load balancer for a write up to another size; 4 MiB by default.
+    #[must_use]
+    pub fn with_max_kept_bytes(self, max_kept_bytes: usize) -> Self {
+        Self { max_kept_bytes, ..self }
     }
 
     /// The same client, counting its requests in `metrics`.

@@ -12,9 +12,6 @@ use crate::error::ArmError;
 use crate::id::{Etag, LoadBalancerId, ResourceGroupId};
 use crate::transport::BufferedResponse;
 
-/// Text of a load balancer that is kept for a write. A pool of a larger one is read again before it is written.
-const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
-
 /// The load balancers of a resource group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadBalancerList<E> {
@@ -50,12 +47,18 @@ impl LoadBalancerText {
         etag: None,
     };
 
+    /// Whether the text was kept.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        !self.text.is_empty()
+    }
+
     /// The whole document; `None` if it is too large to be kept.
     ///
     /// # Errors
     /// When it cannot be parsed.
     pub fn document(&self) -> Result<Option<LoadBalancer>, ArmError> {
-        if self.text.is_empty() {
+        if !self.is_kept() {
             return Ok(None);
         }
         let document = serde_json::from_slice(&self.text).map_err(|error| ArmError::InvalidResponse(error.to_string()));
@@ -135,7 +138,7 @@ impl ArmClient {
         };
         let parse = move |body| read_load_balancer(body, &convert);
         let extent = BodyExtent::Whole {
-            max_kept_bytes: MAX_KEPT_BYTES,
+            max_kept_bytes: self.max_kept_bytes,
         };
         let (mut summary, response) = self.send_parsed(options, extent, parse).await?;
         let header = etag(response.headers());

@@ -14,7 +14,7 @@ use super::{ArmClient, CallOptions, MAX_PAGES, etag};
 use crate::body_stream::{BodyExtent, BodyReader};
 use crate::document::{
     BackendAddress, ListedPool, LoadBalancerState, LoadBalancerSummary, MAX_ADDRESSES, MAX_RULES, PartsPage,
-    PoolSummary, pools_of_rules, read_pool, read_pools_page, read_state, read_values_page,
+    PoolSummary, ProvisioningState, pools_of_rules, read_pool, read_pools_page, read_state, read_values_page,
 };
 use crate::error::ArmError;
 use crate::id::{LoadBalancerId, PoolId};
@@ -66,6 +66,19 @@ impl ArmClient {
             text: LoadBalancerText::NOT_KEPT,
             is_assembled: true,
         })
+    }
+
+    /// Reads whether ARM is busy with a load balancer, from the beginning of its document.
+    ///
+    /// # Errors
+    /// When it is not received before the deadline, or is malformed.
+    pub async fn get_load_balancer_state(
+        &self,
+        id: &LoadBalancerId,
+        deadline: Instant,
+    ) -> Result<ProvisioningState, ArmError> {
+        let state = self.get_state(id, deadline).await?;
+        Ok(state.provisioning_state())
     }
 
     /// Lists the rules or the probes of a load balancer.

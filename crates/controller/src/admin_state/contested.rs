@@ -186,7 +186,7 @@ mod tests {
             let state = |index: usize| if was_down[index] { "Down" } else { "-" };
             let entries: Vec<(u8, &str)> = (1..=4).zip((0..4).map(state)).collect();
             let mut view = view(&[("p", &entries, true)]);
-            for (entry, _) in view.pools[0].entries.iter_mut().zip(&named).filter(|(_, named)| !**named) {
+            for (entry, _) in Arc::make_mut(&mut view.pools[0]).entries.iter_mut().zip(&named).filter(|(_, named)| !**named) {
                 entry.name = None;
             }
             let downs: Vec<_> = (1..=4).zip(&was_down).filter(|(_, down)| **down).collect();

@@ -285,6 +285,7 @@ impl Controller<'_> {
                 status,
                 status_changed: Arc::clone(&self.status_changed),
                 undo: Vec::new(),
+                last_generation: None,
             };
             let members = match source {
                 Source::List => self.local_pools.as_ref().map(|local_pools| local_pools.source.clone()),

@@ -66,6 +66,8 @@ pub(super) struct AdminStateEditor {
     pub(super) status_changed: Arc<Notify>,
     /// Undoes the ledger changes of the write under way.
     pub(super) undo: Vec<LedgerChange>,
+    /// The generation of the target states that the last plan was made from, of whatever interfaces it knew.
+    pub(super) last_generation: Option<u64>,
 }
 
 /// The ledger changes before a write, and those that undo them.
@@ -121,9 +123,16 @@ impl AdminStateEditor {
 
 impl Editor for AdminStateEditor {
     async fn changed(&mut self) {
-        if self.targets.changed().await.is_err() {
-            // The watch of the Nodes ends with the term, and so does this task.
-            std::future::pending::<()>().await;
+        loop {
+            if self.targets.changed().await.is_err() {
+                // The watch of the Nodes ends with the term, and so does this task.
+                std::future::pending::<()>().await;
+            }
+            // The condition that headgate writes on a Node leads to no other plan.
+            let generation = self.targets.borrow().as_ref().map(|targets| targets.generation);
+            if generation != self.last_generation {
+                return;
+            }
         }
     }
 
@@ -135,6 +144,7 @@ impl Editor for AdminStateEditor {
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             return Vec::new();
         };
+        self.last_generation = Some(targets.generation);
         let plan = self.plan_view(view, &targets, interfaces);
         let changes = plan.change_count();
         let (is_complete, unreadable_pools) = (interfaces.covers(view), interfaces.unreadable_pools(view));
@@ -163,7 +173,7 @@ impl Editor for AdminStateEditor {
             id: pool.id.load_balancer().clone(),
             is_busy: false,
             is_assembled: false,
-            pools: vec![pool.clone()],
+            pools: vec![Arc::new(pool.clone())],
         };
         let plan = self.plan_view(&view, &targets, interfaces);
         Some(plan.edits.into_iter().flat_map(|edit| edit.admin_states).collect())

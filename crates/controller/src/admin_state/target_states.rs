@@ -62,7 +62,7 @@ pub struct SignalPeriod {
 /// The Nodes and the target states of their pool entries.
 #[derive(Clone, Debug, Default)]
 pub struct TargetStates {
-    /// Grows with each change.
+    /// Grows with each change that a plan may depend on: with all but those of headgate's own condition.
     pub generation: u64,
     /// All Nodes of the cluster, with or without a signal.
     pub nodes: NodeIndex,
@@ -91,8 +91,14 @@ impl TargetStates {
         if !self.nodes.apply(node) {
             return false;
         }
-        self.generation += 1;
-        if let Some(node) = self.nodes.by_name(&name).cloned() {
+        let Some(node) = self.nodes.by_name(&name).cloned() else {
+            return true;
+        };
+        if before
+            .as_ref()
+            .is_none_or(|before| !differ_in_marker_only(before, &node))
+        {
+            self.generation += 1;
             self.update_period(&node, before.as_deref(), now);
         }
         true
@@ -303,6 +309,15 @@ impl TargetStates {
     }
 }
 
+/// Whether only the condition differs that headgate itself writes.
+fn differ_in_marker_only(one: &ClusterNode, other: &ClusterNode) -> bool {
+    let with_marker_of_other = || ClusterNode {
+        marker: other.marker.clone(),
+        ..one.clone()
+    };
+    one.marker != other.marker && with_marker_of_other() == *other
+}
+
 /// A filter for pool entries: most of several thousand entries belong to Nodes without a signal and need no lookup.
 #[derive(Clone, Debug, Default)]
 pub struct SignalledNodes<'a> {
@@ -392,6 +407,33 @@ mod tests {
 
     fn rules() -> SignalRules {
         SignalRules::new(["drain", OUT_OF_SERVICE], &[])
+    }
+
+    #[test]
+    fn own_condition_leads_to_no_other_plan_and_is_published() {
+        let now = Clock::anchored(Timestamp::UNIX_EPOCH).now();
+        let marked = |status: &str, taints: &[&str]| ClusterNode {
+            marker: Some(headgate_node::MarkerFact {
+                status: status.to_owned(),
+                ..headgate_node::MarkerFact::default()
+            }),
+            ..node("u", taints)
+        };
+        let mut states = TargetStates::default();
+        states.apply(node("u", &["drain"]), now);
+        let generation = states.generation;
+        assert!(states.apply(marked("True", &["drain"]), now), "it is published");
+        assert_eq!(states.generation, generation);
+        assert_eq!(
+            states.nodes.by_name("n").unwrap().marker.as_ref().unwrap().status,
+            "True"
+        );
+        assert!(!states.apply(marked("True", &["drain"]), now));
+        // With anything else it counts.
+        assert!(states.apply(marked("False", &[]), now));
+        assert_eq!(states.generation, generation + 1);
+        assert_eq!(states.target_state(&node("u", &[]), now.mono), TargetState::Unchanged);
+        assert!(states.apply(node("other", &[]), now) && states.generation == generation + 2);
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,7 +13,7 @@ use crate::pool::{LoadBalancerView, NodeMatcher, PoolView};
 pub fn convert_load_balancer(view: &LoadBalancerView) -> LoadBalancer {
     LoadBalancer {
         name: view.id.name().to_owned(),
-        pools: view.pools.iter().map(convert_pool).collect(),
+        pools: view.pools.iter().map(|pool| convert_pool(pool)).collect(),
     }
 }
 

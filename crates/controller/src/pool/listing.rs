@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use headgate_azure::{
-    ArmClient, ArmError, LoadBalancerId, LoadBalancerList, LoadBalancerSummary, PoolId, ResourceGroupId,
-};
+use headgate_azure::{ArmClient, ArmError, LoadBalancerId, LoadBalancerList, PoolId, ResourceGroupId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -250,7 +248,7 @@ async fn list(
     let managed = scope.managed.clone();
     let select = move |id: &LoadBalancerId| managed.contains(id);
     let found = match arm
-        .list_load_balancers(&scope.group, select, PoolEntry::new, deadline)
+        .list_load_balancers(&scope.group, select, PoolEntry::reader(), deadline)
         .await
     {
         Ok(found) => found,
@@ -270,7 +268,8 @@ async fn list(
             "no load balancer of the resource group has a name from azure.clusterName or azure.json"
         );
     }
-    Ok(load_balancers.into_iter().map(view).collect())
+    let views = load_balancers.into_iter().map(LoadBalancerView::from_summary);
+    Ok(views.map(|view| shared(view, previous)).collect())
 }
 
 /// Reads each load balancer whose name is the cluster's.
@@ -289,7 +288,7 @@ async fn read_each(
         match read_load_balancer(arm, &id, known, recorded_pools, deadline).await {
             Ok(read) => {
                 let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
-                Ok(Some((view.id.clone(), Arc::new(view))))
+                Ok(Some(shared(view, previous)))
             }
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(error),
@@ -308,8 +307,13 @@ fn is_missing(error: &ArmError) -> bool {
     error.status().is_some_and(|status| status == 404) && error.code() == "ResourceNotFound"
 }
 
-fn view(summary: LoadBalancerSummary<PoolEntry>) -> (LoadBalancerId, Arc<LoadBalancerView>) {
-    (summary.id.clone(), Arc::new(LoadBalancerView::from_summary(summary)))
+/// The view with its id, sharing what the list before showed in the same way.
+fn shared(view: LoadBalancerView, previous: &Listing) -> (LoadBalancerId, Arc<LoadBalancerView>) {
+    let view = match previous.load_balancers.get(&view.id) {
+        Some(earlier) => view.sharing_pools(earlier),
+        None => view,
+    };
+    (view.id.clone(), Arc::new(view))
 }
 
 #[cfg(test)]

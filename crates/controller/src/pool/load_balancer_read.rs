@@ -21,7 +21,7 @@ pub(super) async fn read_load_balancer(
     deadline: Instant,
 ) -> Result<LoadBalancerRead<PoolEntry>, ArmError> {
     if !previous.is_some_and(|previous| previous.is_assembled) {
-        match arm.get_load_balancer(id, PoolEntry::new, deadline).await {
+        match arm.get_load_balancer(id, PoolEntry::reader(), deadline).await {
             Err(error @ ArmError::TooLarge(_)) => {
                 tracing::warn!(load_balancer = %id, %error, "load balancer is read in parts");
             }
@@ -30,6 +30,6 @@ pub(super) async fn read_load_balancer(
     }
     let known = previous.into_iter().flat_map(|previous| &previous.pools);
     let known = known.map(|pool| &pool.id).chain(recorded_pools).cloned().collect();
-    arm.get_load_balancer_in_parts(id, &known, PoolEntry::new, deadline)
+    arm.get_load_balancer_in_parts(id, &known, PoolEntry::reader(), deadline)
         .await
 }

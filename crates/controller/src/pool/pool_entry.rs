@@ -4,9 +4,11 @@
 //! network interface belongs to the Node on that virtual machine, by its `providerID`. The entry's name counts only if it
 //! has neither (docs/decisions.md 31), or if several Nodes claim the address (`entry_owner`).
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use headgate_azure::{AdminState, BackendAddress, NetworkInterfaceId};
 
@@ -20,7 +22,7 @@ pub struct PoolEntry {
     /// `None` if nothing distinguishes the entry from others; such an entry is never written.
     pub key: Option<EntryKey>,
     /// The name of an entry with an address, in lower case: that of a Node, where cloud-controller-manager wrote it.
-    pub name: Option<Box<str>>,
+    pub name: Option<Arc<str>>,
     /// Decides which Node the entry belongs to.
     pub matcher: NodeMatcher,
     /// `None` if ARM answers a value that headgate does not know.
@@ -31,15 +33,56 @@ impl PoolEntry {
     /// The entry with this backend address.
     #[must_use]
     pub fn new(address: BackendAddress<'_>) -> Self {
+        Self::with_texts(address, &mut SharedTexts::default())
+    }
+
+    /// Reads the entries of one or more load balancers. Equal texts are in memory once: a node has an entry in each of many pools.
+    pub fn reader() -> impl Fn(BackendAddress<'_>) -> Self + Clone + Send + Sync + 'static {
+        let texts = Arc::new(Mutex::new(SharedTexts::default()));
+        move |address| Self::with_texts(address, &mut texts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn with_texts(address: BackendAddress<'_>, texts: &mut SharedTexts) -> Self {
         let matcher = NodeMatcher::new(address);
         let has_address = matches!(matcher, NodeMatcher::Address(_));
         let name = address.name().filter(|_| has_address);
         Self {
-            key: EntryKey::from_address(address),
-            name: name.map(|name| name.to_ascii_lowercase().into()),
+            key: match address.ip_address() {
+                Some(ip) => Some(texts.key(ip)),
+                None => EntryKey::from_address(address),
+            },
+            name: name.map(|name| texts.name(name)),
             matcher,
             admin_state: address.admin_state(),
         }
+    }
+}
+
+/// Texts that many entries have in common.
+#[derive(Debug, Default)]
+struct SharedTexts {
+    keys: HashMap<IpAddr, EntryKey>,
+    /// In lower case.
+    names: HashSet<Arc<str>>,
+}
+
+impl SharedTexts {
+    fn key(&mut self, ip: IpAddr) -> EntryKey {
+        let key = || EntryKey::from_text(&ip.to_string());
+        self.keys.entry(ip).or_insert_with(key).clone()
+    }
+
+    fn name(&mut self, name: &str) -> Arc<str> {
+        let mut name = Cow::Borrowed(name);
+        if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            name.to_mut().make_ascii_lowercase();
+        }
+        if let Some(known) = self.names.get(&*name) {
+            return Arc::clone(known);
+        }
+        let name: Arc<str> = name.into();
+        self.names.insert(Arc::clone(&name));
+        name
     }
 }
 

@@ -4,9 +4,10 @@
 //! kept: the writer has it, or reads it again, and sends it back as it was read, with its edits.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use headgate_azure::{
-    LoadBalancer, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, PoolId, PoolSummary, ProvisioningState,
+    LoadBalancer, LoadBalancerId, LoadBalancerSummary, NetworkInterfaceId, Pool, PoolId, PoolSummary, ProvisioningState,
 };
 use serde_json::Value;
 
@@ -46,6 +47,19 @@ pub struct PoolView {
 }
 
 impl PoolView {
+    fn new(id: PoolId, entries: Vec<PoolEntry>, rules: Vec<Rule>) -> Self {
+        let interfaces = entries.iter().filter_map(|entry| match &entry.matcher {
+            NodeMatcher::Interface(id) => Some((**id).clone()),
+            _ => None,
+        });
+        Self {
+            interfaces: interfaces.collect(),
+            id,
+            entries,
+            rules,
+        }
+    }
+
     /// Whether a load-balancing rule sends new connections to the pool. No entry of another pool is set `Down`; what
     /// headgate set there while a rule used the pool is restored.
     #[must_use]
@@ -75,8 +89,8 @@ pub struct LoadBalancerView {
     pub is_busy: bool,
     /// Whether it was too large for one response, and is assembled from its parts.
     pub is_assembled: bool,
-    /// In the order of the document.
-    pub pools: Vec<PoolView>,
+    /// In the order of the document. A pool that several reads show in the same way is in memory once.
+    pub pools: Vec<Arc<PoolView>>,
 }
 
 impl LoadBalancerView {
@@ -105,17 +119,8 @@ impl LoadBalancerView {
             .chain(states)
             .any(|state| state == ProvisioningState::Busy);
         let pools = load_balancer.pools.into_iter().map(|pool: PoolSummary<PoolEntry>| {
-            let entries = pool.addresses;
-            let interfaces = entries.iter().filter_map(|entry| match &entry.matcher {
-                NodeMatcher::Interface(id) => Some((**id).clone()),
-                _ => None,
-            });
-            PoolView {
-                interfaces: interfaces.collect(),
-                entries,
-                rules: rules.remove(&pool.id).unwrap_or_default(),
-                id: pool.id,
-            }
+            let rules = rules.remove(&pool.id).unwrap_or_default();
+            Arc::new(PoolView::new(pool.id, pool.addresses, rules))
         });
         Self {
             is_busy,
@@ -123,6 +128,36 @@ impl LoadBalancerView {
             pools: pools.collect(),
             id: load_balancer.id,
         }
+    }
+
+    /// The same view, with the pools that an earlier read showed in the same way taken from that one: there may be a million entries,
+    /// and a read that changes nothing needs no memory of its own.
+    #[must_use]
+    pub fn sharing_pools(mut self, earlier: &Self) -> Self {
+        let known: HashMap<_, _> = earlier.pools.iter().map(|pool| (&pool.id, pool)).collect();
+        for pool in &mut self.pools {
+            if let Some(same) = known.get(&pool.id).filter(|known| *known == &pool) {
+                *pool = Arc::clone(same);
+            }
+        }
+        self
+    }
+
+    /// This view after some of its pools were read again, alone. Their rules stay as the whole load balancer had them. `None` if
+    /// one of them is not in this view.
+    #[must_use]
+    pub fn with_pools(&self, read: &[&Pool], load_balancer_state: ProvisioningState) -> Option<Self> {
+        let mut view = self.clone();
+        let states = read.iter().map(|pool| pool.provisioning_state());
+        view.is_busy = states
+            .chain([load_balancer_state])
+            .any(|state| state == ProvisioningState::Busy);
+        for pool in read {
+            let known = view.pools.iter_mut().find(|known| known.id == pool.id)?;
+            let entries = pool.addresses().map(PoolEntry::new).collect();
+            *known = Arc::new(PoolView::new(known.id.clone(), entries, known.rules.clone()));
+        }
+        Some(view)
     }
 
     /// A load balancer that no longer exists: no pools.

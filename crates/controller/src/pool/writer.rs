@@ -1,7 +1,7 @@
 //! The one writer of a load balancer's pools: what its [`Editor`] plans is written, one PUT for each changed pool.
 //!
-//! Invariants (docs/decisions.md 9, 33): each PUT is planned from a read of the whole load balancer and carries the etag of that
-//! read, so that no other writer's change is lost. Nothing is sent while ARM is busy with the load balancer, without the shared
+//! Invariants (docs/decisions.md 9, 33): each PUT is planned from a read and carries the etag of that read, so that no other
+//! writer's change is lost. The read is of the whole load balancer, but between writes of members of a large one (`single_pools`). Nothing is sent while ARM is busy with the load balancer, without the shared
 //! Lease, or after the term. A write counts when a read shows it. After any failure the next step is a read; there is
 //! no state to repair. Level-triggered: a planned change that is no longer due is not sent.
 //!
@@ -37,6 +37,7 @@ mod attempts;
 mod batch;
 mod documents;
 mod planned_from;
+mod single_pools;
 
 use attempts::{AfterAttempt, AttemptError, Attempts};
 use batch::Batch;

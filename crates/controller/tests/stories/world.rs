@@ -75,6 +75,8 @@ pub(crate) struct World {
     pub(crate) guard: GuardSettings,
     /// The size limit of lists and load balancers, for clients that are made from now on.
     pub(crate) max_streamed_bytes: Option<usize>,
+    /// The size up to which they keep the text of a load balancer for a write.
+    pub(crate) max_kept_bytes: Option<usize>,
     /// Where leaders publish what their reads show of each Node with a signal.
     pub(crate) node_reads: Option<watch::Sender<Arc<NodeReads>>>,
 }
@@ -171,6 +173,7 @@ impl World {
             arm_unreachable: None,
             guard: GuardSettings::DISABLED,
             max_streamed_bytes: None,
+            max_kept_bytes: None,
             node_reads: None,
         }
     }
@@ -206,8 +209,12 @@ impl World {
             user_agent: Some(format!("headgate/{name}")),
         };
         let client = ArmClient::new(options, transport, Arc::new(tokens), self.clock.clone());
-        match self.max_streamed_bytes {
+        let client = match self.max_streamed_bytes {
             Some(bytes) => client.with_max_streamed_bytes(bytes),
+            None => client,
+        };
+        match self.max_kept_bytes {
+            Some(bytes) => client.with_max_kept_bytes(bytes),
             None => client,
         }
     }

@@ -21,6 +21,12 @@ pub(crate) struct LoadBalancerState {
     provisioning_state: ProvisioningState,
 }
 
+impl LoadBalancerState {
+    pub(crate) fn provisioning_state(&self) -> ProvisioningState {
+        self.provisioning_state
+    }
+}
+
 /// One page of a list of parts.
 pub(crate) struct PartsPage<T> {
     pub(crate) items: Vec<T>,

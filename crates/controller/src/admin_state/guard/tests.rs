@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use headgate_clock::{Clock, Moment};
 use proptest::prelude::*;
 
@@ -246,7 +248,7 @@ fn held_entry_is_shown_and_counted() {
 /// A pool whose rule probes headgate.
 fn probed_view(entries: &[(u8, &str)]) -> LoadBalancerView {
     let mut view = view(&[("p", entries, true)]);
-    for rule in &mut view.pools[0].rules {
+    for rule in &mut Arc::make_mut(&mut view.pools[0]).rules {
         rule.probe = Some(crate::pool::Probe {
             protocol: "Http".to_owned(),
             port: 10456,

@@ -210,7 +210,7 @@ fn entry_of_an_unused_pool_is_only_restored() {
     let plan_unused = |taints: &[&str], entries_in_ledger: &[(&str, u8, LedgerStage)]| {
         let now = Clock::System.now();
         let mut view = view(&[("p", &[(1, "Down"), (2, "-")], true)]);
-        view.pools[0].rules.clear();
+        Arc::make_mut(&mut view.pools[0]).rules.clear();
         let nodes = [node(1, taints), node(2, taints)];
         planned(
             &view,
@@ -280,7 +280,7 @@ proptest! {
         for edit in &first.edits {
             let index = view.pools.iter().position(|pool| pool.id == edit.pool).unwrap();
             for change in &edit.admin_states {
-                view.pools[index].entries[change.index].admin_state = Some(change.to);
+                Arc::make_mut(&mut view.pools[index]).entries[change.index].admin_state = Some(change.to);
             }
         }
         let second = planned(&view, &targets, &ledger, ENFORCE, now.mono);

@@ -171,3 +171,27 @@ fn are_equivalent(plan: &[PoolEdit], other: &[PoolEdit]) -> bool {
     let (plan, other) = (admin_states(plan), admin_states(other));
     plan.len() == other.len() && plan.iter().zip(&other).all(|(edit, other)| edit.is_equivalent(other))
 }
+
+/// Whether other pools of the load balancer may still be written after this failure.
+pub(super) fn concerns_one_pool(error: &ArmError) -> bool {
+    match error {
+        ArmError::ErrorResponse { status, .. } => {
+            status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429)
+        }
+        ArmError::OperationFailed { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether a write that failed with this error had no effect and will have none.
+pub(super) fn has_no_effect(error: &ArmError) -> bool {
+    match error {
+        ArmError::ErrorResponse {
+            status,
+            may_have_applied,
+            ..
+        } => status.is_client_error() && !may_have_applied,
+        ArmError::Busy(_) => true,
+        _ => false,
+    }
+}

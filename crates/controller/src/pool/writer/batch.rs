@@ -11,9 +11,10 @@ use tokio::time::{Instant, sleep};
 use super::super::edit::{AppliedEdit, PoolEdit};
 use super::super::load_balancer_read::read_load_balancer;
 use super::super::view::LoadBalancerView;
-use super::attempts::AttemptError;
+use super::attempts::{AttemptError, concerns_one_pool, has_no_effect};
 use super::documents::{Document, Documents};
 use super::planned_from::PlannedFrom;
+use super::single_pools::SinglePools;
 use super::{
     Editor, IntentNotRecorded, MembersOutcome, Observation, Phase, PoolWriter, READ_TIMEOUT, State, WriteOutcome,
 };
@@ -33,7 +34,7 @@ pub(super) struct Batch {
     /// What was left to write at the last plan.
     plan: Vec<PoolEdit>,
     /// What the last read left for a write.
-    documents: Documents,
+    pub(super) documents: Documents,
     /// What ARM carried out in this batch, according to the operation.
     written: HashMap<PoolId, Written>,
     /// Not written again in this batch.
@@ -60,6 +61,8 @@ enum NextWrite {
     Nothing,
     /// Unknown: a pool has changed since the load balancer was read.
     ReadAgain,
+    /// Unknown: the last read was of other pools.
+    ReadPool(PoolId),
 }
 
 /// A pool's document with its changes.
@@ -73,6 +76,8 @@ struct PoolWrite {
 enum BatchStep {
     /// The load balancer is read again.
     ReadAgain,
+    /// Only these pools of it are read again.
+    ReadPools(SinglePools),
     /// Not at all: nothing is left that this batch can write.
     Complete,
 }
@@ -147,13 +152,17 @@ impl PoolWriter {
         // The pools of the ledger are among those that the list showed.
         let recorded = BTreeSet::new();
         let deadline = requested_at + READ_TIMEOUT;
-        let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline);
         // The documents of the read before are not needed any more.
         batch.documents = Documents::default();
+        let read = read_load_balancer(&self.arm, &self.load_balancer, known.as_deref(), &recorded, deadline);
         let view = match read.await {
             Ok(read) => {
                 batch.documents = Documents::new(&read.summary, read.text);
-                LoadBalancerView::from_read(read.summary, read.is_assembled)
+                let view = LoadBalancerView::from_read(read.summary, read.is_assembled);
+                match &known {
+                    Some(known) => view.sharing_pools(known),
+                    None => view,
+                }
             }
             // It was deleted; the next list shows that, too.
             Err(error) if error.class() == ErrorClass::Stale => LoadBalancerView::deleted(self.load_balancer.clone()),
@@ -170,7 +179,7 @@ impl PoolWriter {
         Phase::Writing(batch)
     }
 
-    /// Writes the first pool of the plan and reads again, until the plan is empty.
+    /// Writes the first pool of the plan and reads again, until the plan is empty. Admin states are planned from whole reads only.
     pub(super) async fn continue_batch<E: Editor>(
         &self,
         mut batch: Box<Batch>,
@@ -188,6 +197,7 @@ impl PoolWriter {
         let step = self.write_first(&mut batch, edits, planned_from, editor).await;
         match step {
             Ok(BatchStep::ReadAgain) => self.read(batch, state, editor).await,
+            Ok(BatchStep::ReadPools(pools)) => self.read_single_pools(batch, pools, state, editor).await,
             Ok(BatchStep::Complete) => self.end_batch(batch, Ok(()), state, editor).await,
             Err(error) => self.end_batch(batch, Err(error), state, editor).await,
         }
@@ -216,13 +226,16 @@ impl PoolWriter {
             // What a read does not show now may be undone by another writer.
             return Err(AttemptError::LeaseLost);
         }
+        if batch.documents.are_single() && !edits.iter().all(PoolEdit::is_members_only) {
+            return Ok(BatchStep::ReadAgain);
+        }
         if !edits.is_empty() {
             batch.plan.clone_from(&edits);
         }
         let edits = batch.check_read_backs(edits);
         let is_read_awaited = edits.iter().any(|(_, is_awaited)| *is_awaited);
         let open = edits.into_iter().filter(|(_, is_awaited)| !is_awaited);
-        let open: Vec<_> = open.map(|(edit, _)| edit).collect();
+        let mut open: Vec<_> = open.map(|(edit, _)| edit).collect();
         if batch.next_edit(&open).is_some() {
             if !batch.guard.accepts_writes() {
                 return Err(AttemptError::HoldClosed);
@@ -231,9 +244,12 @@ impl PoolWriter {
                 return Err(AttemptError::Busy);
             }
         }
-        let PoolWrite { edit, pool, applied } = match self.next_write(batch, open, planned_from, editor).await? {
+        let PoolWrite { edit, pool, applied } = match self.next_write(batch, &mut open, planned_from, editor).await? {
             NextWrite::Write(write) => *write,
             NextWrite::ReadAgain => return Ok(BatchStep::ReadAgain),
+            NextWrite::ReadPool(pool) => return Ok(BatchStep::ReadPools(SinglePools::only(pool))),
+            // The whole load balancer shows what others wrote meanwhile.
+            NextWrite::Nothing if batch.documents.are_single() => return Ok(BatchStep::ReadAgain),
             NextWrite::Nothing if is_read_awaited => {
                 sleep(READ_BACK_INTERVAL).await;
                 return Ok(BatchStep::ReadAgain);
@@ -272,6 +288,8 @@ impl PoolWriter {
                 let reads_without = 0;
                 if !edit.is_members_only() {
                     batch.written.insert(edit.pool.clone(), Written { edit, reads_without });
+                } else if let Some(pools) = SinglePools::between(&edit.pool, &open, &batch.documents) {
+                    return Ok(BatchStep::ReadPools(pools));
                 }
             }
             Err(ArmError::NotPermitted) => {
@@ -297,11 +315,11 @@ impl PoolWriter {
     async fn next_write<E: Editor>(
         &self,
         batch: &mut Batch,
-        mut open: Vec<PoolEdit>,
+        open: &mut Vec<PoolEdit>,
         planned_from: PlannedFrom<'_>,
         editor: &mut E,
     ) -> Result<NextWrite, AttemptError> {
-        while let Some(mut edit) = batch.next_edit(&open) {
+        while let Some(mut edit) = batch.next_edit(open) {
             let read = batch
                 .documents
                 .take(&self.arm, &edit.pool, Instant::now() + READ_TIMEOUT)
@@ -309,6 +327,7 @@ impl PoolWriter {
             let mut pool = match read {
                 Document::Unchanged(pool) => pool,
                 Document::Missing => return Ok(NextWrite::Nothing),
+                Document::NotRead => return Ok(NextWrite::ReadPool(edit.pool)),
                 Document::Changed if batch.stale_writes < MAX_STALE_WRITES => {
                     batch.stale_writes += 1;
                     return Ok(NextWrite::ReadAgain);
@@ -376,29 +395,5 @@ impl PoolWriter {
             self.arm.metrics().count_admin_state_change(change.to, outcome.is_ok());
         }
         outcome
-    }
-}
-
-/// Whether other pools of the load balancer may still be written after this failure.
-fn concerns_one_pool(error: &ArmError) -> bool {
-    match error {
-        ArmError::ErrorResponse { status, .. } => {
-            status.is_client_error() && !matches!(status.as_u16(), 401 | 408 | 429)
-        }
-        ArmError::OperationFailed { .. } => true,
-        _ => false,
-    }
-}
-
-/// Whether a write that failed with this error had no effect and will have none.
-fn has_no_effect(error: &ArmError) -> bool {
-    match error {
-        ArmError::ErrorResponse {
-            status,
-            may_have_applied,
-            ..
-        } => status.is_client_error() && !may_have_applied,
-        ArmError::Busy(_) => true,
-        _ => false,
     }
 }

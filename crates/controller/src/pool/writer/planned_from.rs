@@ -28,6 +28,7 @@ impl<'a> PlannedFrom<'a> {
 
     /// A pool as it was read.
     pub(super) fn pool(self, id: &PoolId) -> Option<&'a PoolView> {
-        self.view?.pools.iter().find(|pool| pool.id == *id)
+        let pool = self.view?.pools.iter().find(|pool| pool.id == *id)?;
+        Some(pool.as_ref())
     }
 }

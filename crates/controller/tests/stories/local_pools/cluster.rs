@@ -42,6 +42,8 @@ pub(crate) struct Options {
     pub(crate) operation_delay: Duration,
     pub(crate) policy: Policy,
     pub(crate) guard: GuardSettings,
+    /// The size up to which the text of a load balancer is kept for a write, if not the default.
+    pub(crate) max_kept_bytes: Option<usize>,
     /// Where the load balancers are, if not in the group of the world.
     pub(crate) scope: Option<ListScope>,
 }
@@ -56,6 +58,7 @@ impl Default for Options {
             operation_delay: Duration::ZERO,
             policy: ENFORCE,
             guard: GuardSettings::DISABLED,
+            max_kept_bytes: None,
             scope: None,
         }
     }
@@ -96,6 +99,7 @@ impl LocalCluster {
         world.local_pools = options.target;
         world.local_pools_settings = options.settings;
         world.guard = options.guard;
+        world.max_kept_bytes = options.max_kept_bytes;
         world.reconfigure(options.scope);
         for number in 1..=options.nodes {
             world.add_node(number).await;

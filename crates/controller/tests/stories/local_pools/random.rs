@@ -1,7 +1,8 @@
 //! Random runs in paused time: slices, Services, Nodes, signals, other writers, ARM, the API server and the leader change and
 //! fail at random; leaders are killed at any await. The queue never has more updates than there are pools, and no update is
 //! tried more often than its budget. Afterwards every pool has its members, every admin state is right, and foreign entries are
-//! as they were. In half of the runs the guard keeps an entry of each pool in service, whatever is written.
+//! as they were. In half of the runs the guard keeps an entry of each pool in service, whatever is written, and in half of them the
+//! load balancers count as large, so that single pools are read between two writes of members.
 //!
 //! Each run follows from its seed; the variables are those of `super::super::random`.
 
@@ -112,6 +113,7 @@ impl Run {
         }
         let operation_delay = [Duration::ZERO, SECOND / 5, 3 * SECOND][usize::try_from(random.below(3)).unwrap()];
         let is_guarded = random.below(2) == 0;
+        let is_large = random.below(2) == 0;
         let cluster = LocalCluster::with(Options {
             nodes: NODES,
             load_balancers: load_balancers.to_vec(),
@@ -121,6 +123,7 @@ impl Run {
             } else {
                 GuardSettings::DISABLED
             },
+            max_kept_bytes: is_large.then_some(0),
             ..Options::default()
         })
         .await;

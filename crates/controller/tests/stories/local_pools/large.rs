@@ -1,0 +1,205 @@
+//! Updates of many pools of one load balancer that is too large to be kept: it is not read again for each pool.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::super::world::{SECOND, entries, id_of, load_balancer};
+use super::cluster::{INTERVAL, LocalCluster, Options, nodes, pool_path};
+
+const SIGNAL: &str = "ToBeDeletedByClusterAutoscaler";
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const WHOLE: &str = "/loadBalancers/kubernetes";
+
+/// A cluster whose load balancer counts as large, with these Services besides a pool of all nodes. Operations take 2 s.
+async fn cluster_with(services: &[&str]) -> LocalCluster {
+    let names: Vec<_> = services.iter().map(|name| format!("default-{name}")).collect();
+    let own = names.iter().map(|name| (name.as_str(), entries([1], false)));
+    let pools: Vec<_> = own.chain([("kubernetes", entries(1..=4, false))]).collect();
+    let mut document = load_balancer("kubernetes", &pools);
+    for (number, rule) in document["properties"]["loadBalancingRules"]
+        .as_array_mut()
+        .unwrap()
+        .iter_mut()
+        .enumerate()
+    {
+        rule["properties"]["frontendPort"] = json!(90 + number);
+        rule["properties"]["backendPort"] = json!(90 + number);
+    }
+    let cluster = LocalCluster::with(Options {
+        load_balancers: vec![document],
+        operation_delay: 2 * SECOND,
+        max_kept_bytes: Some(0),
+        ..Options::default()
+    })
+    .await;
+    for name in services {
+        cluster.add_service(name).await;
+        cluster.set_slice(name, &format!("{name}-1"), &[1]).await;
+    }
+    cluster.tick().await;
+    cluster
+}
+
+/// Moves the endpoints of Services to these nodes.
+async fn move_to(cluster: &LocalCluster, services: &[&str], numbers: &[usize]) {
+    for name in services {
+        cluster.set_slice(name, &format!("{name}-1"), numbers).await;
+    }
+}
+
+async fn assert_members(cluster: &LocalCluster, services: &[&str], numbers: &[usize]) {
+    for name in services {
+        let found = cluster.addresses(&format!("default-{name}")).await;
+        assert_eq!(found, nodes(numbers), "{name}");
+    }
+}
+
+/// Requests of headgate since the start: reads of the load balancer, reads of single pools, PUTs.
+fn requests(cluster: &LocalCluster) -> [usize; 3] {
+    let pools = NAMES.iter().map(|name| format!("/backendAddressPools/default-{name}"));
+    [
+        cluster.requests("GET", WHOLE),
+        pools.map(|pool| cluster.requests("GET", &pool)).sum(),
+        cluster.puts(),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn tick_reads_a_large_load_balancer_twice_whatever_the_number_of_pools() {
+    let cluster = cluster_with(&NAMES).await;
+    let before = requests(&cluster);
+    assert_eq!(before[2], 0, "nothing differs");
+    move_to(&cluster, &NAMES, &[2, 3]).await;
+    cluster.tick().await;
+    assert_members(&cluster, &NAMES, &[2, 3]).await;
+    let after = requests(&cluster);
+    let spent: Vec<_> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    // Each pool is read before its PUT, and all but the last one after it.
+    assert_eq!(spent, [2, 4 + 3, 4]);
+    for name in NAMES {
+        assert_eq!(cluster.events(name).await, [1, 0, 0], "{name}");
+    }
+    assert_eq!((cluster.outcomes(), cluster.metric("queue_depth")), ((4, 0), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn signal_waits_for_one_update_of_a_large_load_balancer_only() {
+    let cluster = cluster_with(&NAMES).await;
+    move_to(&cluster, &NAMES, &[2, 3]).await;
+    while cluster.puts() == 0 {
+        sleep(SECOND / 10).await;
+    }
+    cluster.world.taint(4, &[SIGNAL]).await;
+    let down: BTreeSet<_> = ["node-4".to_owned()].into();
+    let is_down = async {
+        while cluster.world.down("kubernetes", "kubernetes") != down {
+            sleep(SECOND / 10).await;
+        }
+    };
+    // The operation under way takes 2 s.
+    timeout(3 * SECOND, is_down).await.unwrap();
+    assert_eq!(cluster.puts(), 2, "the other members wait");
+    cluster.tick().await;
+    assert_members(&cluster, &NAMES, &[2, 3]).await;
+    assert_eq!((cluster.puts(), cluster.outcomes()), (5, (4, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn operation_of_another_writer_between_two_pools_is_not_superseded() {
+    let cluster = cluster_with(&NAMES).await;
+    // The read of the second pool is late, and another writer is faster. Its operation takes longer than the tick.
+    let late = json!({"stall": "3s"});
+    let rule = json!({"match": {"method": "GET", "path": "/backendAddressPools/default-b$", "caller": "headgate"},
+        "times": 1, "action": late});
+    cluster.world.control("POST", "faults", &rule);
+    move_to(&cluster, &NAMES, &[2, 3]).await;
+    while cluster.requests("GET", "/backendAddressPools/default-a") < 2 {
+        sleep(SECOND / 10).await;
+    }
+    assert_eq!(cluster.puts(), 1);
+    let settings = |delay: &str| {
+        cluster
+            .world
+            .control("PUT", "settings", &json!({"operationDelay": delay}))
+    };
+    settings("20s");
+    let path = pool_path("kubernetes", "kubernetes");
+    let mut document = cluster.world.get(&path).await;
+    document["futureField"] = json!(7);
+    let answer = cluster.world.put(&path, &document, None).await;
+    assert!(answer.status().is_success(), "{answer:?}");
+    settings("2s");
+    sleep(15 * SECOND).await;
+    assert_eq!(cluster.puts(), 1, "ARM is busy");
+    sleep(2 * INTERVAL).await;
+    assert_members(&cluster, &NAMES, &[2, 3]).await;
+    assert_eq!(
+        cluster.world.get(&path).await["futureField"],
+        7,
+        "it was not superseded"
+    );
+    assert_eq!(cluster.puts(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_reads_of_single_pools_cost_no_retry() {
+    for fault in [
+        json!({"answer": {"status": 404}}),
+        json!({"answer": {"status": 403}}),
+        json!({"answer": {"status": 503}}),
+    ] {
+        let cluster = cluster_with(&NAMES).await;
+        move_to(&cluster, &NAMES, &[2]).await;
+        while cluster.puts() == 0 {
+            sleep(SECOND / 10).await;
+        }
+        // It hits the read that confirms the first write.
+        cluster.fault("GET", "/backendAddressPools/default-a$", None, &fault);
+        cluster.tick().await;
+        assert_members_ignoring_faults(&cluster, &[2]).await;
+        assert_eq!(
+            (cluster.outcomes(), cluster.metric("retries_total")),
+            ((4, 0), 0),
+            "{fault}"
+        );
+    }
+}
+
+async fn assert_members_ignoring_faults(cluster: &LocalCluster, numbers: &[usize]) {
+    cluster.clear_faults();
+    assert_members(cluster, &NAMES, numbers).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn foreign_entries_and_unknown_fields_of_a_large_load_balancer_survive() {
+    let cluster = cluster_with(&["a", "b"]).await;
+    for name in ["a", "b"] {
+        let path = pool_path("kubernetes", &format!("default-{name}"));
+        let mut document = cluster.world.get(&path).await;
+        document["futureField"] = json!({"deep": [null, 1.5]});
+        let list = &mut document["properties"]["loadBalancerBackendAddresses"];
+        let foreign = json!({"name": "appliance", "properties": {"ipAddress": "192.168.7.7", "futureField": 7}});
+        list.as_array_mut().unwrap().push(foreign);
+        cluster.world.other("PUT", &path, &document).await;
+        sleep(3 * SECOND).await;
+    }
+    assert_eq!(cluster.requests("PUT", &id_of("kubernetes")), 0);
+    move_to(&cluster, &["a", "b"], &[3]).await;
+    sleep(2 * INTERVAL).await;
+    for name in ["a", "b"] {
+        let document = cluster.pool("kubernetes", &format!("default-{name}")).await;
+        assert_eq!(document["futureField"], json!({"deep": [null, 1.5]}), "{name}");
+        let list = document["properties"]["loadBalancerBackendAddresses"]
+            .as_array()
+            .unwrap();
+        let addresses: BTreeSet<_> = list
+            .iter()
+            .map(|entry| entry["properties"]["ipAddress"].as_str())
+            .collect();
+        assert_eq!(addresses, [Some("10.0.0.3"), Some("192.168.7.7")].into(), "{name}");
+        let is_foreign = |entry: &&Value| entry["name"] == "appliance";
+        assert_eq!(list.iter().find(is_foreign).unwrap()["properties"]["futureField"], 7);
+    }
+}
