@@ -2,6 +2,7 @@
 //! for later ones last.
 
 mod hostile;
+mod matchers;
 mod memory;
 mod service_memory;
 mod size;
@@ -17,6 +18,11 @@ pub(crate) const ROWS: &[Benchmark<World>] = &[
         name: "resident-memory",
         about: "memory of the agent after its first sync and after 1,000 changes of its Node, beside kube-proxy's",
         measure: |world| Box::pin(memory::measure(world)),
+    },
+    Benchmark {
+        name: "matchers-memory",
+        about: "memory and processor time of an agent with 100 matchers, beside one with the default signals",
+        measure: |world| Box::pin(matchers::measure(world)),
     },
     Benchmark {
         name: "taint-to-503",

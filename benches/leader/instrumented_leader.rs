@@ -15,8 +15,9 @@ use headgate_azure::{
 use headgate_azure::{Credential, Secret};
 use headgate_clock::Clock;
 use headgate_controller::admin_state::{self, ClusterConnection, ClusterTarget, Policy, TargetSource};
-use headgate_controller::admin_state::{AdminStateMode, ForeignDown};
+use headgate_controller::admin_state::{AdminStateMode, ForeignDown, MarkerMetrics};
 use headgate_controller::local_service::{self, LocalPoolsSettings, LocalPoolsTarget};
+use headgate_controller::other_nodes::OtherNodes;
 use headgate_controller::pool::{ListScope, ManagedLoadBalancers};
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElector, LeaderMetrics, LeaseName, LockMetrics};
@@ -85,6 +86,11 @@ pub(crate) struct InstrumentedLeader {
 impl InstrumentedLeader {
     /// Starts it and waits until it leads and knows every pool.
     pub(crate) async fn start(world: &World, azure: &Azure) -> anyhow::Result<Self> {
+        Self::start_with(world, azure, LeaderSignals::default()).await
+    }
+
+    /// The same with other signals.
+    pub(crate) async fn start_with(world: &World, azure: &Azure, signals: LeaderSignals) -> anyhow::Result<Self> {
         world.forget_ledger().await?;
         let (recorder, mut registry) = (Recorder::default(), Registry::default());
         let metrics = Registered {
@@ -92,12 +98,13 @@ impl InstrumentedLeader {
             admin_state: admin_state::Metrics::register(&mut registry),
             local_pools: local_service::Metrics::register(&mut registry),
             lock: LockMetrics::register(&mut registry),
+            marker: MarkerMetrics::register(&mut registry),
         };
         let stop = CancellationToken::new();
         let (config, arm, seen, stopping) = (world.config(), azure.arm(), recorder.clone(), stop.clone());
         let thread = thread::Builder::new().name("leader".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(lead(&config, arm, seen, metrics, stopping))
+            runtime.block_on(lead(&config, arm, seen, (metrics, signals), stopping))
         })?;
         let instrumented_leader = Self {
             recorder,
@@ -152,6 +159,23 @@ struct Registered {
     admin_state: admin_state::Metrics,
     local_pools: local_service::Metrics,
     lock: LockMetrics,
+    marker: MarkerMetrics,
+}
+
+/// What the leader takes as a signal, and whether it writes the marker.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaderSignals {
+    pub(crate) rules: SignalRules,
+    pub(crate) has_marker: bool,
+}
+
+impl Default for LeaderSignals {
+    fn default() -> Self {
+        Self {
+            rules: SignalRules::default_admin_state(),
+            has_marker: false,
+        }
+    }
 }
 
 /// A target whose configuration never changes.
@@ -174,7 +198,7 @@ async fn lead(
     config: &kube::Config,
     arm: SocketAddr,
     recorder: Recorder,
-    metrics: Registered,
+    (metrics, signals): (Registered, LeaderSignals),
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let clock = Clock::System;
@@ -200,10 +224,19 @@ async fn lead(
         is_admin_state_enabled: true,
         local_pools: LocalPoolsTarget::default(),
     };
+    let other_nodes = OtherNodes::new(client.clone(), "bench".to_owned(), CandidatePlacement::Replicas);
+    let marker = signals.has_marker.then(|| admin_state::MarkerFeature {
+        writer: admin_state::MarkerWriter {
+            client: client.clone(),
+            metrics: metrics.marker,
+            clock: clock.clone(),
+        },
+        other_nodes,
+    });
     let parts = admin_state::WorkContext {
         events: ClusterEventRecorder::new(client.clone(), "bench".to_owned()),
         client,
-        rules: SignalRules::default_admin_state(),
+        rules: signals.rules,
         policy: Policy {
             mode: AdminStateMode::Enforce,
             foreign_down: ForeignDown::Keep,
@@ -220,7 +253,7 @@ async fn lead(
         preempt_events: None,
         node_reads: None,
         clock,
-        marker: None,
+        marker,
     };
     let source = FixedTarget(reached);
     let work = move |term| {

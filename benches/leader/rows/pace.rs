@@ -5,14 +5,15 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use headgate_node::{SignalMatcher, SignalRules};
 use serde_json::json;
 use tokio::time::sleep;
 
 use crate::azure::Azure;
 use crate::documents::{Members, Shape};
-use crate::instrumented_leader::InstrumentedLeader;
+use crate::instrumented_leader::{InstrumentedLeader, LeaderSignals};
 use crate::measuring::figures::{millis, percentile, rounded};
-use crate::measuring::report::{Budget, Check, Row};
+use crate::measuring::report::{Budget, Check, PeerComparison, Row};
 use crate::program::count;
 use crate::world::World;
 
@@ -20,6 +21,8 @@ use crate::world::World;
 const TRIALS: usize = 200;
 /// Nodes that are tainted before all taints are removed.
 const WAVE: usize = 10;
+/// Of each kind: labels, annotations, conditions, and beginnings of taint keys.
+const MATCHERS_OF_EACH_KIND: usize = 25;
 /// Time without a request to ARM after which a wave has ended.
 const QUIET: Duration = Duration::from_millis(150);
 
@@ -49,11 +52,100 @@ pub(super) async fn large(world: &mut World) -> anyhow::Result<Row> {
     .await
 }
 
+/// The small one with the default signals, and then with a hundred matchers and the marker.
+pub(super) async fn matchers(world: &mut World) -> anyhow::Result<Row> {
+    let shape = Shape {
+        members: Members::Addresses,
+        load_balancers: 2,
+        pools: 1,
+        nodes: WAVE + TRIALS,
+    };
+    let without = run(world, shape, LeaderSignals::default()).await?;
+    let mut rules = SignalRules::default_admin_state();
+    for number in 0..MATCHERS_OF_EACH_KIND {
+        for matcher in [
+            json!({"taint": format!("bench.example/{number}-*")}),
+            json!({"label": {"key": format!("bench.example/label-{number}"), "value": "leaving"}}),
+            json!({"annotation": {"key": format!("bench.example/note-{number}"), "value": "leaving"}}),
+            json!({"condition": {"type": format!("Bench{number}"), "status": "True", "messagePrefix": "Preempt"}}),
+        ] {
+            rules
+                .matchers
+                .push(SignalMatcher::parse(&matcher).map_err(anyhow::Error::msg)?);
+        }
+    }
+    let has_marker = true;
+    let with = run(world, shape, LeaderSignals { rules, has_marker }).await?;
+    let check = |figure, times: fn(&Times) -> &[Duration], per_mille, budget| {
+        let [value, peer] = [&with, &without].map(|run| millis(percentile(times(run), per_mille)));
+        let beside = PeerComparison::one("default signals", value, peer);
+        Check::new(figure, value, "ms", Some(beside), budget)
+    };
+    Ok(Row {
+        checks: vec![
+            check("together, p99", |run| &run.together, 990, Budget::ShareAtMost(1.1)),
+            check("together, p50", |run| &run.together, 500, Budget::None),
+            check(
+                "processor time of the decision, p99",
+                |run| &run.processor,
+                990,
+                Budget::ShareAtMost(1.1),
+            ),
+            check(
+                "processor time of the decision, p50",
+                |run| &run.processor,
+                500,
+                Budget::None,
+            ),
+        ],
+        raw: json!({"trials": TRIALS, "nodes": shape.nodes, "pools": shape.all_pools(), "matchers": 4 * MATCHERS_OF_EACH_KIND}),
+    })
+}
+
 async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
+    let Times {
+        decided,
+        sent,
+        together,
+        lease,
+        ..
+    } = run(world, shape, LeaderSignals::default()).await?;
+    let check = |figure, times: &[Duration], per_mille, budget| {
+        Check::new(figure, millis(percentile(times, per_mille)), "ms", None, budget)
+    };
+    Ok(Row {
+        checks: vec![
+            check("together, p99", &together, 990, Budget::Most(5.0)),
+            check("together, p50", &together, 500, Budget::None),
+            check("signal read → decided, p50", &decided, 500, Budget::None),
+            check("signal read → decided, p99", &decided, 990, Budget::None),
+            check("Lease had → ARM asked, p50", &sent, 500, Budget::None),
+            check("Lease had → ARM asked, p99", &sent, 990, Budget::None),
+        ],
+        raw: json!({
+            "trials": TRIALS, "nodes": shape.nodes, "pools": shape.all_pools(),
+            "leaseAtTheApiServerMilliseconds": {
+                "p50": rounded(millis(percentile(&lease, 500))), "p99": rounded(millis(percentile(&lease, 990)))},
+        }),
+    })
+}
+
+/// The times of all trials.
+#[derive(Debug, Default)]
+struct Times {
+    decided: Vec<Duration>,
+    sent: Vec<Duration>,
+    together: Vec<Duration>,
+    lease: Vec<Duration>,
+    /// Of the leader's thread, from the signal to the request for the Lease.
+    processor: Vec<Duration>,
+}
+
+async fn run(world: &mut World, shape: Shape, signals: LeaderSignals) -> anyhow::Result<Times> {
     world.nodes(shape.nodes).await?;
     let azure = Azure::start(shape).await?;
-    let leader = InstrumentedLeader::start(world, &azure).await?;
-    let (mut decided, mut sent, mut together, mut lease) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let leader = InstrumentedLeader::start_with(world, &azure, signals).await?;
+    let mut times = Times::default();
     // The first wave creates the shared Lease and is not counted.
     for trial in 0..WAVE + TRIALS {
         leader.forget();
@@ -73,10 +165,11 @@ async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
                 seen.asked.context("the Lease asked for")?,
             );
             let (held, arm) = (seen.held.context("the Lease held")?, seen.arm.context("ARM asked")?);
-            decided.push(asked - signal);
-            sent.push(arm - held);
-            together.push((asked - signal) + (arm - held));
-            lease.push(held - asked);
+            times.decided.push(asked - signal);
+            times.sent.push(arm - held);
+            times.together.push((asked - signal) + (arm - held));
+            times.lease.push(held - asked);
+            times.processor.push(seen.decision_processor_time());
         }
         if (trial + 1) % WAVE == 0 {
             // Limits the number of tainted Nodes.
@@ -92,24 +185,7 @@ async fn measure(world: &mut World, shape: Shape) -> anyhow::Result<Row> {
     }
     leader.stop()?;
     azure.stop().await;
-    let check = |figure, times: &[Duration], per_mille, budget| {
-        Check::new(figure, millis(percentile(times, per_mille)), "ms", None, budget)
-    };
-    Ok(Row {
-        checks: vec![
-            check("together, p99", &together, 990, Budget::Most(5.0)),
-            check("together, p50", &together, 500, Budget::None),
-            check("signal read → decided, p50", &decided, 500, Budget::None),
-            check("signal read → decided, p99", &decided, 990, Budget::None),
-            check("Lease had → ARM asked, p50", &sent, 500, Budget::None),
-            check("Lease had → ARM asked, p99", &sent, 990, Budget::None),
-        ],
-        raw: json!({
-            "trials": TRIALS, "nodes": shape.nodes, "pools": shape.all_pools(),
-            "leaseAtTheApiServerMilliseconds": {
-                "p50": rounded(millis(percentile(&lease, 500))), "p99": rounded(millis(percentile(&lease, 990)))},
-        }),
-    })
+    Ok(times)
 }
 
 /// Waits until there are no more requests to ARM.
