@@ -26,16 +26,32 @@ picture_drill := --scenario scale-down --strategy none,kube-proxy,healthz,admin-
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo 'sandbox, drill, test, stories, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
+	@echo 'sandbox, drill, drill-acceptance, test, stories, fuzz and the benchmarks pass ARGS on: make sandbox ARGS=--help'
 
 .PHONY: sandbox
 sandbox: build-tools ## build everything that headgate sandbox needs, then run it: a cluster on this machine
 	assets=$$($(control_plane)); cargo build --locked; exec $(target_dir)/debug/headgate sandbox --assets "$$assets" $(ARGS)
 
 .PHONY: drill
-drill: build-tools namespace-tools ## what connections lose while nodes go away, from source: make drill ARGS='--scenario scale-down'
+drill: build-tools namespace-tools ## what connections lose while nodes go away: the whole table, or make drill ARGS='--scenario scale-down'
+	assets=$$($(control_plane)); cargo build --locked; drill() { HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate drill --assets "$$assets" "$$@"; }; \
+	$(if $(ARGS),drill $(ARGS),$(drill_table))
+
+# At most 20 minutes on two cores. Agents poll for notices once a second at any speed, so spot is shortened less.
+drill_table = for scenario in scale-down maintenance api-outage mass; do drill --scenario $$scenario --runs 2; done; \
+	drill --scenario spot --speed 3; drill --scenario spot --speed 2 --notice 10s; \
+	drill --scenario scale-down --delete-delay 30s --runs 2; \
+	drill --scenario scale-down --delete-delay 30s --runs 2 --strategy none,kube-proxy,deregistration --provider gcp; \
+	drill --scenario scale-down --delete-delay 150s --speed 20 --strategy none,kube-proxy,deregistration --provider aws-cluster; \
+	drill --scenario rolling-update --nodes 4 --speed 15
+
+.PHONY: drill-acceptance
+drill-acceptance: build-tools namespace-tools ## maintenance and scale-down, ARM at 0.1 s and 5 s: admin-state must lose nothing in DRILL_RUNS (20) runs each
 	assets=$$($(control_plane)); cargo build --locked; \
-	HEADGATE_COMMIT=$(commit) exec $(target_dir)/debug/headgate drill --assets "$$assets" $(ARGS)
+	for scenario in maintenance scale-down; do for delay in 100ms 5s; do \
+	  HEADGATE_COMMIT=$(commit) $(target_dir)/debug/headgate drill --assets "$$assets" --scenario $$scenario --strategy kube-proxy,admin-state \
+	    --expect-no-loss admin-state --delete-delay 30s --operation-delay $$delay --runs $(or $(DRILL_RUNS),20) $(ARGS); \
+	done; done
 
 .PHONY: drill-picture
 drill-picture: build-tools namespace-tools ## run the drill of the README's picture again, and draw it; takes two minutes

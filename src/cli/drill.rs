@@ -1,15 +1,18 @@
 //! `headgate drill`: flags to the options of a drill, its results to a table or JSON.
 
-use std::io::{self, Write as _};
+use std::cell::RefCell;
+use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use headgate_drill::drill::{Options, Progress};
+use headgate_drill::drill::{KubeProxyPart, Options};
 use headgate_drill::network::namespace::acquire_privileges;
 use headgate_drill::probe::Provider;
+use headgate_drill::progress::{ProgressDisplay, UPDATE_INTERVAL};
 use headgate_drill::report::saved::from_results;
-use headgate_drill::report::{assumptions, name, table, warning};
+use headgate_drill::report::{assumptions, table, warning};
+use headgate_drill::requirement::violations;
 use headgate_drill::result::rows;
 use headgate_drill::rotation::NoHealthyBackends;
 use headgate_drill::scenario::{Autoscaler, Scenario};
@@ -75,9 +78,17 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value = "azure")]
     provider: Provider,
 
+    /// Time from a node's deregistration until it gets no new flows, at most 1h [default: the provider's]
+    #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIME))]
+    deregistration_delay: Option<Duration>,
+
     /// What the load balancer does when all backends are down
     #[arg(long, value_enum, default_value = "all-probed-down")]
     no_healthy_backends: NoHealthyBackends,
+
+    /// kube-proxy's own process in the strategies that are about it, or a model of it that needs no control plane
+    #[arg(long, value_enum, default_value = "real")]
+    kube_proxy: KubeProxyPart,
 
     /// Who removes nodes in scale-down, mass and api-outage
     #[arg(long, value_enum, default_value = "cluster-autoscaler")]
@@ -111,6 +122,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration_up_to(MAX_TIME))]
     propagation_delay: Duration,
 
+    /// Strategies that must lose nothing, separated by commas: if one of their runs loses a new connection, or an established
+    /// one before a node is gone, the exit code is 1
+    #[arg(long, value_enum, value_delimiter = ',')]
+    expect_no_loss: Vec<Strategy>,
+
     /// Directory with etcd and kube-apiserver [default: `$KUBEBUILDER_ASSETS`, otherwise where `make control-plane`
     /// puts them]
     #[arg(long, value_name = "DIR")]
@@ -142,8 +158,16 @@ fn speed(text: &str) -> Result<Speed, String> {
 impl Arguments {
     fn options(&self) -> io::Result<Options> {
         let all = || Strategy::value_variants().iter().copied();
+        let mut drain_rules = self.provider.drain_rules();
+        if let (Some(rule), Some(delay)) = (&mut drain_rules.deregistration, self.deregistration_delay) {
+            rule.new_flows_stop = delay;
+        }
+        let has_part = |strategy: &Strategy| {
+            let is_possible = *strategy != Strategy::Deregistration || drain_rules.deregistration.is_some();
+            is_possible && strategy.applies_to(self.scenario)
+        };
         let strategies = match self.strategy.as_slice() {
-            [] => all().filter(|strategy| strategy.applies_to(self.scenario)).collect(),
+            [] => all().filter(has_part).collect(),
             named => named.to_vec(),
         };
         Ok(Options {
@@ -155,6 +179,7 @@ impl Arguments {
             seed: self.seed,
             runs: self.runs,
             long_lived: self.connections,
+            kube_proxy: self.kube_proxy,
             autoscaler: self.autoscaler,
             delete_delay: self.delete_delay,
             notice: self.notice,
@@ -165,6 +190,7 @@ impl Arguments {
                 connection_lifetime: self.connection_lifetime,
             },
             probe: self.provider.probe(),
+            drain_rules,
             no_healthy: self.no_healthy_backends,
             propagation: self.propagation_delay,
             operation_delay: self.operation_delay,
@@ -182,14 +208,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // On this thread, because the control plane's processes end with the thread that starts them.
     let mut results = build_runtime()?.block_on(async {
         let mut interrupts = Interrupts::listen().map_err(Failure::runtime)?;
-        tokio::select! {
+        let display = RefCell::new(ProgressDisplay::new(options.length()));
+        let show = |progress| display.borrow_mut().show(progress, Instant::now());
+        let results = tokio::select! {
             results = headgate_drill::drill::run(&options, show) => results.map_err(Failure::runtime),
             () = interrupts.next() => Err(Failure::runtime(anyhow::anyhow!("interrupted; everything it started is gone"))),
+            () = update(&display) => Err(Failure::runtime(anyhow::anyhow!("the progress display ended"))),
+        }?;
+        if let Some(warning) = warning(&results) {
+            display.borrow().print(&warning);
         }
+        Ok::<_, Failure>(results)
     })?;
-    if let Some(warning) = warning(&results) {
-        show_line(&warning);
-    }
     let commit = arguments.commit.as_ref().filter(|commit| !commit.is_empty());
     for conditions in results.iter_mut().filter_map(|run| run.conditions.as_mut()) {
         conditions.commit = commit.cloned();
@@ -201,26 +231,27 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             print(text.as_bytes())?;
         }
     }
-    if arguments.files.are_none() {
-        return Ok(());
-    }
     // After the output: where a file cannot be written, the results are not lost.
-    arguments
-        .files
-        .write(&from_results(&results).map_err(Failure::runtime)?)
+    if !arguments.files.are_none() {
+        arguments
+            .files
+            .write(&from_results(&results).map_err(Failure::runtime)?)?;
+    }
+    match violations(&results, &arguments.expect_no_loss).as_slice() {
+        [] => Ok(()),
+        found => Err(Failure::runtime(anyhow::anyhow!(
+            "expected no loss:\n{}",
+            found.join("\n")
+        ))),
+    }
 }
 
-/// Shows progress on standard error, which may be closed.
-fn show(progress: Progress) {
-    let text = match progress {
-        Progress::Starting(strategy) => format!("starting for {}", name(&strategy)),
-        Progress::Run { strategy, number, runs } => format!("{}, run {number} of {runs}", name(&strategy)),
-    };
-    show_line(&text);
-}
-
-fn show_line(text: &str) {
-    let _ = writeln!(io::stderr(), "headgate drill: {}", text.trim_end());
+/// Moves the progress bar on for ever.
+async fn update(display: &RefCell<ProgressDisplay>) {
+    loop {
+        display.borrow().update(Instant::now());
+        tokio::time::sleep(UPDATE_INTERVAL).await;
+    }
 }
 
 #[cfg(test)]

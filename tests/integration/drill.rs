@@ -1,10 +1,13 @@
 //! `headgate drill` as a program: real agents on the data plane of this machine's kernel.
 
+mod kep;
+
 use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
 use headgate_drill::network::namespace::Namespace;
+use headgate_drill::result::LAG_LIMIT;
 use headgate_sandbox::process::{Process, command_in};
 use headgate_test_kubernetes::scratch;
 use nix::sys::signal::Signal;
@@ -12,6 +15,9 @@ use serde_json::Value;
 
 /// How long a drill of a test may take, on a machine that is busy with other tests.
 const DRILL_TIMEOUT: Duration = Duration::from_mins(4);
+
+/// Drills of one test, at most, where the machine is too busy.
+const ATTEMPTS: usize = 4;
 
 /// Whether namespaces are available; without them a test prints a line and passes, except with `CI=true`.
 pub(crate) fn can_run(test: &str) -> bool {
@@ -40,8 +46,19 @@ fn runtime() -> tokio::runtime::Runtime {
         .unwrap()
 }
 
-/// Runs a drill to its end; returns its results and its output.
+/// Runs a drill to its end; returns its results. Where the machine was too busy in a run, the whole drill runs again.
 fn results(flags: &str) -> Vec<Value> {
+    let is_quiet = |run: &Value| run["longestLagSeconds"].as_f64().unwrap() <= LAG_LIMIT.as_secs_f64();
+    for _ in 1..ATTEMPTS {
+        let runs = results_of_one(flags);
+        if runs.iter().all(is_quiet) {
+            return runs;
+        }
+    }
+    results_of_one(flags)
+}
+
+fn results_of_one(flags: &str) -> Vec<Value> {
     let directory = scratch("drill-output");
     let log = directory.join("drill.log");
     let status = runtime().block_on(async {
@@ -87,16 +104,132 @@ fn admin_state_loses_nothing_where_the_node_dies_unnoticed_by_kube_proxy() {
     assert!(time(admin_state, "healthz503").is_some(), "{admin_state}");
 }
 
+/// Azure's notice reaches the agent through IMDS; its own taint makes the leader set the admin state.
+fn spot_with(flags: &str) {
+    let runs = results(&format!("--scenario spot --nodes 3 {flags}"));
+    let [kube_proxy, admin_state] = runs.as_slice() else {
+        panic!("{runs:?}")
+    };
+    assert!(
+        kube_proxy["failed"].as_u64().unwrap() > 0,
+        "kube-proxy reads no notice: {kube_proxy}"
+    );
+    assert!(time(kube_proxy, "healthz503").is_none(), "{kube_proxy}");
+    assert_eq!(admin_state["failed"], 0, "{admin_state}");
+    let events = [
+        "signal",
+        "healthz503",
+        "putAccepted",
+        "downShown",
+        "outOfRotation",
+        "nodeGone",
+    ];
+    let times = events.map(|event| time(admin_state, event).unwrap_or_else(|| panic!("{event} in {admin_state}")));
+    assert!(times.is_sorted(), "{times:?}");
+}
+
+#[test]
+fn an_agent_takes_its_node_out_at_a_spot_notice_of_30_seconds() {
+    if !can_run("an_agent_takes_its_node_out_at_a_spot_notice_of_30_seconds") {
+        return;
+    }
+    spot_with("--strategy kube-proxy,admin-state --notice 30s --speed 5");
+}
+
+#[test]
+fn an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds() {
+    if !can_run("an_agent_takes_its_node_out_at_a_spot_notice_of_10_seconds") {
+        return;
+    }
+    spot_with("--strategy kube-proxy,admin-state --notice 10s --speed 1.5");
+}
+
+#[test]
+fn kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use() {
+    if !can_run("kube_proxys_own_process_takes_nodes_out_and_keeps_terminating_pods_in_use") {
+        return;
+    }
+    // Its /healthz at the autoscaler's taint, in two runs: after the first one the machine and its kube-proxy start again.
+    let runs = results("--scenario scale-down --strategy kube-proxy --nodes 3 --delete-delay 30s --runs 2");
+    assert_eq!(runs.len(), 2);
+    for run in &runs {
+        assert_eq!(run["failed"], 0, "{run}");
+        let events = ["signal", "healthz503", "probeDown", "outOfRotation", "nodeGone"];
+        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
+        assert!(times.is_sorted(), "{times:?}");
+    }
+    // Its healthCheckNodePort, and ProxyTerminatingEndpoints.
+    let runs = results("--scenario rolling-update --strategy pre-stop-sleep,healthcheck-fail --nodes 3 --restart 15s");
+    let [sleep, fail] = runs.as_slice() else {
+        panic!("{runs:?}")
+    };
+    assert_eq!(sleep["failed"], 0, "{sleep}");
+    assert!(time(sleep, "healthz503").is_some(), "{sleep}");
+    assert!(fail["failed"].as_u64().unwrap() > 0, "not ready means not used: {fail}");
+}
+
+#[test]
+fn controllers_evict_the_pod_after_the_load_balancer_is_out() {
+    if !can_run("controllers_evict_the_pod_after_the_load_balancer_is_out") {
+        return;
+    }
+    let flags = "--scenario maintenance --strategy node-maintenance --nodes 3 --delete-delay 30s --runs 2";
+    let runs = results(flags);
+    assert_eq!(runs.len(), 2, "the second one after the first maintenance is undone");
+    for run in &runs {
+        for field in ["failed", "establishedLostBeforeNodeGone"] {
+            assert_eq!(run[field], 0, "{field} in {run}");
+        }
+        let events = ["signal", "putAccepted", "downShown", "outOfRotation", "nodeGone"];
+        let times = events.map(|event| time(run, event).unwrap_or_else(|| panic!("{event} in {run}")));
+        assert!(times.is_sorted(), "{times:?}");
+        // Drain time, the Pod's connections, and a second; less one real second, to which the gate's times are rounded.
+        assert!(times[4] - times[3] >= 30.0 + 20.0 + 1.0 - 10.0, "{times:?}");
+    }
+}
+
+#[test]
+fn a_loss_that_was_not_expected_is_an_error() {
+    if !can_run("a_loss_that_was_not_expected_is_an_error") {
+        return;
+    }
+    let flags = "drill --scenario scale-down --strategy none --expect-no-loss none --nodes 2 --speed 20";
+    let output = command_in(env!("CARGO_BIN_EXE_headgate"), &scratch("drill-loss"))
+        .args(flags.split_whitespace())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("expected no loss") && text.contains("none, seed 1:"),
+        "{text}"
+    );
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("blackhole seconds"),
+        "the table all the same"
+    );
+}
+
 #[test]
 fn an_interrupt_ends_a_drill_and_its_processes() {
     if !can_run("an_interrupt_ends_a_drill_and_its_processes") {
         return;
     }
+    interrupt("--scenario spot --strategy healthz --nodes 2 --notice 10m", "headgate");
+    interrupt(
+        "--scenario spot --strategy kube-proxy --nodes 2 --notice 10m",
+        "kube-proxy",
+    );
+}
+
+/// Interrupts a drill of two nodes, on each of which this program runs.
+fn interrupt(flags: &str, program: &str) {
     let directory = scratch("drill-interrupted");
     let log = directory.join("drill.log");
     runtime().block_on(async {
-        let flags = "--scenario spot --strategy healthz --nodes 2 --notice 10m";
-        let mut process = Process::start("headgate drill", drill(flags), &log).unwrap();
+        let mut command = drill(flags);
+        command.env("TMPDIR", &directory);
+        let mut process = Process::start("headgate drill", command, &log).unwrap();
         let started = async {
             while !std::fs::read_to_string(&log).is_ok_and(|text| text.contains("run 1 of 1")) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -106,6 +239,10 @@ fn an_interrupt_ends_a_drill_and_its_processes() {
         let id = process.id().unwrap();
         let children = descendants(id);
         assert!(children.len() >= 4, "etcd, kube-apiserver and two agents: {children:?}");
+        let on_nodes = children.iter().filter(|child| runs(**child, program)).count();
+        assert!(on_nodes >= 2, "{program} on each node: {children:?}");
+        let files = || std::fs::read_dir(&directory).unwrap().count();
+        assert!(files() > 1, "the log, and the files of the control plane");
         process.signal(Signal::SIGINT);
         let status = process.wait(Duration::from_secs(30)).await.unwrap();
         assert_eq!(status.code(), Some(1));
@@ -117,7 +254,15 @@ fn an_interrupt_ends_a_drill_and_its_processes() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(alive(), 0, "{children:?}");
+        assert_eq!(files(), 1, "only the log is left");
     });
+}
+
+/// Whether the process with this id was started from such a program.
+fn runs(id: u32, program: &str) -> bool {
+    let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let first = line.split('\0').next().unwrap_or_default();
+    first.rsplit('/').next() == Some(program)
 }
 
 fn is_alive(id: u32) -> bool {

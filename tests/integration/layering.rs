@@ -136,7 +136,10 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         directory: "crates/drill",
-        modules: &[("drill", &["azure_emulator", "kubernetes", "leader", "sandbox"])],
+        modules: &[(
+            "drill",
+            &["azure_emulator", "kubernetes", "leader", "maintenance", "sandbox"],
+        )],
         tests: &[],
     },
     Crate {

@@ -1,102 +1,53 @@
-//! The control plane of a drill: etcd, kube-apiserver, Nodes and the ARM emulator, for real headgate agents.
+//! The control plane of a drill: etcd, kube-apiserver, Nodes and the Azure emulator, for real headgate agents and
+//! kube-proxies.
 //!
-//! Agents reach it from their nodes' namespaces by [`tunnel`](crate::tunnel)s. Everything ends with [`Cluster`]: its
+//! They reach it from their nodes' namespaces by [`tunnel`](crate::tunnel)s. Everything ends with [`Cluster`]: its
 //! processes are killed, its tasks aborted, its directory removed.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headgate_azure_emulator::{ListenError, Options, Settings};
-use headgate_kubernetes::api_server::{ConnectError, build_client};
+use headgate_kubernetes::api_server::build_client;
 use headgate_leader::{LeaderStatus, LeaseName};
-use headgate_sandbox::agents::AgentConfig;
 use headgate_sandbox::assets::Assets;
-use headgate_sandbox::control_plane::{ControlPlane as Processes, ControlPlaneError};
-use headgate_sandbox::nodes::ready_node;
+use headgate_sandbox::control_plane::ControlPlane as Processes;
+use headgate_sandbox::process::Process;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, NodeAddress};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde::Deserialize;
-use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use self::emulator::EmulatorAddresses;
+pub use self::error::ClusterError;
+pub use self::maintenance::MaintenanceSettings;
 use crate::azure;
 use crate::control_plane::{ControlPlane, Observed};
-use crate::machine::AgentSetup;
-use crate::network::addresses::{self, HEADGATE_HEALTH_PORT};
+use crate::endpoints::{Endpoint, TrafficPolicy};
+use crate::machine::NodeProcesses;
+use crate::network::addresses::METADATA_SERVICE;
 use crate::rotation::AdminState;
 use crate::scenario::{Action, Signal, Step};
+use crate::strategy::HeadgatePart;
 use crate::tunnel::{self, Tunnel};
 use crate::world::WorldError;
 
-/// Keeps a Node that is deleted visible with its `deletionTimestamp`, as Karpenter's finalizer does.
-const FINALIZER: &str = "headgate.dev/drill";
-/// Timeout of one request to the API server.
+mod emulator;
+mod error;
+mod maintenance;
+mod nodes;
+mod processes;
+mod service;
+
+/// Timeout of one request to the API server or the emulator.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the emulator may take to bind its addresses.
-const EMULATOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an election may take: up to a lease duration and a half after a leader that was killed.
 const ELECTION_TIMEOUT: Duration = Duration::from_secs(90);
 /// Between two reads of a file or Lease that is waited for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The control plane cannot be started or does not work.
-#[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
-    /// etcd or kube-apiserver could not be started.
-    #[error(transparent)]
-    Processes(#[from] ControlPlaneError),
-    /// The API server cannot be used.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// The ARM emulator stopped during the drill.
-    #[error("the ARM emulator stopped: {0}")]
-    Emulator(ListenError),
-    /// The ARM emulator is not up.
-    #[error("the ARM emulator has not bound its addresses after {} s", EMULATOR_TIMEOUT.as_secs())]
-    EmulatorTimeout,
-    /// A file of the drill.
-    #[error("cannot write {}: {source}; check the free space of the directory for temporary files", path.display())]
-    Write {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// A request to the API server failed.
-    #[error("cannot {action}: {source}")]
-    Api {
-        /// The request, in words.
-        action: String,
-        /// The error of the request to the API server.
-        source: Box<kube::Error>,
-    },
-    /// A request to the API server was not answered.
-    #[error("cannot {action}: the API server did not answer within {} s", REQUEST_TIMEOUT.as_secs())]
-    ApiTimeout {
-        /// The request, in words.
-        action: String,
-    },
-    /// No agent became leader within the timeout.
-    #[error("no headgate agent became leader within {} s; see {}", ELECTION_TIMEOUT.as_secs(), logs.display())]
-    NoLeader {
-        /// Where the agents' logs are.
-        logs: PathBuf,
-    },
-}
-
-impl From<ClusterError> for WorldError {
-    fn from(error: ClusterError) -> Self {
-        Self::ControlPlane(Box::new(error))
-    }
-}
 
 /// What a cluster is made of.
 #[derive(Clone, Debug)]
@@ -107,27 +58,42 @@ pub struct ClusterSettings {
     pub assets: Assets,
     /// The number of nodes.
     pub nodes: usize,
-    /// Whether agents know Azure, so that one of them leads and sets admin states.
-    pub sets_admin_state: bool,
+    /// What of headgate runs.
+    pub headgate: HeadgatePart,
+    /// Whether agents poll the instance metadata service.
+    pub polls_scheduled_events: bool,
+    /// kube-proxy's process; none for its model.
+    pub kube_proxy: Option<KubeProxySettings>,
+    /// How headgate's maintenance controllers drain a node.
+    pub maintenance: MaintenanceSettings,
+    /// How long before an eviction it is announced, really.
+    pub notice: Duration,
     /// How long an operation of ARM takes, really.
     pub operation_delay: Duration,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-struct EmulatorAddresses {
-    arm: SocketAddr,
-    control: SocketAddr,
+/// The process of kube-proxy on every node.
+#[derive(Clone, Copy, Debug)]
+pub struct KubeProxySettings {
+    /// The `externalTrafficPolicy` of the Service.
+    pub policy: TrafficPolicy,
+    /// The shortest real time between two changes of its rules.
+    pub min_sync_period: Duration,
 }
 
 /// A running control plane.
 pub struct Cluster {
     settings: ClusterSettings,
     client: Client,
-    agents: Vec<AgentSetup>,
-    taints: Vec<Vec<&'static str>>,
+    node_processes: Vec<NodeProcesses>,
+    tunnels: Vec<Tunnel>,
+    emulator: Option<EmulatorAddresses>,
+    /// The signals of each node.
+    signals: Vec<Vec<Signal>>,
     admin_states: watch::Receiver<Vec<AdminState>>,
     events: mpsc::UnboundedReceiver<Observed>,
     _tasks: JoinSet<()>,
+    controllers: Option<Process>,
     processes: Processes,
     directory: TempDir,
 }
@@ -157,71 +123,53 @@ impl Cluster {
         let config = processes.client_config();
         let client = build_client(&config)?;
         let mut tasks = JoinSet::new();
-        let emulator = start_emulator(&settings, directory.path(), &mut tasks).await?;
         let (send_states, admin_states) = watch::channel(vec![AdminState::None; settings.nodes]);
         let (send_events, events) = mpsc::unbounded_channel();
-        tasks.spawn(azure::follow(
-            emulator.control,
-            settings.nodes,
-            send_states,
-            send_events,
-        ));
+        let api_server = SocketAddr::from(([127, 0, 0, 1], config.cluster_url.port_u16().unwrap_or(443)));
+        let mut ends = vec![(api_server, api_server)];
+        let mut emulator = None;
+        if settings.headgate.runs_agents() {
+            let addresses = emulator::start(&settings, directory.path(), &mut tasks).await?;
+            tasks.spawn(azure::follow(
+                addresses.control,
+                settings.nodes,
+                send_states,
+                send_events,
+            ));
+            ends.push((addresses.arm, addresses.arm));
+            ends.push((SocketAddr::from((METADATA_SERVICE, 80)), addresses.arm));
+            emulator = Some(addresses);
+        }
         let mut tunnels = Vec::new();
-        let port = config.cluster_url.port_u16().unwrap_or(443);
-        for address in [SocketAddr::from(([127, 0, 0, 1], port)), emulator.arm] {
-            let (tunnel, accepted) = Tunnel::new(address);
-            tasks.spawn(tunnel::dial(address, accepted));
+        for (near, far) in ends {
+            let (tunnel, accepted) = Tunnel::new(near);
+            tasks.spawn(tunnel::dial(far, accepted));
             tunnels.push(tunnel);
         }
         let mut cluster = Self {
-            agents: Vec::new(),
-            taints: vec![Vec::new(); settings.nodes],
+            node_processes: Vec::new(),
+            tunnels,
+            emulator,
+            signals: vec![Vec::new(); settings.nodes],
             settings,
             client,
             admin_states,
             events,
             _tasks: tasks,
+            controllers: None,
             processes,
             directory,
         };
         for node in 0..cluster.settings.nodes {
             cluster.create_node(node).await?;
-            let agent = cluster.agent(node, &tunnels, emulator.arm)?;
-            cluster.agents.push(agent);
+            let processes = cluster.node_processes(node)?;
+            cluster.node_processes.push(processes);
         }
+        if let Some(kube_proxy) = cluster.settings.kube_proxy {
+            cluster.create_service(kube_proxy.policy).await?;
+        }
+        cluster.prepare_maintenance().await?;
         Ok(cluster)
-    }
-
-    /// The agents to run, one on each node.
-    #[must_use]
-    pub fn agents(&self) -> Vec<AgentSetup> {
-        self.agents.clone()
-    }
-
-    fn agent(&self, node: usize, tunnels: &[Tunnel], arm: SocketAddr) -> Result<AgentSetup, ClusterError> {
-        let name = azure::name(node);
-        let directory = self.directory.path().join("nodes").join(&name);
-        let mut settings = "# Written by headgate drill.\n".to_owned();
-        if self.settings.sets_admin_state {
-            let file = directory.join("azure.json");
-            write(&file, &azure::azure_json(arm))?;
-            // A JSON string is valid YAML.
-            settings = format!("{settings}azure: {{configFile: {}}}\n", json!(file.to_string_lossy()));
-        }
-        let config = AgentConfig {
-            program: self.settings.program.clone(),
-            kubeconfig: self.processes.kubeconfig().to_owned(),
-            log: self.processes.logs().join(format!("agent-{name}.log")),
-            settings,
-            healthz: SocketAddr::from(([0, 0, 0, 0], HEADGATE_HEALTH_PORT)),
-            arguments: Vec::new(),
-            directory,
-            node: name,
-        };
-        Ok(AgentSetup {
-            config,
-            tunnels: tunnels.to_vec(),
-        })
     }
 
     /// Takes all signals back, for the next run.
@@ -230,24 +178,19 @@ impl Cluster {
     /// The API server rejects it.
     pub async fn restore(&mut self) -> Result<(), ClusterError> {
         self.processes.start_apiserver().await?;
+        self.end_maintenance().await?;
         for node in 0..self.settings.nodes {
-            if std::mem::take(&mut self.taints[node]).is_empty() {
-                continue;
-            }
-            let patch = json!({"metadata": {"finalizers": null}, "spec": {"taints": null}});
-            self.patch_node(node, &patch).await?;
-            // A Node that was deleted is gone with its finalizer; another one takes its name.
-            self.create_node(node).await?;
+            self.withdraw_signals(node).await?;
         }
         Ok(())
     }
 
-    /// Waits until a live agent leads, if agents set admin states at all.
+    /// Waits until a live instance of headgate leads, if any sets admin states at all.
     ///
     /// # Errors
     /// None does within a minute and a half.
     pub async fn wait_for_leader(&self) -> Result<(), ClusterError> {
-        if !self.settings.sets_admin_state {
+        if matches!(self.settings.headgate, HeadgatePart::Nothing | HeadgatePart::Health) {
             return Ok(());
         }
         let since = Timestamp::now();
@@ -268,52 +211,9 @@ impl Cluster {
         timeout(ELECTION_TIMEOUT, leads)
             .await
             .map_err(|_| ClusterError::NoLeader {
+                waited: ELECTION_TIMEOUT,
                 logs: self.processes.logs(),
             })
-    }
-
-    /// Creates a Node unless it is there.
-    async fn create_node(&self, node: usize) -> Result<(), ClusterError> {
-        let name = azure::name(node);
-        let mut object = ready_node(&name, u8::try_from(node + 1).unwrap_or(u8::MAX), "drill");
-        object.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        if let Some(status) = &mut object.status {
-            status.addresses = Some(vec![NodeAddress {
-                type_: "InternalIP".to_owned(),
-                address: addresses::node(node).to_string(),
-            }]);
-        }
-        let nodes = Api::<Node>::all(self.client.clone());
-        let parameters = PostParams::default();
-        let created = nodes.create(&parameters, &object);
-        match answered(format!("create Node {name}"), created).await {
-            Err(ClusterError::Api { source, .. }) if is_conflict(&source) => Ok(()),
-            created => created.map(drop),
-        }
-    }
-
-    async fn patch_node(&self, node: usize, patch: &serde_json::Value) -> Result<(), ClusterError> {
-        let name = azure::name(node);
-        let nodes = Api::<Node>::all(self.client.clone());
-        let (parameters, merge) = (PatchParams::default(), Patch::Merge(patch));
-        let patched = nodes.patch(&name, &parameters, &merge);
-        answered(format!("patch Node {name}"), patched).await.map(drop)
-    }
-
-    async fn signal(&mut self, node: usize, signal: Signal) -> Result<(), ClusterError> {
-        let Some(key) = signal.taint() else {
-            let name = azure::name(node);
-            let nodes = Api::<Node>::all(self.client.clone());
-            let parameters = DeleteParams::default();
-            let deleted = nodes.delete(&name, &parameters);
-            return answered(format!("delete Node {name}"), deleted).await.map(drop);
-        };
-        self.taints[node].push(key);
-        let taints: Vec<_> = self.taints[node]
-            .iter()
-            .map(|key| json!({"key": key, "effect": "NoSchedule"}))
-            .collect();
-        self.patch_node(node, &json!({"spec": {"taints": taints}})).await
     }
 }
 
@@ -321,11 +221,20 @@ impl ControlPlane for Cluster {
     async fn carry_out(&mut self, step: &Step) -> Result<(), WorldError> {
         match step.action {
             Action::Signal(signal) => self.signal(step.node, signal).await?,
+            Action::EndPod => self.remove_pod().await?,
             Action::StopApiServer => self.processes.stop_apiserver().await,
             Action::StartApiServer => self.processes.start_apiserver().await.map_err(ClusterError::from)?,
             _ => {}
         }
         Ok(())
+    }
+
+    async fn wait_for_eviction(&mut self) -> Result<(), WorldError> {
+        Ok(self.wait_until_evicted().await?)
+    }
+
+    async fn publish(&mut self, endpoints: &[Endpoint]) -> Result<(), WorldError> {
+        Ok(self.publish_endpoints(endpoints).await?)
     }
 
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>> {
@@ -337,10 +246,6 @@ impl ControlPlane for Cluster {
     }
 }
 
-fn is_conflict(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if status.is_already_exists())
-}
-
 async fn answered<T>(action: String, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ClusterError> {
     match timeout(REQUEST_TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
@@ -348,7 +253,10 @@ async fn answered<T>(action: String, request: impl Future<Output = Result<T, kub
             action,
             source: Box::new(source),
         }),
-        Err(_) => Err(ClusterError::ApiTimeout { action }),
+        Err(_) => Err(ClusterError::ApiTimeout {
+            action,
+            after: REQUEST_TIMEOUT,
+        }),
     }
 }
 
@@ -359,46 +267,4 @@ fn write(path: &Path, text: &str) -> Result<(), ClusterError> {
         path: path.to_owned(),
         source,
     })
-}
-
-/// Runs the emulator as a task of this process.
-async fn start_emulator(
-    settings: &ClusterSettings,
-    directory: &Path,
-    tasks: &mut JoinSet<()>,
-) -> Result<EmulatorAddresses, ClusterError> {
-    let [seed, bound] = ["seed.json", "addresses.json"].map(|name| directory.join("azure").join(name));
-    write(&seed, &azure::seed(settings.nodes).to_string())?;
-    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
-    let options = Options {
-        listen: any_port,
-        tls_listen: None,
-        tls_ca_file: None,
-        control_listen: any_port,
-        seed: Some(seed),
-        addresses_file: Some(bound.clone()),
-        settings: Settings {
-            operation_delay: settings.operation_delay,
-            ..Settings::default()
-        },
-    };
-    let (send_failed, failed) = tokio::sync::oneshot::channel();
-    tasks.spawn(async move {
-        let ended = headgate_azure_emulator::run(options, std::future::pending()).await;
-        // After the start the receiver is gone; agents then report what they cannot reach.
-        let _ = send_failed.send(ended);
-    });
-    let addresses = async {
-        loop {
-            let text = std::fs::read(&bound).unwrap_or_default();
-            if let Ok(addresses) = serde_json::from_slice(&text) {
-                return addresses;
-            }
-            sleep(POLL_INTERVAL).await;
-        }
-    };
-    tokio::select! {
-        addresses = timeout(EMULATOR_TIMEOUT, addresses) => addresses.map_err(|_| ClusterError::EmulatorTimeout),
-        Ok(Err(error)) = failed => Err(ClusterError::Emulator(error)),
-    }
 }

@@ -3,6 +3,7 @@
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::endpoints::Endpoint;
 use crate::result::Event;
 use crate::rotation::AdminState;
 use crate::scenario::Step;
@@ -15,6 +16,18 @@ pub trait ControlPlane {
     /// # Errors
     /// It cannot be done.
     fn carry_out(&mut self, step: &Step) -> impl Future<Output = Result<(), WorldError>>;
+
+    /// Returns once the Pod of the first node has been evicted by a controller.
+    ///
+    /// # Errors
+    /// It is not evicted in time.
+    fn wait_for_eviction(&mut self) -> impl Future<Output = Result<(), WorldError>>;
+
+    /// Publishes the Service's endpoints to those who watch the API server.
+    ///
+    /// # Errors
+    /// They cannot be written.
+    fn publish(&mut self, endpoints: &[Endpoint]) -> impl Future<Output = Result<(), WorldError>>;
 
     /// What it shows for each backend.
     fn admin_states(&self) -> watch::Receiver<Vec<AdminState>>;
@@ -43,6 +56,14 @@ impl NoControlPlane {
 
 impl ControlPlane for NoControlPlane {
     async fn carry_out(&mut self, _step: &Step) -> Result<(), WorldError> {
+        Ok(())
+    }
+
+    async fn wait_for_eviction(&mut self) -> Result<(), WorldError> {
+        Ok(())
+    }
+
+    async fn publish(&mut self, _endpoints: &[Endpoint]) -> Result<(), WorldError> {
         Ok(())
     }
 

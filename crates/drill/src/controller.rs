@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
 
+use crate::draining::{DrainRules, Drains, FlowEnd};
 use crate::http::Probe;
 use crate::network::{ruleset, tool, tool::ToolError};
 use crate::probe::{ProbeSettings, ProbeStatus, ProbeTracker};
@@ -31,6 +32,8 @@ pub struct ControllerSettings {
     pub no_healthy: NoHealthyBackends,
     /// From an admin state shown by the control plane until it takes effect.
     pub propagation: Duration,
+    /// When established flows of backends that go away end.
+    pub drain_rules: DrainRules,
     /// For the phases of probes and the hash of flows.
     pub seed: u64,
 }
@@ -56,6 +59,8 @@ pub struct Channels {
     pub admin_states: watch::Receiver<Vec<AdminState>>,
     /// Backends whose first failing health answer is of interest.
     pub watched: mpsc::Receiver<usize>,
+    /// Backends that a controller of the provider takes out.
+    pub deregistered: mpsc::Receiver<usize>,
     /// Receives every change of a backend's status.
     pub changes: mpsc::UnboundedSender<Changed>,
     /// Receives the indexes of the backends in rotation.
@@ -86,15 +91,19 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
         hash_seed: random.u32(..),
         trackers: vec![ProbeTracker::new(ProbeStatus::Down); count],
         propagation: Propagation::new(settings.propagation, count),
+        drains: Drains::new(settings.drain_rules, count),
+        ended: Vec::new(),
         rotation: Vec::new(),
         settings,
     };
     loop {
-        let due = state.propagation.next().map(|at| start + at);
+        let next = [state.propagation.next(), state.drains.next(start.elapsed())];
+        let due = next.into_iter().flatten().min().map(|at| start + at);
         tokio::select! {
             () = channels.rotation.closed() => return Ok(()),
             Some((index, succeeded)) = results.recv() => {
                 if let Some(status) = state.trackers[index].observe(succeeded, &state.settings.probe) {
+                    state.drains.probed(index, status, start.elapsed());
                     // The receiver may be gone already.
                     let _ = channels.changes.send((Instant::now(), index, Change::Probed(status)));
                 }
@@ -108,6 +117,7 @@ pub async fn run(settings: ControllerSettings, mut channels: Channels) -> Result
                     tasks.spawn(watch_health(index, probe.clone(), channels.changes.clone()));
                 }
             }
+            Some(index) = channels.deregistered.recv() => state.drains.deregister(index, start.elapsed()),
             () = sleep_until(due.unwrap_or(start)), if due.is_some() => {}
             Some(_) = tasks.join_next() => {}
         }
@@ -120,6 +130,9 @@ struct State {
     hash_seed: u32,
     trackers: Vec<ProbeTracker>,
     propagation: Propagation,
+    drains: Drains,
+    /// Backends whose established flows have ended.
+    ended: Vec<(usize, FlowEnd)>,
     rotation: Vec<usize>,
 }
 
@@ -134,8 +147,10 @@ impl State {
             .map(|(index, tracker)| Backend {
                 admin_state: admin_states.get(index).copied().unwrap_or_default(),
                 probe: tracker.status(),
+                is_registered: self.drains.is_registered(index, now),
             })
             .collect();
+        self.end_flows(now).await?;
         let decided = rotation(&backends, self.settings.no_healthy);
         if decided == self.rotation {
             return Ok(());
@@ -151,6 +166,21 @@ impl State {
         }
         self.rotation.clone_from(&decided);
         channels.rotation.send_replace(decided);
+        Ok(())
+    }
+}
+
+impl State {
+    /// Ends the established flows whose time has come.
+    async fn end_flows(&mut self, now: Duration) -> Result<(), ToolError> {
+        let ended = self.drains.ended(now);
+        if ended == self.ended {
+            return Ok(());
+        }
+        let address = |(index, how): &(usize, FlowEnd)| (*self.settings.backends[*index].0.ip(), *how);
+        let addresses: Vec<_> = ended.iter().map(address).collect();
+        tool::nft(&ruleset::ended_flows(&addresses)).await?;
+        self.ended = ended;
         Ok(())
     }
 }

@@ -3,25 +3,24 @@
 //! Times of the scenario, its probes and the ARM emulator's operations are shortened here, once; everything below works
 //! in real time.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_sandbox::assets::AssetsError;
 
 use self::control::Control;
+pub use self::options::{KubeProxyPart, Options};
 use crate::clients::ClientSettings;
 use crate::cluster::ClusterError;
 use crate::control_plane::Observed;
-use crate::network::addresses::{CLIENTS, MAX_NODES};
 use crate::probe::ProbeSettings;
+use crate::progress::Progress;
 use crate::result::{Attempt, Connection, RunIdentity, RunResult, TimelineEvent, summarize};
-use crate::rotation::NoHealthyBackends;
-use crate::scenario::{Autoscaler, Parameters, Scenario, Step, Timeline};
-use crate::speed::Speed;
-use crate::strategy::{Plan, PodTimes, Strategy};
+use crate::scenario::{Parameters, Scenario, Step, Timeline};
+use crate::strategy::{HeadgatePart, Plan, Strategy};
 use crate::world::{Recording, RunSettings, World, WorldError, WorldSettings};
 
 mod control;
+mod options;
 
 /// How long a client waits for an answer. A SYN is sent again after 1 s, so this is two attempts.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,49 +30,6 @@ const CLIENT_TIMEOUT_MIN: Duration = Duration::from_millis(900);
 /// Between two requests of a long-lived connection, and likewise at any speed at least.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 const REQUEST_INTERVAL_MIN: Duration = Duration::from_millis(50);
-
-/// The options of a drill.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How the nodes go away.
-    pub scenario: Scenario,
-    /// What is done about it, one after another.
-    pub strategies: Vec<Strategy>,
-    /// How many nodes, from two to [`MAX_NODES`].
-    pub nodes: usize,
-    /// New connections for each real second.
-    pub rate: f64,
-    /// How much time is shortened.
-    pub speed: Speed,
-    /// The first run's seed; each run has the next one.
-    pub seed: u64,
-    /// Runs of each strategy, at most [`CLIENTS`].
-    pub runs: usize,
-    /// Long-lived connections held at once.
-    pub long_lived: usize,
-    /// See [`Parameters::autoscaler`].
-    pub autoscaler: Autoscaler,
-    /// See [`Parameters::delete_delay`].
-    pub delete_delay: Duration,
-    /// See [`Parameters::notice`].
-    pub notice: Duration,
-    /// See [`Parameters::restart`].
-    pub restart: Duration,
-    /// The durations of a Pod's termination and replacement.
-    pub pods: PodTimes,
-    /// The load balancer's probes.
-    pub probe: ProbeSettings,
-    /// What the load balancer does without eligible backends.
-    pub no_healthy: NoHealthyBackends,
-    /// From an admin state shown by ARM until it takes effect.
-    pub propagation: Duration,
-    /// How long an operation of ARM takes.
-    pub operation_delay: Duration,
-    /// The directory of the control plane's programs, for strategies with agents.
-    pub assets: Option<PathBuf>,
-    /// The headgate program, for its agents.
-    pub program: PathBuf,
-}
 
 /// A drill cannot be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +54,12 @@ pub enum DrillError {
         /// What it is about instead.
         about: &'static str,
     },
+    /// The provider has no controller that deregisters nodes at a signal.
+    #[error(
+        "the strategy deregistration has no part with this --provider: cloud-provider-azure deregisters no node at an \
+         autoscaler's taint; use --provider aws-cluster or gcp"
+    )]
+    NobodyDeregisters,
     /// The control plane's programs are missing.
     #[error(transparent)]
     Assets(#[from] AssetsError),
@@ -107,63 +69,6 @@ pub enum DrillError {
     /// A run of the drill failed.
     #[error(transparent)]
     World(#[from] WorldError),
-}
-
-/// What a drill is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// A strategy's world is started.
-    Starting(Strategy),
-    /// The start of a run.
-    Run {
-        /// The strategy of the run.
-        strategy: Strategy,
-        /// Its number, from 1.
-        number: usize,
-        /// How many there are.
-        runs: usize,
-    },
-}
-
-impl Options {
-    /// Checks what types do not.
-    ///
-    /// # Errors
-    /// A number is out of its range, or a strategy has no part in the scenario.
-    pub fn validate(&self) -> Result<(), DrillError> {
-        #[expect(clippy::cast_precision_loss, reason = "for a message about small numbers")]
-        for (what, value, min, max) in [
-            ("the number of nodes", self.nodes as f64, 2.0, MAX_NODES as f64),
-            ("the number of runs", self.runs as f64, 1.0, f64::from(CLIENTS)),
-            ("the rate", self.rate, 1.0, 1000.0),
-            (
-                "the number of long-lived connections",
-                self.long_lived as f64,
-                0.0,
-                1000.0,
-            ),
-        ] {
-            if !(min..=max).contains(&value) {
-                let allowed = format!("{min} to {max}");
-                return Err(DrillError::Range { what, value, allowed });
-            }
-        }
-        let misplaced = self
-            .strategies
-            .iter()
-            .find(|strategy| !strategy.applies_to(self.scenario));
-        misplaced.map_or(Ok(()), |strategy| {
-            Err(DrillError::NotApplicable {
-                strategy: *strategy,
-                scenario: self.scenario,
-                about: if self.scenario == Scenario::RollingUpdate {
-                    "nodes"
-                } else {
-                    "rolling updates"
-                },
-            })
-        })
-    }
 }
 
 /// Carries it out. The calling thread must live as long as the drill: control plane processes end with it. Dropping the
@@ -185,13 +90,14 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
                 world.restore().await?;
             }
             control_plane.wait_for_leader().await?;
+            let timeline = options.timeline(&plan);
             progress(Progress::Run {
                 strategy,
                 number: index + 1,
                 runs: options.runs,
+                length: timeline.end,
             });
             let seed = options.seed.wrapping_add(index as u64);
-            let timeline = options.timeline(&plan);
             let run = RunSettings {
                 clients: options.clients(seed),
                 index,
@@ -206,6 +112,17 @@ pub async fn run(options: &Options, mut progress: impl FnMut(Progress)) -> Resul
 }
 
 impl Options {
+    /// How long the clients of all runs connect together, really.
+    #[must_use]
+    pub fn length(&self) -> Duration {
+        let runs = u32::try_from(self.runs).unwrap_or(u32::MAX);
+        let plans = self
+            .strategies
+            .iter()
+            .map(|strategy| strategy.plan(self.scenario, &self.pods));
+        plans.map(|plan| self.timeline(&plan).end * runs).sum()
+    }
+
     fn real_probe(&self) -> ProbeSettings {
         ProbeSettings {
             interval: self.speed.real(self.probe.interval),
@@ -222,9 +139,10 @@ impl Options {
             probe: self.real_probe(),
             no_healthy: self.no_healthy,
             propagation: self.speed.real(self.propagation),
-            agents: match control_plane {
+            drain_rules: self.drain_rules.map(|time| self.speed.real(time)),
+            processes: match control_plane {
                 Control::None(_) => Vec::new(),
-                Control::Cluster(cluster) => cluster.agents(),
+                Control::Cluster(cluster) => cluster.processes(),
             },
         }
     }
@@ -237,6 +155,7 @@ impl Options {
             delete_delay: self.delete_delay,
             notice: self.notice,
             restart: self.restart,
+            is_evicted_by_controllers: plan.headgate == HeadgatePart::MaintenanceControllers,
             shutdown: plan.shutdown,
             probe: self.probe,
         });
@@ -300,61 +219,8 @@ impl Options {
 
 #[cfg(test)]
 mod tests {
+    use super::options::tests::options;
     use super::*;
-    use crate::probe::Provider;
-
-    pub(crate) fn options() -> Options {
-        Options {
-            scenario: Scenario::ScaleDown,
-            strategies: vec![Strategy::None, Strategy::KubeProxy],
-            nodes: 3,
-            rate: 100.0,
-            speed: Speed::new(10.0).unwrap(),
-            seed: 1,
-            runs: 2,
-            long_lived: 10,
-            autoscaler: Autoscaler::ClusterAutoscaler,
-            delete_delay: Duration::from_secs(5),
-            notice: Duration::from_secs(30),
-            restart: Duration::from_secs(20),
-            pods: PodTimes {
-                pre_stop: Duration::from_secs(30),
-                process: Duration::from_secs(5),
-                connection_lifetime: Duration::from_secs(20),
-            },
-            probe: Provider::Azure.probe(),
-            no_healthy: NoHealthyBackends::AllProbedDown,
-            propagation: Duration::ZERO,
-            operation_delay: Duration::from_millis(100),
-            assets: None,
-            program: PathBuf::from("headgate"),
-        }
-    }
-
-    #[test]
-    fn options_out_of_range_are_named() {
-        options().validate().unwrap();
-        for (wrong, named) in [
-            (
-                Options { nodes: 1, ..options() },
-                "the number of nodes is 1; allowed: 2 to 50",
-            ),
-            (
-                Options { runs: 91, ..options() },
-                "the number of runs is 91; allowed: 1 to 90",
-            ),
-            (Options { rate: 0.0, ..options() }, "the rate is 0; allowed: 1 to 1000"),
-            (
-                Options {
-                    strategies: vec![Strategy::PodIp],
-                    ..options()
-                },
-                "the strategy PodIp has no part in the scenario ScaleDown; it is about rolling updates",
-            ),
-        ] {
-            assert_eq!(wrong.validate().unwrap_err().to_string(), named);
-        }
-    }
 
     #[test]
     fn everything_of_the_scenario_is_shortened() {
@@ -367,5 +233,7 @@ mod tests {
         let clients = options.clients(1);
         assert_eq!(clients.timeout, Duration::from_millis(900));
         assert_eq!(clients.lifetime, Duration::from_secs(2));
+        let length = options.length();
+        assert_eq!(length, options.timeline(&plan).end * 4, "two strategies, two runs each");
     }
 }

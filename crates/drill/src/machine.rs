@@ -1,28 +1,27 @@
 //! A node's machine: a thread in the node's network namespace that runs its Pod, kube-proxy's part and headgate's agent.
 //!
-//! kube-proxy's part is its NAT rules, its `/healthz` and `/livez`, and the Service's `healthCheckNodePort`. It is
-//! modelled, because it follows the steps of a scenario without an API server.
+//! kube-proxy is its own process, or a model of it ([`kube_proxy`]). Packets of a machine that is off are dropped before its
+//! processes end, so their end is not seen on the network.
 
 use std::io;
-use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use headgate_sandbox::agents::{Agent, AgentConfig, AgentError};
-use hyper::StatusCode;
+use headgate_sandbox::process::ProcessError;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
+use self::kube_proxy::{KubeProxy, KubeProxyConfig};
 use crate::endpoints::Backends;
-use crate::http;
-use crate::network::addresses::{HEALTH_CHECK_NODE_PORT, KUBE_PROXY_HEALTH_PORT};
 use crate::network::namespace::{Namespace, NamespaceError, Running};
 use crate::network::{ruleset, tool, tool::ToolError};
 use crate::pod::Pod;
 use crate::tunnel::{self, Tunnel};
+
+pub mod kube_proxy;
 
 /// A machine cannot do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +43,17 @@ pub enum MachineError {
     /// The node's agent failed.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// A file of one of its processes.
+    #[error("cannot write {}: {source}; check the free space of the directory for temporary files", path.display())]
+    Write {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The node's kube-proxy cannot be run, or has ended.
+    #[error(transparent)]
+    KubeProxy(#[from] ProcessError),
     /// Its thread has ended.
     #[error("the machine of node {0} has stopped")]
     Stopped(usize),
@@ -54,26 +64,29 @@ const AGENT_STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a machine may take to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An agent to run on a machine.
-#[derive(Clone, Debug)]
-pub struct AgentSetup {
-    /// The configuration of the node's agent.
-    pub config: AgentConfig,
-    /// How it reaches the control plane from its namespace.
+/// What runs on a machine beside its Pod.
+#[derive(Clone, Debug, Default)]
+pub struct NodeProcesses {
+    /// How processes reach what is outside of the node's namespace.
     pub tunnels: Vec<Tunnel>,
+    /// kube-proxy's process; none for its model.
+    pub kube_proxy: Option<KubeProxyConfig>,
+    /// headgate's agent.
+    pub agent: Option<AgentConfig>,
 }
 
 /// What a machine can be made to do.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// kube-proxy forwards to these; whether an own endpoint is ready decides `healthCheckNodePort`.
+    /// The model of kube-proxy forwards to these; whether an own endpoint is ready decides `healthCheckNodePort`. Its
+    /// process learns of both from the API server.
     Forward {
         /// What new flows to the node port get.
         backends: Backends,
         /// Whether an endpoint on this node is ready.
         has_ready_endpoint: bool,
     },
-    /// Whether kube-proxy's `/healthz` takes the node for one that stays.
+    /// Whether the model's `/healthz` takes the node for one that stays.
     SetEligible(bool),
     /// A new Pod starts, in the place of one that may still run.
     StartPod,
@@ -81,8 +94,12 @@ pub enum Command {
     FailHealthCheck,
     /// The Pod's process ends.
     EndPod,
+    /// kube-proxy's process starts, in the place of one that may still run; the model needs no start.
+    StartKubeProxy,
     /// An agent starts. One that runs already is stopped once the new one answers, as a `DaemonSet` with `maxSurge: 1` does.
-    StartAgent(Box<AgentSetup>),
+    StartAgent(Box<AgentConfig>),
+    /// Fails if kube-proxy's process has ended by itself.
+    CheckKubeProxy,
     /// All packets are dropped from now on, then its processes end.
     PowerOff,
     /// Packets are let through again; there is no Pod.
@@ -104,10 +121,13 @@ impl Machine {
     ///
     /// # Errors
     /// Its thread or its listeners cannot be started.
-    pub async fn start(node: usize, namespace: &Namespace) -> Result<Self, MachineError> {
+    pub async fn start(node: usize, namespace: &Namespace, processes: &NodeProcesses) -> Result<Self, MachineError> {
         let (orders, incoming) = mpsc::channel(1);
         let (send_started, started) = oneshot::channel();
-        let mut thread = namespace.spawn(&format!("node-{node}"), move || run(node, incoming, send_started))?;
+        let (tunnels, kube_proxy) = (processes.tunnels.clone(), processes.kube_proxy.clone());
+        let mut thread = namespace.spawn(&format!("node-{node}"), move || {
+            run(node, tunnels, kube_proxy, incoming, send_started)
+        })?;
         tokio::select! {
             Ok(()) = started => {}
             ended = thread.join() => return Err(ended?.err().unwrap_or(MachineError::Stopped(node))),
@@ -146,34 +166,35 @@ impl Machine {
 struct State {
     node: usize,
     pod: Option<Pod>,
+    kube_proxy: KubeProxy,
     agent: Option<Agent>,
     /// Agents that were replaced, on their way out.
     stopping: JoinSet<()>,
-    tunnels: Vec<Listener>,
-    is_eligible: Arc<AtomicBool>,
-    has_ready_endpoint: Arc<AtomicBool>,
 }
 
-async fn run(node: usize, mut orders: mpsc::Receiver<Order>, started: oneshot::Sender<()>) -> Result<(), MachineError> {
+async fn run(
+    node: usize,
+    tunnels: Vec<Tunnel>,
+    kube_proxy: Option<KubeProxyConfig>,
+    mut orders: mpsc::Receiver<Order>,
+    started: oneshot::Sender<()>,
+) -> Result<(), MachineError> {
+    let cannot_listen = |source| MachineError::Listen { node, source };
+    let mut accepting = Vec::new();
+    for tunnel in tunnels {
+        let listener = TcpListener::bind(tunnel.near).await.map_err(cannot_listen)?;
+        accepting.push(Listener(tokio::spawn(tunnel::accept(listener, tunnel.streams))));
+    }
     let mut state = State {
         node,
         pod: None,
+        kube_proxy: match kube_proxy {
+            Some(config) => KubeProxy::process(config),
+            None => KubeProxy::model().await.map_err(cannot_listen)?,
+        },
         agent: None,
         stopping: JoinSet::new(),
-        tunnels: Vec::new(),
-        is_eligible: Arc::new(AtomicBool::new(true)),
-        has_ready_endpoint: Arc::new(AtomicBool::new(false)),
     };
-    let eligible = Arc::clone(&state.is_eligible);
-    let _kube_proxy = state
-        .listen(KUBE_PROXY_HEALTH_PORT, move |path| match path {
-            "/livez" => StatusCode::OK,
-            "/healthz" => ok_if(&eligible),
-            _ => StatusCode::NOT_FOUND,
-        })
-        .await?;
-    let ready = Arc::clone(&state.has_ready_endpoint);
-    let _health_check = state.listen(HEALTH_CHECK_NODE_PORT, move |_| ok_if(&ready)).await?;
     // The starter may have gone away; then there will be no orders either.
     let _ = started.send(());
     while let Some((command, done)) = orders.recv().await {
@@ -183,15 +204,8 @@ async fn run(node: usize, mut orders: mpsc::Receiver<Order>, started: oneshot::S
     Ok(())
 }
 
-fn ok_if(flag: &AtomicBool) -> StatusCode {
-    if flag.load(Ordering::Relaxed) {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    }
-}
-
 /// A task that ends with its owner.
+#[derive(Debug)]
 struct Listener(JoinHandle<()>);
 
 impl Drop for Listener {
@@ -201,38 +215,19 @@ impl Drop for Listener {
 }
 
 impl State {
-    async fn listen(
-        &self,
-        port: u16,
-        answer: impl Fn(&str) -> StatusCode + Send + Sync + 'static,
-    ) -> Result<Listener, MachineError> {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
-            .await
-            .map_err(|source| self.cannot_listen(source))?;
-        Ok(Listener(tokio::spawn(http::serve(listener, Arc::new(answer)))))
-    }
-
-    const fn cannot_listen(&self, source: io::Error) -> MachineError {
-        MachineError::Listen {
-            node: self.node,
-            source,
-        }
-    }
-
     async fn carry_out(&mut self, command: Command) -> Result<(), MachineError> {
         match command {
             Command::Forward {
                 backends,
                 has_ready_endpoint,
-            } => {
-                tool::nft(&ruleset::kube_proxy(&backends)).await?;
-                self.has_ready_endpoint.store(has_ready_endpoint, Ordering::Relaxed);
-            }
-            Command::SetEligible(eligible) => self.is_eligible.store(eligible, Ordering::Relaxed),
+            } => self.kube_proxy.forward(&backends, has_ready_endpoint).await?,
+            Command::SetEligible(eligible) => self.kube_proxy.set_eligible(eligible),
             Command::StartPod => {
                 self.end_pod().await;
                 let number = u8::try_from(self.node).unwrap_or(u8::MAX);
-                self.pod = Some(Pod::start(number).await.map_err(|source| self.cannot_listen(source))?);
+                let node = self.node;
+                let pod = Pod::start(number).await;
+                self.pod = Some(pod.map_err(|source| MachineError::Listen { node, source })?);
             }
             Command::FailHealthCheck => {
                 if let Some(pod) = &self.pod {
@@ -240,9 +235,12 @@ impl State {
                 }
             }
             Command::EndPod => self.end_pod().await,
-            Command::StartAgent(setup) => self.start_agent(&setup).await?,
+            Command::StartKubeProxy => self.kube_proxy.start().await?,
+            Command::StartAgent(config) => self.start_agent(&config).await?,
+            Command::CheckKubeProxy => self.kube_proxy.check()?,
             Command::PowerOff => {
                 tool::nft(&ruleset::powered_off()).await?;
+                self.kube_proxy.kill().await;
                 if let Some(agent) = self.agent.take() {
                     agent.process.kill().await;
                 }
@@ -254,17 +252,8 @@ impl State {
         Ok(())
     }
 
-    async fn start_agent(&mut self, setup: &AgentSetup) -> Result<(), MachineError> {
-        if self.tunnels.is_empty() {
-            for tunnel in &setup.tunnels {
-                let listener = TcpListener::bind(tunnel.address)
-                    .await
-                    .map_err(|source| self.cannot_listen(source))?;
-                let accepting = tunnel::accept(listener, tunnel.streams.clone());
-                self.tunnels.push(Listener(tokio::spawn(accepting)));
-            }
-        }
-        let started = setup.config.start().await?;
+    async fn start_agent(&mut self, config: &AgentConfig) -> Result<(), MachineError> {
+        let started = config.start().await?;
         while self.stopping.try_join_next().is_some() {}
         if let Some(replaced) = self.agent.replace(started) {
             self.stopping.spawn(async move {

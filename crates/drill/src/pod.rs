@@ -7,17 +7,24 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep};
 
 use crate::http;
 use crate::network::addresses::{POD_PORT, POD_READY_PORT};
 
 /// Connections one Pod serves at once; more wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 4096;
+
+/// How long a port of the Pod before may stay in use.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two attempts.
+const LISTEN_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct Pod {
@@ -28,8 +35,8 @@ pub(crate) struct Pod {
 impl Pod {
     /// Starts one in the network namespace of the calling thread, on all of its addresses.
     pub(crate) async fn start(node: u8) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, POD_PORT)).await?;
-        let ready_listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, POD_READY_PORT)).await?;
+        let listener = listen(POD_PORT).await?;
+        let ready_listener = listen(POD_READY_PORT).await?;
         let ready = Arc::new(AtomicBool::new(true));
         let answers = Arc::clone(&ready);
         let answer: http::Answer = Arc::new(move |path| match path {
@@ -62,6 +69,20 @@ impl Pod {
 impl Drop for Pod {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Listens, also where the Pod before has just closed the port: a child process that another thread starts has a copy of
+/// its socket until it executes its program.
+async fn listen(port: u16) -> io::Result<TcpListener> {
+    let deadline = Instant::now() + LISTEN_TIMEOUT;
+    loop {
+        match TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                sleep(LISTEN_INTERVAL).await;
+            }
+            listener => return listener,
+        }
     }
 }
 

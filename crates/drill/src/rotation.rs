@@ -39,12 +39,17 @@ pub struct Backend {
     pub admin_state: AdminState,
     /// What the probe says.
     pub probe: ProbeStatus,
+    /// Whether it is a member of the pool or target group, as far as new flows are concerned.
+    pub is_registered: bool,
 }
 
 impl Backend {
     /// Whether new flows may go there. Admin states take effect only for rules with a probe; all rules here have one.
     #[must_use]
     pub fn is_eligible(&self) -> bool {
+        if !self.is_registered {
+            return false;
+        }
         match self.admin_state {
             AdminState::Up => true,
             AdminState::Down => false,
@@ -63,7 +68,7 @@ pub fn rotation(backends: &[Backend], no_healthy: NoHealthyBackends) -> Vec<usiz
     let eligible = indexes(Backend::is_eligible);
     match no_healthy {
         NoHealthyBackends::AllProbedUp if eligible.is_empty() => {
-            indexes(|backend| backend.admin_state != AdminState::Down)
+            indexes(|backend| backend.is_registered && backend.admin_state != AdminState::Down)
         }
         _ => eligible,
     }
@@ -121,7 +126,11 @@ mod tests {
     use super::*;
 
     const fn backend(admin_state: AdminState, probe: ProbeStatus) -> Backend {
-        Backend { admin_state, probe }
+        Backend {
+            admin_state,
+            probe,
+            is_registered: true,
+        }
     }
 
     #[test]
@@ -147,6 +156,17 @@ mod tests {
         ];
         assert!(rotation(&all, NoHealthyBackends::AllProbedDown).is_empty());
         assert_eq!(rotation(&all, NoHealthyBackends::AllProbedUp), [0]);
+    }
+
+    #[test]
+    fn a_deregistered_backend_gets_nothing() {
+        let gone = Backend {
+            is_registered: false,
+            ..backend(AdminState::Up, ProbeStatus::Up)
+        };
+        let all = [gone, backend(AdminState::None, ProbeStatus::Up)];
+        assert_eq!(rotation(&all, NoHealthyBackends::AllProbedDown), [1]);
+        assert!(rotation(&[gone], NoHealthyBackends::AllProbedUp).is_empty());
     }
 
     #[test]

@@ -9,8 +9,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
+pub use self::signal::Signal;
 use crate::probe::ProbeSettings;
 use crate::strategy::PodShutdown;
+
+mod signal;
 
 /// How nodes go away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
@@ -41,46 +44,13 @@ pub enum Autoscaler {
     Karpenter,
 }
 
-/// What a Node carries that says it goes away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
-    /// The Node gets the taint `ToBeDeletedByClusterAutoscaler`.
-    AutoscalerTaint,
-    /// The Node gets the taint `karpenter.sh/disrupted`.
-    KarpenterTaint,
-    /// The Node gets a `metadata.deletionTimestamp`.
-    Deletion,
-    /// The Node gets the taint `headgate.dev/maintenance`.
-    MaintenanceTaint,
-    /// The taint `cloudprovider.azure.microsoft.com/draining`, which follows a notice of eviction.
-    SpotTaint,
-}
-
-impl Signal {
-    /// Whether kube-proxy's `/healthz` turns 503 (KEP-3836): only at cluster-autoscaler's taint and at deletion.
-    #[must_use]
-    pub const fn is_seen_by_kube_proxy(self) -> bool {
-        matches!(self, Self::AutoscalerTaint | Self::Deletion)
-    }
-
-    /// The taint's key; none for a deletion.
-    #[must_use]
-    pub const fn taint(self) -> Option<&'static str> {
-        match self {
-            Self::AutoscalerTaint => Some("ToBeDeletedByClusterAutoscaler"),
-            Self::KarpenterTaint => Some("karpenter.sh/disrupted"),
-            Self::MaintenanceTaint => Some("headgate.dev/maintenance"),
-            Self::SpotTaint => Some("cloudprovider.azure.microsoft.com/draining"),
-            Self::Deletion => None,
-        }
-    }
-}
-
 /// One thing that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The Node gets a signal.
     Signal(Signal),
+    /// Nothing goes on before headgate's controllers have evicted the node's Pod; later steps move by that time.
+    AwaitEviction,
     /// The Pod gets a deletion timestamp: its endpoint is terminating.
     TerminatePod,
     /// The Pod fails its own health check (`/healthcheck/fail`), while it goes on serving.
@@ -134,6 +104,8 @@ pub struct Parameters {
     pub notice: Duration,
     /// From the end of a Pod until its replacement is ready.
     pub restart: Duration,
+    /// Whether headgate's controllers evict the Pod in `maintenance`, and not the timeline.
+    pub is_evicted_by_controllers: bool,
     /// How an evicted or updated Pod ends.
     pub shutdown: PodShutdown,
     /// The load balancer's probes; a run ends only after they have noticed everything.
@@ -164,7 +136,7 @@ impl Scenario {
             Self::Mass => (0..parameters.nodes / 2).for_each(|node| steps.scale_down(LEAD_IN, node, parameters)),
             Self::Maintenance => steps.maintenance(parameters),
             Self::Spot => {
-                steps.add(LEAD_IN, 0, Action::Signal(Signal::SpotTaint));
+                steps.add(LEAD_IN, 0, Action::Signal(Signal::SpotNotice));
                 steps.add(LEAD_IN + parameters.notice, 0, Action::PowerOff);
             }
             Self::RollingUpdate => steps.rolling_update(parameters),
@@ -221,8 +193,14 @@ impl Steps {
     }
 
     fn maintenance(&mut self, parameters: &Parameters) {
-        self.add(LEAD_IN, 0, Action::Signal(Signal::MaintenanceTaint));
-        let evicted = LEAD_IN + parameters.delete_delay;
+        let evicted = if parameters.is_evicted_by_controllers {
+            self.add(LEAD_IN, 0, Action::Signal(Signal::NodeMaintenance));
+            self.add(LEAD_IN, 0, Action::AwaitEviction);
+            LEAD_IN
+        } else {
+            self.add(LEAD_IN, 0, Action::Signal(Signal::MaintenanceTaint));
+            LEAD_IN + parameters.delete_delay
+        };
         let ended = self.end_pod(evicted, 0, &parameters.shutdown);
         self.add(ended + POWER_OFF_AFTER_EVICTION, 0, Action::PowerOff);
     }
@@ -277,6 +255,7 @@ mod tests {
             delete_delay: Duration::from_secs(5),
             notice: Duration::from_secs(30),
             restart: Duration::from_secs(20),
+            is_evicted_by_controllers: false,
             shutdown: PodShutdown {
                 pre_stop: Duration::ZERO,
                 process: Duration::from_secs(5),
@@ -328,6 +307,28 @@ mod tests {
                 (30.0, Action::TerminatePod),
                 (35.0, Action::EndPod),
                 (36.0, Action::PowerOff)
+            ]
+        );
+    }
+
+    #[test]
+    fn controllers_evict_in_their_own_time() {
+        let parameters = Parameters {
+            is_evicted_by_controllers: true,
+            ..parameters()
+        };
+        let taken: Vec<_> = steps(Scenario::Maintenance, &parameters)
+            .into_iter()
+            .map(|step| (step.0, step.2))
+            .collect();
+        assert_eq!(
+            taken,
+            [
+                (0.0, Action::Signal(Signal::NodeMaintenance)),
+                (0.0, Action::AwaitEviction),
+                (0.0, Action::TerminatePod),
+                (5.0, Action::EndPod),
+                (6.0, Action::PowerOff)
             ]
         );
     }

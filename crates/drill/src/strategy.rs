@@ -21,6 +21,11 @@ pub enum Strategy {
     Healthz,
     /// headgate's `/healthz`, and its leader sets `adminState: Down`.
     AdminState,
+    /// A controller of the cloud deregisters the node at an autoscaler's taint, as on AWS and GKE; probes are those of
+    /// `none`.
+    Deregistration,
+    /// headgate's maintenance controllers: a `NodeMaintenance`, and no Pod is evicted before the load balancer is out.
+    NodeMaintenance,
     /// `ProxyTerminatingEndpoints` and a preStop sleep; the Pod stays ready while it terminates.
     PreStopSleep,
     /// The same with `healthcheck/fail` in preStop, which is wrong behind kube-proxy.
@@ -81,6 +86,27 @@ impl PodShutdown {
     }
 }
 
+/// What of headgate runs in a drill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadgatePart {
+    /// Nothing.
+    Nothing,
+    /// Agents that know no cloud: `/healthz` alone.
+    Health,
+    /// Agents, one of which leads and sets admin states.
+    AdminState,
+    /// Agents as for `Health`, and the maintenance controllers beside the nodes, which lead.
+    MaintenanceControllers,
+}
+
+impl HeadgatePart {
+    /// Whether an agent runs on each node.
+    #[must_use]
+    pub const fn runs_agents(self) -> bool {
+        !matches!(self, Self::Nothing)
+    }
+}
+
 /// A strategy in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -92,10 +118,12 @@ pub struct Plan {
     pub forwarding: Forwarding,
     /// The steps of a Pod's termination.
     pub shutdown: PodShutdown,
-    /// Whether headgate's agents run.
-    pub runs_agents: bool,
-    /// Whether their leader sets admin states.
-    pub sets_admin_state: bool,
+    /// Whether kube-proxy may be its own process. Its model alone can do what Kubernetes did before 1.26.
+    pub kube_proxy_may_be_real: bool,
+    /// What of headgate runs.
+    pub headgate: HeadgatePart,
+    /// Whether a controller of the cloud deregisters nodes.
+    pub deregisters: bool,
 }
 
 /// Times of Pods that a user can choose.
@@ -113,12 +141,14 @@ pub struct PodTimes {
 const GRACE_MARGIN: Duration = Duration::from_secs(5);
 
 impl Strategy {
-    /// Whether it does anything in this scenario: the post's options are about Pods, headgate is about nodes.
+    /// Whether it does anything in this scenario: the post's options are about Pods, headgate and clouds about nodes.
     #[must_use]
     pub fn applies_to(self, scenario: Scenario) -> bool {
         match self {
             Self::None | Self::KubeProxy => true,
             Self::Healthz | Self::AdminState => scenario != Scenario::RollingUpdate,
+            Self::Deregistration => matches!(scenario, Scenario::ScaleDown | Scenario::Mass),
+            Self::NodeMaintenance => scenario == Scenario::Maintenance,
             _ => scenario == Scenario::RollingUpdate,
         }
     }
@@ -127,7 +157,10 @@ impl Strategy {
     #[must_use]
     pub fn plan(self, scenario: Scenario, times: &PodTimes) -> Plan {
         let is_about_pods = scenario == Scenario::RollingUpdate;
-        let has_pre_stop = !matches!(self, Self::None | Self::KubeProxy | Self::Healthz | Self::AdminState);
+        let has_pre_stop = matches!(
+            self,
+            Self::PreStopSleep | Self::HealthcheckFail | Self::PodIp | Self::HostNetwork | Self::HostPort
+        );
         let pre_stop = if has_pre_stop { times.pre_stop } else { Duration::ZERO };
         let process = if is_about_pods {
             times.process
@@ -136,9 +169,9 @@ impl Strategy {
         };
         let (target, probe) = match self {
             Self::None | Self::KubeProxy if is_about_pods => (Target::NodePort, ProbeTarget::HealthCheckNodePort),
-            Self::None => (Target::NodePort, ProbeTarget::NodePort),
+            Self::None | Self::Deregistration => (Target::NodePort, ProbeTarget::NodePort),
             Self::KubeProxy => (Target::NodePort, ProbeTarget::KubeProxy),
-            Self::Healthz | Self::AdminState => (Target::NodePort, ProbeTarget::Headgate),
+            Self::Healthz | Self::AdminState | Self::NodeMaintenance => (Target::NodePort, ProbeTarget::Headgate),
             Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork => {
                 (Target::NodePort, ProbeTarget::HealthCheckNodePort)
             }
@@ -162,8 +195,17 @@ impl Strategy {
                 grace: pre_stop + process + GRACE_MARGIN,
                 fails_health_check: matches!(self, Self::HealthcheckFail | Self::PodIp | Self::HostPort),
             },
-            runs_agents: matches!(self, Self::Healthz | Self::AdminState),
-            sets_admin_state: self == Self::AdminState,
+            kube_proxy_may_be_real: matches!(
+                self,
+                Self::KubeProxy | Self::PreStopSleep | Self::HealthcheckFail | Self::HostNetwork
+            ),
+            headgate: match self {
+                Self::Healthz => HeadgatePart::Health,
+                Self::AdminState => HeadgatePart::AdminState,
+                Self::NodeMaintenance => HeadgatePart::MaintenanceControllers,
+                _ => HeadgatePart::Nothing,
+            },
+            deregisters: self == Self::Deregistration,
         }
     }
 }

@@ -1,6 +1,6 @@
-//! TCP from a node's loopback to the same address of this process's network namespace.
+//! TCP from an address inside a node to one of this process's network namespace.
 //!
-//! Agents run in their nodes' namespaces, the control plane and the ARM emulator outside. A node's listener hands each
+//! Agents and kube-proxy run in their nodes' namespaces, the control plane and the Azure emulator outside. A node's listener hands each
 //! accepted stream to a [`dial`] task outside, which connects and copies. The streams stay in the namespaces in which
 //! they were made.
 
@@ -18,21 +18,21 @@ const MAX_CONNECTIONS: usize = 1024;
 /// How long connecting to the other end may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where agents connect to, and who connects on.
+/// Where processes of a node connect to, and who connects on.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
-    /// The address at both ends; one of loopback.
-    pub address: SocketAddr,
+    /// The address inside each node.
+    pub near: SocketAddr,
     /// Receives what was accepted.
     pub streams: mpsc::Sender<std::net::TcpStream>,
 }
 
 impl Tunnel {
-    /// A tunnel to this address, and what [`dial`] needs.
+    /// A tunnel from this address of each node, and what [`dial`] needs.
     #[must_use]
-    pub fn new(address: SocketAddr) -> (Self, mpsc::Receiver<std::net::TcpStream>) {
+    pub fn new(near: SocketAddr) -> (Self, mpsc::Receiver<std::net::TcpStream>) {
         let (streams, accepted) = mpsc::channel(16);
-        (Self { address, streams }, accepted)
+        (Self { near, streams }, accepted)
     }
 }
 

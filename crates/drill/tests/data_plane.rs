@@ -71,7 +71,8 @@ fn settings(plan: Plan, empty_nodes: usize) -> WorldSettings {
         probe: probe(),
         no_healthy: NoHealthyBackends::AllProbedDown,
         propagation: millis(50),
-        agents: Vec::new(),
+        drain_rules: Provider::Azure.drain_rules(),
+        processes: Vec::new(),
     }
 }
 

@@ -1,15 +1,21 @@
 //! The control plane of a strategy, chosen when the drill runs.
 
+use std::time::Duration;
+
 use headgate_sandbox::assets::Assets;
 use tokio::sync::watch;
 
-use super::{DrillError, Options};
-use crate::cluster::{Cluster, ClusterError, ClusterSettings};
+use super::{DrillError, KubeProxyPart, Options};
+use crate::cluster::{Cluster, ClusterError, ClusterSettings, KubeProxySettings, MaintenanceSettings};
 use crate::control_plane::{ControlPlane, NoControlPlane, Observed};
+use crate::endpoints::Endpoint;
 use crate::rotation::AdminState;
-use crate::scenario::Step;
+use crate::scenario::{Scenario, Step};
 use crate::strategy::Plan;
 use crate::world::WorldError;
+
+/// kube-proxy's default for the shortest time between two changes of its rules.
+const MIN_SYNC_PERIOD: Duration = Duration::from_secs(1);
 
 /// The control plane of a strategy: strategies without agents need none.
 pub(super) enum Control {
@@ -19,14 +25,24 @@ pub(super) enum Control {
 
 impl Control {
     pub(super) async fn start(options: &Options, plan: &Plan) -> Result<Self, DrillError> {
-        if !plan.runs_agents {
+        let is_real = options.kube_proxy == KubeProxyPart::Real && plan.kube_proxy_may_be_real;
+        if !plan.headgate.runs_agents() && !is_real {
             return Ok(Self::None(NoControlPlane::new(options.nodes)));
         }
         let settings = ClusterSettings {
             program: options.program.clone(),
             assets: Assets::find(options.assets.as_deref())?,
             nodes: options.nodes,
-            sets_admin_state: plan.sets_admin_state,
+            headgate: plan.headgate,
+            polls_scheduled_events: options.scenario == Scenario::Spot,
+            kube_proxy: is_real.then(|| KubeProxySettings {
+                policy: plan.forwarding.policy,
+                min_sync_period: options.speed.real(MIN_SYNC_PERIOD),
+            }),
+            maintenance: MaintenanceSettings {
+                drain: options.speed.real(options.delete_delay),
+            },
+            notice: options.speed.real(options.notice),
             operation_delay: options.speed.real(options.operation_delay),
         };
         Ok(Self::Cluster(Box::new(Cluster::start(settings).await?)))
@@ -52,6 +68,20 @@ impl ControlPlane for Control {
         match self {
             Self::None(none) => none.carry_out(step).await,
             Self::Cluster(cluster) => cluster.carry_out(step).await,
+        }
+    }
+
+    async fn wait_for_eviction(&mut self) -> Result<(), WorldError> {
+        match self {
+            Self::None(none) => none.wait_for_eviction().await,
+            Self::Cluster(cluster) => cluster.wait_for_eviction().await,
+        }
+    }
+
+    async fn publish(&mut self, endpoints: &[Endpoint]) -> Result<(), WorldError> {
+        match self {
+            Self::None(none) => none.publish(endpoints).await,
+            Self::Cluster(cluster) => cluster.publish(endpoints).await,
         }
     }
 

@@ -25,6 +25,8 @@ pub const HEALTH_CHECK_NODE_PORT: u16 = 32_080;
 pub const KUBE_PROXY_HEALTH_PORT: u16 = 10_256;
 /// The port of headgate's `/healthz` on each node.
 pub const HEADGATE_HEALTH_PORT: u16 = 10_456;
+/// Where processes of a node reach the instance metadata service.
+pub const METADATA_SERVICE: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 /// Where a Pod serves clients.
 pub const POD_PORT: u16 = 8080;
 /// Where a Pod serves `/ready`, as Envoy's admin port.
@@ -92,7 +94,7 @@ pub fn client_commands() -> String {
 #[must_use]
 pub fn node_commands(index: usize, count: usize) -> String {
     let mut commands = format!(
-        "link set lo up\naddr add {}/32 dev lo\naddr add {}/24 dev eth0\nlink set eth0 up\nroute add default via {PROBE_SOURCE}\n",
+        "link set lo up\naddr add {METADATA_SERVICE}/32 dev lo\naddr add {}/32 dev lo\naddr add {}/24 dev eth0\nlink set eth0 up\nroute add default via {PROBE_SOURCE}\n",
         pod(index),
         node(index),
     );

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::addresses::{FRONTEND, FRONTEND_PORT, NODE_PORT, POD_PORT};
+use crate::draining::FlowEnd;
 use crate::endpoints::Backends;
 
 /// The load balancer's table, without a backend in rotation: new flows to the frontend are dropped.
@@ -22,9 +23,31 @@ pub fn load_balancer() -> String {
     type filter hook input priority filter; policy accept;
     ip daddr {FRONTEND} drop
   }}
+  chain forward {{
+    type filter hook forward priority filter; policy accept;
+  }}
 }}
 "
     )
+}
+
+/// Replaces the backends whose established flows have ended; no rule of NAT changes by it.
+#[must_use]
+pub fn ended_flows(ended: &[(Ipv4Addr, FlowEnd)]) -> String {
+    let mut rules = "flush chain ip load_balancer forward\n".to_owned();
+    for (address, how) in ended {
+        let verdict = match how {
+            FlowEnd::Reset => "reject with tcp reset",
+            FlowEnd::Drop => "drop",
+        };
+        for side in ["daddr", "saddr"] {
+            let _ = writeln!(
+                rules,
+                "add rule ip load_balancer forward ct original ip daddr {FRONTEND} ip {side} {address} meta l4proto tcp {verdict}"
+            );
+        }
+    }
+    rules
 }
 
 /// Replaces the backends that new flows are spread over by a hash of their addresses and ports; established flows stay
@@ -130,6 +153,20 @@ mod tests {
             rules.contains("mod 2 seed 0x7 map { 0 : 198.18.1.10 . 30080, 1 : 198.18.1.12 . 30080 }"),
             "{rules}"
         );
+    }
+
+    #[test]
+    fn flows_end_in_both_directions_and_of_the_given_nodes_alone() {
+        assert_eq!(ended_flows(&[]).lines().count(), 1);
+        let rules = ended_flows(&[(node(0), FlowEnd::Reset), (node(1), FlowEnd::Drop)]);
+        for expected in [
+            "ip daddr 198.18.1.10 meta l4proto tcp reject with tcp reset",
+            "ip saddr 198.18.1.10 meta l4proto tcp reject with tcp reset",
+            "ip saddr 198.18.1.11 meta l4proto tcp drop",
+        ] {
+            assert!(rules.contains(expected), "{expected} in {rules}");
+        }
+        assert_eq!(rules.matches("ct original ip daddr 198.18.0.100").count(), 4);
     }
 
     #[test]

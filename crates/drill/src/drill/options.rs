@@ -1,0 +1,178 @@
+//! What a drill is asked for, and what of it is out of range.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use super::DrillError;
+use crate::draining::DrainRules;
+use crate::network::addresses::{CLIENTS, MAX_NODES};
+use crate::probe::ProbeSettings;
+use crate::rotation::NoHealthyBackends;
+use crate::scenario::{Autoscaler, Scenario};
+use crate::speed::Speed;
+use crate::strategy::{PodTimes, Strategy};
+
+/// What kube-proxy is in a drill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum KubeProxyPart {
+    /// Its own process, in the strategies that are about it.
+    #[default]
+    Real,
+    /// A model of it, which needs no control plane.
+    Model,
+}
+
+/// The options of a drill.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How the nodes go away.
+    pub scenario: Scenario,
+    /// What is done about it, one after another.
+    pub strategies: Vec<Strategy>,
+    /// How many nodes, from two to [`MAX_NODES`].
+    pub nodes: usize,
+    /// New connections for each real second.
+    pub rate: f64,
+    /// How much time is shortened.
+    pub speed: Speed,
+    /// The first run's seed; each run has the next one.
+    pub seed: u64,
+    /// Runs of each strategy, at most [`CLIENTS`].
+    pub runs: usize,
+    /// Long-lived connections held at once.
+    pub long_lived: usize,
+    /// What kube-proxy is.
+    pub kube_proxy: KubeProxyPart,
+    /// See [`Parameters::autoscaler`].
+    pub autoscaler: Autoscaler,
+    /// See [`Parameters::delete_delay`].
+    pub delete_delay: Duration,
+    /// See [`Parameters::notice`].
+    pub notice: Duration,
+    /// See [`Parameters::restart`].
+    pub restart: Duration,
+    /// The durations of a Pod's termination and replacement.
+    pub pods: PodTimes,
+    /// The load balancer's probes.
+    pub probe: ProbeSettings,
+    /// When established flows of nodes that go away end.
+    pub drain_rules: DrainRules,
+    /// What the load balancer does without eligible backends.
+    pub no_healthy: NoHealthyBackends,
+    /// From an admin state shown by ARM until it takes effect.
+    pub propagation: Duration,
+    /// How long an operation of ARM takes.
+    pub operation_delay: Duration,
+    /// The directory of the control plane's programs, for strategies with agents.
+    pub assets: Option<PathBuf>,
+    /// The headgate program, for its agents.
+    pub program: PathBuf,
+}
+
+impl Options {
+    /// Checks what types do not.
+    ///
+    /// # Errors
+    /// A number is out of its range, or a strategy has no part in the scenario.
+    pub fn validate(&self) -> Result<(), DrillError> {
+        #[expect(clippy::cast_precision_loss, reason = "for a message about small numbers")]
+        for (what, value, min, max) in [
+            ("the number of nodes", self.nodes as f64, 2.0, MAX_NODES as f64),
+            ("the number of runs", self.runs as f64, 1.0, f64::from(CLIENTS)),
+            ("the rate", self.rate, 1.0, 1000.0),
+            (
+                "the number of long-lived connections",
+                self.long_lived as f64,
+                0.0,
+                1000.0,
+            ),
+        ] {
+            if !(min..=max).contains(&value) {
+                let allowed = format!("{min} to {max}");
+                return Err(DrillError::Range { what, value, allowed });
+            }
+        }
+        if self.drain_rules.deregistration.is_none() && self.strategies.contains(&Strategy::Deregistration) {
+            return Err(DrillError::NobodyDeregisters);
+        }
+        let misplaced = self
+            .strategies
+            .iter()
+            .find(|strategy| !strategy.applies_to(self.scenario));
+        misplaced.map_or(Ok(()), |strategy| {
+            Err(DrillError::NotApplicable {
+                strategy: *strategy,
+                scenario: self.scenario,
+                about: match strategy {
+                    Strategy::Deregistration => "nodes that an autoscaler removes",
+                    Strategy::NodeMaintenance => "maintenance",
+                    _ if self.scenario == Scenario::RollingUpdate => "nodes",
+                    _ => "rolling updates",
+                },
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::probe::Provider;
+
+    pub(in crate::drill) fn options() -> Options {
+        Options {
+            scenario: Scenario::ScaleDown,
+            strategies: vec![Strategy::None, Strategy::KubeProxy],
+            nodes: 3,
+            rate: 100.0,
+            speed: Speed::new(10.0).unwrap(),
+            seed: 1,
+            runs: 2,
+            long_lived: 10,
+            kube_proxy: KubeProxyPart::Real,
+            autoscaler: Autoscaler::ClusterAutoscaler,
+            delete_delay: Duration::from_secs(5),
+            notice: Duration::from_secs(30),
+            restart: Duration::from_secs(20),
+            pods: PodTimes {
+                pre_stop: Duration::from_secs(30),
+                process: Duration::from_secs(5),
+                connection_lifetime: Duration::from_secs(20),
+            },
+            probe: Provider::Azure.probe(),
+            drain_rules: Provider::Azure.drain_rules(),
+            no_healthy: NoHealthyBackends::AllProbedDown,
+            propagation: Duration::ZERO,
+            operation_delay: Duration::from_millis(100),
+            assets: None,
+            program: PathBuf::from("headgate"),
+        }
+    }
+
+    #[test]
+    fn options_out_of_range_are_named() {
+        options().validate().unwrap();
+        for (wrong, named) in [
+            (
+                Options { nodes: 1, ..options() },
+                "the number of nodes is 1; allowed: 2 to 50",
+            ),
+            (
+                Options { runs: 91, ..options() },
+                "the number of runs is 91; allowed: 1 to 90",
+            ),
+            (Options { rate: 0.0, ..options() }, "the rate is 0; allowed: 1 to 1000"),
+            (
+                Options {
+                    strategies: vec![Strategy::PodIp],
+                    ..options()
+                },
+                "the strategy PodIp has no part in the scenario ScaleDown; it is about rolling updates",
+            ),
+        ] {
+            assert_eq!(wrong.validate().unwrap_err().to_string(), named);
+        }
+    }
+}

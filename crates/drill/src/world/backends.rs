@@ -1,0 +1,59 @@
+//! What the load balancer sends flows to and probes, as the strategy says.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::World;
+use crate::controller::ControllerSettings;
+use crate::http::Probe;
+use crate::network::addresses;
+use crate::strategy::{ProbeTarget, Target};
+
+impl World {
+    pub(super) fn pod_address(&self, node: usize) -> Ipv4Addr {
+        match self.settings.plan.target {
+            Target::HostPort => addresses::node(node),
+            Target::NodePort | Target::Pod => addresses::pod(node),
+        }
+    }
+
+    pub(super) fn controller_settings(&self, seed: u64) -> ControllerSettings {
+        let backend = |node: usize| {
+            let address = match self.settings.plan.target {
+                Target::NodePort => SocketAddrV4::new(addresses::node(node), addresses::NODE_PORT),
+                Target::Pod => SocketAddrV4::new(addresses::pod(node), addresses::POD_PORT),
+                Target::HostPort => SocketAddrV4::new(addresses::node(node), addresses::POD_PORT),
+            };
+            (address, self.probe(node))
+        };
+        ControllerSettings {
+            backends: (0..self.settings.nodes).map(backend).collect(),
+            probe: self.settings.probe,
+            no_healthy: self.settings.no_healthy,
+            propagation: self.settings.propagation,
+            drain_rules: self.settings.drain_rules,
+            seed,
+        }
+    }
+
+    pub(super) fn probe(&self, node: usize) -> Probe {
+        let (address, port, path) = match self.settings.plan.probe {
+            ProbeTarget::NodePort => (addresses::node(node), addresses::NODE_PORT, None),
+            ProbeTarget::KubeProxy => (
+                addresses::node(node),
+                addresses::KUBE_PROXY_HEALTH_PORT,
+                Some("/healthz"),
+            ),
+            ProbeTarget::HealthCheckNodePort => (
+                addresses::node(node),
+                addresses::HEALTH_CHECK_NODE_PORT,
+                Some("/healthz"),
+            ),
+            ProbeTarget::Headgate => (addresses::node(node), addresses::HEADGATE_HEALTH_PORT, Some("/healthz")),
+            ProbeTarget::PodReady => (self.pod_address(node), addresses::POD_READY_PORT, Some("/ready")),
+        };
+        Probe {
+            address: SocketAddrV4::new(address, port),
+            path,
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! One run of a world: waits until everything is in service, then carries out the timeline under clients.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::{Recording, RunSettings, World, WorldError};
+use crate::clients::{self, ClientSettings, Observations};
+use crate::control_plane::{ControlPlane, Observed};
+use crate::controller::{self, Change, Changed, Channels};
+use crate::http::Probe;
+use crate::machine::Command;
+use crate::network::addresses;
+use crate::network::namespace::Running;
+use crate::probe::ProbeStatus;
+use crate::result::Event;
+use crate::scenario::{Action, Timeline};
+use crate::strategy::Target;
+
+/// Beyond the probes' own time, how long the load balancer may take to have all nodes in rotation.
+const ROTATION_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long the nodes may take to forward, once they are in rotation.
+const FORWARDING_TIMEOUT: Duration = Duration::from_mins(1);
+/// Between two looks at node ports that have not answered.
+const FORWARDING_INTERVAL: Duration = Duration::from_millis(50);
+/// How long one of them may take.
+const FORWARDING_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Beyond their own timeout, how long clients may take to stop.
+const CLIENTS_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl World {
+    /// Runs a timeline under clients.
+    ///
+    /// # Errors
+    /// Nodes do not get into rotation, or a step cannot be carried out.
+    pub async fn run(
+        &mut self,
+        timeline: &Timeline,
+        run: &RunSettings,
+        control_plane: &mut impl ControlPlane,
+    ) -> Result<Recording, WorldError> {
+        let capacity = self.settings.nodes.max(1);
+        let (watch_health, watched) = mpsc::channel(capacity);
+        let (deregister, deregistered) = mpsc::channel(capacity);
+        let orders = Orders {
+            watch_health,
+            deregister,
+        };
+        let (send_changes, mut changes) = mpsc::unbounded_channel();
+        let (send_rotation, mut rotation) = watch::channel(Vec::new());
+        let settings = self.controller_settings(run.seed);
+        let channels = Channels {
+            admin_states: control_plane.admin_states(),
+            watched,
+            deregistered,
+            changes: send_changes,
+            rotation: send_rotation,
+        };
+        let mut controller = self
+            .network
+            .load_balancer
+            .spawn("load-balancer", move || controller::run(settings, channels))?;
+        let driven = async {
+            control_plane.publish(&self.endpoints).await?;
+            self.published.clone_from(&self.endpoints);
+            self.wait_for_rotation(&mut rotation).await?;
+            self.wait_for_forwarding().await?;
+            self.drive(timeline, run, control_plane, &orders).await
+        };
+        let (start, observations, mut events) = tokio::select! {
+            driven = driven => driven?,
+            ended = controller.join() => return Err(ended?.err().map_or(WorldError::ControllerStopped, WorldError::from)),
+        };
+        // Its receiver gone, the controller ends; the next one must not meet it.
+        drop(rotation);
+        controller.join().await??;
+        while let Some(change) = changes.recv().await {
+            events.extend(observed(change, start, &events));
+        }
+        events.extend(
+            control_plane
+                .take_events()
+                .into_iter()
+                .filter(|event| event.at >= start),
+        );
+        Ok(Recording {
+            start,
+            observations,
+            events,
+        })
+    }
+
+    async fn wait_for_rotation(&self, rotation: &mut watch::Receiver<Vec<usize>>) -> Result<(), WorldError> {
+        let nodes = self.settings.nodes;
+        let probe = &self.settings.probe;
+        let waited = probe.interval * (probe.healthy_threshold + 1) + ROTATION_TIMEOUT;
+        let complete = timeout(waited, rotation.wait_for(|members| members.len() == nodes)).await;
+        for machine in &self.machines {
+            machine.command(Command::CheckKubeProxy).await?;
+        }
+        match complete.map(|found| found.map(drop)) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(WorldError::ControllerStopped),
+            Err(_) => Err(WorldError::NotInRotation {
+                in_rotation: rotation.borrow().clone(),
+                nodes,
+                waited,
+            }),
+        }
+    }
+
+    /// Waits until each node port answers: kube-proxy's own process sets its rules some time after its start.
+    async fn wait_for_forwarding(&self) -> Result<(), WorldError> {
+        if self.settings.plan.target != Target::NodePort {
+            return Ok(());
+        }
+        let probes: Vec<_> = (0..self.settings.nodes).map(node_port).collect();
+        let mut asking = self.network.load_balancer.spawn("node-ports", move || async move {
+            let mut silent: Vec<_> = (0..probes.len()).collect();
+            let deadline = Instant::now() + FORWARDING_TIMEOUT;
+            while Instant::now() < deadline {
+                let mut still = Vec::new();
+                for node in silent {
+                    if !probes[node].succeeds(FORWARDING_PROBE_TIMEOUT).await {
+                        still.push(node);
+                    }
+                }
+                silent = still;
+                if silent.is_empty() {
+                    return silent;
+                }
+                sleep(FORWARDING_INTERVAL).await;
+            }
+            silent
+        })?;
+        let silent = asking.join().await?;
+        if silent.is_empty() {
+            return Ok(());
+        }
+        Err(WorldError::NotForwarding {
+            silent,
+            waited: FORWARDING_TIMEOUT,
+        })
+    }
+
+    /// Carries out the steps while clients connect.
+    async fn drive(
+        &mut self,
+        timeline: &Timeline,
+        run: &RunSettings,
+        control_plane: &mut impl ControlPlane,
+        orders: &Orders,
+    ) -> Result<(Instant, Observations, Vec<Observed>), WorldError> {
+        let (stop, stopped) = watch::channel(false);
+        let settings = ClientSettings {
+            source: addresses::client(run.index),
+            ..run.clients
+        };
+        let mut running: Running<Observations> = self
+            .network
+            .clients
+            .spawn("clients", move || clients::run(settings, stopped))?;
+        let start = Instant::now();
+        let mut events = Vec::new();
+        // What waits for others moves all that comes after it.
+        let mut shift = Duration::ZERO;
+        for step in &timeline.steps {
+            sleep_until(start + step.at + shift).await;
+            if step.action == Action::AwaitEviction {
+                control_plane.wait_for_eviction().await?;
+                shift = start.elapsed().saturating_sub(step.at);
+                continue;
+            }
+            let at = Instant::now();
+            let is_first = !events
+                .iter()
+                .any(|seen: &Observed| seen.node == step.node && seen.event == Event::Signal);
+            if matches!(step.action, Action::Signal(_) | Action::TerminatePod) && is_first {
+                events.push(Observed {
+                    at,
+                    node: step.node,
+                    event: Event::Signal,
+                });
+                if self.probe(step.node).path.is_some() {
+                    // If the controller has ended, `run` reports that.
+                    let _ = orders.watch_health.send(step.node).await;
+                }
+            }
+            if let Action::Signal(signal) = step.action
+                && self.settings.plan.deregisters
+                && signal.is_seen_by_cloud_controllers()
+            {
+                let _ = orders.deregister.send(step.node).await;
+            }
+            if step.action == Action::PowerOff {
+                // Its packets are dropped some milliseconds later. What is lost from now on is lost with the machine.
+                events.push(Observed {
+                    at,
+                    node: step.node,
+                    event: Event::NodeGone,
+                });
+            }
+            self.carry_out(step).await?;
+            control_plane.carry_out(step).await?;
+            if self.endpoints != self.published {
+                control_plane.publish(&self.endpoints).await?;
+                self.published.clone_from(&self.endpoints);
+            }
+        }
+        sleep_until(start + timeline.end + shift).await;
+        stop.send_replace(true);
+        let bound = run.clients.timeout * 2 + CLIENTS_TIMEOUT;
+        let observations = timeout(bound, running.join())
+            .await
+            .map_err(|_| WorldError::ClientsTimeout(bound))??;
+        Ok((start, observations, events))
+    }
+}
+
+/// Orders to the load balancer's controller in a run.
+struct Orders {
+    watch_health: mpsc::Sender<usize>,
+    deregister: mpsc::Sender<usize>,
+}
+
+/// A handshake with a node's port of the Service.
+const fn node_port(node: usize) -> Probe {
+    Probe {
+        address: SocketAddrV4::new(addresses::node(node), addresses::NODE_PORT),
+        path: None,
+    }
+}
+
+/// A change at the load balancer as an event; a health answer that fails because the machine is off is none.
+fn observed((at, node, change): Changed, start: Instant, events: &[Observed]) -> Option<Observed> {
+    let is_gone = || {
+        events
+            .iter()
+            .any(|event| event.node == node && event.event == Event::NodeGone && event.at <= at)
+    };
+    let event = match change {
+        Change::HealthFailed if !is_gone() => Event::Healthz503,
+        Change::Probed(ProbeStatus::Down) => Event::ProbeDown,
+        Change::InRotation(false) => Event::OutOfRotation,
+        Change::HealthFailed | Change::Probed(ProbeStatus::Up) | Change::InRotation(true) => return None,
+    };
+    (at >= start).then_some(Observed { at, node, event })
+}

@@ -1,0 +1,164 @@
+//! KEP-3836's end-to-end tests on the drill's data plane: with kube-proxy's own process, and with headgate's agents.
+//!
+//! The third one, about liveness probes, is `liveness.rs`.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use headgate_drill::clients::ClientSettings;
+use headgate_drill::cluster::{Cluster, ClusterSettings, KubeProxySettings, MaintenanceSettings};
+use headgate_drill::endpoints::TrafficPolicy;
+use headgate_drill::probe::{ProbeSettings, Provider};
+use headgate_drill::result::Event;
+use headgate_drill::rotation::NoHealthyBackends;
+use headgate_drill::scenario::{Action, Scenario, Signal, Step, Timeline};
+use headgate_drill::strategy::{PodTimes, Strategy};
+use headgate_drill::world::{Recording, RunSettings, World, WorldSettings};
+use headgate_sandbox::assets::Assets;
+use tokio::time::Instant;
+
+use super::{can_run, runtime};
+
+const NODES: usize = 3;
+const SIGNAL: Duration = Duration::from_millis(1500);
+const END: Duration = Duration::from_secs(6);
+/// Longer than the run: only the end of the run, or a loss, ends a connection.
+const LIFETIME: Duration = Duration::from_mins(1);
+
+/// A node gets the autoscaler's taint, and stays: nothing is evicted and no machine dies.
+async fn terminating_node(strategy: Strategy) -> Recording {
+    let times = PodTimes {
+        pre_stop: Duration::ZERO,
+        process: Duration::from_secs(1),
+        connection_lifetime: LIFETIME,
+    };
+    let mut plan = strategy.plan(Scenario::Maintenance, &times);
+    // With Local the Pod that answers is on the node that the load balancer chose.
+    plan.forwarding.policy = TrafficPolicy::Local;
+    let settings = ClusterSettings {
+        program: env!("CARGO_BIN_EXE_headgate").into(),
+        assets: Assets::find(None).unwrap(),
+        nodes: NODES,
+        headgate: plan.headgate,
+        polls_scheduled_events: false,
+        kube_proxy: (strategy == Strategy::KubeProxy).then_some(KubeProxySettings {
+            policy: TrafficPolicy::Local,
+            min_sync_period: Duration::from_millis(100),
+        }),
+        maintenance: MaintenanceSettings { drain: Duration::ZERO },
+        notice: Duration::ZERO,
+        operation_delay: Duration::ZERO,
+    };
+    let mut cluster = Cluster::start(settings).await.unwrap();
+    let settings = WorldSettings {
+        nodes: NODES,
+        empty_nodes: 0,
+        plan,
+        probe: ProbeSettings {
+            interval: Duration::from_millis(500),
+            timeout: Duration::from_millis(500),
+            ..Provider::Azure.probe()
+        },
+        no_healthy: NoHealthyBackends::AllProbedDown,
+        propagation: Duration::ZERO,
+        drain_rules: Provider::Azure.drain_rules(),
+        processes: cluster.processes(),
+    };
+    let mut world = World::start(settings).await.unwrap();
+    let run = RunSettings {
+        clients: ClientSettings {
+            source: Ipv4Addr::UNSPECIFIED,
+            rate: 50.0,
+            timeout: Duration::from_secs(3),
+            long_lived: 12,
+            lifetime: LIFETIME,
+            request_interval: Duration::from_millis(100),
+            seed: 1,
+        },
+        index: 0,
+        seed: 1,
+    };
+    let timeline = Timeline {
+        steps: vec![Step {
+            at: SIGNAL,
+            node: 0,
+            action: Action::Signal(Signal::AutoscalerTaint),
+        }],
+        end: END,
+    };
+    world.run(&timeline, &run, &mut cluster).await.unwrap()
+}
+
+/// The events of the node, in the order in which they are to happen.
+fn times(recording: &Recording, events: &[Event]) -> Vec<Instant> {
+    let time = |event: &Event| {
+        let mut seen = recording
+            .events
+            .iter()
+            .filter(|seen| seen.event == *event && seen.node == 0);
+        seen.next()
+            .unwrap_or_else(|| panic!("{event:?} in {:?}", recording.events))
+            .at
+    };
+    events.iter().map(time).collect()
+}
+
+fn assert_as_the_kep_says(strategy: Strategy) {
+    let recording = runtime().block_on(terminating_node(strategy));
+    let order = times(
+        &recording,
+        &[Event::Signal, Event::Healthz503, Event::ProbeDown, Event::OutOfRotation],
+    );
+    assert!(order.is_sorted(), "{:?}", recording.events);
+    let (signal, out) = (order[0], order[3]);
+    let answered_by_node = |from: Instant, to: Instant| {
+        let attempts = recording.observations.attempts.iter();
+        attempts
+            .filter(|attempt| (from..to).contains(&attempt.at) && attempt.answered_by == Some(0))
+            .count()
+    };
+    assert!(
+        answered_by_node(recording.start, signal) > 0,
+        "before, the node has its share"
+    );
+    assert!(
+        answered_by_node(signal, out) > 0,
+        "also until the load balancer has noticed"
+    );
+    assert_eq!(
+        answered_by_node(out, recording.start + END),
+        0,
+        "new connections drop to zero"
+    );
+    let failed = recording
+        .observations
+        .attempts
+        .iter()
+        .filter(|attempt| attempt.answered_by.is_none());
+    assert_eq!(failed.count(), 0, "the others take them");
+    let held: Vec<_> = recording
+        .observations
+        .held
+        .iter()
+        .filter(|held| held.node == 0)
+        .collect();
+    assert!(!held.is_empty(), "the node had established connections");
+    assert!(
+        held.iter().all(|held| held.lost.is_none()),
+        "they end on their own: {held:?}"
+    );
+}
+
+#[test]
+fn a_terminating_node_gets_no_new_connection_by_kube_proxys_healthz() {
+    if can_run("a_terminating_node_gets_no_new_connection_by_kube_proxys_healthz") {
+        assert_as_the_kep_says(Strategy::KubeProxy);
+    }
+}
+
+#[test]
+fn a_terminating_node_gets_no_new_connection_by_headgates_healthz() {
+    if can_run("a_terminating_node_gets_no_new_connection_by_headgates_healthz") {
+        assert_as_the_kep_says(Strategy::Healthz);
+    }
+}
