@@ -17,6 +17,7 @@ control_plane := tests/control-plane/build.sh
 helm := tests/helm/build.sh
 azure_clients := tests/azure-clients/build.sh
 cloud_controller_manager := tests/cloud-controller-manager/build.sh
+autoscalers := tests/autoscalers/build.sh
 # What is measured, for results to state; empty outside of a repository.
 commit = $$(git describe --always --dirty --exclude '*' 2>/dev/null)
 picture := docs/pictures/scale-down
@@ -152,6 +153,13 @@ test-oldest: build-tools ## run the tests of manifests, agents and leaders with 
 maintenance: build-tools ## run maintenances with the real controller-manager and scheduler, and kill the leader 12 times (make test: 3)
 	assets=$$($(control_plane)); HEADGATE_MAINTENANCE_KILLS=$${HEADGATE_MAINTENANCE_KILLS:-12} KUBEBUILDER_ASSETS=$$assets \
 	  cargo test --locked --test maintenance $(ARGS) -- --nocapture
+
+.PHONY: autoscalers
+autoscalers: build-tools ## test headgate with the real Karpenter and the cluster-autoscaler in CLUSTER_AUTOSCALER_DIR, which make test does not
+	@[[ -x $${CLUSTER_AUTOSCALER_DIR:-}/cluster-autoscaler ]] || { echo 'autoscalers: set CLUSTER_AUTOSCALER_DIR to the directory cluster-autoscaler of a checkout of' \
+	  'kubernetes/autoscaler, in which its program was built with the build tag kwok' >&2; exit 1; }
+	assets=$$($(control_plane)); programs=$$($(autoscalers)); \
+	KUBEBUILDER_ASSETS=$$assets AUTOSCALERS=$$programs cargo test --locked --test autoscalers $(ARGS) -- --nocapture --test-threads 1
 
 .PHONY: measure-holds
 measure-holds: build-tools ## measure how often headgate's holds of the shared Lease make reconciles of the real cloud-controller-manager fail

@@ -1,0 +1,179 @@
+//! One load balancer in the emulator, whose pool the test fills with the cluster's nodes as cloud-controller-manager does.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use headgate_test_kubernetes::scratch;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::emulator::emulator_process::Emulator;
+use crate::harness::http::{self, Response};
+
+const BALANCER: &str = "/subscriptions/sub/resourceGroups/rg/providers/Microsoft.Network/loadBalancers/kubernetes";
+const API_VERSION: &str = "2025-05-01";
+/// Attempts to write the pool beside headgate.
+const MAX_ATTEMPTS: usize = 100;
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// The Lease that cloud-controller-manager holds around its writes, and its name there.
+const LOCK: &str = "aks-managed-resource-locker";
+const HOLDER: &str = "cloud-controller-manager";
+
+/// The emulator and the files of headgate for it.
+pub(super) struct Azure {
+    pub(super) emulator: Emulator,
+    pub(super) settings_file: PathBuf,
+    /// One write of the pool at a time.
+    pool: tokio::sync::Mutex<()>,
+}
+
+fn load_balancer() -> Value {
+    let inside = |kind: &str, name: &str| json!({"id": format!("{BALANCER}/{kind}/{name}")});
+    json!({"id": BALANCER, "location": "eastus", "sku": {"name": "Standard"}, "properties": {
+        "frontendIPConfigurations": [{"name": "front", "properties": {"privateIPAddress": "10.9.9.9"}}],
+        "backendAddressPools": [{"name": "kubernetes", "properties": {"loadBalancerBackendAddresses": []}}],
+        "loadBalancingRules": [{"name": "rule", "properties": {
+            "frontendIPConfiguration": inside("frontendIPConfigurations", "front"),
+            "backendAddressPool": inside("backendAddressPools", "kubernetes"), "probe": inside("probes", "probe"),
+            "protocol": "Tcp", "frontendPort": 80, "backendPort": 80}}],
+        "probes": [{"name": "probe", "properties": {"protocol": "Http", "port": 10456, "requestPath": "/healthz", "intervalInSeconds": 5}}]}})
+}
+
+async fn exchange(address: SocketAddr, method: &str, path: &str, headers: &str, body: &Value) -> Response {
+    let text = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
+        text.len()
+    );
+    http::exchange(address, request.as_bytes()).await.unwrap()
+}
+
+/// Takes the shared Lease as cloud-controller-manager does, or releases it; returns whether it could.
+async fn set_holder(leases: &Api<Lease>, is_held: bool) -> bool {
+    let found = leases.get_opt(LOCK).await.unwrap();
+    let is_new = found.is_none();
+    let mut lease = found.unwrap_or_default();
+    lease.metadata.name = Some(LOCK.to_owned());
+    let spec = lease.spec.get_or_insert_default();
+    let holder = spec.holder_identity.clone().unwrap_or_default();
+    if holder != if is_held { "" } else { HOLDER } {
+        return false;
+    }
+    spec.holder_identity = Some(if is_held { HOLDER } else { "" }.to_owned());
+    spec.lease_duration_seconds = Some(900);
+    spec.renew_time = Some(MicroTime(Timestamp::now()));
+    spec.acquire_time = Some(MicroTime(Timestamp::now()));
+    if !is_held {
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(format!("{LOCK}-previous-holder"), HOLDER.to_owned());
+    }
+    let params = PostParams::default();
+    if is_new {
+        leases.create(&params, &lease).await.is_ok()
+    } else {
+        leases.replace(LOCK, &params, &lease).await.is_ok()
+    }
+}
+
+impl Azure {
+    /// Starts the emulator. Each write takes `operation_delay`.
+    pub(super) async fn start(operation_delay: &str) -> Self {
+        let directory = scratch("autoscalers");
+        let seed = directory.join("seed.json");
+        std::fs::write(&seed, json!({"resources": [load_balancer()]}).to_string()).unwrap();
+        let emulator = Emulator::start_with_seed(&seed, &["--operation-delay", operation_delay]).await;
+        let settings_file = directory.join("azure.json");
+        let text = json!({"resourceManagerEndpoint": format!("http://{}", emulator.arm), "tenantId": "tenant",
+            "subscriptionId": "sub", "resourceGroup": "rg", "aadClientId": "client", "aadClientSecret": "secret"});
+        std::fs::write(&settings_file, text.to_string()).unwrap();
+        Self {
+            emulator,
+            settings_file,
+            pool: tokio::sync::Mutex::default(),
+        }
+    }
+
+    async fn control(&self, path: &str) -> Value {
+        let path = format!("/emulator/v1/{path}");
+        let answer = exchange(self.emulator.control, "GET", &path, "", &Value::Null).await;
+        assert_eq!(answer.status / 100, 2, "{path}: {}", answer.text());
+        answer.json()
+    }
+
+    /// Adds a node to the pool, unless it has it, while it holds the shared Lease: headgate reads the pool when that is released.
+    pub(super) async fn add_member(&self, client: &Client, node: &str, address: &str) {
+        let _one = self.pool.lock().await;
+        let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+        while !set_holder(&leases, true).await {
+            sleep(RETRY_INTERVAL).await;
+        }
+        self.write_member(node, address).await;
+        assert!(set_holder(&leases, false).await, "the Lease is not released");
+    }
+
+    async fn write_member(&self, node: &str, address: &str) {
+        let token = self.control("token").await;
+        let authorization = format!("Authorization: Bearer {}\r\n", token["token"].as_str().unwrap());
+        let path = format!("{BALANCER}/backendAddressPools/kubernetes?api-version={API_VERSION}");
+        for _ in 0..MAX_ATTEMPTS {
+            let answer = exchange(self.emulator.arm, "GET", &path, &authorization, &Value::Null).await;
+            let mut document = answer.json();
+            let is_settled = document["properties"]["provisioningState"] == "Succeeded";
+            let etag = document["etag"].as_str().unwrap_or_default().to_owned();
+            let members = document["properties"]["loadBalancerBackendAddresses"].as_array_mut();
+            let members = members.unwrap_or_else(|| panic!("no members: {}", answer.text()));
+            if members.iter().any(|member| member["name"] == node) {
+                return;
+            }
+            members.push(json!({"name": node, "properties": {"ipAddress": address}}));
+            if is_settled {
+                let headers = format!("{authorization}If-Match: {etag}\r\n");
+                exchange(self.emulator.arm, "PUT", &path, &headers, &document).await;
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
+        panic!("{node} was not added to the pool");
+    }
+
+    /// The members of the pool that are `Down`, and all of them.
+    pub(super) async fn members(&self) -> (Vec<String>, Vec<String>) {
+        let state = self.control("state").await;
+        let found = state["resources"].as_array().unwrap().iter();
+        let balancer = found.clone().find(|resource| resource["id"] == BALANCER).unwrap();
+        let members =
+            balancer["properties"]["backendAddressPools"][0]["properties"]["loadBalancerBackendAddresses"].as_array();
+        let name = |member: &Value| member["name"].as_str().unwrap().to_owned();
+        let all = members.unwrap().iter();
+        let down = all
+            .clone()
+            .filter(|member| member["properties"]["adminState"] == "Down");
+        (down.map(name).collect(), all.map(name).collect())
+    }
+
+    /// When headgate's first PUT that sets this node `Down` arrived.
+    pub(super) async fn put_at(&self, node: &str) -> Option<Timestamp> {
+        let journal = self.control("journal?limit=1000&method=PUT").await;
+        let is_down = |entry: &&Value| {
+            let members = entry["body"]["properties"]["loadBalancerBackendAddresses"].as_array();
+            let mut members = members.into_iter().flatten();
+            members.any(|member| member["name"] == node && member["properties"]["adminState"] == "Down")
+        };
+        let entries = journal["entries"].as_array().unwrap().iter();
+        let mut of_headgate = entries.filter(|entry| {
+            entry["userAgent"]
+                .as_str()
+                .is_some_and(|agent| agent.contains("headgate"))
+        });
+        of_headgate.find(is_down)?["arrived"].as_str()?.parse().ok()
+    }
+}
