@@ -180,7 +180,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         services: channels.services.view(&service_reporters).filter(|_| answers_probes),
         scheduled_events: channels.azure.enabled_snapshots().filter(|_| answers_probes),
         role,
-        is_candidate: role.may_lead() && settings.allows_election(),
+        is_candidate: is_candidate(role, &settings),
         leader: metrics.leader.clone(),
         local_pools: metrics.local_pools.queued_updates(),
         started_at: clock.now().wall,
@@ -195,7 +195,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         state: channels.operations_bound.clone(),
     };
     serve_operations(&mut tasks, router, socket, binder, &metrics.listeners, &stop_operations);
-    let leader_election = (role.may_lead() && settings.allows_election()).then(|| {
+    let leader_election = is_candidate(role, &settings).then(|| {
         let azure = AzureAccess {
             settings: settings.azure.clone(),
             client: client.clone(),
@@ -275,6 +275,11 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         events,
         reports: inputs.node,
     })
+}
+
+/// Whether the process stands for election. Without Azure only a controller does, for maintenances.
+fn is_candidate(role: Role, settings: &Settings) -> bool {
+    role.may_lead() && settings.allows_election() || role == Role::Controller && settings.leads_maintenances_alone()
 }
 
 fn load_remembered_state(settings: &Settings, node_name: &str) -> Option<RememberedState> {

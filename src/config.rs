@@ -125,7 +125,7 @@ pub struct AzureSettings {
 }
 
 impl AzureSettings {
-    /// Whether a file or a Secret is set. A process without either does not stand for election.
+    /// Whether a file or a Secret is set. A process without either has no admin states to lead for.
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.config_file.is_some() || self.config_secret.is_some()
@@ -327,6 +327,13 @@ impl Settings {
     #[must_use]
     pub fn allows_election(&self) -> bool {
         self.leader_election.leader_elect && self.azure.is_configured()
+    }
+
+    /// Whether a controller stands for election although Azure is not configured: the maintenance controllers are the whole work of its
+    /// terms.
+    #[must_use]
+    pub fn leads_maintenances_alone(&self) -> bool {
+        self.leader_election.leader_elect && !self.azure.is_configured() && self.maintenance.enabled
     }
 
     /// These settings as a YAML document in the form of a settings file.

@@ -1,6 +1,7 @@
 //! The candidate of this process, and the work of its terms.
 //!
-//! A process is a candidate if its role may lead and the settings name `azure.json`. A defect in the work of a term ends the term
+//! A process is a candidate if its role may lead and the settings name `azure.json`, or if it is a controller that leads for maintenances
+//! alone. A defect in the work of a term ends the term
 //! and never the process (docs/decisions.md 8). When the process stops, it first releases the Lease
 //! ([`LeaderElection::release_lease`]) and answers probes as before meanwhile. What the work does is left to `admin_state`.
 
@@ -139,6 +140,10 @@ pub(super) fn work(
     move |term, context| {
         let metrics = metrics.clone();
         async move {
+            if !context.settings.azure.is_configured() {
+                maintenance::run_by_probes(term, &context, metrics.maintenance).await;
+                return Ok(());
+            }
             let reads = watch::Sender::new(Arc::default());
             let waits_for_reads = context.settings.maintenance.enabled;
             let maintenance = async {

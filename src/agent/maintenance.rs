@@ -1,4 +1,5 @@
-//! The maintenance controllers in a term: what the admin-state controller reads of the pools is what their gates wait for.
+//! The maintenance controllers in a term: what the admin-state controller reads of the pools is what their gates wait for, or without Azure
+//! what agents write after failed probes.
 //!
 //! They run only in a process that may write other Nodes. Their end is no end of the term.
 
@@ -8,7 +9,9 @@ use headgate_controller::admin_state::{NodeRead, NodeReads};
 use headgate_controller::other_nodes::OtherNodes;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::Term;
-use headgate_maintenance::controller::{LoadBalancerObservations, MaintenanceContext, Metrics, run as run_controllers};
+use headgate_maintenance::controller::{
+    LoadBalancerObservations, LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers,
+};
 use headgate_maintenance::snapshot::LoadBalancerObservation;
 use tokio::sync::watch;
 
@@ -24,22 +27,12 @@ pub(super) async fn run(
     metrics: Metrics,
     mut reads: watch::Receiver<Arc<NodeReads>>,
 ) {
-    let (client, node_name) = (context.client.clone(), context.node_name.clone());
-    let other_nodes = OtherNodes::new(client.clone(), node_name.clone(), context.placement);
-    if other_nodes.check(FEATURE).await.is_err() {
-        return;
-    }
     let observed = watch::Sender::new(Arc::default());
-    let controllers = run_controllers(
-        term,
-        MaintenanceContext {
-            events: ClusterEventRecorder::new(client.clone(), node_name),
-            client,
-            metrics,
-            clock: context.clock.clone(),
-            load_balancers: observed.subscribe(),
-        },
-    );
+    let source = LoadBalancerSource::Reads(observed.subscribe());
+    let Some(controllers_context) = controllers_context(context, metrics, source).await else {
+        return;
+    };
+    let controllers = run_controllers(term, controllers_context);
     let follow = async {
         loop {
             let observations = observations(&reads.borrow_and_update());
@@ -50,6 +43,43 @@ pub(super) async fn run(
         }
     };
     futures::future::join(controllers, follow).await;
+}
+
+/// Runs the controllers in a cluster whose load balancers no leader reads, until the term is handed over. Their gates follow what the agents
+/// write after failed probes (`node.markerProbes`).
+pub(super) async fn run_by_probes(term: Term, context: &LeaderContext, metrics: Metrics) {
+    if context.settings.marker.probes == 0 {
+        tracing::warn!("neither Azure nor node.markerProbes is configured: no drain is confirmed by load balancers");
+    }
+    let handed_over = term.clone();
+    let controllers = async {
+        if let Some(controllers_context) = controllers_context(context, metrics, LoadBalancerSource::Probes).await {
+            run_controllers(term, controllers_context).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = controllers => {}
+        () = handed_over.handover_requested() => {}
+    }
+}
+
+/// What the controllers need, or `None` if this process may not write other Nodes.
+async fn controllers_context(
+    context: &LeaderContext,
+    metrics: Metrics,
+    load_balancers: LoadBalancerSource,
+) -> Option<MaintenanceContext> {
+    let (client, node_name) = (context.client.clone(), context.node_name.clone());
+    let other_nodes = OtherNodes::new(client.clone(), node_name.clone(), context.placement);
+    other_nodes.check(FEATURE).await.ok()?;
+    Some(MaintenanceContext {
+        events: ClusterEventRecorder::new(client.clone(), node_name),
+        client,
+        metrics,
+        clock: context.clock.clone(),
+        load_balancers,
+    })
 }
 
 /// What the reads mean for gates.

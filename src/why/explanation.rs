@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use headgate_maintenance::api::names::MAINTENANCE_TAINT;
 use headgate_node::Signal;
 use headgate_telemetry::escape_line;
 use jiff::Timestamp;
@@ -116,7 +117,11 @@ pub fn explain(name: &str, observations: &Observations, now: Timestamp) -> Expla
             }
         }
     }
-    if let (Ok(_), Err(error)) = (&observations.api, &observations.maintenances) {
+    // Where the node shows no trace of one, a token that may not list them is no news.
+    let may_be_maintained = |node: &NodeObject| node.cordoned || node.taints.iter().any(|key| key == MAINTENANCE_TAINT);
+    if let (Ok(node), Err(error)) = (&observations.api, &observations.maintenances)
+        && may_be_maintained(node)
+    {
         notes.push(format!("NodeMaintenances are not known: {error}"));
     }
     reasons.sort_by(|a, b| a.name.cmp(&b.name));

@@ -79,13 +79,21 @@ struct Controller(Process);
 
 impl Controller {
     fn start(emulator: &Emulator, kubeconfig: &Path) -> Self {
+        let azure = azure_json(emulator, &scratch("azure"));
+        Self::start_with(
+            "maintenance: {enabled: true}\n",
+            &[("--azure-config-file", azure.as_path())],
+            kubeconfig,
+        )
+    }
+
+    fn start_with(settings: &str, flags: &[(&str, &Path)], kubeconfig: &Path) -> Self {
         let directory = scratch("maintenance");
         let file = |name: &str, text: &str| -> PathBuf {
             std::fs::write(directory.join(name), text).unwrap();
             directory.join(name)
         };
-        let settings = file("settings.yaml", "maintenance: {enabled: true}\n");
-        let azure = azure_json(emulator, &directory);
+        let settings = file("settings.yaml", settings);
         let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
         command.current_dir(&directory).env_remove("KUBECONFIG");
         command.args(["agent", "--role=controller", "--node-name", "node-2"]);
@@ -93,9 +101,11 @@ impl Controller {
         for (flag, file) in [
             ("--kubeconfig", kubeconfig),
             ("--config", &settings),
-            ("--azure-config-file", &azure),
             ("--state-dir", &directory),
         ] {
+            command.arg(flag).arg(file);
+        }
+        for (flag, file) in flags {
             command.arg(flag).arg(file);
         }
         Self(Process::start("headgate", command, &directory.join("log")).unwrap())

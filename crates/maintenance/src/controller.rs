@@ -8,6 +8,7 @@
 //! and may be repeated. A failure here ends no other work of the term: the tasks are started again after a pause. That this
 //! process may write other Nodes is the caller's to check.
 
+mod blackholes;
 mod budgets;
 mod caches;
 mod daemon_sets;
@@ -19,6 +20,7 @@ mod metrics;
 mod node_patch;
 mod objects;
 mod pods;
+mod probe_markers;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -51,6 +53,16 @@ const RESTART_PAUSE: Duration = Duration::from_secs(30);
 /// What is known about the load balancers of each Node, by name. A Node that is missing is unknown.
 pub type LoadBalancerObservations = BTreeMap<String, LoadBalancerObservation>;
 
+/// Where the controllers learn whether a node is out of its load balancers.
+#[derive(Clone, Debug)]
+pub enum LoadBalancerSource {
+    /// What the leader reads of the load balancers.
+    Reads(watch::Receiver<Arc<LoadBalancerObservations>>),
+    /// The condition `headgate.dev/OutOfLoadBalancers` of each Node, which its agent writes after so many failed probes. For clusters whose
+    /// load balancers no leader reads.
+    Probes,
+}
+
 /// What the controllers need.
 #[derive(Clone)]
 pub struct MaintenanceContext {
@@ -62,8 +74,8 @@ pub struct MaintenanceContext {
     pub metrics: Metrics,
     /// Wall and monotonic time.
     pub clock: Clock,
-    /// What the last reads of the load balancers show.
-    pub load_balancers: watch::Receiver<Arc<LoadBalancerObservations>>,
+    /// Whether nodes are out of their load balancers.
+    pub load_balancers: LoadBalancerSource,
 }
 
 /// The tasks of the controllers.
@@ -73,6 +85,7 @@ enum TaskName {
     Nodes,
     Evacuations,
     Budgets,
+    Services,
     Pods,
     MaintenanceController,
     EvacuationController,
@@ -87,6 +100,7 @@ impl fmt::Display for TaskName {
             Self::Nodes => "nodes",
             Self::Evacuations => "evacuations",
             Self::Budgets => "poddisruptionbudgets",
+            Self::Services => "services",
             Self::Pods => "pods",
             Self::MaintenanceController => "maintenance-controller",
             Self::EvacuationController => "evacuation-controller",
@@ -132,16 +146,17 @@ fn whole_seconds(time: Timestamp) -> Timestamp {
 fn start(term: &Term, context: &MaintenanceContext) -> JoinMap<TaskName, ()> {
     let mut tasks = JoinMap::new();
     let caches = Caches::start(&mut tasks, context);
+    let (events, recorded) = EventQueue::new();
     let writer = Writer {
         client: context.client.clone(),
         term: term.clone(),
         metrics: context.metrics.clone(),
+        events,
     };
-    let (events, recorded) = EventQueue::new();
     tasks.spawn(TaskName::Events, events::record(context.events.clone(), recorded));
     tasks.spawn(
         TaskName::MaintenanceController,
-        MaintenanceController::new(caches.clone(), writer.clone(), events, context).run(),
+        MaintenanceController::new(caches.clone(), writer.clone(), context).run(),
     );
     tasks.spawn(
         TaskName::EvacuationController,

@@ -7,6 +7,7 @@
 )]
 
 pub mod api;
+pub mod blackhole;
 pub mod controller;
 pub mod cordon_race;
 pub mod drain_plan;

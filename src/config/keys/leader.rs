@@ -121,7 +121,8 @@ pub(super) const LEADER: &[Key] = &[
         about: "Whether the leader acts on NodeMaintenances and Evacuations: nodes leave their load balancers, verified by a read, \
                 before the first pod is evicted. It needs `manifests/components/maintenance` (the kinds, policies and rights) and \
                 the controllers of `manifests/components/controller`: where a pod of the DaemonSet leads, it does nothing and \
-                records the event `ControllerRequired`. docs/maintenance.md is the guide.",
+                records the event `ControllerRequired`. Without Azure the gates follow `node.markerProbes`. docs/maintenance.md is the \
+                guide.",
         set: |settings, value| {
             settings.maintenance.enabled = value::boolean(value)?;
             Ok(())

@@ -110,6 +110,9 @@ fn maintenances_of_the_node_say_what_they_wait_for() {
     observed.maintenances = Err("forbidden".to_owned());
     let text = explain("n", &observed, at(22)).to_string();
     assert!(text.contains("  NodeMaintenances are not known: forbidden\n"), "{text}");
+    observed.api = Ok(api(&[], false, false));
+    let text = explain("n", &observed, at(22)).to_string();
+    assert!(!text.contains("NodeMaintenances"), "nothing indicates one: {text}");
 }
 
 #[test]

@@ -8,7 +8,9 @@ use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{
     CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, candidate_identity,
 };
-use headgate_maintenance::controller::{LoadBalancerObservations, MaintenanceContext, Metrics, run};
+use headgate_maintenance::controller::{
+    LoadBalancerObservations, LoadBalancerSource, MaintenanceContext, Metrics, run,
+};
 use headgate_maintenance::snapshot::LoadBalancerObservation;
 use headgate_node::NodeReport;
 use headgate_sandbox::control_plane::ControlPlane;
@@ -148,7 +150,7 @@ impl Leader {
             events: ClusterEventRecorder::new(leader.client.clone(), own.to_owned()),
             metrics: Metrics::register(&mut registry),
             clock: clock.clone(),
-            load_balancers: load_balancers.subscribe(),
+            load_balancers: LoadBalancerSource::Reads(load_balancers.subscribe()),
         };
         let report = NodeReport::initial(None, &headgate_node::SignalRules::default(), clock.now());
         let reports = watch::Sender::new(report);

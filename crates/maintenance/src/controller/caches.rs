@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::StreamExt as _;
 use headgate_kubernetes::{WatchReporter, WatchStream, watch_events};
+use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
@@ -19,6 +20,7 @@ use super::objects::{CachedNode, NodeObject};
 use super::pods::{PodCache, watch_pods};
 use super::{MaintenanceContext, TaskName};
 use crate::api::{Evacuation, NodeMaintenance};
+use crate::blackhole::ServiceFacts;
 use crate::snapshot::BudgetFacts;
 
 /// Objects in one answer to a list.
@@ -34,6 +36,8 @@ pub(super) struct Caches {
     pub(super) nodes: watch::Receiver<Cache<CachedNode>>,
     pub(super) evacuations: watch::Receiver<Cache<Evacuation>>,
     pub(super) budgets: watch::Receiver<Cache<BudgetFacts>>,
+    /// The Services of type LoadBalancer.
+    pub(super) services: watch::Receiver<Cache<ServiceFacts>>,
     pub(super) pods: watch::Receiver<PodCache>,
     /// The nodes whose pods the maintenance controller needs.
     pub(super) maintained_nodes: watch::Sender<BTreeSet<String>>,
@@ -46,6 +50,7 @@ impl Caches {
     pub(super) fn start(tasks: &mut JoinMap<TaskName, ()>, context: &MaintenanceContext) -> Self {
         let (maintenances, nodes) = (watch::Sender::new(None), watch::Sender::new(None));
         let (evacuations, budgets) = (watch::Sender::new(None), watch::Sender::new(None));
+        let services = watch::Sender::new(None);
         let pods = watch::Sender::new(PodCache::default());
         let (maintained_nodes, located_nodes) = (watch::Sender::default(), watch::Sender::default());
         let caches = Self {
@@ -53,6 +58,7 @@ impl Caches {
             nodes: nodes.subscribe(),
             evacuations: evacuations.subscribe(),
             budgets: budgets.subscribe(),
+            services: services.subscribe(),
             pods: pods.subscribe(),
             maintained_nodes: maintained_nodes.clone(),
             located_nodes: located_nodes.clone(),
@@ -76,12 +82,17 @@ impl Caches {
         let stream = watch_events(
             client,
             Api::<PodDisruptionBudget>::all,
-            config,
+            config.clone(),
             reporter("poddisruptionbudgets"),
         );
         tasks.spawn(
             TaskName::Budgets,
             reflect(stream, budgets, |budget| BudgetFacts::read(&budget)),
+        );
+        let stream = watch_events(client, Api::<Service>::all, config, reporter("services"));
+        tasks.spawn(
+            TaskName::Services,
+            reflect(stream, services, |service| ServiceFacts::read(&service)),
         );
         let wanted = (maintained_nodes.subscribe(), located_nodes.subscribe());
         tasks.spawn(TaskName::Pods, watch_pods(context.clone(), wanted, pods));

@@ -293,10 +293,16 @@ async fn work_on(writer: &Writer, due: &Due, now: Timestamp) -> Worked {
         (Step::Evict, _) if located_on.is_some() => Worked::Waits { located_on },
         (Step::Evict, PodState::Exists(pod)) => evict(writer, evacuation, pod, now).await,
         (Step::Evict, PodState::Gone) => Worked::Stepped,
-        (step, _) => {
+        (step, pod) => {
+            let fills_in = matches!(step, Step::SetEvacuators(_));
             match make(writer, evacuation, step).await {
+                Ok(()) => {
+                    if let (true, PodState::Exists(pod)) = (fills_in, pod) {
+                        writer.events.malformed_annotations(pod);
+                    }
+                }
                 // The evacuator or an instigator wrote at the same time, or it has ended.
-                Ok(()) | Err(WriteError::Conflict | WriteError::Gone) => {}
+                Err(WriteError::Conflict | WriteError::Gone) => {}
                 Err(error) => log_failure("evacuation", evacuation, &error),
             }
             Worked::Stepped

@@ -1,16 +1,20 @@
 //! Events about maintenances and Nodes, in a bounded queue of their own: a slow answer delays no maintenance.
 
 use headgate_kubernetes::ClusterEventRecorder;
-use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::Resource;
 use tokio::sync::mpsc;
 
 use crate::api::NodeMaintenance;
+use crate::evacuation::annotations::parse_evacuators;
+use crate::snapshot::PodFacts;
 
 /// Events that wait to be written; further ones are dropped and logged.
 const MAX_EVENTS_QUEUED: usize = 1000;
 /// The API server accepts 1,024 bytes.
 const MAX_NOTE_BYTES: usize = 1000;
+/// The reason of the event about annotations of a pod that register no evacuator.
+const MALFORMED_ANNOTATION: &str = "EvacuatorAnnotationMalformed";
 /// What headgate does, in events.
 const ACTION: &str = "MaintainNode";
 
@@ -54,6 +58,24 @@ impl EventQueue {
             ..ObjectReference::default()
         };
         self.queue(about, is_warning, reason, note);
+    }
+
+    /// Queues one event about a pod whose annotations register no evacuator although they should, if any.
+    pub(super) fn malformed_annotations(&self, pod: &PodFacts) {
+        let mistakes = parse_evacuators(&pod.evacuators).mistakes;
+        if mistakes.is_empty() {
+            return;
+        }
+        let about = ObjectReference {
+            api_version: Some(Pod::api_version(&()).into_owned()),
+            kind: Some(Pod::kind(&()).into_owned()),
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            uid: Some(pod.uid.clone()),
+            ..ObjectReference::default()
+        };
+        let mistakes: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
+        self.queue(about, true, MALFORMED_ANNOTATION, &mistakes.join("; "));
     }
 
     fn queue(&self, about: ObjectReference, is_warning: bool, reason: &'static str, note: &str) {

@@ -19,7 +19,6 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::caches::Caches;
-use super::events::EventQueue;
 use super::metrics::Metrics;
 use super::node_patch::{condition_operations, node_operations};
 use super::objects::facts_of;
@@ -29,7 +28,7 @@ use crate::api::{Evacuation, NodeMaintenance, NodeMaintenanceStatus, Stage};
 use crate::cordon_race::{CordonRaceDetector, is_revert};
 use crate::plan::action::{Action, Event, NodeChange, NodeConditionChange};
 use crate::plan::conditions::{self, COMPLETED, PROGRESSING};
-use crate::snapshot::{NodeFacts, Snapshot};
+use crate::snapshot::{NodeFacts, PodFacts, Snapshot};
 
 use evacuation_writes::{change_evacuation, name_of};
 
@@ -42,7 +41,6 @@ const CORDON_REVERTED: &str = "CordonReverted";
 pub(super) struct Executor {
     pub(super) caches: Caches,
     pub(super) writer: Writer,
-    pub(super) events: EventQueue,
     pub(super) metrics: Metrics,
     pub(super) clock: Clock,
     pub(super) races: CordonRaceDetector,
@@ -56,8 +54,8 @@ struct Turn<'a> {
     maintenances: BTreeMap<&'a str, &'a NodeMaintenance>,
     nodes: BTreeMap<&'a str, &'a NodeFacts>,
     evacuations: BTreeMap<&'a str, &'a Evacuation>,
-    /// The node of each pod, by UID.
-    pod_nodes: BTreeMap<&'a str, &'a str>,
+    /// The pods of the snapshot, by UID.
+    pods: BTreeMap<&'a str, &'a PodFacts>,
     /// Nodes on which no Evacuation is created in this turn.
     blocked_nodes: BTreeSet<String>,
     failures: usize,
@@ -77,11 +75,7 @@ impl<'a> Turn<'a> {
                 .iter()
                 .filter_map(|one| Some((one.metadata.uid.as_deref()?, one)))
                 .collect(),
-            pod_nodes: snapshot
-                .pods
-                .iter()
-                .map(|pod| (pod.uid.as_str(), pod.node.as_str()))
-                .collect(),
+            pods: snapshot.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect(),
             blocked_nodes: BTreeSet::new(),
             failures: 0,
         }
@@ -215,10 +209,13 @@ impl Executor {
         }
         for event in events {
             let (is_warning, reason) = (event.reason.is_warning(), event.reason.as_str());
-            self.events.about_maintenance(object, is_warning, reason, &event.note);
+            self.writer
+                .events
+                .about_maintenance(object, is_warning, reason, &event.note);
             if let Some(node) = &event.node {
                 let note = format!("NodeMaintenance {name}: {}", event.note);
-                self.events
+                self.writer
+                    .events
                     .about_node(node, &self.node_uid(node), is_warning, reason, &note);
             }
         }
@@ -288,7 +285,8 @@ impl Executor {
                          unschedulable.",
                         race.reverts
                     );
-                    self.events
+                    self.writer
+                        .events
                         .about_node(name, &self.node_uid(name), true, CORDON_REVERTED, &note);
                 }
             }
@@ -338,9 +336,9 @@ impl Executor {
     async fn change_evacuations(&mut self, turn: &mut Turn<'_>, actions: Vec<Action>, now: Timestamp) {
         let node_of = |action: &Action, turn: &Turn<'_>| match action {
             Action::CreateEvacuation { evacuation } => turn
-                .pod_nodes
+                .pods
                 .get(evacuation.spec.pod_ref.uid.as_str())
-                .map(|node| (*node).to_owned()),
+                .map(|pod| pod.node.clone()),
             _ => None,
         };
         let due = actions.into_iter().filter_map(|action| {
@@ -349,10 +347,10 @@ impl Executor {
             (!is_blocked).then_some((node, action))
         });
         let due: Vec<_> = due.collect();
-        let (writer, evacuations) = (&self.writer, &turn.evacuations);
+        let (writer, evacuations, pods) = (&self.writer, &turn.evacuations, &turn.pods);
         let outcomes: Vec<_> = stream::iter(due)
             .map(|(node, action)| async move {
-                let outcome = change_evacuation(writer, evacuations, &action).await;
+                let outcome = change_evacuation(writer, evacuations, pods, &action).await;
                 (node, action, outcome)
             })
             .buffer_unordered(MAX_CONCURRENT_WRITES)

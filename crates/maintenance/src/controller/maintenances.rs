@@ -4,20 +4,20 @@
 //! leaves nothing to repair. Nothing is planned before the pods of all nodes under maintenance are listed.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
-use headgate_clock::Clock;
+use headgate_clock::{Clock, Moment};
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::blackholes::BlackholeReporter;
 use super::caches::Caches;
-use super::events::EventQueue;
 use super::executor::Executor;
 use super::metrics::{GaugeValues, Metrics};
+use super::probe_markers::ProbeMarkers;
 use super::writer::Writer;
-use super::{LoadBalancerObservations, MaintenanceContext};
+use super::{LoadBalancerSource, MaintenanceContext};
 use crate::api::{NodeMaintenance, Stage};
 use crate::cordon_race::CordonRaceDetector;
 use crate::plan::phase::{Maintenance, Phase};
@@ -35,8 +35,10 @@ const RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 /// The NodeMaintenance controller.
 pub(super) struct MaintenanceController {
     caches: Caches,
-    load_balancers: watch::Receiver<Arc<LoadBalancerObservations>>,
+    load_balancers: LoadBalancerSource,
+    probe_markers: ProbeMarkers,
     executor: Executor,
+    blackholes: BlackholeReporter,
     metrics: Metrics,
     clock: Clock,
 }
@@ -45,16 +47,18 @@ pub(super) struct MaintenanceController {
 struct Turned {
     /// When time alone changes the plan.
     wake_at: Option<Timestamp>,
+    /// When what is known of load balancers expires.
+    expires_at: Option<Instant>,
     failures: usize,
 }
 
 impl MaintenanceController {
-    pub(super) fn new(caches: Caches, writer: Writer, events: EventQueue, context: &MaintenanceContext) -> Self {
+    pub(super) fn new(caches: Caches, writer: Writer, context: &MaintenanceContext) -> Self {
         Self {
+            blackholes: BlackholeReporter::new(writer.events.clone(), context.metrics.clone()),
             executor: Executor {
                 caches: caches.clone(),
                 writer,
-                events,
                 metrics: context.metrics.clone(),
                 clock: context.clock.clone(),
                 races: CordonRaceDetector::default(),
@@ -62,6 +66,7 @@ impl MaintenanceController {
             },
             caches,
             load_balancers: context.load_balancers.clone(),
+            probe_markers: ProbeMarkers::default(),
             metrics: context.metrics.clone(),
             clock: context.clock.clone(),
         }
@@ -72,9 +77,15 @@ impl MaintenanceController {
         let mut retry = FIRST_RETRY;
         loop {
             let now = self.clock.now();
-            let turned = self.turn(now.wall).await;
+            let turned = self.turn(now).await;
             let mut wake_at = Instant::now() + RESYNC_INTERVAL;
-            if let Some(Turned { wake_at: due, failures }) = turned {
+            if let Some(Turned {
+                wake_at: due,
+                expires_at,
+                failures,
+            }) = turned
+            {
+                wake_at = wake_at.min(expires_at.unwrap_or(wake_at));
                 if let Some(due) = due {
                     let wait = Duration::try_from(due.duration_since(now.wall)).unwrap_or_default();
                     wake_at = wake_at.min(now.mono + wait);
@@ -95,16 +106,20 @@ impl MaintenanceController {
                 Ok(()) = caches.evacuations.changed() => {}
                 Ok(()) = caches.budgets.changed() => {}
                 Ok(()) = caches.pods.changed() => {}
-                Ok(()) = load_balancers.changed() => {}
+                Ok(()) = changed(load_balancers) => {}
                 () = sleep_until(wake_at) => {}
             }
         }
     }
 
     /// Plans once and carries the plan out; `None` while a cache is not complete.
-    async fn turn(&mut self, now: Timestamp) -> Option<Turned> {
-        let snapshot = self.snapshot()?;
+    async fn turn(&mut self, now: Moment) -> Option<Turned> {
+        let (snapshot, expires_at) = self.snapshot(now)?;
+        let now = now.wall;
         let plan = plan(&snapshot, now);
+        if let Some(services) = self.caches.services.borrow().as_ref() {
+            self.blackholes.update(&snapshot, services, &self.caches, now);
+        }
         self.metrics.set_gauges(&gauges(&snapshot.maintenances));
         let is_cordoned = |node: &str| {
             let mut nodes = snapshot.nodes.iter();
@@ -123,12 +138,13 @@ impl MaintenanceController {
         };
         Some(Turned {
             wake_at: plan.wake_at,
+            expires_at,
             failures,
         })
     }
 
-    /// All that a plan depends on; `None` while a cache is not complete.
-    fn snapshot(&mut self) -> Option<Snapshot> {
+    /// All that a plan depends on, and when it expires; `None` while a cache is not complete.
+    fn snapshot(&mut self, now: Moment) -> Option<(Snapshot, Option<Instant>)> {
         let maintenances: Vec<_> = self
             .caches
             .maintenances
@@ -174,15 +190,34 @@ impl MaintenanceController {
             let all = maintained.iter().flat_map(|node| pods.of_node(node));
             all.map(|pod| pod.facts.clone()).collect()
         };
-        let load_balancers = (**self.load_balancers.borrow_and_update()).clone();
-        Some(Snapshot {
+        let (load_balancers, expires_at) = match &mut self.load_balancers {
+            LoadBalancerSource::Reads(reads) => ((**reads.borrow_and_update()).clone(), None),
+            LoadBalancerSource::Probes => {
+                let cached = self.caches.nodes.borrow();
+                let maintained = maintained
+                    .iter()
+                    .filter_map(|node| Some((node.as_str(), cached.as_ref()?.get(node)?)));
+                let markers = maintained.map(|(node, cached)| (node, cached.marker.as_ref()));
+                self.probe_markers.observe(markers, now)
+            }
+        };
+        let snapshot = Snapshot {
             maintenances,
             nodes,
             pods,
             evacuations,
             budgets,
             load_balancers,
-        })
+        };
+        Some((snapshot, expires_at))
+    }
+}
+
+/// Waits until other reads are known. Conditions of Nodes change with the cache of Nodes.
+async fn changed(load_balancers: &mut LoadBalancerSource) -> Result<(), watch::error::RecvError> {
+    match load_balancers {
+        LoadBalancerSource::Reads(reads) => reads.changed().await,
+        LoadBalancerSource::Probes => std::future::pending().await,
     }
 }
 

@@ -11,12 +11,16 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::api::Stage;
+use crate::blackhole::TrafficPolicy;
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome};
 
 /// From a gate that is open at once to a drain of several days.
 const BUCKETS: [f64; 13] = [
     1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 172_800.0,
 ];
+
+/// From a node that lost nothing to one that load balancers did not notice for half an hour.
+const BLACKHOLE_BUCKETS: [f64; 11] = [0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 1800.0];
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +81,11 @@ struct PodLabels {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PolicyLabels {
+    traffic_policy: &'static str,
+}
+
 /// The values of the gauges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GaugeValues {
@@ -94,6 +103,7 @@ pub struct Metrics {
     evictions: Family<OutcomeLabels, Counter>,
     stages: Family<StageLabels, Histogram, fn() -> Histogram>,
     out_to_evacuation: Histogram,
+    blackholes: Family<PolicyLabels, Histogram, fn() -> Histogram>,
     maintenances: Family<StageLabels, Gauge>,
     pods: Family<PodLabels, Gauge>,
     blockers: Gauge,
@@ -110,6 +120,7 @@ impl Metrics {
             evictions: Family::default(),
             stages: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             out_to_evacuation: Histogram::new(BUCKETS),
+            blackholes: Family::new_with_constructor(|| Histogram::new(BLACKHOLE_BUCKETS)),
             maintenances: Family::default(),
             pods: Family::default(),
             blockers: Gauge::default(),
@@ -131,6 +142,10 @@ impl Metrics {
         for stage in &STAGES[1..] {
             let stage = stage.as_str();
             drop(metrics.stages.get_or_create(&StageLabels { stage }));
+        }
+        for policy in [TrafficPolicy::Local, TrafficPolicy::Cluster] {
+            let traffic_policy = policy.as_str();
+            drop(metrics.blackholes.get_or_create(&PolicyLabels { traffic_policy }));
         }
         metrics.clear_gauges();
         metrics.register_in(registry);
@@ -157,6 +172,11 @@ impl Metrics {
             "headgate_maintenance_out_to_first_evacuation_seconds",
             "Seconds from the read that confirmed that a node is out of its load balancers to its first Evacuation",
             self.out_to_evacuation.clone(),
+        );
+        registry.register(
+            "headgate_maintenance_blackhole_seconds",
+            "Seconds for which load balancers may have sent connections for a Service to a node under maintenance that could not serve it; one observation for each Service and node, by the Service's externalTrafficPolicy",
+            self.blackholes.clone(),
         );
         registry.register(
             "headgate_maintenances",
@@ -207,6 +227,13 @@ impl Metrics {
 
     pub(super) fn observe_out_to_evacuation(&self, took: Duration) {
         self.out_to_evacuation.observe(took.as_secs_f64());
+    }
+
+    pub(super) fn observe_blackhole(&self, policy: TrafficPolicy, lasted: Duration) {
+        let traffic_policy = policy.as_str();
+        self.blackholes
+            .get_or_create(&PolicyLabels { traffic_policy })
+            .observe(lasted.as_secs_f64());
     }
 
     pub(super) fn set_gauges(&self, values: &GaugeValues) {

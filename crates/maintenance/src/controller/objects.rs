@@ -4,12 +4,13 @@ use headgate_node::DRAINING_TAINT;
 use headgate_spot::NoticeRecord;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{
-    Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodSpec, PodStatus, Taint, Toleration,
+    Node, NodeCondition, NodeSpec, NodeStatus, Pod, PodCondition, PodSpec, PodStatus, Taint, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 
+use super::probe_markers::ProbeMarker;
 use crate::evacuation::daemon_set::DEFAULT_GRACE_PERIOD;
 use crate::snapshot::{NodeFacts, PodFacts};
 
@@ -44,6 +45,8 @@ pub(super) struct CachedNode {
     /// Identifies the Node in events.
     pub(super) uid: String,
     pub(super) facts: NodeFacts,
+    /// The condition `headgate.dev/OutOfLoadBalancers`, if the Node has it.
+    pub(super) marker: Option<ProbeMarker>,
 }
 
 impl From<NodeObject> for CachedNode {
@@ -60,9 +63,11 @@ impl From<NodeObject> for CachedNode {
                 ..NodeStatus::default()
             }),
         };
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
         Self {
             uid: node.metadata.uid.clone().unwrap_or_default(),
             facts: facts_of(&node),
+            marker: conditions.and_then(ProbeMarker::find),
         }
     }
 }
@@ -107,6 +112,8 @@ struct PodFields {
 struct PodStatusFields {
     #[serde(default)]
     phase: Option<String>,
+    #[serde(default)]
+    conditions: Option<Vec<PodCondition>>,
 }
 
 /// A pod in the cache.
@@ -129,6 +136,7 @@ impl From<PodObject> for CachedPod {
             }),
             status: Some(PodStatus {
                 phase: object.status.phase,
+                conditions: object.status.conditions,
                 ..PodStatus::default()
             }),
         };

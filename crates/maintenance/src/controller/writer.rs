@@ -12,6 +12,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use super::events::EventQueue;
 use super::metrics::{Metrics, Outcome};
 use crate::api::{Evacuation, EvacuationStatus};
 use crate::evacuation::eviction::{EvictionFailure, EvictionOutcome, classify};
@@ -85,6 +86,8 @@ pub(super) struct Writer {
     pub(super) client: Client,
     pub(super) term: Term,
     pub(super) metrics: Metrics,
+    /// Where events are queued.
+    pub(super) events: EventQueue,
 }
 
 impl Writer {

@@ -32,6 +32,8 @@ pub struct PodFacts {
     pub tolerates_maintenance: bool,
     /// Whether its phase is `Succeeded` or `Failed`.
     pub is_finished: bool,
+    /// Whether its condition `Ready` is `True`.
+    pub is_ready: bool,
     /// When it should be gone, for a pod that is terminating: `metadata.deletionTimestamp`.
     pub terminating_until: Option<Timestamp>,
     /// Its finalizers, which may keep it after its containers have ended.
@@ -95,6 +97,11 @@ impl From<&Pod> for PodFacts {
                 .flat_map(|spec| spec.tolerations.iter().flatten())
                 .any(tolerates_maintenance),
             is_finished: matches!(phase, Some("Succeeded" | "Failed")),
+            is_ready: pod
+                .status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten())
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             terminating_until: metadata.deletion_timestamp.as_ref().map(|time| time.0),
             finalizers: metadata.finalizers.clone().unwrap_or_default(),
         }

@@ -8,8 +8,10 @@
     reason = "a failed precondition fails the test, and a story is as long as what happens"
 )]
 
+mod blackholes;
 mod drains;
 mod ends;
 mod evacuators;
 mod gates;
+mod probes;
 mod world;

@@ -8,7 +8,9 @@ use headgate_clock::Clock;
 use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::{CandidatePlacement, LeaderElectionConfig, LeaderElector, LeaderMetrics, LeaseName, Term};
 use headgate_maintenance::api::{Evacuation, NodeMaintenance, NodeMaintenanceNodeStatus};
-use headgate_maintenance::controller::{LoadBalancerObservations, MaintenanceContext, Metrics, run};
+use headgate_maintenance::controller::{
+    LoadBalancerObservations, LoadBalancerSource, MaintenanceContext, Metrics, run,
+};
 use headgate_maintenance::snapshot::LoadBalancerObservation;
 use headgate_node::{NodeReport, SignalRules};
 use headgate_telemetry::{MetricsFormat, encode_metrics};
@@ -39,6 +41,8 @@ pub(crate) struct World {
     pub(crate) registry: Registry,
     metrics: Metrics,
     leaders: u32,
+    /// Whether gates follow the agents' conditions, as without Azure.
+    pub(crate) is_probed: bool,
 }
 
 /// A process that leads.
@@ -75,6 +79,7 @@ impl World {
             registry,
             metrics,
             leaders: 0,
+            is_probed: false,
         };
         for name in nodes {
             let node = json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {},
@@ -120,7 +125,11 @@ impl World {
             client,
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
-            load_balancers: self.load_balancers.subscribe(),
+            load_balancers: if self.is_probed {
+                LoadBalancerSource::Probes
+            } else {
+                LoadBalancerSource::Reads(self.load_balancers.subscribe())
+            },
         };
         let task = tokio::spawn(async move {
             let _reports = reports;

@@ -9,11 +9,13 @@ use super::super::writer::{WriteError, Writer};
 use crate::api::names::{INSTIGATOR_FINALIZER, PROTECTION_FINALIZER};
 use crate::api::{CancellationPolicy, Evacuation};
 use crate::plan::action::{Action, EvacuationKey};
+use crate::snapshot::PodFacts;
 
 /// One write about one Evacuation.
 pub(super) async fn change_evacuation(
     writer: &Writer,
     evacuations: &BTreeMap<&str, &Evacuation>,
+    pods: &BTreeMap<&str, &PodFacts>,
     action: &Action,
 ) -> Result<(), WriteError> {
     let find = |key: &EvacuationKey| evacuations.get(key.uid.as_str()).copied().ok_or(WriteError::Gone);
@@ -22,8 +24,14 @@ pub(super) async fn change_evacuation(
             let api = writer.evacuations(evacuation.namespace().as_deref().unwrap_or_default());
             let created = writer.send(api.create(&PostParams::default(), evacuation)).await;
             match created {
+                Ok(_) => {
+                    if let Some(pod) = pods.get(evacuation.spec.pod_ref.uid.as_str()) {
+                        writer.events.malformed_annotations(pod);
+                    }
+                    return Ok(());
+                }
                 // It exists already; the cache will show it.
-                Ok(_) | Err(WriteError::Conflict) => return Ok(()),
+                Err(WriteError::Conflict) => return Ok(()),
                 Err(error) => return Err(error),
             }
         }

@@ -1,0 +1,143 @@
+//! Measures blackhole seconds on the nodes under maintenance: from the snapshot of each turn to the metric and an event.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::caches::Caches;
+use super::events::EventQueue;
+use super::metrics::Metrics;
+use crate::api::{LoadBalancerState, Stage};
+use crate::blackhole::{Blackhole, BlackholeMeter, DrainedNode, ServiceFacts};
+use crate::snapshot::{LoadBalancerObservation, PodFacts, Snapshot};
+
+/// The reason of the event about a node that could not serve what load balancers may have sent to it.
+const CONNECTIONS_AT_RISK: &str = "ConnectionsAtRisk";
+/// Below it, the event is not worth its place.
+const MIN_REPORTED: Duration = Duration::from_secs(1);
+/// Services that an event names.
+const MAX_NAMES: usize = 8;
+
+/// The meter, and where its results go.
+pub(super) struct BlackholeReporter {
+    meter: BlackholeMeter,
+    events: EventQueue,
+    metrics: Metrics,
+}
+
+impl BlackholeReporter {
+    pub(super) fn new(events: EventQueue, metrics: Metrics) -> Self {
+        Self {
+            meter: BlackholeMeter::default(),
+            events,
+            metrics,
+        }
+    }
+
+    /// Adopts the state of a turn, and reports what has ended.
+    pub(super) fn update(
+        &mut self,
+        snapshot: &Snapshot,
+        services: &BTreeMap<String, ServiceFacts>,
+        caches: &Caches,
+        now: Timestamp,
+    ) {
+        let services: Vec<_> = services.values().cloned().collect();
+        let results = self.meter.update(&drained_nodes(snapshot), &services, now);
+        for (node, results) in results {
+            for result in &results {
+                self.metrics.observe_blackhole(result.policy, result.lasted);
+            }
+            let Some(note) = note(&results) else { continue };
+            let uid = caches
+                .nodes
+                .borrow()
+                .as_ref()
+                .and_then(|nodes| Some(nodes.get(&node)?.uid.clone()));
+            let uid = uid.unwrap_or_else(|| node.clone());
+            self.events.about_node(&node, &uid, true, CONNECTIONS_AT_RISK, &note);
+        }
+    }
+}
+
+/// The nodes that a maintenance drains, as their statuses show them.
+fn drained_nodes(snapshot: &Snapshot) -> Vec<DrainedNode<'_>> {
+    let draining = snapshot.maintenances.iter().filter(|object| {
+        object.spec.stage == Stage::Drain && !object.spec.dry_run && object.metadata.deletion_timestamp.is_none()
+    });
+    let statuses = draining.flat_map(|object| object.status.iter().flat_map(|status| &status.node_statuses));
+    let mut drained: BTreeMap<&str, bool> = BTreeMap::new();
+    for status in statuses {
+        if let Some(gate) = &status.load_balancer {
+            *drained.entry(&status.node_ref.name).or_default() |= gate.state == LoadBalancerState::Out;
+        }
+    }
+    if drained.is_empty() {
+        return Vec::new();
+    }
+    let mut pods: BTreeMap<&str, Vec<&PodFacts>> = BTreeMap::new();
+    for pod in &snapshot.pods {
+        pods.entry(&pod.node).or_default().push(pod);
+    }
+    let nodes = snapshot.nodes.iter().filter_map(|node| {
+        let was_out = *drained.get(node.name.as_str())?;
+        Some(DrainedNode {
+            name: &node.name,
+            is_ready: node.is_ready,
+            pods: pods.remove(node.name.as_str()).unwrap_or_default(),
+            observation: snapshot.load_balancers.get(&node.name).unwrap_or(&UNKNOWN),
+            was_out,
+        })
+    });
+    nodes.collect()
+}
+
+/// Nothing was read yet.
+static UNKNOWN: LoadBalancerObservation = LoadBalancerObservation::Unknown { reason: String::new() };
+
+/// What was at risk, in words; `None` for nothing.
+fn note(results: &[Blackhole]) -> Option<String> {
+    let at_risk: Vec<_> = results.iter().filter(|result| result.lasted >= MIN_REPORTED).collect();
+    let mut names: Vec<_> = at_risk
+        .iter()
+        .take(MAX_NAMES)
+        .map(|result| {
+            format!(
+                "{} ({:.1} s, {})",
+                result.service,
+                result.lasted.as_secs_f64(),
+                result.policy.as_str()
+            )
+        })
+        .collect();
+    if at_risk.len() > MAX_NAMES {
+        names.push(format!("{} more", at_risk.len() - MAX_NAMES));
+    }
+    (!names.is_empty()).then(|| {
+        format!(
+            "Load balancers may have sent connections to the node after it could not serve them any more, for these Services: {}",
+            names.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blackhole::TrafficPolicy;
+
+    #[test]
+    fn the_note_names_what_lost_a_second_or_more() {
+        let result = |name: &str, millis| Blackhole {
+            service: format!("shop/{name}"),
+            policy: TrafficPolicy::Local,
+            lasted: Duration::from_millis(millis),
+        };
+        assert_eq!(note(&[result("a", 0), result("b", 999)]), None);
+        let found = note(&[result("a", 0), result("b", 12_340)]).unwrap();
+        assert!(found.ends_with(": shop/b (12.3 s, local)"), "{found}");
+        let many: Vec<_> = (0..20).map(|n| result(&format!("s{n}"), 2000)).collect();
+        assert!(note(&many).unwrap().ends_with("s7 (2.0 s, local), 12 more"));
+    }
+}

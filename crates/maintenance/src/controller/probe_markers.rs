@@ -1,0 +1,217 @@
+//! What gates wait for in a cluster whose load balancers no leader reads: the condition `headgate.dev/OutOfLoadBalancers`, which each agent
+//! writes on its own Node once its load balancers' probes have failed so often that they send no new connections (`node.markerProbes`). Pure.
+//!
+//! Invariant: a Node is out only while its condition says so and its agent has confirmed that within [`MARKER_TTL`], by this process's
+//! clock since it observed the confirmation. Only for the first observation of a Node the age comes from the wall clock, so that a
+//! new leader does not trust what no agent confirms any more.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use headgate_clock::Moment;
+use headgate_node::{MARKER_CONDITION, MARKER_NO_SIGNAL, MARKER_TTL};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
+use tokio::time::Instant;
+
+use super::LoadBalancerObservations;
+use crate::snapshot::LoadBalancerObservation;
+
+/// The reason with which agents say that enough probes have failed.
+const PROBES_FAILED: &str = "ProbesFailed";
+
+/// The condition of a Node, as its agent wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProbeMarker {
+    status: String,
+    reason: String,
+    message: String,
+    /// When the status changed.
+    since: Option<Timestamp>,
+    /// The last confirmation, by the agent's clock.
+    confirmed_at: Option<Timestamp>,
+}
+
+impl ProbeMarker {
+    /// The condition among those of a Node, if it has it.
+    pub(super) fn find(conditions: &[NodeCondition]) -> Option<Self> {
+        let condition = conditions
+            .iter()
+            .find(|condition| condition.type_ == MARKER_CONDITION)?;
+        Some(Self {
+            status: condition.status.clone(),
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+            since: condition.last_transition_time.as_ref().map(|time| time.0),
+            confirmed_at: condition.last_heartbeat_time.as_ref().map(|time| time.0),
+        })
+    }
+
+    /// The age of the last confirmation by the wall clock; one that is unknown counts as expired, one in the future as new.
+    fn age(&self, now: Timestamp) -> Duration {
+        match self.confirmed_at {
+            None => MARKER_TTL,
+            Some(at) => Duration::try_from(now.duration_since(at)).unwrap_or_default(),
+        }
+    }
+}
+
+/// When the confirmation of each Node's condition expires.
+#[derive(Debug, Default)]
+pub(super) struct ProbeMarkers {
+    observed: HashMap<String, (ProbeMarker, Instant)>,
+}
+
+impl ProbeMarkers {
+    /// What the conditions mean for gates, and when the next confirmation expires.
+    pub(super) fn observe<'a>(
+        &mut self,
+        nodes: impl Iterator<Item = (&'a str, Option<&'a ProbeMarker>)>,
+        now: Moment,
+    ) -> (LoadBalancerObservations, Option<Instant>) {
+        let mut before = std::mem::take(&mut self.observed);
+        let (mut observations, mut next_expiry) = (BTreeMap::new(), None::<Instant>);
+        for (node, marker) in nodes {
+            let Some(marker) = marker else {
+                observations.insert(node.to_owned(), unknown(NO_CONDITION.to_owned()));
+                continue;
+            };
+            let expires_at = match before.remove(node) {
+                Some((known, at)) if known == *marker => at,
+                Some(_) => now.mono + MARKER_TTL,
+                None => now.mono + MARKER_TTL.saturating_sub(marker.age(now.wall)),
+            };
+            self.observed.insert(node.to_owned(), (marker.clone(), expires_at));
+            let is_expired = expires_at <= now.mono;
+            if !is_expired {
+                next_expiry = Some(next_expiry.map_or(expires_at, |at| at.min(expires_at)));
+            }
+            observations.insert(node.to_owned(), observation(marker, is_expired, now.wall));
+        }
+        (observations, next_expiry)
+    }
+}
+
+/// Why nothing is known of a Node without the condition.
+const NO_CONDITION: &str =
+    "the Node has no condition headgate.dev/OutOfLoadBalancers, which its agent writes with node.markerProbes";
+
+fn unknown(reason: String) -> LoadBalancerObservation {
+    LoadBalancerObservation::Unknown { reason }
+}
+
+fn observation(marker: &ProbeMarker, is_expired: bool, now: Timestamp) -> LoadBalancerObservation {
+    let detail = |detail: &str| LoadBalancerObservation::In {
+        detail: detail.to_owned(),
+    };
+    match (marker.status.as_str(), marker.reason.as_str()) {
+        ("False", MARKER_NO_SIGNAL) => detail("its agent has observed no signal, and answers probes with 200"),
+        _ if is_expired => unknown(format!(
+            "its agent has not confirmed the condition headgate.dev/OutOfLoadBalancers for {} s",
+            MARKER_TTL.as_secs()
+        )),
+        ("True", PROBES_FAILED) => {
+            let since = marker.since.unwrap_or(now);
+            let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+            LoadBalancerObservation::Out { since }
+        }
+        ("True", reason) => unknown(format!(
+            "the condition headgate.dev/OutOfLoadBalancers has the reason {reason}, and not {PROBES_FAILED}"
+        )),
+        ("False", _) => detail(&marker.message),
+        _ => unknown(marker.message.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use headgate_clock::Clock;
+    use serde_json::json;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn marker(status: &str, reason: &str, confirmed_at: Timestamp) -> ProbeMarker {
+        let conditions = json!([{"type": "Ready", "status": "True"}, {"type": MARKER_CONDITION, "status": status, "reason": reason,
+            "message": "Not yet: 1 of 2", "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": confirmed_at}]);
+        let conditions: Vec<NodeCondition> = serde_json::from_value(conditions).unwrap();
+        ProbeMarker::find(&conditions).unwrap()
+    }
+
+    fn after(start: Moment, seconds: u32) -> Moment {
+        Moment {
+            wall: start.wall + seconds * SECOND,
+            mono: start.mono + seconds * SECOND,
+        }
+    }
+
+    /// What a condition means that was confirmed just now.
+    fn meaning(status: &str, reason: &str) -> LoadBalancerObservation {
+        let now = Clock::System.now();
+        let marker = marker(status, reason, now.wall);
+        let (found, _) = ProbeMarkers::default().observe([("one", Some(&marker))].into_iter(), now);
+        found["one"].clone()
+    }
+
+    #[test]
+    fn only_enough_failed_probes_mean_that_a_node_is_out() {
+        let since = "2026-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(meaning("True", "ProbesFailed"), LoadBalancerObservation::Out { since });
+        for (status, reason, says) in [
+            ("False", "ProbesNotFailed", "Not yet: 1 of 2"),
+            ("False", "NoSignal", "observed no signal"),
+        ] {
+            let found = meaning(status, reason);
+            assert!(
+                matches!(&found, LoadBalancerObservation::In { detail } if detail.contains(says)),
+                "{status} {reason}: {found:?}"
+            );
+        }
+        for (status, reason) in [("True", "AdminStateDown"), ("Unknown", "NotConfirmed"), ("Maybe", "")] {
+            let found = meaning(status, reason);
+            assert!(
+                matches!(found, LoadBalancerObservation::Unknown { .. }),
+                "{status} {reason}: {found:?}"
+            );
+        }
+        let (found, next) = ProbeMarkers::default().observe([("one", None)].into_iter(), Clock::System.now());
+        assert_eq!((found["one"].clone(), next), (unknown(NO_CONDITION.to_owned()), None));
+    }
+
+    #[test]
+    fn a_confirmation_expires_by_the_own_clock() {
+        let start = Clock::System.now();
+        let mut markers = ProbeMarkers::default();
+        let is_out = |markers: &mut ProbeMarkers, marker: &ProbeMarker, seconds: u32| {
+            let (found, next) = markers.observe([("one", Some(marker))].into_iter(), after(start, seconds));
+            (matches!(found["one"], LoadBalancerObservation::Out { .. }), next)
+        };
+        let first = marker("True", "ProbesFailed", start.wall);
+        assert_eq!(
+            is_out(&mut markers, &first, 10),
+            (true, Some(after(start, 180).mono)),
+            "the first observation counts from the confirmation"
+        );
+        assert_eq!(is_out(&mut markers, &first, 179), (true, Some(after(start, 180).mono)));
+        assert_eq!(is_out(&mut markers, &first, 180), (false, None));
+        // The clock of the agent is an hour behind; what counts is that it wrote.
+        let second = marker("True", "ProbesFailed", start.wall - 3600 * SECOND);
+        assert_eq!(is_out(&mut markers, &second, 200), (true, Some(after(start, 380).mono)));
+        assert_eq!(is_out(&mut markers, &second, 380), (false, None));
+    }
+
+    #[test]
+    fn a_new_leader_trusts_no_old_condition() {
+        let now = Clock::System.now();
+        for (age, is_out) in [(0, true), (179, true), (180, false), (9999, false)] {
+            let old = marker("True", "ProbesFailed", now.wall - age * SECOND);
+            let (found, _) = ProbeMarkers::default().observe([("one", Some(&old))].into_iter(), now);
+            assert_eq!(
+                matches!(found["one"], LoadBalancerObservation::Out { .. }),
+                is_out,
+                "{age}"
+            );
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Blackhole seconds of drains, and the event about annotations that register no evacuator.
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::world::{NAMESPACE, SECOND, World};
+
+const AT_RISK: &str = "ConnectionsAtRisk";
+
+async fn service(world: &World, name: &str, policy: &str) {
+    let object = json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"type": "LoadBalancer",
+        "externalTrafficPolicy": policy, "selector": {"app": "web"}, "ports": [{"port": 80}]}});
+    let services = Api::<Service>::namespaced(world.client.clone(), NAMESPACE);
+    services
+        .create(&PostParams::default(), &serde_json::from_value(object).unwrap())
+        .await
+        .unwrap();
+}
+
+fn ready() -> Value {
+    json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+fn observed(world: &World, policy: &str) -> (f64, f64) {
+    let series = |part: &str| {
+        world.metric(&format!(
+            "headgate_maintenance_blackhole_seconds_{part}{{traffic_policy=\"{policy}\"}}"
+        ))
+    };
+    (series("count"), series("sum"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_waits_for_its_load_balancer_loses_nothing() {
+    let mut world = World::new(&["one"]).await;
+    for (name, policy) in [("local", "Local"), ("cluster", "Cluster")] {
+        service(&world, name, policy).await;
+    }
+    world.pod("one", "web", &ready()).await;
+    world.observe_in("one");
+    let _leader = world.lead().await;
+    world
+        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 5}}))
+        .await;
+    sleep(30 * SECOND).await;
+    assert_eq!(observed(&world, "local"), (0.0, 0.0), "in service");
+    world.observe_out("one");
+    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    sleep(10 * SECOND).await;
+    assert_eq!(observed(&world, "local"), (1.0, 0.0));
+    assert_eq!(observed(&world, "cluster"), (1.0, 0.0));
+    assert_eq!(world.notes("one", AT_RISK).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_leave_before_the_load_balancer_are_counted_and_named() {
+    let mut world = World::new(&["one"]).await;
+    for (name, policy) in [("local", "Local"), ("cluster", "Cluster")] {
+        service(&world, name, policy).await;
+    }
+    world.pod("one", "web", &ready()).await;
+    world.observe_in("one");
+    let _leader = world.lead().await;
+    let gate = json!({"loadBalancer": {"policy": "ProceedAfter", "timeoutSeconds": 20, "drainSeconds": 0}});
+    world.maintain("m", "Drain", &["one"], &gate).await;
+    world.until("the pod leaves", |world| !world.has_pod("web")).await;
+    sleep(40 * SECOND).await;
+    world.observe_out("one");
+    world.until("counted", |world| observed(world, "local").0 > 0.0).await;
+    let (count, sum) = observed(&world, "local");
+    assert_eq!(count.to_string(), "1");
+    assert!((38.0..44.0).contains(&sum), "{sum}");
+    assert_eq!(observed(&world, "cluster"), (1.0, 0.0), "other nodes serve it");
+    sleep(5 * SECOND).await;
+    let notes = world.notes("one", AT_RISK).await;
+    assert!(
+        notes.len() == 1 && notes[0].contains("shop/local (") && !notes[0].contains("shop/cluster"),
+        "{notes:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_annotations_of_a_pod_have_one_event() {
+    let mut world = World::new(&["one"]).await;
+    let annotation = |class: &str| format!("evacuation.coordination.k8s.io/priority_{class}");
+    let annotations =
+        json!({"metadata": {"annotations": {annotation("a.example"): "many", annotation("b.example"): "5/"}}});
+    world.pod("one", "web", &annotations).await;
+    world.budget("web", "web", 0).await;
+    world.observe_out("one");
+    let _leader = world.lead().await;
+    world
+        .maintain("m", "Drain", &["one"], &json!({"loadBalancer": {"drainSeconds": 0}}))
+        .await;
+    world.until_evacuating("web").await;
+    sleep(600 * SECOND).await;
+    let events = Api::<Event>::namespaced(world.client.clone(), NAMESPACE);
+    let events = events.list(&ListParams::default()).await.unwrap();
+    let about: Vec<_> = events
+        .into_iter()
+        .filter(|event| event.reason.as_deref() == Some("EvacuatorAnnotationMalformed"))
+        .collect();
+    assert_eq!(about.len(), 1, "{about:?}");
+    let (note, regarding) = (about[0].note.clone().unwrap(), about[0].regarding.clone().unwrap());
+    assert!(
+        note.contains("a.example: \"many\" is left out") && note.contains("b.example: \"5/\""),
+        "{note}"
+    );
+    assert_eq!(
+        (regarding.kind.as_deref(), regarding.name.as_deref()),
+        (Some("Pod"), Some("web"))
+    );
+}
