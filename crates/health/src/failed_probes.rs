@@ -89,7 +89,8 @@ pub(crate) struct FailedProbes {
 }
 
 impl FailedProbes {
-    /// Counts from now on. `is_out` says that another process has counted enough already; then only a 200 starts the count again.
+    /// Counts from now on. `is_out` says that another process has counted enough already; then only a 200 starts the count again, also
+    /// one that this process has answered before.
     #[must_use]
     pub(crate) fn new(
         required: NonZeroU32,
@@ -101,7 +102,7 @@ impl FailedProbes {
         let initial = if is_out { required } else { 0 };
         let in_row = |counts| FailedInRow {
             counts,
-            failed: initial,
+            failed: if counts.ok == 0 { initial } else { 0 },
         };
         let services = match local_services {
             LocalServices::Served(table, answers) => answers.of_table(table),
@@ -266,6 +267,14 @@ mod tests {
             status(&probes.update(counts(1, 0), &LocalServices::NotServed)).0,
             "False"
         );
+    }
+
+    #[test]
+    fn a_restarted_process_that_has_answered_200_counts_anew() {
+        let mut probes = FailedProbes::new(TWO, counts(1, 1), &LocalServices::NotServed, true);
+        for (now, expected) in [(counts(1, 2), "False"), (counts(1, 3), "True")] {
+            assert_eq!(status(&probes.update(now, &LocalServices::NotServed)).0, expected);
+        }
     }
 
     #[test]
