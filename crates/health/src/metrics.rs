@@ -1,4 +1,5 @@
-//! The metrics of the health port. The counters have kube-proxy's names without its prefix (docs/decisions.md 2).
+//! The metrics of the health port. The counters have kube-proxy's names without its prefix
+//! (docs/decisions.md 2), and names of headgate's own.
 
 use headgate_clock::Clock;
 use prometheus_client::collector::Collector;
@@ -27,14 +28,17 @@ pub(super) struct AnswerCounters {
 }
 
 impl AnswerCounters {
-    pub(super) fn register(registry: &mut Registry, name: &str, help: &str) -> Self {
+    /// Registers the counters under each of the names.
+    pub(super) fn register(registry: &mut Registry, names: &[&str], help: &str) -> Self {
         let family = Family::<CodeLabels, Counter>::default();
         let counter = |code| family.get_or_create(&CodeLabels { code }).clone();
         let counters = Self {
             ok: counter("200"),
             unavailable: counter("503"),
         };
-        registry.register(name, help, family);
+        for name in names {
+            registry.register(*name, help, family.clone());
+        }
         counters
     }
 
@@ -73,8 +77,16 @@ impl Metrics {
         clock: Clock,
     ) -> Self {
         let metrics = Self {
-            healthz: AnswerCounters::register(registry, "proxy_healthz", "Answers of /healthz, by HTTP status code"),
-            livez: AnswerCounters::register(registry, "proxy_livez", "Answers of /livez, by HTTP status code"),
+            healthz: AnswerCounters::register(
+                registry,
+                &["headgate_healthz_responses", "proxy_healthz"],
+                "Answers of /healthz, by HTTP status code",
+            ),
+            livez: AnswerCounters::register(
+                registry,
+                &["headgate_livez_responses", "proxy_livez"],
+                "Answers of /livez, by HTTP status code",
+            ),
         };
         registry.register_collector(Box::new(VerdictCollector {
             inputs,

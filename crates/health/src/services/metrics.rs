@@ -66,7 +66,7 @@ impl Metrics {
         let metrics = Self {
             answers: AnswerCounters::register(
                 registry,
-                "headgate_service_healthz",
+                &["headgate_service_healthz"],
                 "Answers about the health of single Services, by HTTP status",
             ),
             service_errors,
