@@ -78,7 +78,6 @@ lint: build-tools lint-tools client-tools ## check formatting, clippy with and w
 	$(control_plane) lint
 	$(azure_clients) lint
 	$(helm) lint
-	tests/oldest-control-plane/build.sh lint
 	tests/workflows/build.sh
 	tests/book/build.sh $(target_dir)/book
 

@@ -83,15 +83,14 @@ texts() {
   done
 }
 
-# The bill of materials of the program, with the crates that are in it on either platform. cargo-cyclonedx writes beside
-# each Cargo.toml, so it works on a copy.
+# bill_of_materials PLATFORM: the crates in its program. cargo-cyclonedx writes beside each Cargo.toml, so it works on a copy.
 bill_of_materials() {
   local copy=$target_dir/sbom
   rm -rf -- "$copy"
   mkdir -p -- "$copy"
   git archive HEAD Cargo.toml Cargo.lock crates src benches tests | tar --extract --directory "$copy"
-  (cd -- "$copy" && cargo cyclonedx --quiet --format json --spec-version 1.5 --no-default-features --target all --override-filename headgate)
-  python3 release/sbom.py "$copy/headgate.json" "$copy" >"$1"
+  (cd -- "$copy" && cargo cyclonedx --quiet --format json --spec-version 1.5 --no-default-features --target "${platforms[$1]}" --override-filename headgate)
+  python3 release/sbom.py "$copy/headgate.json" "$copy"
 }
 
 work=$(mktemp -d)
@@ -100,18 +99,19 @@ trap 'rm -rf -- "$work"' EXIT
 say "building $version ($revision)"
 programs
 texts "$work"
+program_arguments=()
 for platform in "${!platforms[@]}"; do
   name=headgate-$version-linux-$platform
   mkdir -p -- "$work/$name"
   install -m 755 -- "$(program "$platform")" "$work/$name/headgate"
   cp -r -- LICENSE "$work/man" "$work/completions" "$work/$name/"
   archive "$out/$name.tar.gz" "$work" "$name"
-  layer_arguments+=("--program=$platform=$work/$name/headgate")
+  bill_of_materials "$platform" >"$out/$name.cdx.json"
+  program_arguments+=("--program=$platform=$work/$name/headgate")
 done
 python3 release/oci.py --version="$version" --revision="$revision" --created="$SOURCE_DATE_EPOCH" --ca-bundle="$ca_bundle" \
-  "${layer_arguments[@]}" --dockerfile=Dockerfile --output="$work/image"
+  "${program_arguments[@]}" --dockerfile=Dockerfile --output="$work/image"
 archive "$out/headgate-$version-image.oci.tar.gz" "$work/image" .
-bill_of_materials "$out/headgate-$version.cdx.json"
 archive "$out/headgate-$version-manifests.tar.gz" . manifests
 for crd in manifests/components/maintenance/crds/*.yaml; do
   printf -- '---\n'

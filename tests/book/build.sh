@@ -10,7 +10,10 @@ mkdir -p -- "$out/src"
 out=$(cd -- "$out" && pwd)
 cp -- docs/book.toml "$out/"
 # mdBook copies every file of src that is not a page, so that links to manifests work.
-cp -r -- docs manifests CHANGELOG.md CONTRIBUTING.md LICENSE README.md SECURITY.md "$out/src/"
+for directory in charts docs manifests; do
+  [[ ! -d $directory ]] || cp -r -- "$directory" "$out/src/"
+done
+cp -- CHANGELOG.md CONTRIBUTING.md LICENSE README.md SECURITY.md "$out/src/"
 rm -- "$out/src/docs/SUMMARY.md" "$out/src/docs/book.toml"
 # The paths of the summary are relative to docs/; the book's root is the repository's.
 sed -e 's#](\.\./#](/#' -e 's#](\([^/]\)#](docs/\1#' -e 's#](/#](#' docs/SUMMARY.md >"$out/src/SUMMARY.md"

@@ -2,20 +2,12 @@
 # Provides a control plane of the oldest Kubernetes version that headgate supports (docs/compatibility.md), building it
 # where that has not been done yet. Reports on stderr what it does and prints one line on stdout: the directory that holds
 # etcd and kube-apiserver, kube-controller-manager and kubectl of that version. etcd is that of ../control-plane.
-# `build.sh lint` checks the Go code instead.
+# It is not built in CI, so the build also checks the Go code as `make lint` does elsewhere.
 #
 #   HEADGATE_CACHE  where builds are kept; otherwise $XDG_CACHE_HOME/headgate or ~/.cache/headgate
 set -euo pipefail
 
 programs=(kube-apiserver kube-controller-manager kubectl)
-
-case ${1-} in
-  '' | lint) ;;
-  *)
-    printf 'oldest-control-plane: usage: build.sh [lint]\n' >&2
-    exit 1
-    ;;
-esac
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 what=oldest-control-plane
@@ -37,6 +29,7 @@ build() {
   say "building Kubernetes $version with Go $(go_version "$go"); the first time it takes minutes"
   run_go build -ldflags "-s -w -X $package.gitVersion=$version -X $package.gitMajor=${majorminor%.*} -X $package.gitMinor=${majorminor#*.}" \
     -o "$building/control-plane" .
+  run_go vet ./...
   for program in "${programs[@]}"; do
     ln -s control-plane "$building/$program"
   done
@@ -51,11 +44,6 @@ build() {
 build_unless_built() {
   [[ -e $assets/finished ]] || build
 }
-
-if [[ ${1-} == lint ]]; then
-  lint_go >&2
-  exit
-fi
 
 current=$(KUBEBUILDER_ASSETS='' ../control-plane/build.sh)
 if [[ ! -e $assets/finished ]]; then
