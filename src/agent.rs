@@ -16,12 +16,14 @@ mod health_tasks;
 mod health_thread;
 mod leader_election;
 mod maintenance;
+mod notifications;
 mod operations;
 mod probe_socket;
 mod role;
 mod scheduled_events;
 mod service_health;
 mod statusz;
+mod statusz_page;
 mod tasks;
 
 use std::io;
@@ -166,6 +168,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
     if let Some(path) = addresses_file {
         addresses::start_addresses_file(&mut tasks, path, listeners.clone(), stop_operations.clone())?;
     }
+    let notifier = notifications::start(&mut tasks, &settings, metrics.notifications.clone(), clock.clone());
     let heartbeat = answers_probes.then(Heartbeat::new);
     let operations = Operations {
         registry: Arc::new(metrics.registry),
@@ -208,6 +211,7 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
             settings: settings.clone(),
             placement: role.candidate_placement(),
             node_name: node_name.clone(),
+            event_observer: notifications::observer(notifier.clone(), node_name.clone(), clock.clone()),
             clock: clock.clone(),
         };
         LeaderElection::start(
@@ -235,6 +239,10 @@ pub fn start(parts: AgentParts) -> Result<RunningAgent, AgentError> {
         clock.clone(),
     );
     tasks.spawn_endless("node-watch", node_watch);
+    if answers_probes && settings.notifications.url_file.is_some() {
+        let report = notifications::report_signals(inputs.clone(), notifier, node_name.clone(), clock.clone());
+        tasks.spawn_endless("signal-notices", report);
+    }
     let health = match heartbeat {
         Some(heartbeat) => {
             let health_tasks = HealthTasks {

@@ -9,6 +9,7 @@ mod keys;
 mod load;
 mod names;
 mod notice;
+mod notifications;
 mod otlp;
 mod reference;
 mod schema;
@@ -27,6 +28,7 @@ use headgate_health::ProxySettings;
 use headgate_health::services::Cidr;
 use headgate_http::server::ProxyProtocol;
 use headgate_node::SignalRules;
+use headgate_notify::NotificationSettings;
 
 pub use headgate_telemetry::LogFormat;
 pub use load::{FlagOverride, load, load_with_notices};
@@ -83,6 +85,8 @@ pub struct Settings {
     pub hold_deletion: HoldDeletionSettings,
     /// The base address of the OpenTelemetry collector, without a slash at its end; `None` exports no spans.
     pub otlp_endpoint: Option<String>,
+    /// Where notices of what happens to nodes are sent.
+    pub notifications: NotificationSettings,
 }
 
 /// What is logged on standard error, and how.
@@ -318,6 +322,7 @@ impl Default for Settings {
                 timeout: Duration::from_mins(2),
             },
             otlp_endpoint: None,
+            notifications: NotificationSettings::default(),
         }
     }
 }

@@ -75,6 +75,7 @@ pub(super) struct Metrics {
     pub(super) preempt_events: preempt_events::Metrics,
     pub(super) marker: admin_state::MarkerMetrics,
     pub(super) maintenance: headgate_maintenance::controller::Metrics,
+    pub(super) notifications: headgate_notify::Metrics,
 }
 
 impl Metrics {
@@ -94,6 +95,7 @@ impl Metrics {
             listeners.init_proxy_headers("healthz");
         }
         let node = headgate_node::Metrics::register(&mut registry, reports, settings.signals.health.clone());
+        let notifications = headgate_notify::Metrics::register(&mut registry);
         let leader =
             headgate_leader::LeaderMetrics::register(if role.may_lead() { &mut registry } else { &mut hidden });
         let leads = if role.may_lead() { &mut registry } else { &mut hidden };
@@ -122,6 +124,7 @@ impl Metrics {
             preempt_events,
             marker,
             maintenance,
+            notifications,
             azure,
             deletion_delay: headgate_node::DeletionDelayMetrics::register(answers, channels.reports.subscribe()),
             spot: headgate_spot::Metrics::register(answers, channels.azure.snapshots.subscribe(), clock.clone()),

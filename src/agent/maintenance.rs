@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use headgate_controller::admin_state::{NodeRead, NodeReads};
 use headgate_controller::other_nodes::OtherNodes;
-use headgate_kubernetes::ClusterEventRecorder;
 use headgate_leader::Term;
 use headgate_maintenance::controller::{
     LoadBalancerObservations, LoadBalancerSource, MaintenanceContext, Metrics, run as run_controllers,
@@ -71,10 +70,10 @@ async fn controllers_context(
     load_balancers: LoadBalancerSource,
 ) -> Option<MaintenanceContext> {
     let (client, node_name) = (context.client.clone(), context.node_name.clone());
-    let other_nodes = OtherNodes::new(client.clone(), node_name.clone(), context.placement);
+    let other_nodes = OtherNodes::new(client.clone(), node_name, context.placement);
     other_nodes.check(FEATURE).await.ok()?;
     Some(MaintenanceContext {
-        events: ClusterEventRecorder::new(client.clone(), node_name),
+        events: context.event_recorder(),
         client,
         metrics,
         clock: context.clock.clone(),

@@ -29,7 +29,7 @@ use super::health_thread::{HEARTBEAT_TIMEOUT, Heartbeat};
 use super::service_health::ServiceHealthView;
 use super::statusz::Statusz;
 use super::tasks::TaskInfo;
-use super::{AgentError, Role};
+use super::{AgentError, Role, statusz_page};
 
 /// What the answers are computed from.
 #[derive(Clone)]
@@ -66,6 +66,7 @@ pub(super) fn router(operations: Operations) -> Router {
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/statusz", get(statusz))
+        .route("/statusz.css", get(statusz_page::style))
         .with_state(operations)
 }
 
@@ -156,12 +157,14 @@ async fn readyz(State(operations): State<Operations>) -> Response {
 
 async fn statusz(State(operations): State<Operations>, headers: HeaderMap) -> Response {
     let statusz = Statusz::new(&operations);
-    let accepts_json = headers
+    let accept = headers
         .get(ACCEPT)
         .and_then(|accept| accept.to_str().ok())
-        .is_some_and(|accept| accept.contains("application/json"));
-    if accepts_json {
+        .unwrap_or_default();
+    if accept.contains("application/json") {
         Json(statusz).into_response()
+    } else if statusz_page::accepts_page(accept) {
+        statusz_page::response(&statusz)
     } else {
         statusz.to_string().into_response()
     }

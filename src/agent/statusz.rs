@@ -1,4 +1,4 @@
-//! `/statusz`: the state of the agent as text for operators, and as JSON for tools.
+//! `/statusz`: the state of the agent as text for operators, and as JSON for tools. `statusz_page` has the page for browsers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,94 +18,94 @@ use super::service_health::{ServiceHealthView, ServicesStatus};
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Statusz {
-    version: &'static str,
-    started_at: Timestamp,
-    current_time: Timestamp,
-    leader: LeaderStatus,
-    node: NodeStatus,
+    pub(super) version: &'static str,
+    pub(super) started_at: Timestamp,
+    pub(super) current_time: Timestamp,
+    pub(super) leader: LeaderStatus,
+    pub(super) node: NodeStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
-    healthz: Option<PathStatus>,
+    pub(super) healthz: Option<PathStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    livez: Option<PathStatus>,
+    pub(super) livez: Option<PathStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    proxy: Option<KubeProxyStatus>,
+    pub(super) proxy: Option<KubeProxyStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    services: Option<ServicesStatus>,
+    pub(super) services: Option<ServicesStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    scheduled_events: Option<EventsSnapshot>,
+    pub(super) scheduled_events: Option<EventsSnapshot>,
     /// The leader's queue of updates of Local Services' pools.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    local_pools: Vec<QueuedUpdate>,
-    listeners: BTreeMap<&'static str, String>,
-    tasks: Vec<TaskStatus>,
+    pub(super) local_pools: Vec<QueuedUpdate>,
+    pub(super) listeners: BTreeMap<&'static str, String>,
+    pub(super) tasks: Vec<TaskStatus>,
 }
 
 #[derive(Debug, Serialize)]
-struct LeaderStatus {
-    role: &'static str,
+pub(super) struct LeaderStatus {
+    pub(super) role: &'static str,
     /// Whether this instance stands for election.
-    stands: bool,
+    pub(super) stands: bool,
     /// The number of the term in which it leads.
     #[serde(skip_serializing_if = "Option::is_none")]
-    term: Option<i32>,
+    pub(super) term: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    since: Option<Timestamp>,
+    pub(super) since: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct NodeStatus {
-    name: String,
-    uid: Option<String>,
-    object: &'static str,
-    source: Source,
-    signals: Vec<SignalStatus>,
+pub(super) struct NodeStatus {
+    pub(super) name: String,
+    pub(super) uid: Option<String>,
+    pub(super) object: &'static str,
+    pub(super) source: Source,
+    pub(super) signals: Vec<SignalStatus>,
     /// The leader's hold, while it keeps the node in service although it has signals.
     #[serde(skip_serializing_if = "Option::is_none")]
-    hold: Option<HoldStatus>,
+    pub(super) hold: Option<HoldStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    watch_error: Option<WatchError>,
+    pub(super) watch_error: Option<WatchError>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct HoldStatus {
-    pools: BTreeSet<String>,
-    renewed_at: Timestamp,
+pub(super) struct HoldStatus {
+    pub(super) pools: BTreeSet<String>,
+    pub(super) renewed_at: Timestamp,
 }
 
 #[derive(Debug, Serialize)]
-struct SignalStatus {
-    signal: String,
-    since: Option<Timestamp>,
+pub(super) struct SignalStatus {
+    pub(super) signal: String,
+    pub(super) since: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize)]
-struct WatchError {
-    reason: &'static str,
-    error: String,
-    since: Timestamp,
+pub(super) struct WatchError {
+    pub(super) reason: &'static str,
+    pub(super) error: String,
+    pub(super) since: Timestamp,
 }
 
 #[derive(Debug, Serialize)]
-struct PathStatus {
-    code: u16,
-    since: Option<Timestamp>,
+pub(super) struct PathStatus {
+    pub(super) code: u16,
+    pub(super) since: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct KubeProxyStatus {
-    server: Option<String>,
-    healthy: bool,
-    last_updated: Option<Timestamp>,
-    families: BTreeMap<IpFamily, bool>,
+pub(super) struct KubeProxyStatus {
+    pub(super) server: Option<String>,
+    pub(super) healthy: bool,
+    pub(super) last_updated: Option<Timestamp>,
+    pub(super) families: BTreeMap<IpFamily, bool>,
 }
 
 #[derive(Debug, Serialize)]
-struct TaskStatus {
-    name: &'static str,
-    since: Timestamp,
+pub(super) struct TaskStatus {
+    pub(super) name: &'static str,
+    pub(super) since: Timestamp,
 }
 
 impl Statusz {
@@ -209,7 +209,7 @@ impl Statusz {
 
 /// A past time and the present one; formats as "2026-01-02T03:04:05Z (12 s ago)".
 #[derive(Clone, Copy)]
-struct Past(Timestamp, Timestamp);
+pub(super) struct Past(pub(super) Timestamp, pub(super) Timestamp);
 
 impl Past {
     fn age_seconds(self) -> i64 {
@@ -224,7 +224,7 @@ impl fmt::Display for Past {
 }
 
 /// A start and the present time; formats as "since 2026-01-02T03:04:05Z (12 s)".
-struct Since(Option<Timestamp>, Timestamp);
+pub(super) struct Since(pub(super) Option<Timestamp>, pub(super) Timestamp);
 
 impl fmt::Display for Since {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -235,7 +235,7 @@ impl fmt::Display for Since {
     }
 }
 
-fn describe_source(source: Source) -> &'static str {
+pub(super) fn describe_source(source: Source) -> &'static str {
     match source {
         Source::Watch => "observed by the watch",
         Source::Remembered => "remembered from an earlier process",
@@ -333,5 +333,56 @@ impl fmt::Display for Statusz {
             writeln!(f, "task       {:<18} {}", task.name, since(Some(task.since)))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Statusz {
+    /// A state in which every text is `text`.
+    pub(super) fn example(text: &'static str) -> Self {
+        let now = Timestamp::UNIX_EPOCH;
+        Self {
+            version: "1.2.3",
+            started_at: now,
+            current_time: now,
+            leader: LeaderStatus {
+                role: "all",
+                stands: true,
+                term: Some(3),
+                since: Some(now),
+            },
+            node: NodeStatus {
+                name: text.to_owned(),
+                uid: Some(text.to_owned()),
+                object: "present",
+                source: Source::Watch,
+                signals: vec![SignalStatus {
+                    signal: text.to_owned(),
+                    since: Some(now),
+                }],
+                hold: Some(HoldStatus {
+                    pools: [text.to_owned()].into(),
+                    renewed_at: now,
+                }),
+                watch_error: Some(WatchError {
+                    reason: "server",
+                    error: text.to_owned(),
+                    since: now,
+                }),
+            },
+            healthz: Some(PathStatus { code: 503, since: None }),
+            livez: Some(PathStatus { code: 200, since: None }),
+            proxy: Some(KubeProxyStatus {
+                server: Some(text.to_owned()),
+                healthy: true,
+                last_updated: Some(now),
+                families: BTreeMap::new(),
+            }),
+            services: None,
+            scheduled_events: None,
+            local_pools: Vec::new(),
+            listeners: [("healthz", text.to_owned())].into(),
+            tasks: Vec::new(),
+        }
     }
 }

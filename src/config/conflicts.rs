@@ -54,8 +54,9 @@ pub(super) fn conflicts(settings: &Settings) -> impl Iterator<Item = (&'static s
                        or candidates with marker.mode adminState or node.markerProbes";
         ("holdDeletion.clusterAutoscaler", message.to_owned())
     });
+    let notifications = super::notifications::conflict(settings);
     let all = shared.into_iter().chain(own).chain(fought_over);
-    all.chain(second_writer).chain(unconfirmed)
+    all.chain(second_writer).chain(unconfirmed).chain(notifications)
 }
 
 /// Whether a request to `authority` may come to a listener at `address`.
@@ -140,6 +141,30 @@ mod tests {
                 None,
             ),
             ("healthzBindAddress: \"[::]:10256\"\nproxy: {healthzUrl: off}\n", None),
+            (
+                "notifications: {template: \"{{ note }}\"}\n",
+                Some("notifications.template"),
+            ),
+            (
+                "notifications: {template: \"{{ note }}\", contentType: text/plain}\n",
+                None,
+            ),
+            ("notifications: {template: \"{{ note | tojson }}\"}\n", None),
+            (
+                "notifications: {template: \"{{ nothing }}\", contentType: text/plain}\n",
+                Some("notifications.template"),
+            ),
+            ("notifications: {events: [node]}\n", Some("notifications.events")),
+            ("notifications: {events: []}\n", None),
+            (
+                "notifications: {proxyUrl: \"http://user:password@proxy\"}\n",
+                Some("notifications.proxyUrl"),
+            ),
+            (
+                "notifications: {contentType: \"a\\nb/c\"}\n",
+                Some("notifications.contentType"),
+            ),
+            ("notifications: {urlFile: relative}\n", Some("notifications.urlFile")),
         ] {
             let mut file = tempfile::NamedTempFile::new().unwrap();
             file.write_all(text.as_bytes()).unwrap();

@@ -5,6 +5,7 @@
 
 mod leader;
 mod node;
+mod notifications;
 mod process;
 
 use std::time::Duration;
@@ -55,7 +56,8 @@ fn built_in_value(rules: &SignalRules) -> Value {
 
 /// Every setting, in the order of the reference.
 pub(super) fn keys() -> impl Iterator<Item = &'static Key> {
-    process::PROCESS.iter().chain(node::NODE).chain(leader::LEADER)
+    let process = process::PROCESS.iter().chain(notifications::NOTIFICATIONS);
+    process.chain(node::NODE).chain(leader::LEADER)
 }
 
 /// The key at a dotted path, or the key that had this path before.

@@ -56,6 +56,11 @@ const CRATES: &[Crate] = &[
         tests: &[],
     },
     Crate {
+        directory: "crates/notify",
+        modules: &[("notify", &[])],
+        tests: &["certificates"],
+    },
+    Crate {
         directory: "crates/azure-emulator",
         modules: &[("azure_emulator", &["certificates", "server"])],
         tests: &[],
@@ -158,6 +163,7 @@ const CRATES: &[Crate] = &[
                     "local_pools",
                     "local_service",
                     "node",
+                    "notify",
                     "server",
                 ],
             ),
@@ -192,6 +198,7 @@ const CRATES: &[Crate] = &[
                     "local_service",
                     "maintenance",
                     "node",
+                    "notify",
                     "other_nodes",
                     "preempt_events",
                     "server",
@@ -234,13 +241,14 @@ const CRATES: &[Crate] = &[
 const USABLE_BY_ALL: [&str; 5] = ["body", "bounded_client", "clock", "settings", "telemetry"];
 
 /// Crates that must not depend on Kubernetes client crates.
-const WITHOUT_KUBERNETES: [&str; 9] = [
+const WITHOUT_KUBERNETES: [&str; 10] = [
     "headgate_azure",
     "headgate_azure_emulator",
     "headgate_certificates",
     "headgate_clock",
     "headgate_http",
     "headgate_local_pools",
+    "headgate_notify",
     "headgate_otlp",
     "headgate_settings",
     "headgate_telemetry",

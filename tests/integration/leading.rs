@@ -20,6 +20,7 @@ use crate::harness::http;
 
 mod access;
 mod defect;
+mod notifications;
 mod roles;
 
 /// Timeout of every wait, long enough for a busy machine.

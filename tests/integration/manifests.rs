@@ -3,7 +3,8 @@
 //! for the agent (`rights`) and the leader (`leader`) and each is needed, that their policies hold
 //! whatever RBAC grants (`policy`, `leader_policy`, `leader_updates`, `leader_work`, `holds`), that maintenances run with their rights (`maintenance`), what the hardened overlay adds (`hardened`),
 //! the Node condition that other tools wait for (`marker`),
-//! the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`), and what makes autoscalers wait (`autoscalers`).
+//! the Helm chart that renders the same objects (`chart`), and the ports that the `NetworkPolicy` opens (`network_policy`), what makes autoscalers wait (`autoscalers`),
+//! and the mounts of the webhook's URL (`webhook`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +34,7 @@ mod preempt_events;
 mod rights;
 mod settings;
 mod uninstall;
+mod webhook;
 
 /// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(1);

@@ -3,6 +3,7 @@
 //! Events are for people with `kubectl`. Invariant: an event that cannot be written is logged and dropped, after 10 s at the
 //! latest.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -44,18 +45,52 @@ pub struct NodeReference<'a> {
     pub uid: &'a str,
 }
 
+/// An event of the leader's, as an observer gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct ObservedEvent<'a> {
+    /// The kind of the object that the event is about.
+    pub kind: &'a str,
+    /// The namespace of the object; empty for a Node.
+    pub namespace: &'a str,
+    /// The name of the object.
+    pub name: &'a str,
+    /// Whether its type is `Warning`.
+    pub is_warning: bool,
+    /// The machine-readable reason.
+    pub reason: &'static str,
+    /// The sentence for operators.
+    pub note: &'a str,
+}
+
+/// Gets each event before it is written. It must not block.
+pub type EventObserver = Arc<dyn Fn(ObservedEvent<'_>) + Send + Sync>;
+
 /// Records events about any Node or Service, for the leader.
 #[derive(Clone)]
 pub struct ClusterEventRecorder {
     client: Client,
     node_name: String,
+    observer: Option<EventObserver>,
 }
 
 impl ClusterEventRecorder {
     /// A recorder of the process on `node_name`.
     #[must_use]
     pub fn new(client: Client, node_name: String) -> Self {
-        Self { client, node_name }
+        Self {
+            client,
+            node_name,
+            observer: None,
+        }
+    }
+
+    /// The same recorder, which hands each event to `observer` as well.
+    #[must_use]
+    pub fn observed_by(self, observer: EventObserver) -> Self {
+        Self {
+            observer: Some(observer),
+            ..self
+        }
     }
 
     /// Records an event of type `Warning`.
@@ -82,9 +117,8 @@ impl ClusterEventRecorder {
             EventType::Normal
         };
         let event = event(type_, reason, "UpdateLoadBalancer", note);
-        // As below: each event has a note of its own.
-        let recorder = recorder(self.client.clone(), self.node_name.clone());
-        publish(&recorder, &event, &service_reference(about)).await;
+        self.publish(&event, is_warning, reason, &service_reference(about))
+            .await;
     }
 
     /// Records an event about any object; `action` says what headgate does.
@@ -101,17 +135,32 @@ impl ClusterEventRecorder {
         } else {
             EventType::Normal
         };
-        // As below: each event has a note of its own.
-        let recorder = recorder(self.client.clone(), self.node_name.clone());
-        publish(&recorder, &event(type_, reason, action, note), about).await;
+        self.publish(&event(type_, reason, action, note), is_warning, reason, about)
+            .await;
     }
 
     async fn record(&self, type_: EventType, about: NodeReference<'_>, reason: &'static str, note: String) {
+        let is_warning = matches!(type_, EventType::Warning);
         let event = event(type_, reason, "UpdateLoadBalancer", note);
+        self.publish(&event, is_warning, reason, &node_reference(about.name, about.uid))
+            .await;
+    }
+
+    async fn publish(&self, event: &Event, is_warning: bool, reason: &'static str, about: &ObjectReference) {
+        if let Some(observer) = &self.observer {
+            observer(ObservedEvent {
+                kind: about.kind.as_deref().unwrap_or_default(),
+                namespace: about.namespace.as_deref().unwrap_or_default(),
+                name: about.name.as_deref().unwrap_or_default(),
+                is_warning,
+                reason,
+                note: event.note.as_deref().unwrap_or_default(),
+            });
+        }
         // A recorder merges equal events within six minutes into a series with the note of the first one. Here each event has
         // a note of its own, so each has a recorder.
         let recorder = recorder(self.client.clone(), self.node_name.clone());
-        publish(&recorder, &event, &node_reference(about.name, about.uid)).await;
+        publish(&recorder, event, about).await;
     }
 }
 

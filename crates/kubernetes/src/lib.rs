@@ -7,7 +7,10 @@ pub mod api_server;
 mod events;
 mod watch;
 
-pub use events::{ClusterEventRecorder, NodeEventRecorder, NodeReference, ServiceReference, WarningEvent};
+pub use events::{
+    ClusterEventRecorder, EventObserver, NodeEventRecorder, NodeReference, ObservedEvent, ServiceReference,
+    WarningEvent,
+};
 pub use watch::{
     WatchErrorCounter, WatchErrorReason, WatchFailure, WatchReporter, WatchStream, watch_events, watch_object,
 };

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::{assert_says, base, only, render, repository, stdout_of, text};
 
 /// The settings in effect with this file, as the program prints them; it must accept the file.
-fn in_effect(settings: &str) -> String {
+pub(super) fn in_effect(settings: &str) -> String {
     let file = scratch("settings").join("settings.yaml");
     std::fs::write(&file, settings).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));

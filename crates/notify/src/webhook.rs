@@ -1,0 +1,351 @@
+//! One attempt to send a notice: the URL from its file, one POST, and what the answer means.
+//!
+//! Certificates are verified. Redirects are not followed, because they could lead the notice elsewhere. An error is a
+//! category without the URL, the receiver's name and the answer.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headgate_http::body::read_body;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{HeaderMap, Request, StatusCode, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::time::timeout;
+
+use super::settings::NotificationSettings;
+use super::tunnel::{Connector, TunnelRefused};
+
+/// For one attempt: connection, tunnel, TLS, request and response together.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the rest of an answer, whose status is known already.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The largest URL file.
+const MAX_URL_BYTES: u64 = 4096;
+/// The largest file of authorities.
+const MAX_AUTHORITIES_BYTES: u64 = 1024 * 1024;
+/// The part of an answer that is read before the connection is closed.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// The longest wait that a receiver can request.
+const MAX_RETRY_AFTER: Duration = Duration::from_mins(10);
+
+/// Why the webhook cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// The file of authorities cannot be read.
+    #[error("notifications.caFile {path} cannot be read: {source}")]
+    ReadAuthorities {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system call.
+        source: io::Error,
+    },
+    /// The file has no usable certificate.
+    #[error("notifications.caFile {0} has no certificate in PEM form; name a bundle of certificate authorities")]
+    NoAuthorities(PathBuf),
+    /// The system has no certificate authorities.
+    #[error("the system has no certificate authorities: {0}; name a bundle in notifications.caFile or SSL_CERT_FILE")]
+    SystemAuthorities(io::Error),
+    /// rustls rejects the protocol versions or a certificate.
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
+/// Why an attempt failed. The text is for logs: it has neither the URL nor the answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttemptError {
+    /// The file with the URL cannot be read, or has no URL.
+    #[error("the file of notifications.urlFile cannot be read or has no http or https URL")]
+    UrlFile,
+    /// The template cannot be rendered for this notice.
+    #[error("notifications.template cannot be rendered: {0}")]
+    Template(String),
+    /// The receiver or the proxy was not reached, or the connection broke.
+    #[error("no connection to the receiver: {0}")]
+    Connection(io::ErrorKind),
+    /// The proxy refused the tunnel.
+    #[error("the proxy of notifications.proxyUrl did not open a tunnel")]
+    Proxy,
+    /// The certificate is not trusted, or TLS failed otherwise.
+    #[error("TLS failed; check the receiver's certificate and notifications.caFile")]
+    Tls,
+    /// There was no complete answer in time.
+    #[error("no answer within {} s", ATTEMPT_TIMEOUT.as_secs())]
+    Timeout,
+    /// The receiver answered with another status than 2xx.
+    #[error("the receiver answered {status}")]
+    Status {
+        /// The status code.
+        status: u16,
+        /// How long the receiver asks to wait.
+        retry_after: Option<Duration>,
+    },
+}
+
+impl AttemptError {
+    /// The values of [`Self::reason`].
+    pub const REASONS: [&'static str; 7] = [
+        "connection",
+        "proxy",
+        "status",
+        "template",
+        "timeout",
+        "tls",
+        "url_file",
+    ];
+
+    /// The label in metrics.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::UrlFile => "url_file",
+            Self::Template(_) => "template",
+            Self::Connection(_) => "connection",
+            Self::Proxy => "proxy",
+            Self::Tls => "tls",
+            Self::Timeout => "timeout",
+            Self::Status { .. } => "status",
+        }
+    }
+
+    /// Whether the same notice would fail again, whatever the time.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Template(_) => true,
+            Self::Status { status, .. } => (300..500).contains(status) && ![408, 425, 429].contains(status),
+            _ => false,
+        }
+    }
+
+    /// How long the receiver asks to wait.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+type HttpsClient = Client<HttpsConnector<Connector>, Full<Bytes>>;
+
+/// Sends notices to the URL in a file.
+#[derive(Clone)]
+pub struct Webhook {
+    client: HttpsClient,
+    url_file: PathBuf,
+    content_type: HeaderValue,
+}
+
+impl std::fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Webhook")
+    }
+}
+
+impl Webhook {
+    /// A webhook for these settings; `None` if they name no file.
+    ///
+    /// # Errors
+    /// When there are no authorities to trust.
+    pub fn new(settings: &NotificationSettings) -> Result<Option<Self>, WebhookError> {
+        let Some(url_file) = settings.url_file.clone() else {
+            return Ok(None);
+        };
+        let mut tcp = HttpConnector::new();
+        // The TLS connector on top handles https.
+        tcp.enforce_http(false);
+        tcp.set_connect_timeout(Some(ATTEMPT_TIMEOUT));
+        let connector = Connector::new(tcp, settings.proxy.clone());
+        let provider = rustls::crypto::ring::default_provider();
+        let builder = HttpsConnectorBuilder::new();
+        let builder = match &settings.authorities_file {
+            None => builder
+                .with_provider_and_native_roots(provider)
+                .map_err(WebhookError::SystemAuthorities)?,
+            Some(path) => builder.with_tls_config(
+                ClientConfig::builder_with_provider(Arc::new(provider))
+                    .with_safe_default_protocol_versions()?
+                    .with_root_certificates(read_authorities(path)?)
+                    .with_no_client_auth(),
+            ),
+        };
+        let connector = builder.https_or_http().enable_http1().wrap_connector(connector);
+        let content_type = HeaderValue::from_str(&settings.content_type)
+            .unwrap_or_else(|_| HeaderValue::from_static(NotificationSettings::JSON));
+        Ok(Some(Self {
+            // Notices are rare: each gets a connection of its own, so none fails because an idle one was closed.
+            client: Client::builder(TokioExecutor::new())
+                .pool_max_idle_per_host(0)
+                .build(connector),
+            url_file,
+            content_type,
+        }))
+    }
+
+    /// Sends one body.
+    ///
+    /// # Errors
+    /// When the receiver did not accept it in time.
+    pub async fn send(&self, body: String) -> Result<(), AttemptError> {
+        timeout(ATTEMPT_TIMEOUT, self.attempt(body))
+            .await
+            .unwrap_or(Err(AttemptError::Timeout))
+    }
+
+    async fn attempt(&self, body: String) -> Result<(), AttemptError> {
+        let url_file = self.url_file.clone();
+        // A Secret that is mounted changes without a restart.
+        let url = tokio::task::spawn_blocking(move || read_url(&url_file)).await;
+        let url = url.ok().flatten().ok_or(AttemptError::UrlFile)?;
+        let mut request = Request::post(url)
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|_| AttemptError::UrlFile)?;
+        request.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
+        let agent = concat!("headgate/", env!("CARGO_PKG_VERSION"));
+        request
+            .headers_mut()
+            .insert(USER_AGENT, HeaderValue::from_static(agent));
+        let response = self.client.request(request).await.map_err(|error| classify(&error))?;
+        let (parts, body) = response.into_parts();
+        // The status decides; a receiver may end its answer as it likes.
+        drop(timeout(ANSWER_TIMEOUT, read_body(body, MAX_ANSWER_BYTES)).await);
+        if parts.status.is_success() {
+            Ok(())
+        } else {
+            Err(status_error(parts.status, &parts.headers))
+        }
+    }
+}
+
+fn status_error(status: StatusCode, headers: &HeaderMap) -> AttemptError {
+    let seconds = headers
+        .get(RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    AttemptError::Status {
+        status: status.as_u16(),
+        retry_after: seconds.map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
+    }
+}
+
+/// The category of a client's error, without its text.
+fn classify(error: &(dyn Error + 'static)) -> AttemptError {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    let mut found = AttemptError::Connection(io::ErrorKind::Other);
+    while let Some(error) = cause {
+        if error.is::<TunnelRefused>() {
+            return AttemptError::Proxy;
+        }
+        if error.is::<rustls::Error>() {
+            return AttemptError::Tls;
+        }
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            found = AttemptError::Connection(error.kind());
+            // An I/O error hides what it wraps from `source`.
+            let inner = error.get_ref().map(|inner| inner as &(dyn Error + 'static));
+            cause = inner.or_else(|| error.source());
+            continue;
+        }
+        cause = error.source();
+    }
+    found
+}
+
+/// Reads at most `limit` bytes of a file.
+fn read_limited(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(limit).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// The URL in a file, if it is one of http or https.
+fn read_url(path: &Path) -> Option<Uri> {
+    let text = String::from_utf8(read_limited(path, MAX_URL_BYTES).ok()?).ok()?;
+    let url: Uri = text.trim().parse().ok()?;
+    let is_http = matches!(url.scheme_str(), Some("http" | "https"));
+    (is_http && url.host().is_some()).then_some(url)
+}
+
+fn read_authorities(path: &Path) -> Result<RootCertStore, WebhookError> {
+    let pem = read_limited(path, MAX_AUTHORITIES_BYTES).map_err(|source| WebhookError::ReadAuthorities {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
+        let certificate = certificate.map_err(|_| WebhookError::NoAuthorities(path.to_owned()))?;
+        roots.add(certificate)?;
+    }
+    if roots.is_empty() {
+        return Err(WebhookError::NoAuthorities(path.to_owned()));
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_are_final_or_retried() {
+        for (status, is_final) in [
+            (301, true),
+            (400, true),
+            (404, true),
+            (408, false),
+            (425, false),
+            (429, false),
+        ] {
+            let error = AttemptError::Status {
+                status,
+                retry_after: None,
+            };
+            assert_eq!(error.is_final(), is_final, "{status}");
+        }
+        for status in [500, 502, 503, 599] {
+            assert!(
+                !AttemptError::Status {
+                    status,
+                    retry_after: None
+                }
+                .is_final(),
+                "{status}"
+            );
+        }
+        let mut headers = HeaderMap::new();
+        for (value, expected) in [("7", Some(7)), ("999999", Some(600)), ("soon", None)] {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(value));
+            let found = status_error(StatusCode::TOO_MANY_REQUESTS, &headers).retry_after();
+            assert_eq!(found, expected.map(Duration::from_secs), "{value}");
+        }
+    }
+
+    #[test]
+    fn url_files_are_read_with_a_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("url");
+        assert_eq!(read_url(&path), None, "no file");
+        for (content, expected) in [
+            ("https://hooks.example.com/secret\n", true),
+            ("  http://10.0.0.1:8080/  ", true),
+            ("ftp://example.com/", false),
+            ("/relative", false),
+            ("", false),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(read_url(&path).is_some(), expected, "{content:?}");
+        }
+    }
+}

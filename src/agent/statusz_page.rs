@@ -1,0 +1,257 @@
+//! `/statusz` as a page for browsers.
+//!
+//! Invariants: the page runs no script and loads nothing but its own style sheet, which its Content-Security-Policy
+//! enforces. Every value is escaped, because names and error texts come from others. It has the content of the text form.
+
+use axum::http::HeaderValue;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
+use axum::http::header::{HeaderName, VARY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use maud::{DOCTYPE, Markup, html};
+
+use super::statusz::{Past, PathStatus, Since, Statusz, describe_source};
+
+/// What a browser may do with the page: load the style sheet from where the page came, and nothing else.
+const POLICY: &str =
+    "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The style sheet, served beside the page.
+const STYLE: &str = "\
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+h1 { font-size: 1.4rem; }
+h2 { font-size: 1.1rem; margin: 1.5rem 0 .3rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { border-bottom: 1px solid #8884; padding: .25rem .6rem .25rem 0; text-align: left; vertical-align: top; }
+th { font-weight: normal; opacity: .75; width: 12rem; }
+td, pre { overflow-wrap: anywhere; white-space: pre-wrap; }
+.good, .bad { border-radius: .3rem; color: #fff; padding: 0 .4rem; }
+.good { background: #19692c; }
+.bad { background: #a3161a; }
+";
+
+/// Whether a request prefers the page: its `Accept` names `text/html`, as that of browsers does.
+pub(super) fn accepts_page(accept: &str) -> bool {
+    accept.split(',').any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let is_html = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/html"));
+        let is_refused = parts.any(|parameter| {
+            let quality = parameter.strip_prefix("q=").or_else(|| parameter.strip_prefix("Q="));
+            quality.and_then(|quality| quality.parse().ok()) == Some(0.0_f32)
+        });
+        is_html && !is_refused
+    })
+}
+
+/// The style sheet as a response.
+pub(super) async fn style() -> Response {
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/css; charset=utf-8")),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ];
+    (headers, STYLE).into_response()
+}
+
+/// The page as a response.
+pub(super) fn response(statusz: &Statusz) -> Response {
+    const HEADERS: [(HeaderName, HeaderValue); 7] = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
+        (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (VARY, HeaderValue::from_static("Accept")),
+    ];
+    (HEADERS, page(statusz).into_string()).into_response()
+}
+
+fn badge(text: &str, is_good: bool) -> Markup {
+    html! { span class=(if is_good { "good" } else { "bad" }) { (text) } }
+}
+
+fn path_row(path: &str, status: Option<&PathStatus>, now: Timestamp) -> Markup {
+    html! {
+        @if let Some(status) = status {
+            tr {
+                th { (path) }
+                td { (badge(&status.code.to_string(), status.code == 200)) " " (Since(status.since, now)) }
+            }
+        }
+    }
+}
+
+fn page(statusz: &Statusz) -> Markup {
+    let title = format!("{} – headgate", statusz.node.name);
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { (title) }
+                // Relative, so that it is found behind the API server's proxy, too.
+                link rel="stylesheet" href="statusz.css";
+            }
+            body {
+                h1 { "headgate " (statusz.version) " on node " (statusz.node.name) }
+                table { (agent(statusz)) (node(statusz)) (proxy(statusz)) }
+                (details(statusz))
+                (updates(statusz))
+                (processes(statusz))
+            }
+        }
+    }
+}
+
+fn agent(statusz: &Statusz) -> Markup {
+    let now = statusz.current_time;
+    let leader = &statusz.leader;
+    html! {
+        tr { th { "time" } td { (format!("{now:.0}")) } }
+        tr { th { "started" } td { (Past(statusz.started_at, now)) } }
+        (path_row("/healthz", statusz.healthz.as_ref(), now))
+        (path_row("/livez", statusz.livez.as_ref(), now))
+        tr {
+            th { "role" }
+            td {
+                (leader.role) ", "
+                @match (leader.term, leader.stands) {
+                    (Some(term), _) => { "leads in term " (term) " " (Since(leader.since, now)) }
+                    (None, true) => "stands for election",
+                    (None, false) => "does not stand for election",
+                }
+            }
+        }
+    }
+}
+
+fn node(statusz: &Statusz) -> Markup {
+    let now = statusz.current_time;
+    let node = &statusz.node;
+    html! {
+        tr {
+            th { "node" }
+            td { (node.object) ", UID " (node.uid.as_deref().unwrap_or("unknown")) ", " (describe_source(node.source)) }
+        }
+        @if node.signals.is_empty() { tr { th { "signals" } td { "none" } } }
+        @for signal in &node.signals { tr { th { "signal" } td { (signal.signal) " " (Since(signal.since, now)) } } }
+        @if let Some(hold) = &node.hold {
+            tr {
+                th { "hold" }
+                td {
+                    "kept in service in "
+                    (hold.pools.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+                    ", renewed " (Past(hold.renewed_at, now))
+                }
+            }
+        }
+        @if let Some(error) = &node.watch_error {
+            tr {
+                th { "watch" }
+                td { (badge(error.reason, false)) " " (Since(Some(error.since), now)) ": " (error.error) }
+            }
+        }
+    }
+}
+
+fn proxy(statusz: &Statusz) -> Markup {
+    let Some(proxy) = &statusz.proxy else {
+        return html! {};
+    };
+    let health = |is_healthy| badge(if is_healthy { "healthy" } else { "unhealthy" }, is_healthy);
+    html! {
+        tr {
+            th { "kube-proxy" }
+            td {
+                @match (&proxy.server, proxy.last_updated) {
+                    (None, _) => "not polled (proxy.healthzUrl: off)",
+                    (Some(server), None) => { (server) " has not answered yet, ignored" }
+                    (Some(server), Some(updated)) => {
+                        (server) " " (health(proxy.healthy)) ", last update " (Past(updated, statusz.current_time))
+                        @for (family, is_healthy) in &proxy.families { " " (format!("{family:?}")) " " (health(*is_healthy)) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What has a text form of its own.
+fn details(statusz: &Statusz) -> Markup {
+    html! {
+        @if let Some(services) = &statusz.services { h2 { "Services" } pre { (services) } }
+        @if let Some(events) = &statusz.scheduled_events { h2 { "Scheduled Events" } pre { (events) } }
+    }
+}
+
+fn updates(statusz: &Statusz) -> Markup {
+    html! {
+        @if !statusz.local_pools.is_empty() {
+            h2 { "Queued updates of Local Services' pools" }
+            table {
+                @for update in &statusz.local_pools {
+                    tr {
+                        th { (update.service) }
+                        td {
+                            (update.pool) " pending " (Since(Some(update.pending_since), statusz.current_time))
+                            ", " (update.retries) " retries"
+                            @if let Some(until) = update.parked_until { (format!(", parked until {until:.0}")) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn processes(statusz: &Statusz) -> Markup {
+    html! {
+        h2 { "Listeners" }
+        table { @for (name, state) in &statusz.listeners { tr { th { (name) } td { (state) } } } }
+        h2 { "Tasks" }
+        table {
+            @for task in &statusz.tasks {
+                tr { th { (task.name) } td { (Since(Some(task.since), statusz.current_time)) } }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_is_for_requests_that_name_html() {
+        for (accept, expected) in [
+            (
+                "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8",
+                true,
+            ),
+            ("application/xml, Text/HTML; q=0.5", true),
+            ("*/*", false),
+            ("text/plain", false),
+            ("text/html;q=0, text/plain", false),
+            ("text/html;q=0.000", false),
+            ("", false),
+        ] {
+            assert_eq!(accepts_page(accept), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn values_of_others_are_escaped() {
+        let hostile = "<script>alert(1)</script>\"'&";
+        let statusz = Statusz::example(hostile);
+        let page = page(&statusz).into_string();
+        assert!(!page.contains("<script"), "{page}");
+        let escaped = page.matches("&lt;script&gt;alert(1)&lt;/script&gt;&quot;").count();
+        // The title, the heading, the UID, a signal, a pool, the error, kube-proxy's address and a listener.
+        assert_eq!(escaped, 8, "{page}");
+        for attribute in ["style=", "onerror=", "onload=", "src=", "http-equiv"] {
+            assert!(!page.contains(attribute), "{attribute} in {page}");
+        }
+    }
+}
