@@ -20,6 +20,9 @@ mod azure;
 mod azure_emulator;
 #[cfg(feature = "sandbox")]
 mod budget;
+mod cluster;
+mod colour;
+mod complete;
 mod drain;
 #[cfg(feature = "sandbox")]
 mod drill;
@@ -94,6 +97,9 @@ pub fn definition() -> clap::Command {
 /// Parses the arguments of the process and runs their subcommand.
 #[must_use]
 pub fn run() -> ExitCode {
+    if complete::answer() {
+        return ExitCode::SUCCESS;
+    }
     let outcome = match Arguments::parse().command {
         Command::Agent(arguments) => agent::run(&arguments),
         Command::Why(arguments) => why::run(&arguments),
@@ -180,7 +186,6 @@ fn http_url(text: &str) -> Result<Uri, String> {
     }
 }
 
-/// Writes a text to standard output. A reader that closes early is not a failure.
 /// Writes to standard error what the next version will not read of a settings file.
 fn print_notices(notices: &[Notice]) {
     for notice in notices {
@@ -189,6 +194,7 @@ fn print_notices(notices: &[Notice]) {
     }
 }
 
+/// Writes a text to standard output. A reader that closes early is not a failure.
 fn print(text: &[u8]) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::runtime(

@@ -8,6 +8,7 @@ mod agents;
 mod local_pools;
 mod maintenances_text;
 mod nodes;
+mod order;
 mod report;
 mod snapshot;
 mod text;
@@ -15,6 +16,7 @@ mod text_format;
 
 pub use agents::{AgentEndpoints, query_agents};
 pub use local_pools::{LocalPoolRow, LocalPoolsSnapshot, QueuedRow, explain_service, fetch_queue};
+pub use order::NoSuchField;
 pub use report::{
     EntryRow, LedgerRow, LoadBalancerRow, MarkerRow, NodeRow, Owner, PoolRow, ProbeRow, RuleRow, Selection, SignalRow,
     StatusReport, UnreadableRow, VerdictRow,

@@ -4,6 +4,7 @@
 //! object, and the `NodeMaintenance`s; one of the first two may be missing. It covers what probes are answered, not what a load
 //! balancer does with the answer.
 
+mod agent_access;
 mod explanation;
 mod maintenances;
 mod observations;
@@ -14,22 +15,24 @@ use hyper::Uri;
 use jiff::Timestamp;
 use kube::Client;
 
+pub(crate) use agent_access::both;
+pub use agent_access::{AgentAccess, AgentPods, AgentRoute};
 pub use explanation::{Explanation, NewConnections, Reason, explain};
 pub use maintenances::{BlockerRow, ConditionRow, GateRow, MaintainedNodeRow, MaintenanceRow, list_maintenances};
 pub use observations::{AgentStatus, NodeObject, Observations, WhyError, statusz_uri};
 
 /// Queries the API server and the agent, and explains the node `name`. `statusz` is the address of the agent's
-/// `/statusz`, if it is not on the node's own address at `port`.
+/// `/statusz`, if it is not found by `access`.
 ///
 /// # Errors
 /// When neither the API server nor the agent answers, or the Node does not exist.
 pub async fn explain_node(
     client: &Client,
     name: &str,
-    port: u16,
+    access: &AgentAccess,
     statusz: Option<Uri>,
     rules: &SignalRules,
 ) -> Result<Explanation, WhyError> {
-    let observations = Observations::query(client, name, port, statusz, rules).await?;
+    let observations = Observations::query(client, name, access, statusz, rules).await?;
     Ok(explain(name, &observations, Timestamp::now()))
 }

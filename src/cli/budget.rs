@@ -1,14 +1,13 @@
 //! `headgate budget`: from flags, or from a live cluster, to the blackhole budget as text or JSON.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use headgate_drill::budget::service::{ServiceBudget, service_budget};
 use headgate_drill::budget::{Inputs, budget};
 use headgate_drill::probe::{ProbeSettings, Provider};
-use headgate_kubernetes::api_server;
 
+use super::cluster::ClusterArguments;
 use super::{Failure, azure, build_runtime, duration_up_to, print, print_json};
 
 mod autoscaler;
@@ -42,9 +41,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "from_cluster")]
     service: Option<String>,
 
-    /// Kubeconfig file [default: those kubectl would use]
-    #[arg(long, value_name = "FILE", requires = "from_cluster")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 
     #[command(flatten)]
     azure: azure::AzureArguments,
@@ -137,8 +135,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn run_from_cluster(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
     let objects = build_runtime()?.block_on(async {
-        let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-        let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+        let client = arguments.cluster.client().await?;
         let azure =
             if settings.azure.is_configured() {
                 let reached = arguments.azure.connect(&settings, &client).await?;

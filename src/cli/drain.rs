@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
-use headgate_kubernetes::api_server;
+use clap_complete::engine::ArgValueCandidates;
 use headgate_maintenance::api::NodeMaintenance;
 use headgate_telemetry::escape_line;
 
@@ -19,6 +19,8 @@ use crate::drain::{
     Created, FollowError, FollowRequest, ManifestRequest, Outcome, PlanFile, create, follow, node_names,
 };
 
+use super::cluster::ClusterArguments;
+use super::complete::node_candidates;
 use super::{EXIT_INTERRUPTED, EXIT_TIMEOUT, Failure, build_runtime, duration_up_to, print, print_json, print_yaml};
 
 /// The longest `--timeout`. The help has it, too.
@@ -37,7 +39,7 @@ const MAX_PLAN_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to drain, by name
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
 
     /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer, reason; nodeSelector where no NODE is given
@@ -69,9 +71,8 @@ pub(super) struct Arguments {
     #[arg(short, long, value_enum)]
     output: Option<Output>,
 
-    /// Kubeconfig file [default: those kubectl would use]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -107,8 +108,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 async fn drain(arguments: &Arguments, object: &NodeMaintenance, nodes: &[String]) -> Result<(), Failure> {
-    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let client = arguments.cluster.client().await?;
     let is_dry = arguments.dry_run == DryRun::Server;
     let created = create(&client, object, nodes, is_dry).await.map_err(Failure::runtime)?;
     let (object, verb) = match &created {

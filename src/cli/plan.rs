@@ -8,8 +8,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 use headgate_clock::Clock;
-use headgate_kubernetes::api_server;
 use headgate_maintenance::api::NodeMaintenance;
 
 use crate::config::Settings;
@@ -17,6 +17,8 @@ use crate::drain::{ManifestRequest, node_names};
 use crate::preview::{self, Preview, PreviewRequest};
 use crate::status::SnapshotRequest;
 
+use super::cluster::ClusterArguments;
+use super::complete::node_candidates;
 use super::drain::read_plan;
 use super::{Failure, azure, build_runtime, print, print_json, print_yaml};
 
@@ -30,16 +32,15 @@ const PREVIEW_NAME: &str = "preview";
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes to drain, by name
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
 
     /// File with a NodeMaintenance in YAML or JSON: drainPlan, loadBalancer; nodeSelector where no NODE is given
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
 
-    /// Kubeconfig file [default: those kubectl would use]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 
     #[command(flatten)]
     azure: azure::AzureArguments,
@@ -86,8 +87,7 @@ async fn read(
     maintenance: NodeMaintenance,
     nodes: &[String],
 ) -> Result<Preview, Failure> {
-    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let client = arguments.cluster.client().await?;
     let request = PreviewRequest {
         maintenance,
         nodes,

@@ -1,21 +1,22 @@
 //! `headgate restore`: sets the entries that headgate set `Down` back to `None`, after a confirmation.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use clap::Args;
+use clap_complete::engine::ArgValueCandidates;
 use headgate_clock::Clock;
 use headgate_controller::admin_state::ClusterTarget;
 use headgate_controller::restore::{RestoreRequest, run_restore};
-use headgate_kubernetes::api_server;
 use headgate_leader::LeaderStatus;
 use headgate_telemetry::escape_line;
 
 use crate::config::Settings;
 use crate::status::{self, SnapshotRequest, StatusError, StatusReport};
 
+use super::cluster::ClusterArguments;
+use super::complete::node_candidates;
 use super::{Failure, azure, build_runtime, duration_up_to, print};
 
 /// The default of `--wait`: long enough for a Lease whose holder is gone, and for one that was never held.
@@ -31,6 +32,7 @@ const MAX_WAIT: Duration = Duration::from_hours(1);
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Nodes whose entries are restored [default: all]
+    #[arg(add = ArgValueCandidates::new(node_candidates))]
     nodes: Vec<String>,
 
     /// Print what would be restored, and write nothing
@@ -50,9 +52,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_WAIT), default_value = "5m")]
     timeout: Duration,
 
-    /// Kubeconfig file [default: those that kubectl uses]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 
     #[command(flatten)]
     azure: azure::AzureArguments,
@@ -67,8 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 async fn restore(arguments: &Arguments, settings: &Settings) -> Result<(), Failure> {
-    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let client = arguments.cluster.client().await?;
     let target = arguments.azure.connect(settings, &client).await?;
     let target = target.map_err(|why| Failure::runtime(anyhow!("Azure cannot be reached: {why}")))?;
     let report = read_report(arguments, settings, &client, &target).await?;

@@ -1,35 +1,38 @@
 //! `headgate why NODE` and `headgate why service NAMESPACE/NAME`: also as `kubectl headgate why`, when the binary is called
 //! kubectl-headgate.
 
-use std::path::PathBuf;
-
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 use headgate_clock::Clock;
-use headgate_kubernetes::api_server;
 use hyper::Uri;
 
-use crate::config::{METRICS_PORT, Settings};
+use crate::config::Settings;
 use crate::status::{self, SnapshotRequest};
 use crate::why;
 
-use super::{Failure, azure, build_runtime, print, print_json};
+use super::cluster::{AgentArguments, ClusterArguments};
+use super::complete::node_candidates;
+use super::{Failure, azure, build_runtime, print, print_json, print_yaml};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the Node, also as node/NAME; or the word service, for the backend pools of a Service
+    #[arg(add = ArgValueCandidates::new(node_candidates))]
     node: String,
 
     /// The Service, after the word service
-    #[arg(value_name = "NAMESPACE/NAME", value_parser = service_name)]
+    #[arg(value_name = "[NAMESPACE/]NAME")]
     service: Option<String>,
 
-    /// Kubeconfig file [default: those kubectl would use]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    /// Namespace of a Service that is given by its name only
+    #[arg(short, long, value_name = "NAMESPACE", requires = "service")]
+    namespace: Option<String>,
 
-    /// Operations port of the agents, on the node's InternalIP
-    #[arg(long, default_value_t = METRICS_PORT)]
-    port: u16,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+
+    #[command(flatten)]
+    agents: AgentArguments,
 
     /// URL of the status of this node's agent, instead of the node's address and --port; for a Service, of the leader
     #[arg(long, value_name = "URL", value_parser = super::http_url)]
@@ -43,25 +46,26 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
     Text,
     Json,
+    Yaml,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.azure.settings()?;
     if let Some(service) = &arguments.service {
-        return explain_service(arguments, &settings, service);
+        let service = service_name(service, arguments.namespace.as_deref()).map_err(Failure::settings)?;
+        return explain_service(arguments, &settings, &service);
     }
     let node = arguments.node.strip_prefix("node/").unwrap_or(&arguments.node);
     let explanation = build_runtime()?.block_on(async {
-        let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-        let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+        let client = arguments.cluster.client().await?;
         why::explain_node(
             &client,
             node,
-            arguments.port,
+            &arguments.agents.access(),
             arguments.statusz.clone(),
             &settings.signals.health,
         )
@@ -71,16 +75,28 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match arguments.output {
         Output::Text => print(explanation.to_string().as_bytes()),
         Output::Json => print_json(&explanation),
+        Output::Yaml => print_yaml(&explanation),
     }
 }
 
-/// The name of a Service in lower case, as names in Kubernetes are.
-fn service_name(text: &str) -> Result<String, String> {
-    match text.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
-            Ok(text.to_ascii_lowercase())
+/// `NAMESPACE/NAME` of a Service in lower case, as names in Kubernetes are.
+fn service_name(text: &str, namespace: Option<&str>) -> anyhow::Result<String> {
+    let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+    let full = match text.split_once('/') {
+        None => format!("{}/{text}", namespace.unwrap_or_default()),
+        Some((own, _)) if namespace.is_some_and(|namespace| namespace != own) => {
+            anyhow::bail!(
+                "{text:?} is not in the namespace {}; give one of the two",
+                namespace.unwrap_or_default()
+            )
         }
-        _ => Err("allowed: NAMESPACE/NAME, such as default/web".to_owned()),
+        Some(_) => text.to_owned(),
+    };
+    match full.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(full.to_ascii_lowercase()),
+        _ => anyhow::bail!(
+            "{text:?} is not a Service; allowed: NAMESPACE/NAME, such as default/web, or NAME with -n NAMESPACE"
+        ),
     }
 }
 
@@ -94,8 +110,7 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: &str) ->
     }
     let runtime = build_runtime()?;
     let mut snapshot = runtime.block_on(async {
-        let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-        let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+        let client = arguments.cluster.client().await?;
         let azure = arguments.azure.connect(settings, &client).await?;
         if let Err(reason) = azure {
             return Err(Failure::settings(anyhow::anyhow!(
@@ -121,10 +136,14 @@ fn explain_service(arguments: &Arguments, settings: &Settings, service: &str) ->
     }
     match arguments.output {
         Output::Text => print(status::explain_service(service, &snapshot.local_pools).as_bytes()),
-        Output::Json => {
+        Output::Json | Output::Yaml => {
             let rows = snapshot.local_pools.rows.into_iter();
             let own: Vec<_> = rows.filter(|row| row.service == service).collect();
-            print_json(&own)
+            if arguments.output == Output::Yaml {
+                print_yaml(&own)
+            } else {
+                print_json(&own)
+            }
         }
     }
 }

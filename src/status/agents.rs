@@ -1,19 +1,21 @@
 //! The health answers of the nodes' agents, from their `/statusz`.
 //!
-//! All agents are queried concurrently and within one time limit, because from outside the cluster none may answer. A
-//! node without an answer keeps the verdict that its signals imply.
+//! All agents are queried concurrently and within one time limit, because from outside the cluster none may answer at its node's
+//! address. Those that do not are queried again through the API server. A node without an answer keeps the verdict that its
+//! signals imply.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use hyper::Uri;
+use kube::Client;
 use tokio::time::{Instant, timeout_at};
 
 use super::report::{StatusReport, VerdictRow};
-use crate::why::{AgentStatus, statusz_uri};
+use crate::why::{AgentAccess, AgentPods, AgentRoute, AgentStatus, both, statusz_uri};
 
-/// Time for all agents together.
+/// Time for all agents together, and again for those that are queried through the API server.
 const ALL_AGENTS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Agents that are queried at the same time.
 const MAX_CONCURRENT_QUERIES: usize = 64;
@@ -21,45 +23,85 @@ const MAX_CONCURRENT_QUERIES: usize = 64;
 /// Where the agents serve `/statusz`.
 #[derive(Clone, Debug)]
 pub struct AgentEndpoints {
-    /// The port on the node's address.
-    pub port: u16,
-    /// Other addresses, by the node's name.
+    /// How they are reached.
+    pub access: AgentAccess,
+    /// Addresses of some of them, by the node's name.
     pub overrides: BTreeMap<String, Uri>,
 }
 
 /// Queries the agents of the report's nodes and enters their answers.
-pub async fn query_agents(report: &mut StatusReport, endpoints: &AgentEndpoints) {
+pub async fn query_agents(report: &mut StatusReport, client: &Client, endpoints: &AgentEndpoints) {
+    let AgentEndpoints { access, overrides } = endpoints;
+    let mut missing = BTreeMap::new();
     let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;
     let queries = report.nodes.iter().enumerate().map(|(index, node)| {
-        let own_address = || statusz_uri(node.address?, endpoints.port);
-        let (uri, name) = (
-            endpoints.overrides.get(&node.name).cloned().or_else(own_address),
-            node.name.clone(),
-        );
+        let name = node.name.clone();
+        let given = overrides.get(&name).cloned();
+        let is_given = given.is_some();
+        let own_address = || {
+            let address = node.address.filter(|_| access.route != AgentRoute::ApiServer)?;
+            statusz_uri(address, access.port)
+        };
+        let uri = given.or_else(own_address);
         async move {
-            let Some(uri) = uri else {
-                return (index, Err("its address is not known".to_owned()));
+            let answer = match uri {
+                Some(uri) => timeout_at(deadline, AgentStatus::fetch(uri, &name)).await,
+                None => Ok(Err("its address is not known".to_owned())),
             };
-            let late = |_| Err(format!("no answer within {} s", ALL_AGENTS_TIMEOUT.as_secs()));
-            let answer = timeout_at(deadline, AgentStatus::fetch(uri, &name)).await;
-            (index, answer.unwrap_or_else(late))
+            (index, name, is_given, answer.unwrap_or_else(|_| Err(late())))
         }
     });
     let queries: Vec<_> = queries.collect();
     let mut answers = stream::iter(queries).buffer_unordered(MAX_CONCURRENT_QUERIES);
     let mut verdicts = Vec::new();
-    while let Some((index, answer)) = answers.next().await {
-        verdicts.push((index, answer.map(|agent| verdict_row(&agent))));
+    while let Some((index, name, is_given, answer)) = answers.next().await {
+        match answer {
+            Err(error) if !is_given && access.route != AgentRoute::Direct => {
+                missing.insert(index, (name, Some(error).filter(|_| access.route == AgentRoute::Auto)));
+            }
+            answer => verdicts.push((index, answer)),
+        }
     }
-    for (index, verdict) in verdicts {
+    drop(answers);
+    if !missing.is_empty() {
+        verdicts.extend(query_through_api_server(client, access, missing).await);
+    }
+    for (index, answer) in verdicts {
         let Some(node) = report.nodes.get_mut(index) else {
             continue;
         };
-        match verdict {
-            Ok(verdict) => node.verdict = verdict,
+        match answer {
+            Ok(agent) => node.verdict = verdict_row(&agent),
             Err(error) => node.verdict.why = Some(error),
         }
     }
+}
+
+fn late() -> String {
+    format!("no answer within {} s", ALL_AGENTS_TIMEOUT.as_secs())
+}
+
+/// Queries agents through the API server: their index, name, and why their address did not answer.
+async fn query_through_api_server(
+    client: &Client,
+    access: &AgentAccess,
+    missing: BTreeMap<usize, (String, Option<String>)>,
+) -> Vec<(usize, Result<AgentStatus, String>)> {
+    let pods = match AgentPods::list(client, access, None).await {
+        Ok(pods) => pods,
+        Err(why) => {
+            let failed = |(index, (_, direct))| (index, Err(both(direct, &why)));
+            return missing.into_iter().map(failed).collect();
+        }
+    };
+    let deadline = Instant::now() + ALL_AGENTS_TIMEOUT;
+    let query = async |(index, (name, direct)): (usize, (String, Option<String>))| {
+        let answer = timeout_at(deadline, pods.fetch(&name)).await;
+        let answer = answer.unwrap_or_else(|_| Err(late()));
+        (index, answer.map_err(|error| both(direct, &error)))
+    };
+    let answers = stream::iter(missing).map(query);
+    answers.buffer_unordered(MAX_CONCURRENT_QUERIES).collect().await
 }
 
 fn verdict_row(agent: &AgentStatus) -> VerdictRow {

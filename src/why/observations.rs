@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use serde::Deserialize;
 
+use super::agent_access::{AgentAccess, fetch_agent};
 use super::maintenances::{MaintenanceRow, list_maintenances};
 
 /// Time for the agent's answer, which comes from memory.
@@ -20,7 +21,7 @@ const AGENT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for the API server's answer.
 const API_SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// More than any `/statusz`.
-const MAX_STATUS_BYTES: usize = 1024 * 1024;
+pub(super) const MAX_STATUS_BYTES: usize = 1024 * 1024;
 /// The label that excludes a node from every load balancer that cloud controllers manage.
 pub(super) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
@@ -77,10 +78,15 @@ impl AgentStatus {
         if status != StatusCode::OK {
             return Err(format!("{address} answers {status}"));
         }
-        let agent: Self = serde_json::from_slice(&body)
-            .map_err(|error| format!("{address} does not answer with an agent's status: {error}"))?;
+        Self::parse(&body, &address, name)
+    }
+
+    /// Reads the answer of the agent at `place`, which must be that of the node `name`.
+    pub(super) fn parse(body: &[u8], place: &str, name: &str) -> Result<Self, String> {
+        let agent: Self = serde_json::from_slice(body)
+            .map_err(|error| format!("{place} does not answer with an agent's status: {error}"))?;
         if agent.node.name != name {
-            return Err(format!("{address} is the agent of {:?}", agent.node.name));
+            return Err(format!("{place} is the agent of {:?}", agent.node.name));
         }
         Ok(agent)
     }
@@ -198,7 +204,7 @@ impl Observations {
     pub(super) async fn query(
         client: &Client,
         name: &str,
-        port: u16,
+        access: &AgentAccess,
         statusz: Option<Uri>,
         rules: &SignalRules,
     ) -> Result<Self, WhyError> {
@@ -210,9 +216,11 @@ impl Observations {
             Ok(Ok(Some(node))) => Ok(NodeObject::new(&node, rules)),
         };
         let address = api.as_ref().ok().and_then(|node| node.address);
-        let agent = match statusz.or_else(|| statusz_uri(address?, port)) {
-            Some(uri) => AgentStatus::fetch(uri, name).await,
-            None => Err("its address is not known; give --statusz URL".to_owned()),
+        let agent = if let Some(uri) = statusz {
+            AgentStatus::fetch(uri, name).await
+        } else {
+            let direct = address.and_then(|address| statusz_uri(address, access.port));
+            fetch_agent(client, access, name, direct).await
         };
         match (&agent, &api) {
             (Err(agent), Err(api)) => Err(WhyError::NoAnswer {

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::harness::AgentOptions;
 
+mod formats;
 mod local_pools;
+mod through_api_server;
 pub(crate) mod world;
 
 use world::World;

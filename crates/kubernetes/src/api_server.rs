@@ -10,7 +10,7 @@
 
 mod exec_credentials;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::body::Incoming;
@@ -45,10 +45,25 @@ pub enum ConnectError {
     #[error("the kubeconfig {path} cannot be used: {source}")]
     Kubeconfig {
         /// The path of the kubeconfig.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// The problem with its content.
         #[source]
         source: Box<kube::config::KubeconfigError>,
+    },
+    /// The kubeconfig that `kubectl` uses cannot be used.
+    #[error("the kubeconfig that kubectl uses cannot be used: {source}")]
+    DefaultKubeconfig {
+        /// The problem with its content.
+        #[source]
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// The kubeconfig lacks the named user.
+    #[error("the kubeconfig has no user {user:?}; allowed: {known}")]
+    NoSuchUser {
+        /// The name of the user.
+        user: String,
+        /// The users that it has.
+        known: String,
     },
     /// There is no Pod service account, and no kubeconfig was given.
     #[error("no Pod service account was found ({source}); outside a cluster give --kubeconfig FILE or set KUBECONFIG")]
@@ -89,28 +104,79 @@ pub async fn load_config(kubeconfig: Option<&Path>) -> Result<kube::Config, Conn
     let Some(path) = kubeconfig else {
         return kube::Config::incluster().map_err(|source| ConnectError::InCluster { source });
     };
+    from_file(path, &KubeConfigOptions::default()).await
+}
+
+/// Which kubeconfig is used, and which of its entries; `None` is what `kubectl` does without the flag of that name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeconfigSelection {
+    /// The file.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context.
+    pub context: Option<String>,
+    /// The cluster, instead of the context's.
+    pub cluster: Option<String>,
+    /// The user, instead of the context's.
+    pub user: Option<String>,
+}
+
+/// Loads the configuration as `kubectl` does: from the given file, from `KUBECONFIG` or `~/.kube/config`, or, if no entry of a
+/// kubeconfig is named, from the Pod's service account.
+///
+/// # Errors
+/// If the file cannot be used or lacks a named entry, or no configuration is found.
+pub async fn infer_config(selection: &KubeconfigSelection) -> Result<kube::Config, ConnectError> {
+    let KubeconfigSelection {
+        kubeconfig,
+        context,
+        cluster,
+        user,
+    } = selection;
+    let options = KubeConfigOptions {
+        context: context.clone(),
+        cluster: cluster.clone(),
+        user: user.clone(),
+    };
+    match kubeconfig {
+        Some(path) => from_file(path, &options).await,
+        None if context.is_none() && cluster.is_none() && user.is_none() => {
+            kube::Config::infer().await.map_err(|source| ConnectError::NotFound {
+                source: Box::new(source),
+            })
+        }
+        None => {
+            let wrap = |source| ConnectError::DefaultKubeconfig {
+                source: Box::new(source),
+            };
+            let file = Kubeconfig::read().map_err(wrap)?;
+            check_user(&file, &options)?;
+            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(wrap)
+        }
+    }
+}
+
+/// Refuses a user that the kubeconfig does not have: kube would send requests without credentials.
+fn check_user(file: &Kubeconfig, options: &KubeConfigOptions) -> Result<(), ConnectError> {
+    let Some(user) = &options.user else { return Ok(()) };
+    let known: Vec<_> = file.auth_infos.iter().map(|known| known.name.as_str()).collect();
+    if known.contains(&user.as_str()) {
+        Ok(())
+    } else {
+        Err(ConnectError::NoSuchUser {
+            user: user.clone(),
+            known: known.join(", "),
+        })
+    }
+}
+
+async fn from_file(path: &Path, options: &KubeConfigOptions) -> Result<kube::Config, ConnectError> {
     let wrap = |source| ConnectError::Kubeconfig {
         path: path.to_owned(),
         source: Box::new(source),
     };
     let file = Kubeconfig::read_from(path).map_err(wrap)?;
-    kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-        .await
-        .map_err(wrap)
-}
-
-/// Loads the configuration as `kubectl` does: from the given file, from `KUBECONFIG` or `~/.kube/config`, or from the
-/// Pod's service account.
-///
-/// # Errors
-/// If the file cannot be used, or no configuration is found.
-pub async fn infer_config(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
-    if kubeconfig.is_some() {
-        return load_config(kubeconfig).await;
-    }
-    kube::Config::infer().await.map_err(|source| ConnectError::NotFound {
-        source: Box::new(source),
-    })
+    check_user(&file, options)?;
+    kube::Config::from_custom_kubeconfig(file, options).await.map_err(wrap)
 }
 
 /// Builds a client that detects a dead peer and does not retry. Blocks until the program that the kubeconfig runs for its

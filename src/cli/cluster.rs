@@ -1,0 +1,86 @@
+//! The flags by which commands reach the API server, and through it or directly the agents: those of `kubectl`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use headgate_kubernetes::api_server::{self, KubeconfigSelection};
+use kube::Client;
+
+use crate::config::METRICS_PORT;
+use crate::why::{AgentAccess, AgentRoute};
+
+use super::Failure;
+
+#[derive(Debug, Args)]
+pub(super) struct ClusterArguments {
+    /// Kubeconfig file [default: those kubectl would use]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
+    /// Cluster of the kubeconfig, instead of the context's
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+
+    /// User of the kubeconfig, instead of the context's
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+}
+
+impl ClusterArguments {
+    /// A client for the selected cluster.
+    pub(super) async fn client(&self) -> Result<Client, Failure> {
+        let selection = KubeconfigSelection {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+        };
+        let config = api_server::infer_config(&selection).await.map_err(Failure::settings)?;
+        api_server::build_client(&config).map_err(Failure::settings)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AgentArguments {
+    /// Operations port of the agents
+    #[arg(long, default_value_t = METRICS_PORT)]
+    port: u16,
+
+    /// How the agents are reached
+    #[arg(long, value_name = "ROUTE", value_enum, default_value_t)]
+    agents_via: Route,
+
+    /// Namespace of the agents' pods, for requests through the API server
+    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
+    agents_namespace: String,
+}
+
+/// How the agents are reached.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Route {
+    /// At their node's InternalIP, and where they do not answer, through the API server
+    #[default]
+    Auto,
+    /// At their node's InternalIP only
+    Direct,
+    /// Through the API server only: it needs the rights to list pods and to get pods/proxy
+    ApiServer,
+}
+
+impl AgentArguments {
+    pub(super) fn access(&self) -> AgentAccess {
+        AgentAccess {
+            port: self.port,
+            route: match self.agents_via {
+                Route::Auto => AgentRoute::Auto,
+                Route::Direct => AgentRoute::Direct,
+                Route::ApiServer => AgentRoute::ApiServer,
+            },
+            namespace: self.agents_namespace.clone(),
+        }
+    }
+}

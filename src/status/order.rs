@@ -1,0 +1,115 @@
+//! The order of the report's nodes by a field of their JSON, and whether two reports differ. Pure.
+
+use std::cmp::Ordering;
+
+use serde_json::Value;
+
+use super::report::StatusReport;
+
+/// No node has the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--sort-by: no node has the field {field:?}; allowed: a field of the nodes in -o json, such as .name, .address, .verdict.healthz or .verdict.since"
+)]
+pub struct NoSuchField {
+    /// The field as it was given.
+    pub field: String,
+}
+
+impl StatusReport {
+    /// Sorts the nodes by a field of their JSON, as `kubectl --sort-by` does: a path of names such as `.verdict.healthz`, also in
+    /// braces. Nodes without a value come first; nodes with the same value stay in their order.
+    ///
+    /// # Errors
+    /// When no node has the field.
+    pub fn sort_nodes_by(&mut self, field: &str) -> Result<(), NoSuchField> {
+        let path = field.trim().trim_start_matches('{').trim_end_matches('}');
+        let pointer = format!("/{}", path.trim_start_matches('.').replace('.', "/"));
+        let rows = std::mem::take(&mut self.nodes);
+        let mut keyed: Vec<_> = rows
+            .into_iter()
+            .map(|row| {
+                let json = serde_json::to_value(&row).unwrap_or_default();
+                (json.pointer(&pointer).cloned(), row)
+            })
+            .collect();
+        let is_known = keyed.is_empty() || keyed.iter().any(|(key, _)| key.is_some());
+        keyed.sort_by(|(a, _), (b, _)| compare(a.as_ref(), b.as_ref()));
+        self.nodes = keyed.into_iter().map(|(_, row)| row).collect();
+        if is_known {
+            Ok(())
+        } else {
+            Err(NoSuchField {
+                field: field.to_owned(),
+            })
+        }
+    }
+}
+
+impl StatusReport {
+    /// Whether both reports show the same, whenever they were taken and the leader renewed its Lease.
+    #[must_use]
+    pub fn shows_the_same_as(&self, other: &Self) -> bool {
+        let shown = |report: &Self| {
+            let mut json = serde_json::to_value(report).unwrap_or_default();
+            json["askedAt"] = Value::Null;
+            if let Some(leader) = json["leader"].as_object_mut() {
+                leader.remove("renewed");
+            }
+            json
+        };
+        shown(self) == shown(other)
+    }
+}
+
+/// Null and absent values first, then by value; values of different types by type.
+fn compare(a: Option<&Value>, b: Option<&Value>) -> Ordering {
+    let rank = |value: &Value| match value {
+        Value::Null => 0,
+        Value::Bool(_) => 1,
+        Value::Number(_) => 2,
+        Value::String(_) => 3,
+        Value::Array(_) => 4,
+        Value::Object(_) => 5,
+    };
+    let (a, b) = (a.unwrap_or(&Value::Null), b.unwrap_or(&Value::Null));
+    match (a, b) {
+        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+        (Value::Number(a), Value::Number(b)) => a
+            .as_f64()
+            .unwrap_or_default()
+            .total_cmp(&b.as_f64().unwrap_or_default()),
+        (Value::String(a), Value::String(b)) => a.cmp(b),
+        (Value::Array(a), Value::Array(b)) => a.len().cmp(&b.len()),
+        _ => rank(a).cmp(&rank(b)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_ordered_by_type_and_value() {
+        let ordered = [
+            json!(null),
+            json!(false),
+            json!(true),
+            json!(7),
+            json!(10.5),
+            json!("10.0.0.1"),
+            json!("a"),
+            json!([]),
+            json!([1]),
+            json!({}),
+        ];
+        for (i, a) in ordered.iter().enumerate() {
+            for (j, b) in ordered.iter().enumerate() {
+                assert_eq!(compare(Some(a), Some(b)), i.cmp(&j), "{a} {b}");
+            }
+        }
+        assert_eq!(compare(None, Some(&json!(null))), Ordering::Equal);
+    }
+}

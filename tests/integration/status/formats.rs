@@ -1,0 +1,143 @@
+//! The conventions of `kubectl` that `headgate status` and `why` follow: formats, order, watching, entries of the kubeconfig.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::world::World;
+use super::{DRAIN, refused, stdout_of};
+
+#[tokio::test]
+async fn formats_order_and_watch_are_kubectls() {
+    let world = World::start().await;
+    let names = stdout_of(world.headgate(&["status", "--no-agents", "--all", "-o", "name"]));
+    assert_eq!(names, "node/node-1\nnode/node-2\nnode/node-3\n");
+
+    // A watch prints what changes.
+    let mut watch = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    watch.args([
+        "status",
+        "--no-agents",
+        "-w",
+        "--interval=1s",
+        "-o",
+        "name",
+        "--kubeconfig",
+    ]);
+    watch.arg(world.control_plane.kubeconfig()).stdin(Stdio::null());
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    world
+        .taint("node-2", json!([{"key": DRAIN, "effect": "NoSchedule"}]))
+        .await;
+    let first = tokio::task::spawn_blocking(|| lines.map_while(Result::ok).next()).await;
+    assert_eq!(first.unwrap().as_deref(), Some("node/node-2"));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+
+    let sorted = |field: &str| {
+        let arguments = ["status", "--no-agents", "--all", "-o", "name", "--sort-by", field];
+        world.headgate(&arguments)
+    };
+    let by_answer = "node/node-1\nnode/node-3\nnode/node-2\n";
+    assert_eq!(stdout_of(sorted(".verdict.healthz")), by_answer);
+    assert_eq!(stdout_of(sorted("{.signals}")), by_answer);
+    assert_eq!(stdout_of(sorted(".name")), names);
+    let error = refused(&sorted(".spec.replicas"), 2);
+    assert!(
+        error.contains("no node has the field \".spec.replicas\"; allowed: a field"),
+        "{error}"
+    );
+
+    let json = world.json(&["--all"]);
+    let yaml: Value = serde_yaml::from_str(&world.status(&["--all", "-o", "yaml"])).unwrap();
+    for field in ["nodes", "loadBalancers", "mode", "nodesTotal"] {
+        assert_eq!(yaml[field], json[field], "{field}");
+    }
+    // Standard output is no terminal.
+    assert!(!world.status(&["--all"]).contains('\u{1b}'));
+}
+
+#[tokio::test]
+async fn entries_of_the_kubeconfig_are_chosen_as_with_kubectl() {
+    let world = World::start().await;
+    let text = std::fs::read_to_string(world.control_plane.kubeconfig()).unwrap();
+    let file: Value = serde_yaml::from_str(&text).unwrap();
+    let name = |kind: &str| file[kind][0]["name"].as_str().unwrap().to_owned();
+    let (context, cluster, user) = (name("contexts"), name("clusters"), name("users"));
+    let arguments = [
+        "status",
+        "--no-agents",
+        "--context",
+        &context,
+        "--cluster",
+        &cluster,
+        "--user",
+        &user,
+    ];
+    stdout_of(world.headgate(&arguments));
+    for flag in ["--context", "--cluster", "--user"] {
+        let error = refused(&world.headgate(&["status", "--no-agents", flag, "nowhere"]), 2);
+        assert!(
+            error.contains("nowhere") && error.contains("kubeconfig"),
+            "{flag}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_service_is_named_with_its_namespace_or_by_n() {
+    let world = World::start().await;
+    let file = world.azure_json.to_str().unwrap().to_owned();
+    let why = |arguments: &[&str]| {
+        let all = [&["why", "service"], arguments, &["--azure-config-file", &file]].concat();
+        world.headgate(&all)
+    };
+    let full = stdout_of(why(&["shop/web"]));
+    assert_eq!(stdout_of(why(&["web", "-n", "shop"])), full);
+    assert_eq!(stdout_of(why(&["shop/web", "-n", "shop"])), full);
+    let error = refused(&why(&["web"]), 2);
+    assert!(
+        error.contains("\"web\" is not a Service; allowed: NAMESPACE/NAME"),
+        "{error}"
+    );
+    let error = refused(&why(&["shop/web", "-n", "other"]), 2);
+    assert!(error.contains("\"shop/web\" is not in the namespace other"), "{error}");
+    let error = refused(&why(&["a/b/c"]), 2);
+    assert!(
+        error.contains("\"a/b/c\" is not a Service; allowed: NAMESPACE/NAME"),
+        "{error}"
+    );
+    let yaml: Value = serde_yaml::from_str(&stdout_of(why(&["shop/web", "-o", "yaml"]))).unwrap();
+    assert_eq!(yaml, json!([]));
+}
+
+#[tokio::test]
+async fn names_of_nodes_are_completed() {
+    let world = World::start().await;
+    let complete = |words: &[&str], kubeconfig: &std::path::Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_headgate"));
+        command.arg("__complete").args(words).env("KUBECONFIG", kubeconfig);
+        stdout_of(command.stdin(Stdio::null()).output().unwrap())
+    };
+    let kubeconfig = world.control_plane.kubeconfig();
+    let nodes = "node-1\nnode-2\nnode-3\n:4\n";
+    for command in ["why", "status", "restore", "drain", "plan"] {
+        assert_eq!(complete(&[command, "node"], kubeconfig), nodes, "{command}");
+    }
+    assert_eq!(complete(&["why", "node-2"], kubeconfig), "node-2\n:4\n");
+    assert_eq!(complete(&["statu"], kubeconfig), "status\n:4\n");
+    assert!(complete(&["status", "--agents-via", "d"], kubeconfig).starts_with("direct\n"));
+    // Without a cluster there are no names, and no error.
+    let none = std::path::Path::new("/does/not/exist");
+    assert_eq!(complete(&["why", "node"], none), ":4\n");
+    // The same in a shell.
+    let mut shell = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    shell
+        .args(["--", "headgate", "why", "node"])
+        .env("COMPLETE", "fish")
+        .env("KUBECONFIG", kubeconfig);
+    let text = stdout_of(shell.stdin(Stdio::null()).output().unwrap());
+    assert!(text.contains("node-1\n") && text.contains("node-3"), "{text}");
+}

@@ -1,0 +1,134 @@
+//! `headgate status` and `why` from a machine that reaches the API server only, with the rights of the documentation.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use headgate_sandbox::process::{Process, command_in};
+use headgate_test_kubernetes::{eventually, kubectl, own_control_plane, scratch};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::harness::network::in_network_namespace;
+use crate::node::with_token;
+
+/// An address that the API server proxies to; it refuses those of loopback.
+const AGENT: &str = "10.99.0.1";
+/// An address that no route leads to.
+const UNREACHABLE: &str = "192.0.2.9";
+
+fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The rights that docs/status.md lists.
+fn documented_rights() -> String {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/status.md")).unwrap();
+    let rights = page
+        .split("```yaml\n")
+        .find(|block| block.contains("kind: ClusterRole\n"));
+    rights.unwrap().split("```").next().unwrap().to_owned()
+}
+
+async fn create_cluster(client: &Client, kubeconfig: &Path) {
+    let node: Node = serde_json::from_value(json!({"metadata": {"name": "far"}})).unwrap();
+    let nodes = Api::<Node>::all(client.clone());
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": UNREACHABLE}]}});
+    nodes
+        .patch_status("far", &PatchParams::default(), &Patch::Merge(address))
+        .await
+        .unwrap();
+    succeed(kubectl(kubeconfig).args(["-n", "kube-system", "create", "serviceaccount", "headgate"]));
+    succeed(kubectl(kubeconfig).args(["-n", "kube-system", "create", "serviceaccount", "viewer"]));
+    let pod = json!({"metadata": {"name": "headgate-x", "labels": {
+            "app.kubernetes.io/name": "headgate", "app.kubernetes.io/component": "agent"}},
+        "spec": {"nodeName": "far", "hostNetwork": true, "serviceAccountName": "headgate", "automountServiceAccountToken": false,
+            "containers": [{"name": "agent", "image": "headgate"}]}});
+    let pods = Api::<Pod>::namespaced(client.clone(), "kube-system");
+    let pod: Pod = serde_json::from_value(pod).unwrap();
+    pods.create(&PostParams::default(), &pod).await.unwrap();
+    let status = json!({"status": {"phase": "Running", "podIP": AGENT, "podIPs": [{"ip": AGENT}], "hostIP": AGENT}});
+    pods.patch_status("headgate-x", &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+}
+
+fn verdict(kubeconfig: &Path, via: &str) -> Value {
+    let mut status = Command::new(env!("CARGO_BIN_EXE_headgate"));
+    status.args(["status", "far", "-o", "json", "--agents-via", via, "--kubeconfig"]);
+    let report: Value = serde_json::from_str(&succeed(status.arg(kubeconfig))).unwrap();
+    report["nodes"][0]["verdict"].clone()
+}
+
+#[test]
+fn agents_answer_through_the_api_server() {
+    in_network_namespace(
+        "status::through_api_server::agents_answer_through_the_api_server",
+        async || {
+            succeed(Command::new("ip").args(["addr", "add", &format!("{AGENT}/32"), "dev", "lo"]));
+            let control_plane = own_control_plane().await;
+            let client = Client::try_from(control_plane.client_config()).unwrap();
+            let administrator = control_plane.kubeconfig();
+            create_cluster(&client, administrator).await;
+            let directory = scratch("far-agent");
+            let mut command = command_in(env!("CARGO_BIN_EXE_headgate"), &directory);
+            let (healthz, metrics) = (format!("{AGENT}:10456"), format!("{AGENT}:10457"));
+            command.args(["agent", "--node-name=far", "--healthz-bind-address", &healthz]);
+            command
+                .args(["--metrics-bind-address", &metrics, "--state-dir"])
+                .arg(&directory);
+            command.arg("--kubeconfig").arg(administrator);
+            let agent = Process::start("agent", command, &directory.join("agent.log")).unwrap();
+            eventually(
+                Duration::from_secs(30),
+                "the agent answers through the API server",
+                async || match verdict(administrator, "api-server") {
+                    answered if answered["asked"] == true => Ok(()),
+                    other => Err(other.to_string()),
+                },
+            )
+            .await;
+            // A user with the documented rights, and none besides.
+            let rights = directory.join("rights.yaml");
+            std::fs::write(&rights, documented_rights()).unwrap();
+            succeed(kubectl(administrator).args(["apply", "-f"]).arg(&rights));
+            let token = succeed(kubectl(administrator).args(["-n", "kube-system", "create", "token", "viewer"]));
+            let viewer = with_token(administrator, token.trim());
+            let found = verdict(&viewer, "auto");
+            assert_eq!(
+                (&found["asked"], &found["healthz"]),
+                (&json!(true), &json!(200)),
+                "{found}"
+            );
+            let direct = verdict(&viewer, "direct");
+            assert_eq!(direct["asked"], false, "{direct}");
+            assert!(direct["why"].as_str().unwrap().contains(UNREACHABLE), "{direct}");
+            let mut why = Command::new(env!("CARGO_BIN_EXE_headgate"));
+            let explained = succeed(why.args(["why", "far", "-o", "yaml", "--kubeconfig"]).arg(&viewer));
+            let explained: Value = serde_yaml::from_str(&explained).unwrap();
+            assert_eq!(explained["sent"], "yes", "{explained}");
+            // Without the right to list pods, both failures are named.
+            succeed(kubectl(administrator).args(["-n", "kube-system", "delete", "rolebinding", "headgate-viewer"]));
+            eventually(Duration::from_secs(30), "the right is gone", async || {
+                let refused = verdict(&viewer, "auto");
+                let why = refused["why"].as_str().unwrap_or_default().to_owned();
+                let both = why.contains(UNREACHABLE)
+                    && why.contains("through the API server: the pods of kube-system cannot be listed");
+                if refused["asked"] == false && both {
+                    Ok(())
+                } else {
+                    Err(refused.to_string())
+                }
+            })
+            .await;
+            agent.stop(Duration::from_secs(5)).await;
+            control_plane.stop().await;
+        },
+    );
+}
