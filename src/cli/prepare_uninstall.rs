@@ -1,15 +1,14 @@
 //! `headgate prepare-uninstall`: the command of the chart's hook before an uninstall.
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use headgate_kubernetes::api_server;
 use headgate_telemetry::escape_line;
 
 use crate::uninstall::{UninstallRequest, Workload, prepare_uninstall};
 
+use super::cluster::ClusterArguments;
 use super::{Failure, build_runtime, duration_up_to, print};
 
 /// The longest `--timeout`. The help has it, too.
@@ -37,9 +36,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", value_parser = duration_up_to(MAX_TIMEOUT), default_value = "10m")]
     timeout: Duration,
 
-    /// Kubeconfig file [default: those that kubectl uses, or the Pod's service account]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -50,8 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 async fn prepare(arguments: &Arguments) -> Result<(), Failure> {
-    let config = api_server::infer_config(arguments.kubeconfig.as_deref()).await;
-    let client = api_server::build_client(&config.map_err(Failure::settings)?).map_err(Failure::settings)?;
+    let client = arguments.cluster.client().await?;
     let request = UninstallRequest {
         client,
         namespace: arguments.namespace.clone(),
