@@ -215,7 +215,7 @@ pub fn check_azure_settings(settings: &Settings, role: Role) -> Result<(), Setti
     }
     match (&azure.config_file, &azure.config_secret) {
         _ if !role.may_lead() || !settings.leader_election.leader_elect => Ok(()),
-        (None, None) if role.answers_probes() => Ok(()),
+        (None, None) if role.answers_probes() || settings.leads_maintenances_alone() => Ok(()),
         (None, None) => Err(SettingsError(vec![Violation {
             origin: format!("--role={}", role.as_str()),
             key: Some("azure.configFile".to_owned()),

@@ -19,6 +19,7 @@ use crate::emulator::emulator_process::Emulator;
 use crate::harness::http;
 
 mod commands;
+mod probes;
 
 /// Timeout of every wait, long enough for a busy machine.
 const SOON: Duration = Duration::from_mins(2);

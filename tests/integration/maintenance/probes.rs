@@ -1,0 +1,87 @@
+//! A drain without Azure, with real processes: the agent of the node counts failed probes, and the controller's gate waits for them.
+
+use headgate_test_kubernetes::{eventually, own_control_plane};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{Controller, SOON, api, apply_kinds, populate};
+use crate::harness::AgentOptions;
+
+const SETTINGS: &str = "node: {proxy: {healthzUrl: off}, markerProbes: 2}\nmaintenance: {enabled: true}\n";
+
+#[tokio::test]
+async fn without_azure_pods_leave_once_the_agent_has_seen_enough_probes_fail() {
+    let control_plane = own_control_plane().await;
+    let client = Client::try_from(control_plane.client_config()).unwrap();
+    apply_kinds(&control_plane, &client).await;
+    populate(&client).await;
+    let agent = AgentOptions::new("node-1", control_plane.kubeconfig())
+        .settings(SETTINGS)
+        .argument("--role=agent")
+        .start()
+        .await;
+    assert_eq!(agent.healthz().await.status, 200);
+    let mut controller = Controller::start_with(SETTINGS, &[], control_plane.kubeconfig());
+    let maintenances = api(&client, "NodeMaintenance");
+    let term = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]});
+    let maintenance = json!({"apiVersion": "headgate.dev/v1alpha1", "kind": "NodeMaintenance", "metadata": {"name": "m"},
+        "spec": {"nodeSelector": {"nodeSelectorTerms": [term]}, "stage": "Drain", "loadBalancer": {"drainSeconds": 1}}});
+    maintenances
+        .create(&PostParams::default(), &serde_json::from_value(maintenance).unwrap())
+        .await
+        .unwrap();
+
+    // The agent observes the taint and answers 503, but no load balancer has asked it yet.
+    let status = eventually(SOON, "the gate waits for probes", async || {
+        let status = maintenances.get("m").await.unwrap().data["status"].clone();
+        let message = status["nodeStatuses"][0]["drainMessage"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        if message.contains("0 of 2 probes of /healthz") {
+            Ok(status)
+        } else {
+            Err(format!("{status}\n{}", controller.log()))
+        }
+    })
+    .await;
+    assert_eq!(
+        status["nodeStatuses"][0]["loadBalancer"]["state"], "Pending",
+        "{status}"
+    );
+    let pods = Api::<Pod>::namespaced(client.clone(), "default");
+    assert!(pods.get_opt("web").await.unwrap().is_some());
+    for _ in 0..2 {
+        assert_eq!(agent.healthz().await.status, 503);
+    }
+    eventually(SOON, "the pod leaves", async || match pods.get_opt("web").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}\n{}", controller.log())),
+    })
+    .await;
+    let status: Value = eventually(SOON, "drained", async || {
+        let status = maintenances.get("m").await.unwrap().data["status"].clone();
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let is_drained = conditions
+            .iter()
+            .any(|one| one["type"] == "Drained" && one["status"] == "True");
+        if is_drained {
+            Ok(status)
+        } else {
+            Err(status.to_string())
+        }
+    })
+    .await;
+    assert_eq!(status["nodeStatuses"][0]["loadBalancer"]["state"], "Out", "{status}");
+    controller.0.signal(Signal::SIGTERM);
+    assert!(
+        controller.0.wait(SOON).await.is_some_and(|status| status.success()),
+        "{}",
+        controller.log()
+    );
+    agent.kill().await;
+    control_plane.stop().await;
+}
