@@ -148,6 +148,25 @@ async fn an_empty_node_is_terminated_after_the_marker_with_a_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replaced_node_is_terminated_after_the_marker_with_a_hold() {
+    let (cluster, karpenter, node) = provisioned(true).await;
+    cluster
+        .deploy("small", 1, "100m", json!({"nodeSelector": {(NODE_POOL): "default"}}))
+        .await;
+    cluster.node_of(NODE_POOL, 2).await;
+    // The pod that is left fits on a cheaper machine.
+    cluster.scale("big", 0).await;
+    end(
+        "Karpenter, consolidation, with a replacement, held",
+        cluster,
+        karpenter,
+        &node,
+        true,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_node_claim_is_terminated_after_the_marker_with_a_hold() {
     let (cluster, karpenter, node) = provisioned(true).await;
     let claims = cluster.kubectl(&["get", "nodeclaims", "-o", "name"]).await;

@@ -530,7 +530,14 @@ impl Run {
                 (false, None) => None,
                 (false, Some(_)) => Some("False"),
             };
-            assert_eq!(status.as_deref(), expected, "node {number}\n{}", self.steps.join("\n"));
+            assert_eq!(
+                status.as_deref(),
+                expected,
+                "node {number} at {}: {:#}\n{}",
+                self.world.clock.now().wall,
+                self.peek(number).unwrap_or_default()["status"]["conditions"],
+                self.steps.join("\n")
+            );
         }
         self.agents.abort_all();
         for (leader, _) in &mut self.leaders {

@@ -21,6 +21,14 @@ use super::{FakeApi, RecordedRequest};
 
 /// Latency of a request, and of its response, without a fault.
 pub(super) const ONE_WAY_LATENCY: Duration = Duration::from_millis(5);
+/// After this time without a response a request fails, as on the transport of the real client.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The error of a request whose response never comes.
+async fn no_response() -> std::io::Error {
+    sleep(RESPONSE_TIMEOUT).await;
+    std::io::Error::from(std::io::ErrorKind::TimedOut)
+}
 
 /// A request with its parsed path and query.
 pub(super) struct ParsedRequest {
@@ -133,7 +141,7 @@ impl FakeApi {
             return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
         };
         let (status, value) = match fault {
-            Fault::CutOff => std::future::pending().await,
+            Fault::CutOff => return Err(no_response().await.into()),
             Fault::Status(status) => api_error(status, "Injected", "a fault"),
             Fault::Late(late) => {
                 let fake = self.clone();
@@ -141,11 +149,11 @@ impl FakeApi {
                     sleep(late).await;
                     fake.answer(&request);
                 });
-                std::future::pending().await
+                return Err(no_response().await.into());
             }
             Fault::AnswerLost => {
                 self.answer(&request);
-                std::future::pending().await
+                return Err(no_response().await.into());
             }
             Fault::None | Fault::Slow(_) if request.recorded.is_watch => {
                 self.record(&request.recorded);
