@@ -41,7 +41,7 @@ pub enum PreStop {
     None,
     /// It sleeps for this long.
     Sleep(Duration),
-    /// It does something whose duration the specification does not tell.
+    /// It does something that may take any time.
     Unknown,
 }
 
