@@ -110,14 +110,10 @@ soak: build-tools ## run an agent for SOAK_SECONDS (3600) with probes, taints an
 	assets=$$($(control_plane)); KUBEBUILDER_ASSETS=$$assets cargo bench --locked --bench soak
 
 .PHONY: static-binary
-static-binary: build-tools ## build target/static/headgate, the released binary without the sandbox, and one with panic-drill
+static-binary: build-tools ## build target/static/headgate, the released binary without the sandbox
 	host=$$(rustc -vV | sed -n 's/^host: //p'); static=$(target_dir)/static; \
-	build() { \
-	  RUSTFLAGS='-C target-feature=+crt-static' $$1 cargo build --locked --profile "$$2" --no-default-features --features "$$3" --target "$$host" --target-dir "$$4" && \
-	  install -D -m 755 "$$4/$$host/$$2/headgate" "$$static/$$5"; \
-	}; \
-	build 'nice -n 19' panic-drill panic-drill "$$static-panic-drill" headgate-panic-drill & \
-	drill=$$!; built=0; build '' release '' "$$static" headgate || built=$$?; wait $$drill; exit $$built
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --locked --release --no-default-features --target "$$host" --target-dir "$$static"; \
+	install -D -m 755 "$$static/$$host/release/headgate" "$$static/headgate"
 
 .PHONY: control-plane
 control-plane: ## build etcd, kube-apiserver, kube-proxy and the others; print their directory

@@ -33,6 +33,9 @@ use super::maintenance;
 use super::tasks::Tasks;
 use crate::config::{MarkerWriter, Settings};
 
+#[cfg(panic = "abort")]
+compile_error!("a defect in the work of a term must not end the process: build headgate with panic = \"unwind\"");
+
 /// How long a release of the Lease may take: a request in progress, 3 s for the work, and the write that releases it.
 const LEASE_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
