@@ -1,5 +1,5 @@
 //! Kubernetes for tests: a fake API server in process ([`FakeApi`]), and a real control plane that the tests of a binary
-//! share ([`control_plane`]).
+//! share ([`control_plane`]). Randomised stories follow from their seeds ([`run_seeds`]).
 //!
 //! A test creates its own `Client` (it belongs to the test's runtime) and its own Node with [`create_node`], so that tests run
 //! in parallel against the same [`control_plane`]. A test that stops kube-apiserver starts an [`own_control_plane`]. Only
@@ -15,6 +15,7 @@
 
 mod cluster;
 mod fake;
+mod random;
 mod scratch;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 pub use cluster::{Cluster, assets, control_plane, create_node, kubectl, own_control_plane};
 pub use fake::{ClientFaults, FakeApi, Fault, RecordedRequest, RequestFilter};
+pub use random::{Random, run_seeds};
 pub use scratch::scratch;
 
 /// Repeats `attempt`, with a pause of 20 ms after each failure, until it returns a value. Panics after `within` with

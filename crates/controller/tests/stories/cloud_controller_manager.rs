@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::Clock;
-use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::{FakeApi, Random};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::random::Random;
 use super::world::{ENFORCE, Leader, SECOND, World, address, entries, id_of, load_balancer};
 
 const NODES: usize = 6;

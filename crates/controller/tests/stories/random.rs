@@ -1,18 +1,15 @@
 //! Random runs in paused time: Nodes, other writers, ARM, the API server and the leaders change and fail at random. The
 //! invariants are checked at each write and at the end.
 //!
-//! Each run follows from its seed. `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORIES=1000..2000` their seeds, and
-//! `HEADGATE_STORY=17` runs only that seed.
+//! Each run follows from its seed: see `headgate_test_kubernetes::run_seeds`.
 
-use std::io::Write as _;
-use std::ops::Range;
 use std::time::Duration;
 
 use headgate_azure_emulator::Settings;
 use headgate_clock::{Clock, WallOffset};
 use headgate_controller::admin_state::{GuardSettings, MinimumInService};
 use headgate_node::{KeyMatcher, SignalMatcher};
-use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use serde_json::{Value, json};
@@ -46,40 +43,12 @@ const CORDON_LASTS: Duration = Duration::from_secs(20);
 pub(crate) const PROBE_ONLY_LABEL: &str = "example.com/probe-only";
 /// By how far the wall clocks of leaders are ahead, in milliseconds.
 const WALL_OFFSETS: [i64; 8] = [0, 0, 1900, 2100, -2100, 45_000, -45_000, 3_600_000];
-/// From one line about the progress of many runs to the next.
-const RUNS_PER_REPORT: u64 = 100;
 /// From the end of all faults to the check: longer than the longest backoff after a terminal error.
 const SETTLE_TIME: Duration = Duration::from_mins(6);
 
-/// Deterministic random numbers (`SplitMix64`).
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-    }
-
-    /// A number below `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % end
-    }
-
-    fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        let length = u64::try_from(from.len()).unwrap();
-        &from[usize::try_from(self.below(length)).unwrap()]
-    }
-
-    fn node(&mut self) -> usize {
-        usize::try_from(self.below(NODES as u64)).unwrap() + 1
-    }
-
-    fn millis(&mut self, end: u64) -> Duration {
-        Duration::from_millis(self.below(end))
-    }
+/// The number of a Node that may get signals.
+fn any_node(random: &mut Random) -> usize {
+    usize::try_from(random.below(NODES as u64)).unwrap() + 1
 }
 
 /// A leader, its connection to the API server, and its wall clock.
@@ -213,7 +182,7 @@ impl RandomRun {
     }
 
     async fn taints(&mut self) {
-        let node = self.random.node();
+        let node = any_node(&mut self.random);
         let keys: &[&str] = match self.random.below(5) {
             0 | 1 => &[],
             2 => &["node.kubernetes.io/out-of-service"],
@@ -252,7 +221,7 @@ impl RandomRun {
             self.had_cluster_signal = true;
             1..=NODES + QUIET_NODES
         } else {
-            let node = self.random.node();
+            let node = any_node(&mut self.random);
             node..=node
         };
         self.note(format!("nodes {nodes:?}: cordon {is_cordon}, begins {begins}"));
@@ -281,7 +250,7 @@ impl RandomRun {
         let victims = match self.random.below(4) {
             0 => Vec::new(),
             1 => (1..=all).collect(),
-            _ => vec![self.random.node()],
+            _ => vec![any_node(&mut self.random)],
         };
         self.note(format!("node {claimant} claims the addresses of {victims:?}"));
         self.set_claims(claimant, &victims);
@@ -313,7 +282,7 @@ impl RandomRun {
 
     /// Deletes a node and creates another with the same name and address, sooner or later.
     async fn replace(&mut self) {
-        let node = self.random.node();
+        let node = any_node(&mut self.random);
         let gone = self.random.millis(3000);
         self.note(format!("node {node} is replaced, gone for {gone:?}"));
         if self.wait_for_api().await {
@@ -361,7 +330,7 @@ impl RandomRun {
                 list.remove(usize::try_from(place).unwrap());
             }
             1 => {
-                let node = self.random.node();
+                let node = any_node(&mut self.random);
                 let ip = address(node, pool.ends_with("IPv6"));
                 if list.iter().all(|entry| entry["properties"]["ipAddress"] != *ip) {
                     list.push(json!({"name": format!("node-{node}"), "properties": {"ipAddress": ip}}));
@@ -382,7 +351,7 @@ impl RandomRun {
             }
             3 => {
                 let state = *self.random.pick(&["None", "Up"]);
-                let name = format!("node-{}", self.random.node());
+                let name = format!("node-{}", any_node(&mut self.random));
                 for entry in list.iter_mut().filter(|entry| entry["name"] == *name) {
                     entry["properties"]["adminState"] = json!(state);
                 }
@@ -453,7 +422,7 @@ impl RandomRun {
         let rule = json!({"match": {"method": "PUT", "path": path, "caller": "headgate"},
             "action": {"operation": "succeed", "effect": "lost"}});
         self.world.control("POST", "faults", &rule);
-        let node = self.random.node();
+        let node = any_node(&mut self.random);
         if self.wait_for_api().await {
             self.world.taint(node, &["node.kubernetes.io/out-of-service"]).await;
             self.invariants.set_taints(node, &["node.kubernetes.io/out-of-service"]);
@@ -600,57 +569,6 @@ async fn run(seed: u64) {
     if let Err(panic) = ended {
         println!("{}", steps.join("\n"));
         std::panic::resume_unwind(panic);
-    }
-}
-
-fn in_paused_time(run: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    runtime.block_on(run);
-}
-
-/// The seeds that the environment asks for.
-fn seeds(default_runs: u64) -> Range<u64> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let number = |text: &str| -> u64 {
-        text.parse().unwrap_or_else(|_| {
-            panic!("{text:?} is not allowed; allowed: a number of runs, or their seeds such as 1000..2000")
-        })
-    };
-    if let Some(seed) = variable("HEADGATE_STORY") {
-        let seed = number(&seed);
-        return seed..seed + 1;
-    }
-    let Some(runs) = variable("HEADGATE_STORIES") else {
-        return 0..default_runs;
-    };
-    match runs.split_once("..") {
-        Some((first, end)) => number(first)..number(end),
-        None => 0..number(&runs),
-    }
-}
-
-/// Runs a story with each seed that the environment asks for, and reports the progress of many runs to stderr.
-pub(crate) fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: impl Fn(u64) -> R) {
-    let (seeds, start) = (seeds(default_runs), std::time::Instant::now());
-    for seed in seeds.clone() {
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
-        if let Err(panic) = result {
-            println!("seed {seed} failed: HEADGATE_STORY={seed} repeats the run");
-            std::panic::resume_unwind(panic);
-        }
-        let done = seed + 1 - seeds.start;
-        if done.is_multiple_of(RUNS_PER_REPORT) {
-            let (runs, took) = (seeds.end - seeds.start, start.elapsed());
-            // The harness captures what is printed.
-            let _ = writeln!(
-                std::io::stderr(),
-                "{name}: {done} of {runs} runs passed, the last with seed {seed}, in {took:.0?}"
-            );
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! - it is never `True` for longer than [`QUIET_BOUND`] while a managed pool has the node without `Down`, or while the node has no signal.
 //!   After a fault or a change of the leader the bound is [`DISTURBED_BOUND`]: the agents make it `Unknown` after three minutes.
 //!
-//! Each run follows from its seed, and `make stories` runs these, too: see `random`.
+//! Each run follows from its seed, and `make stories` runs these, too: see `headgate_test_kubernetes::run_seeds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use headgate_node::{
     CANDIDATE_TAINT, DELETION_DELAY_ANNOTATION, DeletionDelayMetrics, DeletionDelayTask, MARKER_TTL, Metrics,
     NodeReport, SignalMatcher, SignalRules, SlimNode, delay_deletion, expire_marker, watch_own_node,
 };
-use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault};
+use headgate_test_kubernetes::{ClientFaults, FakeApi, Fault, Random, run_seeds};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use prometheus_client::registry::Registry;
@@ -28,7 +28,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::invariants::{Invariants, check_final_state};
-use super::random::{Random, run_seeds};
 use super::world::{ENFORCE, Leader, SECOND, World, entries, load_balancer};
 
 const NODES: usize = 4;

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "the helpers are outside test functions")]
 
+mod random;
 mod world;
 
 use tokio::time::sleep;

@@ -9,7 +9,7 @@ use axum::body::Body;
 use headgate_clock::Clock;
 use headgate_health::{Metrics, ProbesMarker, ProxyStatus, VerdictInputs, router};
 use headgate_node::{NodeReport, Signal, SignalRules, watch_own_node};
-use headgate_test_kubernetes::FakeApi;
+use headgate_test_kubernetes::{ClientFaults, FakeApi};
 use hyper::{Request, StatusCode};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -31,7 +31,9 @@ pub(crate) const REQUIRED: u64 = 3;
 type Notices = BTreeMap<Signal, Timestamp>;
 
 /// A running agent, as far as the marker concerns it.
-struct Agent {
+pub(crate) struct Agent {
+    /// The connection to the API server.
+    pub(crate) faults: ClientFaults,
     health: Router,
     tasks: JoinSet<()>,
     /// The writer stops when one of them is dropped.
@@ -39,9 +41,9 @@ struct Agent {
 }
 
 pub(crate) struct World {
-    fake: FakeApi,
+    pub(crate) fake: FakeApi,
     clock: Clock,
-    agent: Agent,
+    pub(crate) agent: Agent,
 }
 
 impl World {
@@ -120,7 +122,7 @@ impl World {
 }
 
 fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
-    let (client, _) = fake.client();
+    let (client, faults) = fake.client();
     let rules = SignalRules::default_health();
     let reports = watch::Sender::new(NodeReport::initial(None, &rules, clock.now()));
     let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
@@ -158,6 +160,7 @@ fn start_agent(fake: &FakeApi, clock: &Clock) -> Agent {
     ));
     tasks.spawn(marker.run(client));
     Agent {
+        faults,
         health: router(inputs, metrics, clock.clone()),
         tasks,
         _senders: (proxy, stopping, notices),

@@ -4,19 +4,18 @@
 //! as they were. In half of the runs the guard keeps an entry of each pool in service, whatever is written, and in half of them the
 //! load balancers count as large, so that single pools are read between two writes of members.
 //!
-//! Each run follows from its seed; the variables are those of `super::super::random`.
+//! Each run follows from its seed: see `headgate_test_kubernetes::run_seeds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use headgate_controller::admin_state::GuardSettings;
-use headgate_test_kubernetes::Fault;
+use headgate_test_kubernetes::{Fault, Random, run_seeds};
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::super::guard::GUARD;
-use super::super::random::{Random, run_seeds};
 use super::super::world::{ENFORCE, Leader, SECOND, address, entries, id_of, load_balancer};
 use super::cluster::{LocalCluster, Options, pool_path};
 

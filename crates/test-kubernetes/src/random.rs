@@ -1,0 +1,97 @@
+//! Randomised stories: each run follows from its seed, in paused time.
+//!
+//! `HEADGATE_STORIES=5000` sets the number of runs, `HEADGATE_STORIES=1000..2000` their seeds, and `HEADGATE_STORY=17` runs only that
+//! seed.
+
+use std::io::Write as _;
+use std::ops::Range;
+use std::time::Duration;
+
+/// From one line about the progress of many runs to the next.
+const RUNS_PER_REPORT: u64 = 100;
+
+/// Deterministic random numbers (`SplitMix64`).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The numbers that follow from a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % end
+    }
+
+    /// One of these.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        let length = u64::try_from(from.len()).unwrap();
+        &from[usize::try_from(self.below(length)).unwrap()]
+    }
+
+    /// A time below `end` milliseconds.
+    pub fn millis(&mut self, end: u64) -> Duration {
+        Duration::from_millis(self.below(end))
+    }
+}
+
+fn in_paused_time(run: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(run);
+}
+
+/// The seeds that the environment asks for.
+fn seeds(default_runs: u64) -> Range<u64> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let number = |text: &str| -> u64 {
+        text.parse().unwrap_or_else(|_| {
+            panic!("{text:?} is not allowed; allowed: a number of runs, or their seeds such as 1000..2000")
+        })
+    };
+    if let Some(seed) = variable("HEADGATE_STORY") {
+        let seed = number(&seed);
+        return seed..seed + 1;
+    }
+    let Some(runs) = variable("HEADGATE_STORIES") else {
+        return 0..default_runs;
+    };
+    match runs.split_once("..") {
+        Some((first, end)) => number(first)..number(end),
+        None => 0..number(&runs),
+    }
+}
+
+/// Runs a story with each seed that the environment asks for, in paused time, and reports the progress of many runs to stderr.
+pub fn run_seeds<R: Future<Output = ()>>(name: &str, default_runs: u64, run: impl Fn(u64) -> R) {
+    let (seeds, start) = (seeds(default_runs), std::time::Instant::now());
+    for seed in seeds.clone() {
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_paused_time(run(seed))));
+        if let Err(panic) = result {
+            let _ = writeln!(
+                std::io::stderr(),
+                "seed {seed} failed: HEADGATE_STORY={seed} repeats the run"
+            );
+            std::panic::resume_unwind(panic);
+        }
+        let done = seed + 1 - seeds.start;
+        if done.is_multiple_of(RUNS_PER_REPORT) {
+            let (runs, took) = (seeds.end - seeds.start, start.elapsed());
+            // The harness captures what is printed.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{name}: {done} of {runs} runs passed, the last with seed {seed}, in {took:.0?}"
+            );
+        }
+    }
+}
