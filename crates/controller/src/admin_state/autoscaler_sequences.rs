@@ -19,181 +19,16 @@ use super::settings::{AdminStateMode, ForeignDown};
 use super::target_states::{TargetState, TargetStates};
 use crate::pool::{ClusterNodeObject, InterfaceCache};
 
-const HARD: &str = "ToBeDeletedByClusterAutoscaler";
-const SOFT: &str = "DeletionCandidateOfClusterAutoscaler";
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-const DISRUPTED: &str = "karpenter.sh/disrupted";
+mod measured;
+
+use measured::Write::{
+    self, Annotate, Cordon, Delete, Gone, Label, Nothing, Taint, TaintAndLabel, Unannotate, Untaint,
+};
+use measured::{DISRUPTED, SEQUENCES};
+
 const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// Before the first step.
 const LEAD: i64 = 10_000;
-
-/// One write to the Node; several in one request are several writes at the same time.
-#[derive(Clone, Copy, Debug)]
-enum Write {
-    Taint(&'static str),
-    Untaint(&'static str),
-    Cordon(bool),
-    Delete,
-    /// Karpenter's taint and its label, in one patch.
-    TaintAndLabel,
-    Label,
-    /// The Node object is gone.
-    Gone,
-    /// Nothing is written; time passes.
-    Nothing,
-}
-use Write::{Cordon, Delete, Gone, Label, Nothing, Taint, TaintAndLabel, Untaint};
-
-/// Time, writes, status of `/healthz`, admin state of the entry once the plan is written.
-type Step = (i64, &'static [Write], u16, &'static str);
-
-/// The name of a run and its steps.
-type Sequence = (&'static str, &'static [Step]);
-
-const SEQUENCES: [Sequence; 16] = [
-    (
-        "cluster-autoscaler a1: empty node",
-        &[
-            (-8050, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (40, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (5008, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler a2: one pod to move",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (12, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (10_054, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler a4: without the cordon",
-        &[
-            (-8060, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD)], 503, "Down"),
-            (5009, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "cluster-autoscaler: soft taint withdrawn",
-        &[
-            (-8050, &[Taint(SOFT)], 200, "None"),
-            (-2000, &[Untaint(SOFT)], 200, "None"),
-        ],
-    ),
-    (
-        "cluster-autoscaler f1: rollback, a PDB appears during the delay",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (25, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (5017, &[Untaint(HARD), Cordon(false)], 200, "Down"),
-            (5025, &[Untaint(UNSCHEDULABLE)], 200, "Down"),
-            (6016, &[Nothing], 200, "Down"),
-            (6017, &[Nothing], 200, "None"),
-            (6086, &[Untaint(SOFT)], 200, "None"),
-        ],
-    ),
-    (
-        "cluster-autoscaler f2: rollback after evictions failed for 2 min",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (69, &[Taint(UNSCHEDULABLE)], 503, "Down"),
-            (125_853, &[Untaint(HARD), Cordon(false)], 200, "Down"),
-            (126_853, &[Untaint(UNSCHEDULABLE)], 200, "None"),
-        ],
-    ),
-    (
-        "cluster-autoscaler f3: rollback of a node that an operator had cordoned",
-        &[
-            (-9000, &[Cordon(true), Taint(UNSCHEDULABLE)], 200, "None"),
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD)], 503, "Down"),
-            (5021, &[Untaint(HARD), Cordon(false)], 200, "Down"),
-            (6021, &[Untaint(UNSCHEDULABLE)], 200, "None"),
-        ],
-    ),
-    (
-        "cluster-autoscaler h1: killed and restarted",
-        &[
-            (-8100, &[Taint(SOFT)], 200, "None"),
-            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
-            (7451, &[Untaint(HARD), Cordon(false)], 200, "Down"),
-            (8451, &[Nothing], 200, "None"),
-        ],
-    ),
-    (
-        "karpenter k4: empty node, consolidation",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (89, &[Delete], 503, "Down"),
-            (100, &[Label], 503, "Down"),
-            (5182, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k6: replaced by a cheaper node",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (2106, &[Delete], 503, "Down"),
-            (2115, &[Label], 503, "Down"),
-            (7462, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k10: kubectl delete nodeclaim, empty node",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (16, &[TaintAndLabel], 503, "Down"),
-            (4279, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k1: kubectl delete nodeclaim, two pods",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (65, &[TaintAndLabel], 503, "Down"),
-            (5473, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k2: kubectl delete node, two pods",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (22, &[TaintAndLabel], 503, "Down"),
-            (5136, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter k9: the replacement never registers",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (9057, &[Untaint(DISRUPTED)], 200, "Down"),
-            (10_057, &[Nothing], 200, "None"),
-        ],
-    ),
-    (
-        "karpenter 1.9.1 o3: empty node, consolidation",
-        &[
-            (0, &[Taint(DISRUPTED)], 503, "Down"),
-            (43, &[Delete], 503, "Down"),
-            (53, &[Label], 503, "Down"),
-            (96, &[Gone], 503, "Down"),
-        ],
-    ),
-    (
-        "karpenter 1.9.1 o1: kubectl delete nodeclaim, empty node",
-        &[
-            (0, &[Delete], 503, "Down"),
-            (14, &[TaintAndLabel], 503, "Down"),
-            (66, &[Gone], 503, "Down"),
-        ],
-    ),
-];
 
 /// Applies a write to the Node object.
 fn apply(node: &mut Value, write: Write) {
@@ -214,6 +49,14 @@ fn apply(node: &mut Value, write: Write) {
             add_label(node);
         }
         Label => add_label(node),
+        Annotate(key) => node["metadata"]["annotations"][key] = json!("x"),
+        Unannotate(key) => {
+            node["metadata"]["annotations"]
+                .as_object_mut()
+                .unwrap()
+                .remove(key)
+                .unwrap();
+        }
         Gone | Nothing => {}
     }
 }
@@ -257,7 +100,7 @@ fn after_plan(targets: &TargetStates, entry: &'static str, now: Moment) -> &'sta
 #[test]
 fn verdicts_and_plans_after_each_measured_step() {
     let (health, admin_state) = (SignalRules::default_health(), SignalRules::default_admin_state());
-    for (name, steps) in SEQUENCES {
+    for (name, steps) in SEQUENCES.iter().copied() {
         let start = Clock::System.now();
         let mut node = json!({"metadata": {"name": "n1", "uid": "u1"}, "spec": {"taints": []},
             "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],

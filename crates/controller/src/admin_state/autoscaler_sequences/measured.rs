@@ -1,0 +1,338 @@
+//! The measured sequences: every write to the Node in its order and at its time, and what follows from it. Runs whose writes to the Node
+//! differ in nothing but milliseconds of their ends are one sequence. kube-controller-manager's taint follows 12 to 69 ms after the cordon;
+//! where its time was not noted, it is 30 ms here.
+
+/// The taint that announces the deletion.
+pub(super) const HARD: &str = "ToBeDeletedByClusterAutoscaler";
+/// The taint of a candidate.
+pub(super) const SOFT: &str = "DeletionCandidateOfClusterAutoscaler";
+/// kube-controller-manager's taint of a cordoned node.
+pub(super) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// Karpenter's taint.
+pub(super) const DISRUPTED: &str = "karpenter.sh/disrupted";
+/// headgate's annotation that delays a deletion, and another one.
+const OWN_DELAY: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/headgate";
+const OTHER_DELAY: &str = "delay-deletion.cluster-autoscaler.kubernetes.io/other";
+
+/// One write to the Node; several in one request are several writes at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Write {
+    Taint(&'static str),
+    Untaint(&'static str),
+    Cordon(bool),
+    Delete,
+    /// Karpenter's taint and its label, in one patch.
+    TaintAndLabel,
+    Label,
+    /// The Node object is gone.
+    Gone,
+    Annotate(&'static str),
+    Unannotate(&'static str),
+    /// Nothing is written; time passes.
+    Nothing,
+}
+use Write::{Annotate, Cordon, Delete, Gone, Label, Nothing, Taint, TaintAndLabel, Unannotate, Untaint};
+
+/// Time, writes, status of `/healthz`, admin state of the entry once the plan is written.
+pub(super) type Step = (i64, &'static [Write], u16, &'static str);
+
+/// The name of a run and its steps.
+pub(super) type Sequence = (&'static str, &'static [Step]);
+
+pub(super) const SEQUENCES: &[Sequence] = &[
+    (
+        "cluster-autoscaler a1: empty node",
+        &[
+            (-8050, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (40, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (5008, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler a2: one pod to move",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (12, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (10_054, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler a4: without the cordon",
+        &[
+            (-8060, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD)], 503, "Down"),
+            (5009, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler: soft taint withdrawn",
+        &[
+            (-8050, &[Taint(SOFT)], 200, "None"),
+            (-2000, &[Untaint(SOFT)], 200, "None"),
+        ],
+    ),
+    (
+        "cluster-autoscaler f1: rollback, a PDB appears during the delay",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (25, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (5017, &[Untaint(HARD), Cordon(false)], 200, "Down"),
+            (5025, &[Untaint(UNSCHEDULABLE)], 200, "Down"),
+            (6016, &[Nothing], 200, "Down"),
+            (6017, &[Nothing], 200, "None"),
+            (6086, &[Untaint(SOFT)], 200, "None"),
+        ],
+    ),
+    (
+        "cluster-autoscaler f2: rollback after evictions failed for 2 min",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (69, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (125_853, &[Untaint(HARD), Cordon(false)], 200, "Down"),
+            (126_853, &[Untaint(UNSCHEDULABLE)], 200, "None"),
+        ],
+    ),
+    (
+        "cluster-autoscaler f3: rollback of a node that an operator had cordoned",
+        &[
+            (-9000, &[Cordon(true), Taint(UNSCHEDULABLE)], 200, "None"),
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD)], 503, "Down"),
+            (5021, &[Untaint(HARD), Cordon(false)], 200, "Down"),
+            (6021, &[Untaint(UNSCHEDULABLE)], 200, "None"),
+        ],
+    ),
+    (
+        "cluster-autoscaler h1: killed and restarted",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (7451, &[Untaint(HARD), Cordon(false)], 200, "Down"),
+            (8451, &[Nothing], 200, "None"),
+        ],
+    ),
+    (
+        "cluster-autoscaler b1: empty node, --node-delete-delay-after-taint=30s",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (30_013, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler b2: one pod to move, --node-delete-delay-after-taint=30s",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (35_031, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler c1: delayed by an annotation that was there before",
+        &[
+            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (8502, &[Unannotate(OTHER_DELAY)], 503, "Down"),
+            (10_013, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler c2: the same with one pod to move",
+        &[
+            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (9402, &[Unannotate(OTHER_DELAY)], 503, "Down"),
+            (15_168, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler d1: an annotation after the taint delays nothing",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (705, &[Annotate(OWN_DELAY)], 503, "Down"),
+            (5012, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler e2: an annotation that is never removed",
+        &[
+            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (125_009, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler g1: an annotation after the soft taint",
+        &[
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (-7700, &[Annotate(OWN_DELAY)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (8557, &[Unannotate(OWN_DELAY)], 503, "Down"),
+            (10_014, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "cluster-autoscaler i1: a second annotation after the taint",
+        &[
+            (-9000, &[Annotate(OTHER_DELAY)], 200, "None"),
+            (-8100, &[Taint(SOFT)], 200, "None"),
+            (0, &[Taint(HARD), Cordon(true)], 503, "Down"),
+            (30, &[Taint(UNSCHEDULABLE)], 503, "Down"),
+            (503, &[Annotate(OWN_DELAY)], 503, "Down"),
+            (6713, &[Unannotate(OTHER_DELAY)], 503, "Down"),
+            (13_931, &[Unannotate(OWN_DELAY)], 503, "Down"),
+            (15_015, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k4: empty node, consolidation",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (89, &[Delete], 503, "Down"),
+            (100, &[Label], 503, "Down"),
+            (5182, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k6: replaced by a cheaper node",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (2106, &[Delete], 503, "Down"),
+            (2115, &[Label], 503, "Down"),
+            (7462, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k10: kubectl delete nodeclaim, empty node",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (16, &[TaintAndLabel], 503, "Down"),
+            (4279, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k1: kubectl delete nodeclaim, two pods",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (65, &[TaintAndLabel], 503, "Down"),
+            (5473, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k2: kubectl delete node, two pods",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (22, &[TaintAndLabel], 503, "Down"),
+            (5136, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k9: the replacement never registers",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (9057, &[Untaint(DISRUPTED)], 200, "Down"),
+            (10_057, &[Nothing], 200, "None"),
+        ],
+    ),
+    (
+        "karpenter 1.9.1 o3: empty node, consolidation",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (43, &[Delete], 503, "Down"),
+            (53, &[Label], 503, "Down"),
+            (96, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter 1.9.1 o1: kubectl delete nodeclaim, empty node",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (14, &[TaintAndLabel], 503, "Down"),
+            (66, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k8: underutilized node, a pod moves",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (151, &[Delete], 503, "Down"),
+            (214, &[Label], 503, "Down"),
+            (5429, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k5: replaced by a cheaper node",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (2156, &[Delete], 503, "Down"),
+            (2174, &[Label], 503, "Down"),
+            (7518, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k3: kubectl delete nodeclaim, empty node",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (22, &[TaintAndLabel], 503, "Down"),
+            (4229, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k11: kubectl delete node, two pods",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (54, &[TaintAndLabel], 503, "Down"),
+            (5326, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k7: kubectl delete node, a PDB allows no eviction for 15 s",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (27, &[TaintAndLabel], 503, "Down"),
+            (15_000, &[Nothing], 503, "Down"),
+            (23_165, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter k12: empty node, consolidation, a pod of a DaemonSet needs 20 s",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (89, &[Delete], 503, "Down"),
+            (100, &[Label], 503, "Down"),
+            (20_319, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter 1.9.1 o4: underutilized node",
+        &[
+            (0, &[Taint(DISRUPTED)], 503, "Down"),
+            (64, &[Delete], 503, "Down"),
+            (79, &[Label], 503, "Down"),
+            (1155, &[Gone], 503, "Down"),
+        ],
+    ),
+    (
+        "karpenter 1.9.1 o2: kubectl delete node, two pods",
+        &[
+            (0, &[Delete], 503, "Down"),
+            (61, &[TaintAndLabel], 503, "Down"),
+            (1261, &[Gone], 503, "Down"),
+        ],
+    ),
+];
