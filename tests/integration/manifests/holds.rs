@@ -42,6 +42,26 @@ async fn only_the_leaders_own_account_writes_holds() {
     let other = node(&create_node(&administrator.client, "held").await);
     wait_for_status(&leader, annotated(&other, &json!("{}")), 200).await;
     leader.done(&annotated(&path, &json!("{}"))).await;
+    // A late write of an earlier leader names a version that another write has replaced since.
+    let read = leader.get(&path).await;
+    let in_version = |version: &Value| {
+        let metadata =
+            json!({"uid": read["metadata"]["uid"], "resourceVersion": version, "annotations": {HOLD: "late"}});
+        ApiRequest::merge(&path, json!({"metadata": metadata}))
+    };
+    leader.done(&annotated(&path, &json!("of the next leader"))).await;
+    let (status, body) = leader.ask(&in_version(&read["metadata"]["resourceVersion"])).await;
+    assert_eq!(status, 409, "{body}");
+    assert_eq!(
+        leader.get(&path).await["metadata"]["annotations"][HOLD],
+        "of the next leader"
+    );
+    eventually(SOON, "a write of the present version is admitted", async || {
+        let version = &leader.get(&path).await["metadata"]["resourceVersion"];
+        let (status, body) = leader.ask(&in_version(version)).await;
+        (status == 200).then_some(()).ok_or_else(|| body.to_string())
+    })
+    .await;
 
     let role = json!({"metadata": {"name": "test-only"}, "rules": [
         {"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]}]});
