@@ -103,6 +103,12 @@ impl MarkerFact {
         })
     }
 
+    /// Whether it says that the Node has no signal: nothing more is written about it then.
+    #[must_use]
+    pub fn is_without_signal(&self) -> bool {
+        self.status == MarkerStatus::False.as_str() && self.reason == MARKER_NO_SIGNAL
+    }
+
     /// Whether a tool that waits for the condition would trust it although nothing confirms it any more.
     fn needs_confirmation(&self) -> bool {
         self.status != MarkerStatus::Unknown.as_str() && self.reason != MARKER_NO_SIGNAL

@@ -2,7 +2,8 @@
 //! writers show into events, ledger changes and metrics.
 //!
 //! It is level-triggered: each turn of its loop starts from the present state of all inputs. What one load balancer needs is
-//! the plan's business, how it is written the pool writer's.
+//! the plan's business, how it is written the pool writer's. Reports follow changes after [`REPORT_DELAY`], so that no decision waits for
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,6 +47,9 @@ const IDLE_RESYNC_INTERVAL: Duration = Duration::from_mins(5);
 /// For the writes that are due at a handover. The elector waits 3 s.
 const HANDOVER_WRITE_TIMEOUT: Duration = Duration::from_millis(1900);
 const LEDGER_EXPIRY_INTERVAL: Duration = Duration::from_secs(30);
+/// From a change to the reports about it: events, ledger stages, holds, markers and metrics. Meanwhile the pool writers plan and request
+/// the shared Lease, on the same thread. Several changes in that time lead to one report.
+const REPORT_DELAY: Duration = Duration::from_millis(20);
 
 /// What shows a load balancer to its pool writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +124,7 @@ impl Controller<'_> {
         let mut released_by_others = self.lock.released_by_others();
         let mut expire_at = Instant::now();
         let mut stop_at = None;
+        let mut report_at = Some(Instant::now());
         let status_changed = Arc::clone(&self.status_changed);
         self.request_list(Some(ListUrgency::Prompt));
         loop {
@@ -137,15 +142,17 @@ impl Controller<'_> {
                 self.expire_ledger_entries();
                 expire_at = Instant::now() + LEDGER_EXPIRY_INTERVAL;
             }
-            self.report_transitions(&targets, list_state);
-            let markers_at = self.publish_markers(&targets);
+            if stop_at.is_some() || report_at.is_some_and(|report_at| Instant::now() >= report_at) {
+                self.report_transitions(&targets, list_state);
+                report_at = self.publish_markers(&targets);
+            }
             if stop_at.is_some_and(|stop_at| Instant::now() >= stop_at || self.is_all_sent(&targets)) {
                 return Ok(());
             }
             // Held any longer, the next change of a Node would copy all of them.
             drop(targets);
             let unable_at = list_state.unable_at.filter(|_| !self.is_unable);
-            let wake_at = [stop_at, unable_at, markers_at]
+            let wake_at = [stop_at, unable_at, report_at]
                 .into_iter()
                 .flatten()
                 .fold(expire_at, Instant::min);
@@ -171,6 +178,7 @@ impl Controller<'_> {
                     stop_at = Some(Instant::now() + HANDOVER_WRITE_TIMEOUT);
                 }
             }
+            report_at = report_at.into_iter().chain([Instant::now() + REPORT_DELAY]).min();
         }
     }
 

@@ -257,6 +257,11 @@ impl TargetStates {
         self.periods.get(&node.name).filter(|period| period.uid == node.uid)
     }
 
+    /// The Nodes with a signal period that is not dropped yet.
+    pub(super) fn nodes_with_periods(&self) -> impl Iterator<Item = &Arc<ClusterNode>> {
+        self.periods.keys().filter_map(|name| self.nodes.by_name(name))
+    }
+
     /// The names of the Node's signals that must last before they count, and have not yet.
     #[must_use]
     pub fn pending_signals(&self, node: &ClusterNode) -> BTreeSet<String> {
@@ -367,6 +372,9 @@ fn is_out_of_service(node: &ClusterNode) -> bool {
     let mut taints = node.taints.iter();
     taints.any(|taint| taint.key == OUT_OF_SERVICE && taint.effect == "NoExecute")
 }
+
+#[cfg(test)]
+mod kept_verdicts;
 
 #[cfg(test)]
 mod tests {

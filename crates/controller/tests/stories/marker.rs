@@ -123,6 +123,26 @@ async fn a_transition_costs_two_writes_and_an_end_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_shared_lease_is_requested_before_anything_is_said_about_the_node() {
+    let cluster = cluster().await;
+    cluster.taint(1, &[DRAINING]);
+    until_shown(&cluster, 1, "True", "AdminStateDown").await;
+    sleep(60 * SECOND).await;
+    let before = cluster.fake.requests().len();
+    cluster.taint(2, &[DRAINING]);
+    until_shown(&cluster, 2, "False", "NotDown").await;
+    let requests = cluster.fake.requests().split_off(before);
+    let first = |method: &str, path: &str| {
+        let mut sent = requests.iter();
+        let found = sent.find(|request| request.method == method && request.path.ends_with(path));
+        found.unwrap_or_else(|| panic!("no {method} of {path}")).at
+    };
+    let lease = first("PUT", "/leases/aks-managed-resource-locker");
+    let marker = first("PATCH", "/nodes/node-2/status");
+    assert!(lease < marker, "{:?}", lease - marker);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pool_that_cannot_be_written_keeps_it_false_and_a_confirmation_names_it() {
     let cluster = cluster().await;
     cluster.fault(

@@ -53,6 +53,14 @@ pub enum DueMarker {
     NotBefore(Option<Instant>),
 }
 
+impl WrittenMarker {
+    /// Whether the attempt may still decide when the next one is due.
+    #[must_use]
+    pub fn is_recent(&self, now: Instant) -> bool {
+        now < self.at + CONFIRM_INTERVAL
+    }
+}
+
 impl MarkerState {
     /// A condition that differs from what the Node shows, or not.
     #[must_use]

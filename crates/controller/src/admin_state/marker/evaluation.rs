@@ -1,6 +1,7 @@
 //! What the condition of each Node should say. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use headgate_azure::AdminState;
@@ -49,12 +50,15 @@ enum Evidence {
     NotBefore(Instant),
 }
 
-/// What the conditions should say: of every Node with a signal, and of those that have the condition without one.
+/// What the conditions should say: of every Node with a signal, and of those without one that do not show that yet.
 #[must_use]
 pub(in super::super) fn evaluate(inputs: &MarkerInputs<'_>) -> Evaluation {
+    let targets = inputs.reads.targets;
     let entries = entries_by_node(inputs.reads.load_balancers);
     let mut evaluation = Evaluation::default();
-    for node in inputs.reads.targets.nodes.iter() {
+    let is_unsettled = |node: &&Arc<ClusterNode>| node.marker.as_ref().is_some_and(|shown| !shown.is_without_signal());
+    let unsettled = targets.nodes.iter().filter(is_unsettled);
+    for node in targets.nodes_with_periods().chain(unsettled) {
         let own = entries.get(node.uid.as_str()).map_or(&[][..], Vec::as_slice);
         let (state, next_at) = evaluate_node(inputs, node, own);
         evaluation.next_at = evaluation.next_at.into_iter().chain(next_at).min();
@@ -79,7 +83,8 @@ fn evaluate_node(
     };
     let Some(period) = present_signal(inputs.reads.targets, node) else {
         // Stale Nodes show no end of a signal.
-        let is_due = node.marker.is_some() && inputs.reads.targets.stale_since().is_none();
+        let is_unsettled = node.marker.as_ref().is_some_and(|shown| !shown.is_without_signal());
+        let is_due = is_unsettled && inputs.reads.targets.stale_since().is_none();
         let ended = || MarkerState::without_signal(node.uid.clone(), node.marker.clone());
         return (is_due.then(ended), None);
     };

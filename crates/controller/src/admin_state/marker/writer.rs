@@ -79,7 +79,8 @@ impl MarkerWriter {
         let mut written: HashMap<String, WrittenMarker> = HashMap::new();
         loop {
             let states = Arc::clone(&markers.borrow_and_update());
-            written.retain(|name, _| states.contains_key(name));
+            let now = Instant::now();
+            written.retain(|name, attempt| states.contains_key(name) || attempt.is_recent(now));
             let (mut now_due, mut next_at) = (Vec::new(), None);
             for (name, state) in &*states {
                 match state.due(written.get(name), Instant::now()) {
