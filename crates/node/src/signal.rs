@@ -101,7 +101,8 @@ pub struct ConditionFact {
 const SHUTDOWN_MESSAGE: &str = "node is shutting down";
 /// The prefix of the annotations that headgate writes.
 const OWN_ANNOTATION_PREFIX: &str = "headgate.dev/";
-/// Longer values are ignored: headgate writes none, and they would fill the remembered state.
+/// Longer values of headgate's own annotations are ignored: headgate writes none. Those of others are cut to this, so that they do not
+/// fill the remembered state; a matcher compares less.
 pub(super) const MAX_ANNOTATION_BYTES: usize = 4096;
 /// Messages are cut to this; a matcher compares less.
 const MAX_MESSAGE_BYTES: usize = 512;
@@ -117,12 +118,15 @@ impl Facts {
         conditions: &[SlimCondition],
         rules: &SignalRules,
     ) -> Self {
-        let copy = |map: &Option<BTreeMap<String, String>>, is_read: &dyn Fn(&str) -> bool| {
-            let all = map.iter().flatten();
-            let read = all.filter(|(key, value)| is_read(key) && value.len() <= MAX_ANNOTATION_BYTES);
-            read.map(|(key, value)| (key.clone(), value.clone())).collect()
+        let copy = |map: &Option<BTreeMap<String, String>>, is_read: &dyn Fn(&str, &str) -> bool| {
+            let read = map.iter().flatten().filter(|(key, value)| is_read(key, value));
+            let short = |value: &str| value[..value.floor_char_boundary(MAX_ANNOTATION_BYTES)].to_owned();
+            read.map(|(key, value)| (key.clone(), short(value))).collect()
         };
-        let is_own = |key: &str| key.starts_with(OWN_ANNOTATION_PREFIX);
+        let is_annotation_read = |key: &str, value: &str| {
+            let is_own = key.starts_with(OWN_ANNOTATION_PREFIX);
+            is_own && value.len() <= MAX_ANNOTATION_BYTES || !is_own && rules.reads_annotation(key)
+        };
         let read_conditions = conditions
             .iter()
             .filter(|condition| rules.reads_condition(&condition.type_));
@@ -131,8 +135,8 @@ impl Facts {
             deleting: metadata.deletion_timestamp.is_some(),
             shutting_down: conditions.iter().any(is_shutdown),
             taints,
-            annotations: copy(&metadata.annotations, &|key| is_own(key) || rules.reads_annotation(key)),
-            labels: copy(&metadata.labels, &|key| rules.reads_label(key)),
+            annotations: copy(&metadata.annotations, &is_annotation_read),
+            labels: copy(&metadata.labels, &|key, _| rules.reads_label(key)),
             conditions: read_conditions.map(condition_fact).collect(),
             unschedulable: unschedulable && rules.reads_unschedulable(),
             marker: conditions.iter().find_map(MarkerFact::read),

@@ -163,6 +163,19 @@ fn only_facts_that_a_matcher_names_are_kept() {
 }
 
 #[test]
+fn an_annotation_with_a_long_value_is_a_signal_by_its_key_alone() {
+    let long = "é".repeat(5000);
+    let node = json!({"metadata": {"annotations": {"example.com/leaving": long, "headgate.dev/hold": long}}});
+    let by_key = rules(&[r#"{"annotation": {"key": "example.com/leaving"}}"#]);
+    assert_eq!(found(&node, &by_key), ["annotation:example.com/leaving"]);
+    let by_value = rules(&[r#"{"annotation": {"key": "example.com/leaving", "value": "é"}}"#]);
+    assert!(found(&node, &by_value).is_empty());
+    let facts = serde_json::from_value::<SlimNode>(node).unwrap().facts(&by_key);
+    assert_eq!(facts.annotations.keys().collect::<Vec<_>>(), ["example.com/leaving"]);
+    assert_eq!(facts.annotations["example.com/leaving"].len(), 4096);
+}
+
+#[test]
 fn wrong_matchers_say_what_is_allowed() {
     for (text, allowed) in [
         ("7", "or a matcher:"),
