@@ -40,11 +40,22 @@ impl ServiceAnswers {
         }
     }
 
-    /// The answers about the Services of the table; those about others are forgotten.
-    fn of_table(&self, table: &ServiceTable) -> BTreeMap<ObjectKey, AnswerCounts> {
+    /// Forgets the answers about Services that the table does not have.
+    pub(crate) fn retain(&self, table: &ServiceTable) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.retain(|service, _| table.get(service).is_some());
-        counts.clone()
+    }
+
+    /// The answers about the Services of the table; those about others are forgotten.
+    fn of_table(&self, table: &ServiceTable) -> BTreeMap<ObjectKey, AnswerCounts> {
+        self.retain(table);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The number of Services with answers.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Writes the marker of the own Node from failed probes, where settings say that no leader manages Azure.
 //!
 //! Invariants: the condition is `True` only while the node has a signal, and after the configured number of probes was answered with 503.
-//! A Node that has neither a signal nor the condition is never written. `failed_probes` counts, `headgate_node::MarkerState` decides what
-//! is written and when.
+//! A Node that has neither a signal nor the condition is never written. The counts of deleted Services are forgotten. `failed_probes`
+//! counts, `headgate_node::MarkerState` decides what is written and when.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ use super::verdict::VerdictInputs;
 
 /// Time between two looks at the counts while the node has a signal.
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while it has none: the counts of deleted Services are forgotten.
+const FORGET_INTERVAL: Duration = Duration::from_mins(5);
 /// For one write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -62,10 +64,11 @@ impl ProbesMarker {
                 continue;
             }
             let is_settled = probes.is_none() && matches!(due, None | Some(DueMarker::NotBefore(None)));
+            let pause = if is_settled { FORGET_INTERVAL } else { COUNT_INTERVAL };
             let is_running = tokio::select! {
                 changed = self.inputs.node.changed() => changed.is_ok(),
                 changed = self.inputs.notices.changed() => changed.is_ok(),
-                () = sleep(COUNT_INTERVAL), if !is_settled => true,
+                () = sleep(pause) => true,
             };
             if !is_running {
                 // A sender was dropped: the process stops, and aborts this task.
@@ -102,7 +105,10 @@ impl ProbesMarker {
             None => LocalServices::NotServed,
             Some((tables, answers)) => match &*tables.borrow() {
                 None => LocalServices::NotListed,
-                Some(table) => LocalServices::Served(Arc::clone(table), answers.clone()),
+                Some(table) => {
+                    answers.retain(table);
+                    LocalServices::Served(Arc::clone(table), answers.clone())
+                }
             },
         }
     }
@@ -131,4 +137,76 @@ fn known_node(report: &NodeReport) -> Option<(String, Option<MarkerFact>)> {
     let is_known = report.source == Source::Watch && report.object_state == NodeObjectState::Present;
     let facts = report.facts.as_ref().filter(|_| is_known)?;
     Some((facts.uid.clone(), facts.marker.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use headgate_node::SignalRules;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use prometheus_client::registry::Registry;
+
+    use super::super::ip_family::PerFamily;
+    use super::super::proxy_status::ProxyStatus;
+    use super::super::services::{LocalService, ObjectKey, ServedService};
+    use super::*;
+
+    fn table(services: std::ops::Range<u32>) -> Arc<ServiceTable> {
+        let served = services.map(|number| {
+            let service = LocalService {
+                uid: "u".into(),
+                port: 30_000,
+                families: PerFamily { v4: true, v6: false },
+            };
+            let served = ServedService {
+                service: Arc::new(service),
+                endpoints: PerFamily { v4: 0, v6: 0 },
+            };
+            (ObjectKey::new("a", &format!("service-{number}")), served)
+        });
+        Arc::new(served.collect())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_about_deleted_services_are_forgotten_without_a_signal() {
+        let clock = Clock::System;
+        let node = watch::Sender::new(NodeReport::initial(None, &SignalRules::default_health(), clock.now()));
+        let proxy = watch::Sender::new(ProxyStatus::new(Duration::from_mins(1)));
+        let (stopping, notices) = (watch::Sender::new(false), watch::Sender::new(BTreeMap::new()));
+        let inputs = VerdictInputs {
+            node: node.subscribe(),
+            proxy: proxy.subscribe(),
+            stopping: stopping.subscribe(),
+            notices: notices.subscribe(),
+        };
+        let last_change = watch::Sender::new(None).subscribe();
+        let metrics = Metrics::register(&mut Registry::default(), inputs.clone(), last_change, clock.clone());
+        let (tables, answers) = (watch::Sender::new(None), ServiceAnswers::default());
+        let marker = ProbesMarker {
+            node_name: "n".to_owned(),
+            required: NonZeroU32::MIN,
+            inputs,
+            metrics,
+            services: Some((tables.subscribe(), answers.clone())),
+            clock,
+        };
+        // It has no Node, so it sends no request.
+        let service = tower::service_fn(async |_: Request<Body>| {
+            std::future::pending::<Result<Response<Body>, tower::BoxError>>().await
+        });
+        let running = tokio::spawn(marker.run(Client::new(service, "default")));
+        for number in 0..100 {
+            tables.send_replace(Some(table(number..number + 2)));
+            answers.count(&ObjectKey::new("a", &format!("service-{number}")), false);
+            sleep(10 * COUNT_INTERVAL).await;
+        }
+        // Those of one interval, and the two of the table.
+        assert!(answers.len() <= 32, "{}", answers.len());
+        tables.send_replace(Some(table(0..0)));
+        sleep(FORGET_INTERVAL + COUNT_INTERVAL).await;
+        assert_eq!(answers.len(), 0);
+        running.abort();
+    }
 }
