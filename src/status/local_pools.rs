@@ -223,7 +223,7 @@ pub(super) async fn take_local_pools(request: LocalPoolsRequest<'_>) -> LocalPoo
     }
     updater.retain_slices(&slices.into_iter().map(|slice| slice.name).collect());
     let views = request.listing.load_balancers.values();
-    updater.observe(views.map(|view| convert_load_balancer(view)).collect());
+    updater.observe(views.map(|view| convert_load_balancer(view, now)).collect());
     updater.reconcile(now);
     LocalPoolsSnapshot {
         is_active: true,

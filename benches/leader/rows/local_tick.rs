@@ -184,6 +184,7 @@ fn load_balancer(number: usize) -> anyhow::Result<LoadBalancer> {
     };
     Ok(LoadBalancer {
         name: load_balancer_name(number),
+        requested_at: Instant::now(),
         pools: (0..SHAPE.services).map(pool).collect::<Result<_, _>>()?,
     })
 }

@@ -4,7 +4,7 @@
 //! remembered for a while, so that the pool entry of a deleted Node is known to be a Node's. Everything else in a pool is
 //! foreign and stays.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,9 +20,10 @@ pub struct NodeIndex {
     by_name: HashMap<Arc<str>, Node>,
     /// The names of the Nodes with this address; mostly one.
     by_address: HashMap<IpAddr, Vec<Arc<str>>>,
-    former: HashSet<IpAddr>,
+    /// The addresses that no Node has any more, each with its place in `former_order`.
+    former: HashMap<IpAddr, u64>,
     /// `former`, in the order in which they were left.
-    former_order: VecDeque<IpAddr>,
+    former_order: BTreeMap<u64, IpAddr>,
 }
 
 impl NodeIndex {
@@ -37,6 +38,9 @@ impl NodeIndex {
         }
         self.remove(&name);
         for address in &node.internal_addresses {
+            if let Some(place) = self.former.remove(address) {
+                self.former_order.remove(&place);
+            }
             let names = self.by_address.entry(*address).or_default();
             if !names.contains(&name) {
                 names.push(Arc::clone(&name));
@@ -57,20 +61,19 @@ impl NodeIndex {
                 names.retain(|known| **known != *name);
                 if names.is_empty() {
                     self.by_address.remove(&address);
+                    self.remember(address);
                 }
             }
-            self.remember(address);
         }
         true
     }
 
     fn remember(&mut self, address: IpAddr) {
-        if !self.former.insert(address) {
-            return;
-        }
-        self.former_order.push_back(address);
+        let place = self.former_order.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.former.insert(address, place);
+        self.former_order.insert(place, address);
         if self.former_order.len() > MAX_FORMER_ADDRESSES
-            && let Some(oldest) = self.former_order.pop_front()
+            && let Some((_, oldest)) = self.former_order.pop_first()
         {
             self.former.remove(&oldest);
         }
@@ -95,7 +98,7 @@ impl NodeIndex {
     pub fn owns_entry(&self, name: Option<&str>, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.by_address.contains_key(&address)
-            || self.former.contains(&address)
+            || self.former.contains_key(&address)
             || name.is_some_and(|name| self.key(name).is_some())
     }
 
@@ -185,5 +188,32 @@ mod tests {
         );
         assert!(!index.owns_entry(None, ip("10.0.0.0")), "the oldest is forgotten");
         assert!(index.owns_entry(None, ip("10.0.0.1")));
+    }
+
+    #[test]
+    fn address_of_a_node_that_was_updated_long_ago_is_remembered_from_its_deletion() {
+        let mut index = NodeIndex::default();
+        index.apply(node("n1", 1, &["10.9.0.1"]));
+        let draining = Node {
+            is_draining: true,
+            ..node("n1", 1, &["10.9.0.1"])
+        };
+        assert!(index.apply(draining));
+        let leave = |index: &mut NodeIndex, numbers: std::ops::Range<u32>| {
+            for number in numbers {
+                index.apply(node(
+                    "n",
+                    1,
+                    &[&IpAddr::from((0x0a00_0000 + number).to_be_bytes()).to_string()],
+                ));
+                index.remove("n");
+            }
+        };
+        let most = u32::try_from(MAX_FORMER_ADDRESSES).unwrap();
+        leave(&mut index, 0..most - 1);
+        index.remove("n1");
+        leave(&mut index, most..most + 1);
+        assert!(index.owns_entry(None, ip("10.9.0.1")));
+        assert_eq!(index.former.len(), MAX_FORMER_ADDRESSES);
     }
 }

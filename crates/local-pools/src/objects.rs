@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 
 use crate::difference::{Entry, EntryAddress};
 use crate::names::{IpFamily, NamespacedName};
@@ -88,6 +89,8 @@ pub struct Node {
 pub struct LoadBalancer {
     /// Its name, in any case.
     pub name: String,
+    /// When the read or list was sent.
+    pub requested_at: Instant,
     /// The backend pools of the load balancer.
     pub pools: Vec<BackendPool>,
 }

@@ -11,7 +11,7 @@
 //! each load balancer takes its batches with [`Updater::take_batch`] and hands back their outcome with
 //! [`Updater::settle`].
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,21 +20,22 @@ use tokio::time::Instant;
 use crate::batch::{Batch, DueBatches};
 use crate::coexistence::PreConfigured;
 use crate::counters::{Counters, QueueStatus};
-use crate::difference::{MemberDifference, compare};
 use crate::index::LocalServiceIndex;
 use crate::names::NamespacedName;
 use crate::nodes::NodeIndex;
-use crate::objects::{BackendPool, EndpointSlice, LoadBalancer, Node, PoolEntry, Service};
-use crate::operation::{DesiredMembers, OperationKey, PoolKey};
-use crate::placement::{Placement, ServicePool, place};
-use crate::queue::{DEFAULT_CAPACITY, Enqueued, OperationQueue};
+use crate::objects::{EndpointSlice, LoadBalancer, Node, Service};
+use crate::operation::{OperationKey, PoolKey};
+use crate::placement::{Placement, place};
+use crate::queue::{DEFAULT_CAPACITY, OperationQueue};
 use crate::selection::EndpointSelection;
 use crate::settings::MaxRetries;
 use crate::settle::{BatchOutcome, Settlement, settle};
 
+mod comparison;
 mod given_up;
 mod status;
 
+use comparison::Backlog;
 use given_up::GivenUp;
 
 pub use status::{PoolStatus, ServiceStatus};
@@ -96,6 +97,7 @@ pub struct Updater {
     queue: OperationQueue,
     due: DueBatches,
     given_up: GivenUp,
+    backlog: Backlog,
     counters: Counters,
 }
 
@@ -113,6 +115,7 @@ impl Updater {
             queue: OperationQueue::new(settings.capacity),
             due: DueBatches::default(),
             given_up: GivenUp::default(),
+            backlog: Backlog::default(),
             counters: Counters::default(),
         }
     }
@@ -175,10 +178,16 @@ impl Updater {
         self.index.retain_nodes(listed);
     }
 
-    /// All load balancers of the cluster were read. This is also the resync: every pool is compared again.
+    /// All load balancers of the cluster were listed. This is also the resync: every pool is compared again. One that its writer has
+    /// read after the list was sent stays as it was read.
     pub fn observe(&mut self, mut load_balancers: Vec<LoadBalancer>) {
         for load_balancer in &mut load_balancers {
-            self.share_names(load_balancer);
+            let known = self.load_balancers.iter_mut().flatten();
+            let mut newer = known.filter(|known| known.requested_at > load_balancer.requested_at);
+            match newer.find(|known| known.name.eq_ignore_ascii_case(&load_balancer.name)) {
+                Some(newer) => std::mem::swap(load_balancer, newer),
+                None => self.share_names(load_balancer),
+            }
         }
         self.load_balancers = Some(load_balancers);
         self.is_observation_new = true;
@@ -217,68 +226,24 @@ impl Updater {
         }
     }
 
-    /// Queues what is to be changed, from everything that was observed.
-    pub fn reconcile(&mut self, now: Instant) {
-        if self.load_balancers.is_none() || !self.listed.is_complete() {
-            return;
-        }
-        let is_observation_new = std::mem::take(&mut self.is_observation_new);
-        if self.index.take_are_services_changed() || is_observation_new {
-            self.place();
-        }
-        let changed = self.index.take_changed();
-        let services: BTreeSet<_> = if changed.are_nodes_changed || is_observation_new {
-            self.index.services().map(|service| service.name.clone()).collect()
-        } else {
-            let expired = self.given_up.expired(now);
-            changed.services.iter().chain(expired).cloned().collect()
-        };
-        let (index, placement) = (&self.index, std::mem::take(&mut self.placement));
-        self.given_up.retain(|key| is_relevant(index, &placement, key));
-        for pool in services.iter().flat_map(|service| placement.pools(service)) {
-            if changed.services.contains(&pool.key.service) {
-                self.given_up.remove(&pool.key);
-            }
-            self.reconcile_pool(pool, now);
-        }
-        self.placement = placement;
-    }
-
-    fn reconcile_pool(&mut self, pool: &ServicePool, now: Instant) {
-        let key = &pool.key;
-        let Some(selected) = self.index.select(&key.service, pool.family, self.settings.selection) else {
-            return;
-        };
-        let is_wanted = self.queue.is_pending(key)
-            || self.differs(&key.pool, &selected.members) && !self.given_up.holds(key, &selected.members, now);
-        if is_wanted && self.queue.enqueue(key.clone(), selected.members, now) == Enqueued::Rejected {
-            self.counters.rejected += 1;
-        }
-    }
-
-    /// Whether the pool, as it was read last, has other members than these.
-    fn differs(&self, pool: &PoolKey, members: &DesiredMembers) -> bool {
-        self.observed(pool).is_some_and(|observed| {
-            let entries = observed.entries.iter().map(PoolEntry::as_entry);
-            let difference = compare(entries, members, self.index.nodes());
-            !difference.as_ref().is_ok_and(MemberDifference::is_empty)
-        })
-    }
-
-    /// The pool as it was read last.
-    fn observed(&self, pool: &PoolKey) -> Option<&BackendPool> {
-        let mut load_balancers = self.load_balancers.iter().flatten();
-        let load_balancer = load_balancers.find(|known| known.name.eq_ignore_ascii_case(pool.load_balancer()))?;
-        let mut pools = load_balancer.pools.iter();
-        pools.find(|known| known.name.eq_ignore_ascii_case(pool.pool()))
-    }
-
     /// Begins a tick. Batches that no writer has taken since the last one return to the queue at no cost, and operations
     /// that are not relevant any more are dropped. Returns whether
     /// something is eligible; if not, the tick needs neither the shared Lease nor ARM.
     pub fn prepare_tick(&mut self, now: Instant) -> bool {
+        self.begin_tick(now);
+        self.compare_some(now, usize::MAX);
+        self.is_tick_eligible(now)
+    }
+
+    /// The first part of [`Self::prepare_tick`]. Call [`Self::compare_some`] until nothing is left, then [`Self::is_tick_eligible`]: a
+    /// caller that shares its thread can do other work in between.
+    pub fn begin_tick(&mut self, now: Instant) {
         self.withdraw(now);
-        self.reconcile(now);
+        self.find_services(now);
+    }
+
+    /// The last part of [`Self::prepare_tick`], whose value it returns.
+    pub fn is_tick_eligible(&mut self, now: Instant) -> bool {
         let (index, placement) = (&self.index, &self.placement);
         self.counters.dropped += self.queue.retain(|key| is_relevant(index, placement, key));
         self.queue.has_eligible(now)

@@ -93,9 +93,9 @@ impl<E: Editor> Editor for JoinedEditor<E> {
         self.admin_states.handle_outcome(outcome);
     }
 
-    fn observe(&mut self, view: &LoadBalancerView) {
+    fn observe(&mut self, view: &LoadBalancerView, requested_at: Instant) {
         if let Some(members) = &mut self.members {
-            members.observe(view);
+            members.observe(view, requested_at);
         }
     }
 
@@ -240,8 +240,9 @@ impl MemberEditor {
     }
 
     /// A read under the Lease: it confirms what was written, and shows which pools are gone.
-    fn observe(&mut self, view: &LoadBalancerView) {
-        self.source.updater.lock().observe_one(convert_load_balancer(view));
+    fn observe(&mut self, view: &LoadBalancerView, requested_at: Instant) {
+        let read = convert_load_balancer(view, requested_at);
+        self.source.updater.lock().observe_one(read);
         if let Some(taken) = self.taken.take_if(|taken| taken.is_written) {
             let pool = view.pools.iter().find(|pool| pool.id == taken.pool);
             let outcome = if pool.is_none_or(|pool| has_members(pool, &taken.desired, &taken.nodes)) {

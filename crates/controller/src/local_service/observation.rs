@@ -5,14 +5,16 @@
 
 use headgate_local_pools::EntryAddress;
 use headgate_local_pools::objects::{BackendPool, LoadBalancer, PoolEntry};
+use tokio::time::Instant;
 
 use crate::pool::{LoadBalancerView, NodeMatcher, PoolView};
 
-/// The updater's input for a load balancer.
+/// The updater's input for a load balancer, from a read or list that was sent at `requested_at`.
 #[must_use]
-pub fn convert_load_balancer(view: &LoadBalancerView) -> LoadBalancer {
+pub fn convert_load_balancer(view: &LoadBalancerView, requested_at: Instant) -> LoadBalancer {
     LoadBalancer {
         name: view.id.name().to_owned(),
+        requested_at,
         pools: view.pools.iter().map(|pool| convert_pool(pool)).collect(),
     }
 }
@@ -63,7 +65,7 @@ mod tests {
             etag: None,
             document,
         });
-        let found = convert_load_balancer(&view);
+        let found = convert_load_balancer(&view, Instant::now());
         let [pool] = found.pools.as_slice() else {
             panic!("{found:?}")
         };

@@ -100,8 +100,8 @@ pub trait Editor: Send + 'static {
     ) -> impl Future<Output = Result<(), IntentNotRecorded>> + Send;
     /// Called after each PUT and each attempt, as far as it concerns admin states.
     fn handle_outcome(&mut self, outcome: WriteOutcome);
-    /// The load balancer was read under the shared Lease.
-    fn observe(&mut self, _: &LoadBalancerView) {}
+    /// The load balancer was read under the shared Lease; the read was sent at `requested_at`.
+    fn observe(&mut self, _: &LoadBalancerView, _requested_at: Instant) {}
     /// The admin states that are due in a pool that is not written yet. Publishes nothing. `None` before anything is planned.
     fn plan_pool(&self, _: &PoolView, _: &InterfaceCache) -> Option<Vec<AdminStateChange>> {
         None

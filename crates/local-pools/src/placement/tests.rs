@@ -1,3 +1,5 @@
+use tokio::time::Instant;
+
 use super::*;
 use crate::objects::PoolEntry;
 
@@ -31,6 +33,7 @@ fn pool(name: &str, rules: &[String]) -> BackendPool {
 fn load_balancer(name: &str, pools: Vec<BackendPool>) -> LoadBalancer {
     LoadBalancer {
         name: name.into(),
+        requested_at: Instant::now(),
         pools,
     }
 }

@@ -301,12 +301,69 @@ fn a_writer_that_reads_one_load_balancer_updates_what_is_known() {
     let mut world = world();
     world.updater.observe_one(headgate_local_pools::objects::LoadBalancer {
         name: "LB".into(),
+        requested_at: world.now,
         pools: Vec::new(),
     });
     assert!(
         !world.updater.prepare_tick(world.now + Duration::from_secs(1)),
         "the pool is gone"
     );
+}
+
+#[test]
+fn comparing_some_services_at_a_time_queues_the_same() {
+    let seven_services = || {
+        let mut world = World::new();
+        for number in 1..=7 {
+            world.add_service(&format!("default/s{number}"), &[], "lb");
+            let name = format!("s{number}");
+            world
+                .updater
+                .apply_slice(&slice(&format!("default/{name}-1"), &name, &["n2"]));
+        }
+        world.observe();
+        world
+    };
+    let queued = |world: &World| -> Vec<_> {
+        let operations = world.updater.queue().iter();
+        operations.map(|operation| operation.key.clone()).collect()
+    };
+    let mut at_once = seven_services();
+    assert!(at_once.updater.prepare_tick(at_once.now));
+    let mut world = seven_services();
+    world.updater.begin_tick(world.now);
+    let mut parts = 0;
+    while world.updater.compare_some(world.now, 2) {
+        parts += 1;
+        assert_eq!(queued(&world).len(), 2 * parts);
+    }
+    assert!(world.updater.is_tick_eligible(world.now));
+    assert_eq!((parts, queued(&world).len()), (3, 7));
+    assert_eq!(queued(&world), queued(&at_once));
+}
+
+#[test]
+fn a_list_that_was_sent_before_a_read_does_not_hide_what_the_read_has_shown() {
+    let mut world = world();
+    world.tick();
+    assert_eq!(world.addresses("lb", "default-web"), ["10.0.0.2"]);
+    world.observe();
+    assert!(!world.updater.prepare_tick(world.now), "the pool is right");
+    let sent_at = world.now;
+    // After the list was sent, cloud-controller-manager has undone the update, and the writer has read that.
+    let undone = |requested_at| headgate_local_pools::objects::LoadBalancer {
+        name: "LB".into(),
+        requested_at,
+        pools: vec![headgate_local_pools::objects::BackendPool {
+            name: "default-web".into(),
+            entries: Vec::new(),
+            rules: world.rules[&pool()].clone(),
+        }],
+    };
+    let read = undone(sent_at + Duration::from_millis(10));
+    world.updater.observe_one(read);
+    world.observe();
+    assert!(world.updater.prepare_tick(world.now), "the pool is to be updated again");
 }
 
 #[test]
@@ -322,6 +379,7 @@ fn due_update_is_dropped_where_the_read_before_its_put_shows_that_the_service_ha
     };
     world.updater.observe_one(headgate_local_pools::objects::LoadBalancer {
         name: "LB".into(),
+        requested_at: world.now,
         pools: vec![orphan],
     });
     assert!(world.updater.take_batch(&pool()).is_none());

@@ -214,7 +214,12 @@ impl World {
                     rules: self.rules.get(key).cloned().unwrap_or_default(),
                 });
         }
-        let all = found.into_iter().map(|(name, pools)| LoadBalancer { name, pools });
+        let requested_at = self.now;
+        let all = found.into_iter().map(|(name, pools)| LoadBalancer {
+            name,
+            requested_at,
+            pools,
+        });
         self.updater.observe(all.collect());
     }
 

@@ -46,6 +46,7 @@ fn updater() -> Updater {
     updater.retain_nodes(&nodes);
     updater.observe(vec![LoadBalancer {
         name: "lb".into(),
+        requested_at: Instant::now(),
         pools: vec![BackendPool {
             name: "default-web".into(),
             entries: Vec::new(),

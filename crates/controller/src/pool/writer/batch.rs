@@ -171,7 +171,7 @@ impl PoolWriter {
                 return self.end_batch(batch, Err(error.into()), state, editor).await;
             }
         };
-        editor.observe(&view);
+        editor.observe(&view, requested_at);
         state.observation = Some(Observation {
             requested_at,
             view: Arc::new(view),

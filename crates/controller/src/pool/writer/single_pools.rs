@@ -69,7 +69,7 @@ impl PoolWriter {
             return self.read(batch, state, editor).await;
         };
         batch.documents = Documents::Single(Some(Box::new(next)));
-        editor.observe(&view);
+        editor.observe(&view, requested_at);
         // The other pools are as the whole read showed them.
         state.observation = Some(Observation {
             requested_at,
