@@ -308,4 +308,6 @@ impl fmt::Display for Explanation {
 }
 
 #[cfg(test)]
+mod named_reasons;
+#[cfg(test)]
 mod tests;
